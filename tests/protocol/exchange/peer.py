@@ -301,6 +301,11 @@ class Peer:
             correlation=(request,),
         )
 
+    def sees_fulfilled(self, proposal: str, request: str = "b1", **options: Any) -> list[Effect]:
+        """Bob asks the tool to carry a proposal out, and it does."""
+        self.request("bob", request, to=("tool",), fulfills=proposal, **options)
+        return self.response("tool", request, to=("bob",))
+
     # --- what we do ---
 
     def begins_request(

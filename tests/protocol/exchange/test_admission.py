@@ -255,8 +255,7 @@ def test_a_proposal_that_is_decided_while_it_waits_starts_no_handler() -> None:
     me = Peer.among("alice", "bob", "tool", limits=Limits(handlers=1))
     me.request("alice", "a1")
     me.proposal("alice", "p1")
-    me.request("bob", "b1", to=("tool",), fulfills="p1")
-    me.response("tool", "b1", to=("bob",))
+    me.sees_fulfilled("p1")
     effects = me.returns(Key("in", "alice", "a1"))
     assert (started(effects), dropped(effects)) == ([], ["decided_before"])
 

@@ -152,7 +152,7 @@ def test_control_by_one_who_may_not_changes_nothing(kind: str) -> None:
 
 @pytest.mark.rule("5.control.who")
 def test_resume_names_the_pause_that_it_ends() -> None:
-    me = at_ours()
+    me = at_ours(Role.RESUME)
     control(me, "pause", id="p2")
     for late in (("p1",), ("p1", "p2")):
         control(me, "resume", correlation=late)

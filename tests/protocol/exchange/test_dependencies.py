@@ -41,13 +41,17 @@ def leaves(me: Peer, key: Key) -> None:
     me.echo(draft)
 
 
-@pytest.mark.rule("4.15.offered")
+@pytest.mark.rule("4.15.offered", "4.15.reconnect")
 def test_dependent_is_sent_once_all_that_it_depends_on_is_fulfilled(me: Peer) -> None:
     first, second = me.begins_proposal(), me.begins_proposal()
     key = needs(me, first, second)
     assert me.table.is_blocked(key)
     assert key.id not in [entry.key.id for entry in me.table.proposal_store.records(me.now)]
     fulfills(me, first)
+    assert offered(me, needs(me, first)), "what is fulfilled already blocks nothing"
+    me.loses_connection()
+    assert me.table.is_blocked(key)
+    me.welcomed("alice", "bob", "tool")
     assert not offered(me, key)
     fulfills(me, second)
     assert offered(me, key)
@@ -55,14 +59,6 @@ def test_dependent_is_sent_once_all_that_it_depends_on_is_fulfilled(me: Peer) ->
     leaves(me, key)
     fulfills(me, key)
     assert isinstance(me.ending(key), Fulfillment)
-
-
-@pytest.mark.rule("4.15.offered")
-def test_what_is_fulfilled_already_blocks_nothing(me: Peer) -> None:
-    first = me.begins_proposal()
-    fulfills(me, first)
-    key = needs(me, first)
-    assert offered(me, key)
 
 
 @pytest.mark.rule("4.15.offered")
@@ -120,26 +116,20 @@ def test_bad_end_withdraws_the_dependents_in_their_order(me: Peer, end: str) -> 
         ending = me.ended(key, Withdrawal)
         assert (ending.by, ending.reason) == (me.name, code)
         assert ending.cause.chain[0].id in (first.id, second.id)
-    cause = me.ended(third, Withdrawal)
-    assert {step.id for step in cause.cause.chain} >= {first.id, second.id}
+    assert {step.id for step in me.ended(third, Withdrawal).cause.chain} >= {first.id, second.id}
     withdrawn = {name for each in said(effects, kinds.MCP_WITHDRAW) for name in each.correlation}
     assert withdrawn <= {first.id}, "no participant has heard of the others"
     assert me.table.waiting == 0
 
 
 @pytest.mark.rule("4.15.withdrawn")
-def test_what_has_ended_badly_already_withdraws_at_once(me: Peer) -> None:
+def test_an_ending_that_is_known_already_is_taken(me: Peer) -> None:
     first = me.begins_proposal(to=("alice",))
     me.reject("alice", first.id, "unsafe")
     key = needs(me, first)
-    ending = me.ended(key, Withdrawal)
-    assert ending.reason == "unsafe"
+    assert me.ended(key, Withdrawal).reason == "unsafe"
     assert not offered(me, key)
-
-
-@pytest.mark.rule("4.15.withdrawn")
-def test_ending_that_the_caller_knows_is_taken(me: Peer) -> None:
-    ended = Fulfillment("long ago", "bob", "tool", OK)
+    ended = Fulfillment("long ago", "bob", "tool", OK)  # the caller knows it
     key = me.begins_proposal(sent=False, deadline=None, depends_on={"long ago": ended})
     assert offered(me, key)
     late = me.begins_proposal(sent=False, deadline=None, depends_on={"long ago": Unsent("over")})
@@ -179,20 +169,8 @@ def test_dependencies_are_bounded(me: Peer) -> None:
     # A chain as long as that ends in one step, without a stack of its own length.
     me.reject("alice", first.id, "unsafe")
     assert me.table.waiting == 0
-    ending = me.ended(key, Withdrawal)
-    assert ending.reason == "unsafe"
+    assert me.ended(key, Withdrawal).reason == "unsafe"
     assert needs(me, me.begins_proposal()) is not None
-
-
-@pytest.mark.rule("4.15.reconnect")
-def test_dependent_outlives_a_lost_connection(me: Peer) -> None:
-    first = me.begins_proposal()
-    key = needs(me, first)
-    me.loses_connection()
-    assert me.table.is_blocked(key)
-    me.welcomed("alice", "bob", "tool")
-    fulfills(me, first)
-    assert offered(me, key)
 
 
 @pytest.mark.rule("4.15.reconnect")
@@ -213,8 +191,7 @@ def test_end_of_the_session_ends_each_once(me: Peer) -> None:
 def test_envelopes_about_what_was_not_offered_change_nothing(me: Peer) -> None:
     first = me.begins_proposal()
     key = needs(me, first)
-    me.request("bob", "r1", to=("tool",), fulfills=key.id)
-    me.response("tool", "r1", to=("bob",))
+    me.sees_fulfilled(key.id, "r1")
     me.reject("alice", key.id)
     me.refused(key.id)
     me.withdraw(me.name, key.id)
@@ -240,8 +217,7 @@ def test_withdrawing_all_takes_as_many_envelopes_as_it_must(me: Peer, joint: boo
     assert [name for each in withdraws for name in each.correlation] == [key.id for key in sent]
     assert all(each.payload == {"reason": "policy"} for each in withdraws)
     for key in keys:
-        ending = me.ended(key, Withdrawal)
-        assert ending.reason == "policy"
+        assert me.ended(key, Withdrawal).reason == "policy"
     assert me.is_waiting(kept)
     onlooker = Peer.among(me.name, name="onlooker")
     for key in sent:

@@ -1,6 +1,7 @@
 """Proposals that expire: for everybody alike, by the gateway's clock (PROTOCOL 4.2)."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -20,24 +21,22 @@ def stamp(seconds: float) -> str:
     return (NOON + timedelta(seconds=seconds)).isoformat()
 
 
+HANDLER = Key("in", "alice", "p1")
+
+
 def ours(*, roles: frozenset[Role] = EXCHANGES | {Role.EXPIRE}) -> Peer:
     """A peer whose own clock is wrong, at a gateway that checks names and says its time."""
-    me = Peer.among(
-        "alice", "bob", "tool", gives=OURS, ts=stamp(0), roles=roles, wall_clock=lambda: WRONG
-    )
-    me.effects.clear()
-    return me
+    others = ("alice", "bob", "tool")
+    return Peer.among(*others, gives=OURS, ts=stamp(0), roles=roles, wall_clock=lambda: WRONG)
 
 
-def proposed(me: Peer, *, seconds: float = 10, **said: object) -> None:
+def proposed(me: Peer, *, seconds: float = 10) -> None:
     meta = {payloads.EXPIRES_AT: stamp(seconds)}
     me.proposal("alice", "p1", params={**CALL, "_meta": meta})
 
 
 def state(me: Peer) -> ProposalState:
-    record = me.table.proposal_store.get(P1, me.now)
-    assert record is not None
-    return record.state
+    return me.record("alice", "p1").state
 
 
 @pytest.mark.rule("4.2.expiry")
@@ -55,24 +54,16 @@ def test_the_gateways_clock_counts_and_not_the_readers() -> None:
 
 
 @pytest.mark.rule("4.2.expiry.told")
-def test_a_handler_that_looked_at_it_is_cancelled_and_told() -> None:
+@pytest.mark.parametrize("returned", [False, True])
+def test_a_handler_that_looked_at_it_is_told_and_cancelled_if_it_runs(returned: bool) -> None:
     me = ours()
     proposed(me)
-    me.effects.clear()
-    me.passes(80)
-    assert list(cancelled(me.effects)) == [Key("in", "alice", "p1")]
-    (start,) = of(me.raises(Key("in", "alice", "p1")), Start)
+    if returned:
+        me.returns(HANDLER)
+    effects = me.passes(80)
+    assert list(cancelled(effects)) == ([] if returned else [HANDLER])
+    (start,) = of(effects if returned else me.raises(HANDLER), Start)
     assert (start.work.role, start.work.subject) == (Role.EXPIRE, Expiry("p1"))
-
-
-@pytest.mark.rule("4.2.expiry.told")
-def test_it_is_told_when_its_handler_has_returned_long_ago() -> None:
-    me = ours()
-    proposed(me)
-    me.returns(Key("in", "alice", "p1"))
-    me.effects.clear()
-    (start,) = of(me.passes(80), Start)
-    assert start.work.role is Role.EXPIRE
 
 
 @pytest.mark.rule("4.2.expiry.told")
@@ -85,7 +76,7 @@ def test_it_is_not_told_of_what_did_not_expire_here(ended: str) -> None:
     if ended.startswith("rejected"):
         me.did(me.table.reject(P1, "unsafe", me.now)[1])
         if ended == "rejected and left":
-            me.returns(Key("in", "alice", "p1"))
+            me.returns(HANDLER)
     elif ended == "withdrawn":
         me.withdraw("alice", "p1")
     elif ended == "requested":
@@ -95,26 +86,20 @@ def test_it_is_not_told_of_what_did_not_expire_here(ended: str) -> None:
 
 
 @pytest.mark.rule("4.2.expiry.accepted_before")
-def test_what_was_asked_for_in_time_completes() -> None:
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_what_was_asked_for_in_time_completes_unless_it_is_cancelled(is_cancelled: bool) -> None:
     me = ours()
     proposed(me)
     me.passes(74)  # it comes later than the gateway took it
     me.request("bob", "b1", to=("tool",), fulfills="p1")
     me.passes(1000)
     assert state(me) is ProposalState.IN_PROGRESS
-    me.response("tool", "b1", to=("bob",))
-    assert state(me) is ProposalState.FULFILLED
-
-
-@pytest.mark.rule("4.2.expiry.accepted_before")
-def test_a_request_that_is_cancelled_too_late_leaves_it_expired() -> None:
-    me = ours()
-    proposed(me)
-    me.request("bob", "b1", to=("tool",), fulfills="p1")
-    me.passes(1000)
-    me.cancel("bob", "b1", to=("tool",))
-    me.passes(0.01)
-    assert state(me) is ProposalState.EXPIRED
+    if is_cancelled:
+        me.cancel("bob", "b1", to=("tool",))
+        me.passes(0.01)
+    else:
+        me.response("tool", "b1", to=("bob",))
+    assert state(me) is (ProposalState.EXPIRED if is_cancelled else ProposalState.FULFILLED)
 
 
 @pytest.mark.rule("4.2.expiry.accepted_before")
@@ -143,66 +128,50 @@ def test_a_withdraw_after_it_is_late_and_an_earlier_one_wins() -> None:
 @pytest.mark.rule("4.2.expiry")
 @pytest.mark.parametrize("ts", [None, "yesterday", "2026-01-01T12:00:00"])
 def test_without_the_gateways_time_the_readers_counts(ts: str | None) -> None:
-    begun, time = 1000.0, [1000.0]
-    me = Peer.among(
-        "alice", gives=OURS, ts=ts, wall_clock=lambda: NOON + timedelta(seconds=time[0] - begun)
-    )
+    clock = [NOON]
+    me = Peer.among("alice", gives=OURS, ts=ts, wall_clock=lambda: clock[0])
     proposed(me)
-    time[0] += 76
+    clock[0] += timedelta(seconds=76)
     me.passes(76)
     assert state(me) is ProposalState.EXPIRED
 
 
+NO_TTL = [(ttl, None) for ttl in list[Any]((0, -5, True, "30000", None, [], {}))]
+
+
 @pytest.mark.rule("6.ttl")
 @pytest.mark.parametrize(
-    ("ttl", "seconds"), [(30_000, 30), (1500.5, 1.5005), (1, 0.001), (10**300, payloads.MAX_TTL)]
+    ("ttl", "seconds"),
+    [
+        (30_000, 30),
+        (1500.5, 1.5005),
+        (1, 0.001),
+        (10**300, payloads.MAX_TTL),
+        *NO_TTL,
+    ],
 )
 def test_a_foreign_ttl_counts_from_the_acceptance_in_milliseconds(
-    ttl: float, seconds: float
+    ttl: object, seconds: float | None
 ) -> None:
     me = ours()
-    me.hears(
-        kinds.MCP_PROPOSAL,
-        {"method": "tools/call", "ttl": ttl, "params": CALL},
-        sender="alice",
-        id="p1",
-    )
-    record = me.table.proposal_store.get(P1, me.now)
-    assert record is not None
-    assert record.expires_at is not None
-    assert moment_of(record.expires_at) - NOON == timedelta(seconds=seconds)
+    said_so = {"method": "tools/call", "ttl": ttl, "params": CALL}
+    me.hears(kinds.MCP_PROPOSAL, said_so, sender="alice", id="p1")
+    expires_at = me.record("alice", "p1").expires_at
+    left = None if expires_at is None else (moment_of(expires_at) - NOON) / timedelta(seconds=1)
+    assert left == seconds
     assert said(me.effects, kinds.MCP_REJECT) == []
-
-
-@pytest.mark.rule("6.ttl")
-@pytest.mark.parametrize("ttl", [0, -5, True, "30000", None, [], {}])
-def test_what_is_no_ttl_is_left_out(ttl: object) -> None:
-    me = ours()
-    me.hears(
-        kinds.MCP_PROPOSAL,
-        {"method": "tools/call", "ttl": ttl, "params": CALL},
-        sender="alice",
-        id="p1",
-    )
-    me.passes(10_000)
+    if seconds is None:
+        me.passes(10_000)
     assert state(me) is ProposalState.PENDING
 
 
 @pytest.mark.rule("5.memory.bounded")
 def test_deadlines_of_what_is_forgotten_are_forgotten() -> None:
-    me = Peer.among(
-        "alice",
-        "bob",
-        "tool",
-        gives=OURS,
-        ts=stamp(0),
-        roles=(),
-        proposal_store=ProposalStore(count=256),
-    )
+    store = ProposalStore(count=256)
+    me = Peer.among("alice", "bob", gives=OURS, ts=stamp(0), roles=(), proposal_store=store)
+    params = {**CALL, "_meta": {payloads.EXPIRES_AT: "9999-01-01T00:00:00Z"}}
     for number in range(3 * 256 + 2 * SPARE_DEADLINES):
-        meta = {payloads.EXPIRES_AT: "9999-01-01T00:00:00Z"}
-        me.proposal("alice", f"p{number}", to=("bob",), params={**CALL, "_meta": meta})
-    store = me.table.proposal_store
+        me.proposal("alice", f"p{number}", to=("bob",), params=params)
     assert 0 < len(store.records(me.now)) <= 256
     assert len(store._deadlines._heap) < 3 * len(store.records(me.now)) + SPARE_DEADLINES
 
@@ -214,6 +183,4 @@ def test_deadlines_of_what_is_forgotten_are_forgotten() -> None:
 def test_a_proposal_that_may_not_be_expired_is_handled(expires_at: object) -> None:
     me = Peer.among("alice", "bob", "tool", wall_clock=lambda: NOON)
     params = {"name": "write", "_meta": {payloads.EXPIRES_AT: expires_at}}
-    assert started(me.proposal("alice", "p1", to=("me",), params=params)) == [
-        Key("in", "alice", "p1")
-    ]
+    assert started(me.proposal("alice", "p1", to=("me",), params=params)) == [HANDLER]

@@ -53,22 +53,17 @@ def withdrawn(me: Peer) -> Key:
     return P1
 
 
-@pytest.mark.rule("5.proposal.queued.withdraw")
-def test_queued_valid_withdraw_drops_it_and_tells_no_handler() -> None:
+@pytest.mark.rule("5.proposal.queued.withdraw", "4.4.at_its_start")
+@pytest.mark.parametrize("rejected", [False, True])
+def test_queued_what_is_decided_starts_no_handler_and_tells_none(rejected: bool) -> None:
     me = busy_peer()
+    if rejected:  # by our user
+        me.rejects("alice", "p2")
     effects = me.withdraw("alice", "p2")
     assert said(effects) == []
-    assert dropped(effects) == ["cancelled_in_queue"]
+    assert dropped(effects) == ([] if rejected else ["cancelled_in_queue"])
     assert started(me.returns(P1)) == []
     assert me.record("alice", "p2").state == "withdrawn"
-
-
-@pytest.mark.rule("4.4.at_its_start")
-def test_queued_rejected_by_our_user_starts_no_handler() -> None:
-    me = busy_peer()
-    me.rejects("alice", "p2")
-    assert started(me.returns(P1)) == []
-    assert me.withdraw("alice", "p2") == []
 
 
 @pytest.mark.rule("5.proposal.queued.sender_leaves", "5.proposal.queued.connection_lost")
@@ -99,32 +94,27 @@ def test_queued_shutdown_rejects_as_busy_what_was_addressed_to_us() -> None:
         (lambda me: None, True),
         (lambda me: me.begins_request(parent=P1, fulfills=PROPOSAL, sent=False), True),
         (lambda me: me.refused(me.begins_request(parent=P1, fulfills=PROPOSAL).id), True),
+        (lambda me: me.begins_request(parent=P1, fulfills=PROPOSAL), False),
         (lambda me: me.rejects("alice", "p1", "unsafe"), False),
     ],
-    ids=["undecided", "unsent", "refused by the gateway", "rejected"],
+    ids=["undecided", "unsent", "refused by the gateway", "sent", "rejected"],
 )
 def test_running_raises_rejects_what_was_addressed_to_us(
     me: Peer, before: Callable[[Peer], object], rejects: bool
 ) -> None:
     key = running(me)
-    before(me)
-    found = said(me.raises(key), "mcp/reject")
+    sent = before(me)
+    effects = me.raises(key)
     expected = [(("p1",), {"reason": "other"})] if rejects else []
+    found = said(effects, "mcp/reject")
     assert [(each.correlation, each.payload) for each in found] == expected
+    cancels = [(sent.id,)] if isinstance(sent, Key) and not rejects else []
+    assert [each.correlation for each in cancels_said(effects)] == cancels
 
 
 @pytest.mark.rule("5.proposal.running.raises")
 def test_running_raises_on_a_broadcast_says_nothing(me: Peer) -> None:
     assert said(me.raises(running(me, to=()))) == []
-
-
-@pytest.mark.rule("5.proposal.running.raises")
-def test_running_raises_after_its_fulfilling_request_was_sent_says_nothing(me: Peer) -> None:
-    key = running(me)
-    request = me.begins_request(parent=key, fulfills=PROPOSAL)
-    effects = me.raises(key)
-    assert said(effects, "mcp/reject") == []
-    assert [cancel.correlation for cancel in cancels_said(effects)] == [(request.id,)]
 
 
 @pytest.mark.rule("5.proposal.fulfillment_out")
@@ -193,58 +183,46 @@ def test_cancelling_nothing_else_counts(
 
 
 @pytest.mark.rule("5.proposal.settled.rejected")
-def test_the_withdraw_that_answers_our_rejection_cancels_no_handler(me: Peer) -> None:
+def test_a_handler_that_has_rejected_goes_on_till_its_own_end_or_ours(me: Peer) -> None:
     key = running(me)
     me.rejects("alice", "p1")
-    effects = me.withdraw("alice", "p1")
-    assert cancelled(effects) == {}
-    assert dropped(effects) == ["late_withdraw"]
+    effects = me.withdraw("alice", "p1")  # the answer to our rejection
+    assert (cancelled(effects), dropped(effects)) == ({}, ["late_withdraw"])
     assert me.record("alice", "p1").state == "withdrawn"
-    assert me.table.is_open(key)
-    assert said(me.returns(key)) == []
-    assert not me.table.is_open(key)
-
-
-@pytest.mark.rule("5.proposal.settled.rejected")
-def test_a_handler_that_has_rejected_is_left_alone_when_its_proposer_leaves(me: Peer) -> None:
-    key = running(me)
-    me.rejects("alice", "p1")
     me.left("alice")
-    me.passes(31)
+    assert cancelled(me.passes(31) + me.shuts_down()) == {}
     assert me.table.is_open(key)
-    assert said(me.raises(key)) == []
-
-
-@pytest.mark.rule("5.proposal.settled.rejected")
-def test_a_handler_that_has_rejected_ends_with_us(me: Peer) -> None:
-    key = running(me)
-    me.rejects("alice", "p1")
-    assert cancelled(me.shuts_down()) == {}
     effects = me.ends_grace()
-    assert list(cancelled(effects)) == [key]
-    assert said(effects) == []
+    assert (list(cancelled(effects)), said(effects)) == ([key], [])
     assert cancelled(me.ends_grace()) == {}
 
 
-@pytest.fixture
-def told() -> Peer:
-    """A participant that wants to be told of withdrawals."""
-    peer = Peer.among("alice", "bob", "tool", roles=EXCHANGES | {Role.WITHDRAW})
-    return peer
+@pytest.mark.rule("5.proposal.settled.rejected")
+@pytest.mark.parametrize("ends", [Peer.returns, Peer.raises])
+@pytest.mark.parametrize("is_withdrawn", [False, True])
+def test_the_end_of_a_handler_that_has_rejected_says_nothing(
+    me: Peer, is_withdrawn: bool, ends: Callable[[Peer, Key], list[Effect]]
+) -> None:
+    key = running(me)
+    me.rejects("alice", "p1")
+    if is_withdrawn:
+        me.withdraw("alice", "p1")
+    else:
+        me.left("alice")
+    assert said(ends(me, key)) == []
+    assert not me.table.is_open(key)
 
 
 @pytest.mark.rule("5.proposal.told_of_withdraw")
-def test_a_withdrawal_is_told_after_the_handler_has_ended(told: Peer) -> None:
-    key = running(told)
-    assert started(told.withdraw("alice", "p1", "policy")) == []
-    (start,) = of(told.raises(key), Start)
+@pytest.mark.parametrize("returned", [False, True])
+def test_a_withdrawal_is_told_after_the_handler_has_ended(returned: bool) -> None:
+    me = Peer.among("alice", "bob", "tool", roles=EXCHANGES | {Role.WITHDRAW})
+    key = running(me)
+    if returned:  # undecided
+        me.returns(key)
+    effects = me.withdraw("alice", "p1", "policy")
+    assert len(started(effects, Role.WITHDRAW)) == returned
+    (start,) = of(effects if returned else me.raises(key), Start)
     assert isinstance(start.work.subject, Withdrawal)
-    assert start.work.subject.proposal_id == "p1"
-    assert start.work.subject.cause.code == "policy"
-
-
-@pytest.mark.rule("5.proposal.told_of_withdraw")
-def test_a_withdrawal_is_told_when_the_handler_had_returned_undecided(told: Peer) -> None:
-    told.returns(running(told))
-    assert len(started(told.withdraw("alice", "p1"), Role.WITHDRAW)) == 1
-    assert started(told.withdraw("alice", "p1"), Role.WITHDRAW) == []
+    assert (start.work.subject.proposal_id, start.work.subject.cause.code) == ("p1", "policy")
+    assert started(me.withdraw("alice", "p1"), Role.WITHDRAW) == []

@@ -82,11 +82,8 @@ def test_queued_shutdown_answers_busy() -> None:
 @pytest.mark.rule("5.request.running.returns")
 def test_running_returns_responds(me: Peer) -> None:
     (response,) = said(me.returns(running(me), {"content": [1]}))
-    assert (response.kind, response.to, response.correlation) == (
-        "mcp/response",
-        ("alice",),
-        ("a1",),
-    )
+    header = (response.kind, response.to, response.correlation)
+    assert header == ("mcp/response", ("alice",), ("a1",))
     assert response.payload == {"jsonrpc": "2.0", "id": "a1", "result": {"content": [1]}}
     assert (me.table.is_open(A1), me.table.running) == (False, 0)
 
@@ -115,6 +112,10 @@ def test_running_valid_cancel_ends_the_scope_without_a_response(me: Peer) -> Non
 @pytest.mark.rule("5.request.running.sender_leaves")
 def test_running_sender_leaves_keeps_it_for_the_grace_then_cancels(me: Peer) -> None:
     key = running(me)
+    me.left("alice")
+    me.passes(29)
+    me.joined("alice")  # in time, which loses nothing
+    assert cancelled(me.passes(100)) == {}
     assert cancelled(me.left("alice")) == {}
     assert cancelled(me.passes(20)) == {}
     me.left("alice")  # a second time, which prolongs nothing
@@ -125,30 +126,13 @@ def test_running_sender_leaves_keeps_it_for_the_grace_then_cancels(me: Peer) -> 
     assert said(me.returns(key)) == []
 
 
-@pytest.mark.rule("5.request.running.sender_leaves")
-def test_running_sender_who_comes_back_in_time_loses_nothing(me: Peer) -> None:
-    key = running(me)
-    me.left("alice")
-    me.passes(29)
-    me.joined("alice")
-    assert cancelled(me.passes(100)) == {}
-    assert len(said(me.returns(key), "mcp/response")) == 1
-
-
-@pytest.mark.rule("4.6.unattended")
-def test_after_the_welcome_a_sender_who_was_never_there_has_not_left(me: Peer) -> None:
-    me.request("carol", "c1")
-    me.loses_connection()
-    me.welcomed("alice")
-    assert list(cancelled(me.passes(100))) == []
-
-
-@pytest.mark.rule("5.request.running.connection_lost")
+@pytest.mark.rule("5.request.running.connection_lost", "4.6.unattended")
 @pytest.mark.parametrize(("present", "goes_on"), [("alice", True), ("bob", False)])
 def test_after_the_welcome_a_sender_who_is_not_there_has_left(
     me: Peer, present: str, goes_on: bool
 ) -> None:
     key = running(me)
+    me.request("carol", "c1")  # who was never there, and has not left
     me.left("alice")
     me.passes(10)
     me.loses_connection()
@@ -156,6 +140,7 @@ def test_after_the_welcome_a_sender_who_is_not_there_has_left(
     me.welcomed(present)
     assert cancelled(me.passes(29)) == {}
     assert list(cancelled(me.passes(1))) == ([] if goes_on else [key])
+    assert cancelled(me.passes(100)) == {}
     assert me.table.is_open(key)
 
 
@@ -225,11 +210,15 @@ def test_settled_connection_lost_does_not_take_the_response_back(me: Peer) -> No
 
 
 @pytest.mark.rule("5.request.first_event_wins")
-def test_a_handler_that_ended_cannot_end_again(me: Peer) -> None:
+def test_a_handler_that_ended_or_never_began_cannot_end(me: Peer) -> None:
     key = running(me)
     assert len(said(me.returns(key))) == 1
     assert me.returns(key) == []
     assert me.raises(key) == []
+    me = busy_peer()
+    with pytest.raises(IllegalStep):
+        me.returns(A2)
+    assert me.table.is_open(A2)
 
 
 @pytest.mark.rule("5.request.first_event_wins")
@@ -241,13 +230,6 @@ def test_a_result_that_json_cannot_say_changes_nothing(me: Peer) -> None:
     # And data of an error that it cannot say is left out.
     (response,) = said(me.raises(key, data=object()))
     assert response.payload["error"] == {"code": -32603, "message": "the handler failed"}
-
-
-def test_a_handler_that_never_began_cannot_end() -> None:
-    me = busy_peer()
-    with pytest.raises(IllegalStep):
-        me.returns(A2)
-    assert me.table.is_open(A2)
 
 
 @pytest.mark.rule("5.codes")

@@ -20,8 +20,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 class Clock:
     """A time of day that a test sets."""
 
-    def __init__(self) -> None:
-        self.at = NOW
+    at = NOW
 
     def __call__(self) -> datetime:
         return self.at
@@ -34,8 +33,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def me(clock: Clock) -> Peer:
-    peer = Peer.among("alice", "bob", "tool", wall_clock=clock)
-    return peer
+    return Peer.among("alice", "bob", "tool", wall_clock=clock)
 
 
 def proposed(me: Peer, *, seconds: float) -> None:
@@ -59,29 +57,30 @@ def test_what_has_certainly_expired_is_not_fulfilled(
     assert said(me.effects, kinds.MCP_REQUEST) == []
 
 
-@pytest.mark.rule("4.4.before_it_is_sent")
-def test_nothing_is_fulfilled_for_a_proposer_who_has_left(me: Peer) -> None:
+@pytest.mark.rule("4.4.before_it_is_sent", "4.4.even_if_gone")
+def test_nothing_is_fulfilled_for_a_proposer_who_has_left_unless_it_is_wanted_anyway(
+    me: Peer,
+) -> None:
     me.proposal("alice", "p1")
     me.left("alice")
     me.passes(29)
     for cancel in said(me.gives_up(me.begins_request(fulfills=P1))):
         me.echo(cancel)
     me.passes(2)
-    with pytest.raises(ParticipantGone, match="'alice'"):
+    with pytest.raises(ParticipantGone, match=r"'alice'.*even_if_gone"):
         me.begins_request(fulfills=P1)
     me.joined("alice")
-    me.begins_request(fulfills=P1)
+    for cancel in said(me.gives_up(me.begins_request(fulfills=P1))):
+        me.echo(cancel)
+    me.left("alice")
+    me.passes(5 * 3600)
+    key = me.begins_request(fulfills=P1, even_if_gone=True, deadline=None)
+    assert me.table.is_open(key)
 
 
-@pytest.mark.rule("4.4.before_it_is_sent")
-def test_what_waits_in_the_outbox_for_a_proposer_who_left_does_not_leave(me: Peer) -> None:
-    me.proposal("alice", "p1")
-    key = me.begins_request(fulfills=P1, sent=False, deadline=None)
+def _leaves_for_good(me: Peer) -> None:
     me.left("alice")
     me.passes(31)
-    me.did(me.table.sent(key.id, me.now))
-    ending = me.ended(key, Unwanted)
-    assert isinstance(ending.error, ParticipantGone)
 
 
 @pytest.mark.rule("4.4.before_it_is_sent")
@@ -97,20 +96,17 @@ def test_who_is_never_present_may_propose_all_the_same(me: Peer) -> None:
     me.begins_request(fulfills=ProposalKey("dora", "p1x"))
 
 
-def _reject_ourselves(me: Peer) -> None:
-    me.did(me.table.reject(P1, "unsafe", me.now)[1])
-
-
 @pytest.mark.rule("4.4.before_it_is_sent")
 @pytest.mark.parametrize(
     ("happens", "raised"),
     [
         (lambda me: me.request("bob", "b1", to=("tool",), fulfills="p1"), AlreadyInProgress),
-        (_reject_ourselves, AlreadyDecided),
+        (lambda me: me.rejects("alice", "p1"), AlreadyDecided),
+        (_leaves_for_good, ParticipantGone),
         (lambda me: me.proposal("carol", "p1", params={"name": "other"}), None),
         (lambda me: None, None),
     ],
-    ids=["requested", "rejected", "copied", "nothing"],
+    ids=["requested", "rejected", "left", "copied", "nothing"],
 )
 def test_what_was_decided_while_it_waited_for_a_connection_does_not_leave(
     me: Peer, happens: Callable[[Peer], object], raised: type[Exception] | None
@@ -124,17 +120,6 @@ def test_what_was_decided_while_it_waited_for_a_connection_does_not_leave(
         with pytest.raises(raised):
             raise_for(me.ending(key))
         assert unsent(me.effects) == [key.id]
-
-
-@pytest.mark.rule("4.4.even_if_gone")
-def test_work_that_is_wanted_anyway_is_fulfilled_for_a_proposer_who_has_left(me: Peer) -> None:
-    me.proposal("alice", "p1")
-    me.left("alice")
-    me.passes(5 * 3600)
-    with pytest.raises(ParticipantGone, match="even_if_gone"):
-        me.begins_request(fulfills=P1)
-    key = me.begins_request(fulfills=P1, even_if_gone=True, deadline=None)
-    assert me.table.is_open(key)
 
 
 @pytest.mark.rule("4.4.even_if_gone")

@@ -1,6 +1,7 @@
 """Our own requests and proposals: each cell of the third table of PROTOCOL 5."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -18,59 +19,36 @@ def rejected_by_bob(me: Peer) -> Key:
     return key
 
 
-@pytest.mark.rule("5.own.unsent.deadline")
+@pytest.mark.rule("5.own.unsent.deadline", "5.own.unsent.gives_up")
 @pytest.mark.parametrize("begins", ["begins_request", "begins_proposal"])
-def test_unsent_deadline_drops_it(me: Peer, begins: str) -> None:
+@pytest.mark.parametrize("ends", ["deadline", "gives_up"])
+def test_unsent_its_end_drops_it(me: Peer, begins: str, ends: str) -> None:
     key: Key = getattr(me, begins)(deadline=5.0, sent=False)
-    effects = me.passes(5)
-    assert unsent(effects) == [key.id]
-    assert woken(effects) == {key: Expiry(key.id, sent=False)}
-    assert said(effects) == []
-
-
-@pytest.mark.rule("5.own.unsent.gives_up")
-@pytest.mark.parametrize("begins", ["begins_request", "begins_proposal"])
-def test_unsent_caller_gives_up_drops_it(me: Peer, begins: str) -> None:
-    key: Key = getattr(me, begins)(sent=False)
-    effects = me.gives_up(key)
-    assert unsent(effects) == [key.id]
+    effects = me.passes(5) if ends == "deadline" else me.gives_up(key, "busy")
+    assert (unsent(effects), said(effects)) == ([key.id], [])
+    if ends == "deadline":
+        assert woken(effects) == {key: Expiry(key.id, sent=False)}
+        return
     assert isinstance(me.ending(key), Withdrawal)
-    assert said(effects) == []
-
-
-@pytest.mark.rule("5.own.unsent.gives_up")
-def test_unsent_proposal_that_was_given_up_is_withdrawn_at_once(me: Peer) -> None:
-    key = me.begins_proposal(sent=False)
-    me.gives_up(key, "busy")
-    assert (me.own(key).state, me.own(key).reason) == ("withdrawn", "busy")
+    if begins == "begins_proposal":
+        assert (me.own(key).state, me.own(key).reason) == ("withdrawn", "busy")
 
 
 @pytest.mark.rule("5.own.unsent.connection_lost")
-def test_unsent_connection_lost_stays_in_the_outbox(me: Peer) -> None:
-    key = me.begins_request(sent=False)
+def test_unsent_connection_lost_stays_in_the_outbox_and_its_outcome_is_known(me: Peer) -> None:
+    key = me.begins_request(sent=False, deadline=60.0)
     assert me.loses_connection() == []
     assert said(me.welcomed("tool")) == []
-    assert me.is_waiting(key)
-
-
-@pytest.mark.rule("5.own.unsent.connection_lost")
-def test_unsent_connection_lost_does_not_make_its_outcome_unknown(me: Peer) -> None:
-    key = me.begins_request(sent=False, deadline=60.0)
-    me.loses_connection()
-    me.welcomed("tool")
     me.did(me.table.sent(key.id, me.now))
+    assert me.is_waiting(key)
     me.passes(60)
     assert me.ending(key) == Expiry(key.id, sent=True)
 
 
-def test_unsent_nothing_else_can_end_it(me: Peer) -> None:
+def test_unsent_only_no_further_connection_ends_it(me: Peer) -> None:
     key = me.begins_request(to=("nobody",), sent=False, deadline=None)
     me.passes(1000)
     assert me.is_waiting(key)
-
-
-def test_unsent_no_further_connection_ends_it_as_not_sent(me: Peer) -> None:
-    key = me.begins_request(sent=False)
     effects = me.did(me.table.stopped("kicked", me.now))
     assert woken(effects) == {key: Unsent("kicked")}
     assert unsent(effects) == [key.id]
@@ -80,21 +58,15 @@ def test_unsent_no_further_connection_ends_it_as_not_sent(me: Peer) -> None:
 @pytest.mark.parametrize(
     ("said_so", "read"),
     [
-        ({"code": -32000, "message": "busy"}, {"code": -32000, "message": "busy"}),
-        ("no_such_thing", {"code": "error", "message": "no_such_thing"}),
+        ({"error": {"code": 1, "message": "busy"}}, (None, {"code": 1, "message": "busy"})),
+        ({"error": "no_such_thing"}, (None, {"code": "error", "message": "no_such_thing"})),
+        (5, (5,)),
     ],
 )
-def test_waiting_error_response_is_the_error(me: Peer, said_so: object, read: object) -> None:
+def test_waiting_a_response_of_any_form_is_read(me: Peer, said_so: object, read: Any) -> None:
     key = me.begins_request()
-    me.response("tool", key.id, error=said_so)
-    assert me.ending(key) == Responded("tool", None, read)  # type: ignore[arg-type]
-
-
-@pytest.mark.rule("5.own.waiting.response")
-def test_waiting_a_bare_result_is_read(me: Peer) -> None:
-    key = me.begins_request()
-    me.hears("mcp/response", 5, sender="tool", id="t1", to=("me",), correlation=(key.id,))
-    assert me.ending(key) == Responded("tool", 5)
+    me.hears("mcp/response", said_so, sender="tool", id="t1", to=("me",), correlation=(key.id,))
+    assert me.ending(key) == Responded("tool", *read)
 
 
 @pytest.mark.rule("5.own.waiting.rejection")

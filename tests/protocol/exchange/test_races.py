@@ -1,12 +1,13 @@
 """The races that the protocol names: each is a sequence of calls on one table."""
 
+from typing import Any
+
 import pytest
 
 from meup_agent import Fulfillment, Rejection
 from tests.protocol.exchange.peer import (
     Peer,
     cancelled,
-    cancels_said,
     dropped,
     said,
     started,
@@ -22,33 +23,18 @@ PROPOSAL = ProposalKey("alice", "p1")
 
 
 @pytest.mark.rule("race.two_fulfillers")
-def test_the_fulfiller_whose_request_is_ordered_second_cancels_it(me: Peer) -> None:
-    me.proposal("alice", "p1")
-    key = me.begins_request(fulfills=PROPOSAL, sent=False)
-    me.did(me.table.sent(key.id, me.now))
-    effects = me.request("bob", "b1", to=("tool",), fulfills="p1")
-    assert woken(effects) == {key: LostRace("bob")}
-    (cancel,) = cancels_said(effects)
-    assert cancel.correlation == (key.id,)
-    assert cancel.payload["params"]["reason"] == "duplicate"
-
-
-@pytest.mark.rule("race.two_fulfillers")
-def test_a_fulfillment_that_has_not_left_is_taken_back(me: Peer) -> None:
-    me.proposal("alice", "p1")
-    key = me.begins_request(fulfills=PROPOSAL, sent=False)
-    effects = me.request("bob", "b1", to=("tool",), fulfills="p1")
-    assert unsent(effects) == [key.id]
-    assert said(effects) == []
-
-
-@pytest.mark.rule("race.two_fulfillers")
-def test_the_loser_of_a_race_does_not_reject(me: Peer) -> None:
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_the_fulfiller_whose_request_is_ordered_second_cancels_it(me: Peer, is_sent: bool) -> None:
     me.proposal("alice", "p1", to=("me",))
     key = me.begins_request(parent=P1, fulfills=PROPOSAL, sent=False)
-    me.did(me.table.sent(key.id, me.now))
-    me.request("bob", "b1", to=("tool",), fulfills="p1")
-    assert said(me.raises(P1), "mcp/reject") == []
+    if is_sent:
+        me.did(me.table.sent(key.id, me.now))
+    effects = me.request("bob", "b1", to=("tool",), fulfills="p1")
+    assert woken(effects) == {key: LostRace("bob")}
+    assert unsent(effects) == ([] if is_sent else [key.id])
+    cancels = [(each.correlation, each.payload["params"]["reason"]) for each in said(effects)]
+    assert cancels == ([((key.id,), "duplicate")] if is_sent else [])
+    assert len(said(me.raises(P1), "mcp/reject")) == (0 if is_sent else 1)
 
 
 @pytest.mark.rule("race.two_fulfillers")
@@ -61,8 +47,7 @@ def test_the_proposer_takes_the_first_response(me: Peer) -> None:
     assert me.is_waiting(key)
     assert me.own(key).in_progress_by == "bob"
     me.response("tool", "1", to=("bob",))
-    ending = me.ended(key, Fulfillment)
-    assert ending.by == "bob"
+    assert me.ended(key, Fulfillment).by == "bob"
 
 
 @pytest.mark.rule("race.same_id")
@@ -88,8 +73,7 @@ def test_a_rejection_says_whose_proposal_it_means(me: Peer) -> None:
 def test_a_proposal_is_not_taken_over_by_using_its_id(me: Peer) -> None:
     key = me.begins_proposal()
     me.proposal("mallory", key.id)
-    me.request("bob", "b1", to=("tool",), fulfills=key.id)
-    me.response("tool", "b1", to=("bob",))
+    me.sees_fulfilled(key.id)
     assert me.is_waiting(key)
     assert me.own(key).state == "pending"
     me.request("bob", "b2", to=("tool",), fulfills=key.id, meta={"dev.meup/proposer": "me"})
@@ -99,21 +83,18 @@ def test_a_proposal_is_not_taken_over_by_using_its_id(me: Peer) -> None:
 
 
 @pytest.mark.rule("race.restarted_peer")
-def test_another_request_under_a_settled_id_is_not_answered_from_memory(me: Peer) -> None:
-    me.request("alice", "a1", params={"name": "one"})
+@pytest.mark.parametrize(
+    "other", [{"params": {"name": "two"}}, {"ts": "2026-01-01T00:01:00.000Z"}], ids=["call", "time"]
+)
+def test_another_request_under_a_settled_id_is_not_answered_from_memory(
+    me: Peer, other: dict[str, Any]
+) -> None:
+    me.request("alice", "a1", ts="2026-01-01T00:00:00.000Z")
     me.returns(A1, {"content": [1]})
-    effects = me.request("alice", "a1", params={"name": "two"})
-    assert started(effects) == [A1]
-    assert said(effects) == []
+    effects = me.request("alice", "a1", **{"ts": "2026-01-01T00:00:00.000Z", **other})
+    assert (started(effects), said(effects)) == ([A1], [])
     (response,) = said(me.returns(A1, {"content": [2]}))
     assert response.payload["result"] == {"content": [2]}
-
-
-@pytest.mark.rule("race.restarted_peer")
-def test_the_same_request_at_another_time_is_another_one(me: Peer) -> None:
-    me.request("alice", "a1", ts="2026-01-01T00:00:00.000Z")
-    me.returns(A1)
-    assert started(me.request("alice", "a1", ts="2026-01-01T00:01:00.000Z")) == [A1]
 
 
 @pytest.mark.rule("race.restarted_peer", "5.memory.once")
@@ -128,25 +109,18 @@ def test_the_same_request_again_is_answered_from_memory(me: Peer) -> None:
 
 @pytest.mark.rule("race.restarted_peer")
 def test_another_request_under_the_id_of_one_that_runs_ends_the_first(me: Peer) -> None:
+    two: dict[str, Any] = {"params": {"name": "two"}, "rpc_id": 2}
     me.request("alice", "a1", params={"name": "one"}, rpc_id=1)
-    effects = me.request("alice", "a1", params={"name": "two"}, rpc_id=2)
+    effects = me.request("alice", "a1", **two)
     second = A1._replace(again=1)
     assert list(cancelled(effects)) == [A1]
     assert started(effects) == [second]
-    assert said(me.returns(A1)) == []
     assert list(cancelled(me.cancel("alice", 1))) == []
     (response,) = said(me.returns(second, {"content": [2]}))
     assert response.payload == {"jsonrpc": "2.0", "id": 2, "result": {"content": [2]}}
+    assert said(me.returns(A1)) == []
+    assert said(me.request("alice", "a1", **two)) == [response], "the older made nothing forgotten"
     assert dropped(me.cancel("alice", "a1")) == ["late_cancel"]
-
-
-@pytest.mark.rule("race.restarted_peer")
-def test_the_end_of_the_older_request_does_not_make_us_forget_the_newer(me: Peer) -> None:
-    me.request("alice", "a1", params={"name": "one"})
-    me.request("alice", "a1", params={"name": "two"})
-    (response,) = said(me.returns(A1._replace(again=1)))
-    me.returns(A1)
-    assert said(me.request("alice", "a1", params={"name": "two"})) == [response]
 
 
 @pytest.mark.rule("race.restarted_peer")

@@ -27,8 +27,8 @@ P1 = ProposalKey("alice", "p1")
 CONTENT = {"content": [{"type": "text", "text": "done"}]}
 
 
-def present(gives: Guarantees, *, roles: frozenset[Role] = EXCHANGES) -> Peer:
-    peer = Peer.among("alice", "bob", "tool", gives=gives, roles=roles, dialect="meup/v0.2")
+def present(gives: Guarantees, **options: Any) -> Peer:
+    peer = Peer.among("alice", "bob", "tool", gives=gives, dialect="meup/v0.2", **options)
     peer.joined("mallory", MAY_PROPOSE)
     peer.effects.clear()
     return peer
@@ -89,23 +89,24 @@ def relayed_by(effects: list[Effect]) -> Envelope:
     return sent
 
 
-@pytest.mark.rule("2.relay.sent")
+@pytest.mark.rule("2.relay.sent", "2.relay.edits", "4.14.on_join")
 def test_the_response_to_our_fulfillment_is_sent_on_to_the_proposer(hidden: Peer) -> None:
     key = fulfilling(hidden, meta={payloads.DIGEST: "d"})
-    sent = relayed_by(hidden.response("tool", key.id, result=CONTENT))
+    # It is not the executor who says whether something was changed.
+    meta = {payloads.DIGEST: "another", payloads.EDITED: True, "note": 1}
+    sent = relayed_by(hidden.response("tool", key.id, result={**CONTENT, "_meta": meta}))
     assert (sent.to, sent.correlation) == (("alice",), ("p1", key.id))
-    assert sent.payload == {
-        "jsonrpc": "2.0",
-        "id": "p1",
-        "result": {**CONTENT, "_meta": {payloads.DIGEST: "d"}},
-    }
+    result = {**CONTENT, "_meta": {payloads.DIGEST: "d", "note": 1}}
+    assert sent.payload == {"jsonrpc": "2.0", "id": "p1", "result": result}
+    assert said(hidden.response("tool", key.id)) == []
+    hidden.left("alice")
+    assert said(hidden.joined("alice")) == [sent]
 
 
 @pytest.mark.rule("4.2.in_progress", "4.2.fulfilled_by_response", "4.4.already_in_progress")
 def test_what_we_fulfill_unseen_is_in_progress_and_then_fulfilled(hidden: Peer) -> None:
     key = fulfilling(hidden)
-    record = hidden.table.proposal_store.get(P1, hidden.now)
-    assert record is not None
+    record = hidden.record("alice", "p1")
     assert record.in_progress_by == hidden.name
     hidden.response("tool", key.id, result=CONTENT)
     assert record.state == "fulfilled"
@@ -120,61 +121,39 @@ def test_what_we_fulfill_unseen_and_in_vain_is_pending_again(hidden: Peer, end: 
         hidden.refused(key.id)
     else:
         hidden.did(hidden.table.give_up(key, Cause(Reason.TIMEOUT), hidden.now))
-    record = hidden.table.proposal_store.get(P1, hidden.now)
-    assert record is not None
+    record = hidden.record("alice", "p1")
     assert (record.state, record.in_progress_by) == ("pending", None)
     again = fulfilling(hidden)
     hidden.response("tool", key.id, result=CONTENT)  # too late, and carried out all the same
     assert hidden.table.is_open(again)
 
 
-@pytest.mark.rule("2.relay.edits")
-def test_it_is_not_the_executor_who_says_whether_something_was_changed(hidden: Peer) -> None:
-    key = fulfilling(hidden, meta={payloads.DIGEST: "d"})
-    said = {payloads.DIGEST: "another", payloads.EDITED: True, "note": 1}
-    sent = relayed_by(hidden.response("tool", key.id, result={**CONTENT, "_meta": said}))
-    assert sent.payload["result"]["_meta"] == {payloads.DIGEST: "d", "note": 1}
+REFUSED = {"error": {"code": -32000, "message": "no", "data": {"reason": "refused"}}}
+NOT_FOUND = {"error": {"code": "NOT_FOUND", "message": "no such tool"}}
+CONFIRMED = {"error": {"code": 1, "message": "cancelled"}}
 
 
 @pytest.mark.rule("2.relay.sent")
-def test_an_error_and_a_bare_result_are_sent_on_as_they_are(hidden: Peer) -> None:
-    key = fulfilling(hidden)
-    failed = {"code": "NOT_FOUND", "message": "no such tool"}
-    sent = relayed_by(hidden.response("tool", key.id, error=failed))
-    assert sent.payload["error"] == failed
-    bare = present(HIDES)
-    key = fulfilling(bare)
-    assert relayed_by(bare.response("tool", key.id, result=5)).payload["result"] == 5
-
-
-@pytest.mark.rule("2.relay.sent", "4.14.on_join")
-def test_it_is_sent_on_once_and_again_when_the_proposer_joins(hidden: Peer) -> None:
-    key = fulfilling(hidden)
-    first = relayed_by(hidden.response("tool", key.id))
-    assert said(hidden.response("tool", key.id)) == []
-    hidden.left("alice")
-    (again,) = said(hidden.joined("alice"))
-    assert again == first
-
-
-@pytest.mark.rule("2.relay.sent")
-def test_a_result_that_crossed_the_cancel_is_sent_on_and_a_confirmed_cancel_is_not(
-    hidden: Peer,
+@pytest.mark.parametrize(
+    ("answer", "withdrawn", "sent_on"),
+    [
+        (NOT_FOUND, False, True),
+        ({"result": 5}, False, True),
+        (REFUSED, False, False),
+        ({"result": {"content": [], "_meta": {}}}, True, True),  # it crossed the cancel
+        (CONFIRMED, True, False),
+    ],
+)
+def test_an_answer_is_sent_on_as_it_is_unless_nothing_came_of_it(
+    hidden: Peer, answer: dict[str, Any], withdrawn: bool, sent_on: bool
 ) -> None:
     key = fulfilling(hidden)
-    hidden.withdraw("alice", "p1")
-    assert relayed_by(hidden.response("tool", key.id)).correlation == ("p1", key.id)
-    other = present(HIDES)
-    key = fulfilling(other)
-    other.withdraw("alice", "p1")
-    assert said(other.response("tool", key.id, error={"code": 1, "message": "cancelled"})) == []
-
-
-@pytest.mark.rule("2.relay.sent")
-def test_a_refusal_is_not_sent_on(hidden: Peer) -> None:
-    key = fulfilling(hidden)
-    refusal = {"code": -32000, "message": "no", "data": {"reason": "refused"}}
-    assert said(hidden.response("tool", key.id, error=refusal)) == []
+    if withdrawn:
+        hidden.withdraw("alice", "p1")
+    relayed = said(hidden.response("tool", key.id, **answer), kinds.MCP_RESPONSE)
+    told = [(each.correlation, each.payload) for each in relayed]
+    payload = {"jsonrpc": "2.0", "id": "p1", **answer}
+    assert told == ([(("p1", key.id), payload)] if sent_on else [])
 
 
 @pytest.mark.rule("2.relay.sent")
@@ -205,16 +184,6 @@ def test_a_broadcast_proposal_is_fulfilled_by_whoever_could_have_made_the_reques
     assert (ending.by, ending.executor, ending.response) == ("bob", "", CONTENT)
     assert (ending.changes, ending.edited, ending.knows_edits) == ((), False, False)
     assert hidden.own(key).state == "fulfilled"
-
-
-@pytest.mark.rule("2.relay.accepted", "5.who.response")
-@pytest.mark.parametrize(
-    ("sender", "to"), [("mallory", "me"), ("stranger", "me"), ("me", "me"), ("bob", "alice")]
-)
-def test_nothing_else_fulfills_a_broadcast_proposal(hidden: Peer, sender: str, to: str) -> None:
-    key = hidden.begins_proposal()
-    assert woken(relay(hidden, key.id, sender=sender, to=(to,))) == {}
-    assert hidden.own(key).state == "pending"
 
 
 @pytest.mark.rule("2.relay.accepted", "5.who.response")
@@ -258,11 +227,18 @@ def test_a_second_copy_wakes_no_caller() -> None:
     assert dropped(relay(hidden, key.id, sender="alice")) == ["duplicate_response"]
 
 
-@pytest.mark.rule("2.relay.accepted")
-def test_a_refusal_that_is_sent_on_decides_nothing(hidden: Peer) -> None:
+@pytest.mark.rule("2.relay.accepted", "5.who.response")
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        *({"sender": name} for name in ("mallory", "stranger", "me")),
+        {"to": ("alice",)},
+        {"body": REFUSED},
+    ],
+)
+def test_nothing_else_fulfills_a_broadcast_proposal(hidden: Peer, foreign: dict[str, Any]) -> None:
     key = hidden.begins_proposal()
-    refusal = {"code": -32000, "message": "no", "data": {"reason": "refused"}}
-    assert woken(relay(hidden, key.id, body={"error": refusal})) == {}
+    assert woken(relay(hidden, key.id, **foreign)) == {}
     assert hidden.own(key).state == "pending"
 
 
@@ -302,19 +278,8 @@ def test_a_relay_after_the_deadline_is_a_conflict() -> None:
 @pytest.mark.rule("2.relay.progress", "5.who.progress")
 def test_progress_that_is_sent_on_reaches_the_proposal(hidden: Peer) -> None:
     key = hidden.begins_proposal(("bob",))
-    notification = payloads.progress(key.id, 1, 2, "half")
-
-    def hears(sender: str, id: str) -> list[Progressed]:
-        effects = hidden.hears(
-            kinds.MCP_REQUEST,
-            notification,
-            sender=sender,
-            id=id,
-            to=("me",),
-            correlation=(key.id, "r1"),
-        )
-        return of(effects, Progressed)
-
-    assert hears("alice", "n1") == []
-    (progressed,) = hears("bob", "n2")
-    assert (progressed.key, progressed.done, progressed.message) == (key, 1, "half")
+    body = payloads.progress(key.id, 1, 2, "half")
+    for sender, told in (("alice", []), ("bob", [(key, 1, "half")])):
+        header: dict[str, Any] = {"to": ("me",), "correlation": (key.id, "r1"), "id": sender}
+        effects = hidden.hears(kinds.MCP_REQUEST, body, sender=sender, **header)
+        assert [(each.key, each.done, each.message) for each in of(effects, Progressed)] == told

@@ -23,22 +23,19 @@ def renews(me: Peer, until: Any, *, sender: str = "alice", names: Any = ("p1",))
 
 
 def deadline(me: Peer) -> timedelta | None:
-    record = me.table.proposal_store.get(P1, me.now)
-    assert record is not None
-    return None if record.expires_at is None else moment_of(record.expires_at) - NOON
+    expires_at = me.record("alice", "p1").expires_at
+    return None if expires_at is None else moment_of(expires_at) - NOON
 
 
 @pytest.mark.rule("4.17.renew")
 def test_what_was_renewed_expires_later_and_is_the_same_call() -> None:
     me = ours()
     proposed(me, seconds=10)
-    record = me.table.proposal_store.get(P1, me.now)
-    assert record is not None
-    before = record.envelope
+    before = me.record("alice", "p1").envelope
     assert renews(me, 100) == []
     me.passes(120)
     assert state(me) is ProposalState.PENDING
-    assert record.envelope is before
+    assert me.record("alice", "p1").envelope is before
     me.passes(50)
     assert state(me) is ProposalState.EXPIRED
 
@@ -75,8 +72,7 @@ def test_what_is_not_pending_or_has_no_deadline_is_not_renewed(ended: str) -> No
     if ended == "withdrawn":
         me.withdraw("alice", "p1")
     elif ended == "fulfilled":
-        me.request("bob", "b1", to=("tool",), fulfills="p1")
-        me.response("tool", "b1", to=("bob",))
+        me.sees_fulfilled("p1")
     elif ended == "expired":
         me.passes(80)
     before = deadline(me)
@@ -107,12 +103,10 @@ def test_one_in_progress_is_renewed_and_our_fulfillment_waits_on() -> None:
     assert not me.is_waiting(request)
 
 
-def proposing(seconds: float = 60, *, ts: float = 0) -> tuple[Peer, Key]:
-    me = Peer.among("alice", "bob", gives=OURS, ts=stamp(ts))
-    params = {**CALL, "_meta": {payloads.EXPIRES_AT: stamp(seconds)}}
-    key = me.begins_proposal(params=params, deadline=seconds)
-    me.effects.clear()
-    return me, key
+def proposing() -> tuple[Peer, Key]:
+    me = Peer.among("alice", "bob", gives=OURS, ts=stamp(0))
+    params = {**CALL, "_meta": {payloads.EXPIRES_AT: stamp(60)}}
+    return me, me.begins_proposal(params=params, deadline=60)
 
 
 @pytest.mark.rule("4.17.bounds")

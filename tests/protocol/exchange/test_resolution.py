@@ -8,8 +8,8 @@ from meup_agent import Fulfillment
 from meup_agent.errors import AlreadyDecided
 from meup_agent.protocol.proposals.store import MAX_EARLIER, MAX_SAME_ID
 from meup_agent.types import Conflict
-from tests.protocol.exchange.peer import CALL, EXCHANGES, Peer, dropped, said, started
-from tests.tables import Key, ProposalKey, Role
+from tests.protocol.exchange.peer import CALL, EXCHANGES, Peer, dropped, of, said, started
+from tests.tables import Key, ProposalKey, Role, Start
 from tests.wire import kinds, payloads
 
 OTHER: dict[str, Any] = {"name": "write", "arguments": {"path": "b.txt"}}
@@ -98,6 +98,8 @@ def test_an_id_that_very_many_have_used_is_still_their_proposers(me: Peer) -> No
 def test_after_reuse_only_the_digest_tells_which_is_meant(me: Peer) -> None:
     me.proposal("alice", "p1", params=CALL)
     me.proposal("alice", "p1", params=OTHER)
+    with pytest.raises(AlreadyDecided, match="withdrawn"):  # of who read the first
+        me.begins_request(fulfills=ProposalKey("alice", "p1"))
     older = me.request("bob", "b1", fulfills="p1", params=CALL, meta=meta_of("alice", CALL))
     assert refusals(older) == ["b1"]
     edited = meta_of("alice", EDITED, edited=True)
@@ -107,21 +109,17 @@ def test_after_reuse_only_the_digest_tells_which_is_meant(me: Peer) -> None:
 
 
 @pytest.mark.rule("4.4.reused_id")
-def test_the_same_call_under_the_same_id_again_is_the_later_one(me: Peer) -> None:
-    me.proposal("alice", "p1", ts="2026-01-01T00:00:00.000Z")
-    me.withdraw("alice", "p1")
-    me.proposal("alice", "p1", ts="2026-01-01T00:01:00.000Z")
-    assert len(started(me.request("bob", "b1", fulfills="p1", meta=meta_of("alice")))) == 1
-    assert me.record("alice", "p1").in_progress_by == "bob"
-
-
-@pytest.mark.rule("4.4.reused_id")
-def test_the_same_call_again_may_be_edited(me: Peer) -> None:
+@pytest.mark.parametrize("edited", [False, True])
+def test_the_same_call_under_the_same_id_again_is_the_later_one(me: Peer, edited: bool) -> None:
     """Clients that count their ids propose the same again when they start anew."""
     me.proposal("alice", "p1", ts="2026-01-01T00:00:00.000Z")
+    if not edited:
+        me.withdraw("alice", "p1")
     me.proposal("alice", "p1", ts="2026-01-01T00:01:00.000Z")
-    edited = meta_of("alice", OTHER, edited=True)
-    assert len(started(me.request("bob", "b1", fulfills="p1", params=OTHER, meta=edited))) == 1
+    call = OTHER if edited else CALL
+    meta = meta_of("alice", call, edited=edited)
+    assert len(started(me.request("bob", "b1", fulfills="p1", params=call, meta=meta))) == 1
+    assert me.record("alice", "p1").in_progress_by == "bob"
 
 
 @pytest.mark.rule("5.memory.bounded")
@@ -151,25 +149,15 @@ def test_of_an_id_that_is_used_again_and_again_the_latest_are_kept(me: Peer) -> 
     assert [each.fulfillments for each in earlier] == [[]] * MAX_EARLIER
 
 
-@pytest.mark.rule("4.4.copy_no_handler")
-def test_no_handler_sees_a_copied_id(me: Peer) -> None:
+@pytest.mark.rule("4.4.copy_no_handler", "4.4.copy_told")
+def test_no_handler_sees_a_copied_id_but_those_for_conflicts() -> None:
+    me = Peer.among("alice", "mallory", roles=(*EXCHANGES, Role.CONFLICT))
     assert len(started(me.proposal("alice", "p1", to=("me",)))) == 1
     effects = me.proposal("mallory", "p1", to=("me",))
-    assert started(effects) == []
-    assert dropped(effects) == ["id_in_use"]
-    assert said(effects) == []
-
-
-@pytest.mark.rule("4.4.copy_told")
-def test_a_copied_id_is_told_to_the_conflict_handlers() -> None:
-    me = Peer.among("alice", "mallory", roles=(*EXCHANGES, Role.CONFLICT))
-    me.proposal("alice", "p1")
-    (key,) = started(me.proposal("mallory", "p1"), Role.CONFLICT)
-    (start,) = [each for each in me.table_starts() if each.key == key]
-    subject = start.work.subject
-    assert isinstance(subject, Conflict)
-    assert (subject.proposal_id, subject.proposer, subject.copied_by) == ("p1", "alice", "mallory")
-    assert (subject.outcome, subject.after) == (None, None)
+    assert (dropped(effects), said(effects)) == (["id_in_use"], [])
+    (start,) = of(effects, Start)
+    conflict = Conflict("p1", None, None, proposer="alice", copied_by="mallory")
+    assert (start.work.role, start.work.subject) == (Role.CONFLICT, conflict)
 
 
 @pytest.mark.rule("4.4.ambiguous")
@@ -177,14 +165,6 @@ def test_a_rejection_that_does_not_tell_weighs_for_neither(copied: Peer) -> None
     assert dropped(copied.reject("bob", "p1")) == ["ambiguous_reject"]
     for by in ("alice", "mallory"):
         assert copied.record(by, "p1").rejections == {}
-
-
-@pytest.mark.rule("4.4.reused_id")
-def test_nobody_fulfills_what_was_replaced_since_it_was_read(me: Peer) -> None:
-    me.proposal("alice", "p1", params=CALL)
-    me.proposal("alice", "p1", params=OTHER)
-    with pytest.raises(AlreadyDecided, match="withdrawn"):
-        me.begins_request(fulfills=ProposalKey("alice", "p1"))
 
 
 @pytest.mark.rule("4.4.by_proposer")

@@ -39,10 +39,11 @@ def test_a_result_that_crossed_the_cancel_of_its_request_fulfills_and_an_error_d
     assert me.is_waiting(key) is (state == "pending")
 
 
-@pytest.mark.rule("5.who.response", "4.4.sender_at_each_step")
-def test_a_response_from_a_participant_that_was_not_asked_is_dropped(me: Peer) -> None:
+@pytest.mark.rule("5.who.response", "4.4.sender_at_each_step", "4.8.key_by_sender")
+def test_a_response_from_who_was_not_asked_or_to_another_with_our_id_is_not_ours(me: Peer) -> None:
     key = me.begins_request(to=("tool",))
     assert dropped(me.response("bob", key.id)) == ["foreign_response"]
+    me.response("tool", key.id, to=("bob",))
     assert me.is_waiting(key)
     me.response("tool", key.id)
     assert isinstance(me.ending(key), Responded)
@@ -58,32 +59,15 @@ def test_a_response_for_a_proposal_from_a_stranger_is_dropped(me: Peer) -> None:
 
 
 @pytest.mark.rule("5.who.response")
-def test_the_fulfiller_may_relay_the_outcome(me: Peer) -> None:
+def test_the_fulfiller_may_relay_the_outcome_and_a_copy_is_a_duplicate(me: Peer) -> None:
     key = me.begins_proposal()
     me.request("bob", "b1", to=("tool",), fulfills=key.id)
     me.response("bob", key.id, result={"content": [4]})
     assert me.ending(key) == Fulfillment(key.id, "bob", "tool", {"content": [4]})
-
-
-@pytest.mark.rule("5.who.response")
-def test_the_copy_that_the_fulfiller_relays_is_a_duplicate(me: Peer) -> None:
     key = me.begins_proposal()
-    me.request("bob", "b1", to=("tool",), fulfills=key.id)
-    me.response("tool", "b1", to=("bob",))
+    me.sees_fulfilled(key.id, "b2")
     assert dropped(me.response("bob", key.id)) == ["duplicate_response"]
     assert isinstance(me.ending(key), Fulfillment)
-
-
-@pytest.mark.rule("5.who.response", "4.8.key_by_sender")
-def test_a_response_to_another_requester_with_our_id_is_not_ours(me: Peer) -> None:
-    key = me.begins_request(to=("tool",))
-    me.response("tool", key.id, to=("bob",))
-    assert me.is_waiting(key)
-
-
-@pytest.mark.rule("5.who.response")
-def test_a_response_to_nothing_is_counted(me: Peer) -> None:
-    assert dropped(me.response("tool", "nothing")) == ["unknown_response"]
 
 
 @pytest.mark.rule("4.9.increases")
@@ -97,10 +81,11 @@ def test_progress_only_increases(me: Peer) -> None:
     assert told == [1.0, 3.0, 3.5, 4.0]
 
 
-@pytest.mark.rule("5.who.progress")
-def test_progress_from_another_participant_is_dropped(me: Peer) -> None:
+@pytest.mark.rule("5.who.progress", "4.8.key_by_sender")
+def test_progress_from_another_participant_or_for_another_is_not_ours(me: Peer) -> None:
     key = me.begins_request(to=("tool",))
     assert dropped(me.progress("bob", key.id, 3)) == ["foreign_progress"]
+    assert me.progress("tool", key.id, 1, to=("bob",)) == []
 
 
 @pytest.mark.rule("5.who.progress")
@@ -112,13 +97,7 @@ def test_progress_of_the_fulfillment_reaches_the_proposer(me: Peer) -> None:
     assert me.progress("alice", "b1", 2, to=("bob",), correlation=("b1",)) == []
 
 
-@pytest.mark.rule("5.who.progress", "4.8.key_by_sender")
-def test_progress_for_another_requester_with_our_id_is_not_ours(me: Peer) -> None:
-    key = me.begins_request(to=("tool",))
-    assert me.progress("tool", key.id, 1, to=("bob",)) == []
-
-
-@pytest.mark.rule("2.answered_notification")
+@pytest.mark.rule("2.answered_notification", "5.who.response")
 def test_an_answer_to_nothing_of_ours_is_logged(me: Peer) -> None:
     (drop,) = of(me.response("tool", "never-said"), Drop)
     assert (drop.why, drop.expected) == ("unknown_response", False)
