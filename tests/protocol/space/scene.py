@@ -13,6 +13,8 @@ GRANTING = {"kind": "capability/grant"}
 REVOKING = {"kind": "capability/revoke"}
 SPACE = {"kind": "space/*"}
 
+TOOL_CALL = {"method": "tools/call", "params": {"name": "x"}}
+
 CAPABILITIES: dict[str, list[dict[str, Any]]] = {
     "admin": [{"kind": "*"}],
     "lead": [CALL, GRANTING, REVOKING, SPACE, {"kind": "chat"}],
@@ -115,6 +117,12 @@ class Scene:
         else:
             self.host.owner.receive_as(sender, frame, "meup/v0.1", self.refused.append)
         return envelope_id
+
+    def propose(self, sender: str = "worker") -> str:
+        return self.say(sender, "mcp.proposal", TOOL_CALL)
+
+    def request(self, sender: str = "worker") -> str:
+        return self.say(sender, "mcp.request", TOOL_CALL, to=["onlooker"])
 
     def got(self, name: str) -> list[dict[str, Any]]:
         """Take the envelopes that a participant has got since the last time."""

@@ -194,9 +194,7 @@ def test_chain_of_grants_stands_in_what_is_kept(scene: Scene) -> None:
 @pytest.mark.rule("3.manage.in_flight")
 def test_request_in_flight_is_cancelled_and_its_requester_told(scene: Scene) -> None:
     grant = scene.grant("lead", "worker", CALL)
-    request = scene.say(
-        "worker", "mcp.request", {"method": "tools/call", "params": {"name": "x"}}, to=["onlooker"]
-    )
+    request = scene.request()
     scene.forget()
     scene.revoke("admin", {"grant_id": grant})
     said = scene.got("onlooker")
@@ -216,9 +214,7 @@ def test_request_in_flight_is_cancelled_and_its_requester_told(scene: Scene) -> 
 
 @pytest.mark.rule("3.manage.in_flight")
 def test_pending_proposal_is_withdrawn(scene: Scene) -> None:
-    proposal = scene.say(
-        "worker", "mcp.proposal", {"method": "tools/call", "params": {"name": "x"}}
-    )
+    proposal = scene.propose()
     scene.forget()
     scene.revoke("admin", {"recipient": "worker", "capabilities": [{"kind": "mcp/proposal"}]})
     withdraw = scene.got("onlooker")[-1]
@@ -234,9 +230,7 @@ def test_what_is_still_allowed_or_has_ended_goes_on(scene: Scene) -> None:
     grant = scene.grant("lead", "worker", CALL)
     read = {"method": "tools/call", "params": {"name": "read"}}
     scene.say("worker", "mcp.request", read, to=["onlooker"])
-    ended = scene.say(
-        "worker", "mcp.request", {"method": "tools/call", "params": {"name": "x"}}, to=["onlooker"]
-    )
+    ended = scene.request()
     scene.say("onlooker", "mcp.response", {"result": {}}, correlationId=ended)
     scene.forget()
     scene.revoke("admin", {"grant_id": grant})

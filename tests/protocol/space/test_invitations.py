@@ -107,9 +107,7 @@ def test_guest_loses_what_its_inviter_loses(scene: Scene) -> None:
 @pytest.mark.rule("3.manage.kick")
 def test_who_is_removed_is_closed_and_stays_out(scene: Scene) -> None:
     grant = scene.grant("lead", "worker", CALL)
-    request = scene.say(
-        "worker", "mcp.request", {"method": "tools/call", "params": {"name": "x"}}, to=["onlooker"]
-    )
+    request = scene.request()
     scene.forget()
     scene.say("lead", "space.kick", {"participant_id": "worker", "reason": "loud"})
     assert scene.members["worker"].closed == (4403, "removed by lead: loud")
@@ -123,7 +121,7 @@ def test_who_is_removed_is_closed_and_stays_out(scene: Scene) -> None:
     # What still comes of it by another way is refused.
     scene.refused.clear()
     del scene.members["worker"]
-    scene.say("worker", "mcp.proposal", {"method": "tools/call", "params": {"name": "x"}})
+    scene.propose()
     assert scene.refused[0].code == "kicked"
 
 

@@ -21,7 +21,7 @@ def test_everything_outlives_a_restart(scene: Scene) -> None:
     onward = scene.grant("worker", "onlooker", READ)
     invite(scene, "lead", "guest", {"kind": "chat"})
     scene.revoke("admin", {"recipient": "worker", "capabilities": [{"kind": "mcp/proposal"}]})
-    proposal = scene.say("admin", "mcp.proposal", {"method": "tools/call", "params": {"name": "x"}})
+    proposal = scene.propose("admin")
     scene.say("lead", "space.kick", {"participant_id": "lead"})
     again = Scene(journal=scene.journal, present=("admin", "worker"))
     assert again.may("worker")
@@ -67,10 +67,8 @@ def test_what_a_revocation_left_in_flight_is_ended_after_a_restart_and_once() ->
     journal = CutOff(lambda: 0)
     scene = Scene(journal=journal)
     scene.grant("lead", "worker", CALL)
-    scene.say(
-        "worker", "mcp.request", {"method": "tools/call", "params": {"name": "x"}}, to=["onlooker"]
-    )
-    scene.say("worker", "mcp.proposal", {"method": "tools/call", "params": {"name": "x"}})
+    scene.request()
+    scene.propose()
     journal.left = 1
     scene.revoke("admin", {"recipient": "worker", "capabilities": [{"kind": "mcp/*"}]})
     assert ended(journal) == []
@@ -82,10 +80,8 @@ def test_what_a_revocation_left_in_flight_is_ended_after_a_restart_and_once() ->
 
 @pytest.mark.rule("3.manage.restart")
 def test_what_the_configuration_allows_no_more_is_ended(scene: Scene) -> None:
-    scene.say(
-        "lead", "mcp.request", {"method": "tools/call", "params": {"name": "x"}}, to=["onlooker"]
-    )
-    scene.say("worker", "mcp.proposal", {"method": "tools/call", "params": {"name": "x"}})
+    scene.request("lead")
+    scene.propose()
     less = {name: each for name, each in CAPABILITIES.items() if name != "lead"}
     Scene(less, journal=scene.journal)
     assert ended(scene.journal) == ["mcp/request"]

@@ -11,8 +11,6 @@ from tests.spaces import Allowance, MemoryJournal, Place
 
 pytestmark = pytest.mark.rule("4.2.new_process")
 
-ENDS = ("mcp.withdraw", "mcp.request")
-
 
 def says(room: Room, member: Member, kind: str, payload: Any, id: str, **header: Any) -> None:
     """Let a member say something on its connection."""
@@ -39,6 +37,15 @@ def propose(room: Room, process: Member) -> None:
     says(room, process, "mcp.proposal", CALL, "p")
 
 
+def fulfills(room: Room, *requests: str) -> None:
+    """A process of reviewer makes requests for p, which a process of ann has proposed."""
+    propose(room, room.joins("ann"))
+    fulfiller = room.joins("reviewer")
+    for name in requests:
+        call = {**CALL, "id": name}
+        says(room, fulfiller, "mcp.request", call, name, to=["tools"], correlationId="p")
+
+
 def ended(room: Room) -> list[tuple[str, str, str]]:
     """What the gateway has ended by itself: by kind, its id, and who had begun it."""
     found: list[tuple[str, str, str]] = []
@@ -54,11 +61,14 @@ def ended(room: Room) -> list[tuple[str, str, str]]:
 ALL_OF_ANN = [("mcp/request", "r", "ann"), ("mcp/withdraw", "p", "ann")]
 
 
-@pytest.mark.parametrize("left", [False, True])
-def test_a_new_process_ends_what_the_one_before_had_open(room: Room, left: bool) -> None:
+@pytest.mark.parametrize("before", ["is there", "has left", "left with the gateway"])
+def test_a_new_process_ends_what_the_one_before_had_open(room: Room, before: str) -> None:
     process = begins(room)
-    if left:
+    if before == "has left":
         room.host.leave(process)
+    elif before == "left with the gateway":
+        room.restart()
+    assert ended(room) == []
     room.joins("ann")
     assert ended(room) == ALL_OF_ANN
     assert room.host.owner.in_flight == ()
@@ -93,23 +103,22 @@ def test_a_member_that_cannot_resume_ends_nothing(room: Room, dialect: str) -> N
     assert ended(room) == []
 
 
-def test_what_was_said_over_http_is_of_no_process(room: Room) -> None:
-    room.joins("ann")
-    room.propose("ann", "p")
-    room.say("ann", "mcp.request", {**CALL, "id": "r"}, "r", to=["tools"])
-    room.joins("ann")
-    room.joins("ann")
-    assert ended(room) == []
-
-
 @pytest.mark.parametrize("is_away", [False, True])
-def test_what_was_said_over_http_outlives_a_restart_as_well(room: Room, is_away: bool) -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_was_said_over_http_is_of_no_process(
+    room: Room, is_away: bool, restarted: bool
+) -> None:
     process = room.joins("ann")
     if is_away:
         room.host.leave(process)
     room.propose("ann", "p")
-    room.restart()
-    room.joins("ann")
+    room.say("ann", "mcp.request", {**CALL, "id": "r"}, "r", to=["tools"])
+    room.propose("eve", "q")
+    for _ in range(2):
+        if restarted:
+            room.restart()
+        assert ended(room) == []
+        room.joins("ann")
     assert ended(room) == []
 
 
@@ -126,18 +135,8 @@ def test_what_was_said_beside_outlives_a_new_process(room: Room, restarted: bool
     assert ended(room) == []
 
 
-def test_a_restart_alone_ends_nothing_that_was_said_over_http(room: Room) -> None:
-    room.propose("ann", "p")
-    room.joins("ann")
-    room.propose("eve", "q")
-    room.restart()
-    assert ended(room) == []
-
-
 def test_what_runs_for_a_proposal_of_a_dead_process_is_cancelled(room: Room) -> None:
-    propose(room, room.joins("ann"))
-    fulfiller = room.joins("reviewer")
-    says(room, fulfiller, "mcp.request", {**CALL, "id": "x"}, "x", to=["tools"], correlationId="p")
+    fulfills(room, "x")
     room.joins("ann")
     assert ended(room) == [("mcp/withdraw", "p", "ann"), ("mcp/request", "x", "reviewer")]
 
@@ -146,36 +145,18 @@ def test_what_runs_for_a_proposal_of_a_dead_process_is_cancelled(room: Room) -> 
 def test_what_a_dead_process_fulfills_goes_on_until_its_proposer_withdraws(
     room: Room, restarted: bool
 ) -> None:
-    propose(room, room.joins("ann"))
-    fulfiller = room.joins("reviewer")
-    says(room, fulfiller, "mcp.request", {**CALL, "id": "x"}, "x", to=["tools"], correlationId="p")
+    fulfills(room, "x", "y")
     room.joins("reviewer")
     room.propose("eve", "q")
     if restarted:
         room.restart()
     assert ended(room) == []
-    room.withdraw("ann", "p")
-    assert ended(room) == [("mcp/request", "x", "reviewer")]
-
-
-def test_a_withdraw_that_repeats_an_id_cancels_each_request_once(room: Room) -> None:
-    propose(room, room.joins("ann"))
-    fulfiller = room.joins("reviewer")
-    for name in ("x", "y"):
-        asks = {**CALL, "id": name}
-        says(room, fulfiller, "mcp.request", asks, name, to=["tools"], correlationId="p")
-    room.joins("reviewer")
     room.say("ann", "mcp.withdraw", {"reason": "other"}, "w", correlationId=["p"] * 64)
     assert ended(room) == [("mcp/request", "x", "reviewer"), ("mcp/request", "y", "reviewer")]
 
 
 def test_what_a_withdraw_cancels_counts_in_the_pace_of_its_requester(room: Room) -> None:
-    propose(room, room.joins("ann"))
-    fulfiller = room.joins("reviewer")
-    for number in range(500):
-        name = f"x{number}"
-        asks = {**CALL, "id": name}
-        says(room, fulfiller, "mcp.request", asks, name, to=["tools"], correlationId="p")
+    fulfills(room, *(f"x{number}" for number in range(500)))
     room.joins("reviewer")
     room.now += 60_000_000  # it may say as much at once as ever
     room.withdraw("ann", "p")
@@ -186,9 +167,7 @@ def test_what_a_withdraw_cancels_counts_in_the_pace_of_its_requester(room: Room)
 
 
 def test_a_request_of_a_live_fulfiller_is_left_to_it(room: Room) -> None:
-    propose(room, room.joins("ann"))
-    fulfiller = room.joins("reviewer")
-    says(room, fulfiller, "mcp.request", {**CALL, "id": "x"}, "x", to=["tools"], correlationId="p")
+    fulfills(room, "x")
     room.withdraw("ann", "p")
     assert ended(room) == []
 
@@ -199,14 +178,6 @@ def test_initialize_is_never_cancelled(room: Room) -> None:
     room.joins("ann")
     assert ended(room) == []
     assert room.host.owner.in_flight == ()
-
-
-def test_a_new_process_ends_what_was_open_before_a_restart(room: Room) -> None:
-    begins(room)
-    room.restart()
-    assert ended(room) == []
-    room.joins("ann")
-    assert ended(room) == ALL_OF_ANN
 
 
 def test_a_gateway_that_was_killed_before_it_had_ended_all_does_so_as_it_starts() -> None:

@@ -18,31 +18,21 @@ def test_withdraw_or_reject_that_names_no_proposal_is_refused(kind: str) -> None
 
 
 @pytest.mark.rule("3.withdraw.announced")
-def test_withdrawal_that_takes_effect_is_announced_where_the_space_asks_for_it() -> None:
-    scene = Scene(announce_withdrawals=True)
-    proposal = scene.say(
-        "worker", "mcp.proposal", {"method": "tools/call", "params": {"name": "x"}}
-    )
+@pytest.mark.parametrize("announces", [True, False])
+def test_withdrawal_that_takes_effect_is_announced_where_the_space_asks(announces: bool) -> None:
+    scene = Scene(announce_withdrawals=announces)
+    proposal = scene.propose()
     scene.forget()
     for _ in range(2):
-        scene.say("worker", "mcp.withdraw", {"reason": "busy"}, correlationId=proposal)
-    first, notice, late = scene.got("onlooker")
-    assert kinds_of([first, notice, late]) == ["mcp.withdraw", "system.withdrawn", "mcp.withdraw"]
-    assert notice["payload"] == {"proposal_id": proposal, "by": "worker", "reason": "busy"}
-    assert notice["correlationId"] == proposal
+        withdraw(scene, proposal, "busy")
+    said = scene.got("onlooker")
+    notices = ["system.withdrawn"] if announces else []
+    assert kinds_of(said) == ["mcp.withdraw", *notices, "mcp.withdraw"]
+    for notice in said[1:-1]:
+        assert notice["payload"] == {"proposal_id": proposal, "by": "worker", "reason": "busy"}
+        assert notice["correlationId"] == proposal
     # The late one is silent: no notice, and no error.
     assert "system.error" not in kinds_of(scene.got("worker"))
-
-
-@pytest.mark.rule("3.withdraw.announced")
-def test_without_that_nothing_is_announced() -> None:
-    scene = Scene()
-    proposal = scene.say(
-        "worker", "mcp.proposal", {"method": "tools/call", "params": {"name": "x"}}
-    )
-    scene.forget()
-    scene.say("worker", "mcp.withdraw", {"reason": "busy"}, correlationId=proposal)
-    assert kinds_of(scene.got("onlooker")) == ["mcp.withdraw"]
 
 
 DEADLINE = 100.0
@@ -56,9 +46,21 @@ def propose(scene: Scene, *, to: list[str] | None = None, expires: bool = True) 
     return scene.say("worker", "mcp.proposal", call, **header)
 
 
+def announcing(to: list[str] | None = None) -> tuple[Scene, str]:
+    """A space that announces withdrawals, and a proposal in it."""
+    scene = Scene(CAPABILITIES | {"lead": [{"kind": "mcp/reject"}]}, announce_withdrawals=True)
+    proposal = propose(scene, to=to)
+    scene.forget()
+    return scene, proposal
+
+
 def withdraw(scene: Scene, proposal: str, reason: str, **meta: Any) -> None:
     payload = {"reason": reason, **({"_meta": meta} if meta else {})}
     scene.say("worker", "mcp.withdraw", payload, correlationId=proposal)
+
+
+def notice(proposal: str, kind: str = "expired") -> list[tuple[str, dict[str, Any]]]:
+    return [(f"system.{kind}", {"proposal_id": proposal, "by": "worker", "reason": "timeout"})]
 
 
 def announced(scene: Scene) -> list[tuple[str, dict[str, Any]]]:
@@ -79,30 +81,19 @@ def state_told(scene: Scene, proposal: str) -> str:
 
 
 @pytest.mark.rule("3.withdraw.announced")
-@pytest.mark.parametrize("at", [DEADLINE - 0.5, DEADLINE, DEADLINE + 30])
-def test_a_withdraw_for_its_deadline_is_announced_as_an_expiry(at: float) -> None:
-    scene = Scene(announce_withdrawals=True)
-    proposal = propose(scene)
-    scene.forget()
+@pytest.mark.parametrize(
+    ("at", "kind"),
+    [(at, "expired") for at in (DEADLINE - 0.5, DEADLINE, DEADLINE + 30)] + [(0, "withdrawn")],
+)
+def test_a_withdraw_for_its_deadline_is_announced_as_an_expiry(at: float, kind: str) -> None:
+    scene, proposal = announcing()
     scene.at = at
     withdraw(scene, proposal, "timeout")
-    said = {"proposal_id": proposal, "by": "worker", "reason": "timeout"}
-    assert announced(scene) == [("system.expired", said)]
+    assert announced(scene) == notice(proposal, kind)
     scene.at = at + 1_000
     scene.host.owner.expire()
     assert announced(scene) == [], "once"
-    assert state_told(scene, proposal) == "expired"
-
-
-@pytest.mark.rule("3.withdraw.announced")
-def test_a_withdraw_long_before_its_deadline_is_none_of_these() -> None:
-    scene = Scene(announce_withdrawals=True)
-    proposal = propose(scene)
-    scene.forget()
-    withdraw(scene, proposal, "timeout")
-    said = {"proposal_id": proposal, "by": "worker", "reason": "timeout"}
-    assert announced(scene) == [("system.withdrawn", said)]
-    assert state_told(scene, proposal) == "withdrawn"
+    assert state_told(scene, proposal) == kind
 
 
 @pytest.mark.rule("3.withdraw.announced")
@@ -117,23 +108,20 @@ def test_an_expiry_of_which_no_participant_tells_is_announced_once_and_over_a_re
     scene.say("worker", "mcp.renew", {"expires_at": renewed}, correlationId=second)
     scene.at = DEADLINE + 61
     scene.host.owner.expire()
-    said = {"proposal_id": first, "by": "worker", "reason": "timeout"}
-    assert announced(scene) == [("system.expired", said)]
+    assert announced(scene) == notice(first)
     withdraw(scene, first, "timeout")
     assert announced(scene) == [], "its proposer comes late"
 
     again = Scene(announce_withdrawals=True, journal=scene.journal)
     again.at = DEADLINE + 600
     again.host.owner.expire()
-    said = {"proposal_id": second, "by": "worker", "reason": "timeout"}
-    assert announced(again) == [("system.expired", said)]
+    assert announced(again) == notice(second)
     assert state_told(again, first) == "expired"
 
 
 @pytest.mark.rule("3.withdraw.announced")
 def test_a_proposal_in_progress_is_not_announced_as_expired_before_it_waits_again() -> None:
-    scene = Scene(announce_withdrawals=True)
-    proposal = propose(scene)
+    scene, proposal = announcing()
     request = {"method": "tools/call", "params": {"name": "x"}}
     asked = scene.say("admin", "mcp.request", request, to=["lead"], correlationId=proposal)
     scene.forget()
@@ -142,8 +130,7 @@ def test_a_proposal_in_progress_is_not_announced_as_expired_before_it_waits_agai
     assert announced(scene) == []
     cancel = {"method": "notifications/cancelled", "params": {"requestId": asked}}
     scene.say("admin", "mcp.request", cancel, to=["lead"])
-    said = {"proposal_id": proposal, "by": "worker", "reason": "timeout"}
-    assert announced(scene) == [("system.expired", said)]
+    assert announced(scene) == notice(proposal)
 
 
 @pytest.mark.rule("3.withdraw.announced")
@@ -151,30 +138,28 @@ def test_a_proposal_in_progress_is_not_announced_as_expired_before_it_waits_agai
 def test_a_withdraw_behind_the_rejection_that_ended_the_wait_is_a_rejection(
     to: list[str] | None,
 ) -> None:
-    scene = Scene(CAPABILITIES | {"lead": [{"kind": "mcp/reject"}]}, announce_withdrawals=True)
-    proposal = propose(scene, to=to)
+    scene, proposal = announcing(to)
     scene.say("lead", "mcp.reject", {"reason": "unsafe"}, correlationId=proposal)
     scene.say("admin", "mcp.reject", {"reason": "busy"}, correlationId=proposal)
-    scene.forget()
     withdraw(scene, proposal, "no_longer_needed")
     assert announced(scene) == []
     assert state_told(scene, proposal) == "rejected"
 
 
-@pytest.mark.parametrize("meta", [{"dev.meup/rejected_by": None}, {}])
-def test_a_proposer_that_takes_no_rejection_for_an_answer_says_so(meta: dict[str, Any]) -> None:
-    scene = Scene(CAPABILITIES | {"lead": [{"kind": "mcp/reject"}]})
-    proposal = propose(scene, to=["lead"])
-    by = "lead" if meta else "admin"
-    scene.say(by, "mcp.reject", {"reason": "busy"}, correlationId=proposal)
+@pytest.mark.parametrize(
+    ("by", "meta"),
+    [
+        ("lead", {"dev.meup/rejected_by": None}),
+        ("admin", {}),
+        ("", {"dev.meup/rejected_by": "lead"}),
+    ],
+    ids=["its proposer says so", "not asked", "by the word of its proposer alone"],
+)
+def test_a_withdraw_is_one_where_no_rejection_ended_the_wait(by: str, meta: dict[str, Any]) -> None:
+    scene, proposal = announcing(["lead"])
+    if by:
+        scene.say(by, "mcp.reject", {"reason": "busy"}, correlationId=proposal)
     withdraw(scene, proposal, "no_longer_needed", **meta)
-    assert state_told(scene, proposal) == "withdrawn"
-
-
-def test_a_proposal_cannot_be_rejected_by_the_word_of_its_proposer_alone() -> None:
-    scene = Scene()
-    proposal = propose(scene, to=["lead"])
-    withdraw(scene, proposal, "no_longer_needed", **{"dev.meup/rejected_by": "lead"})
     assert state_told(scene, proposal) == "withdrawn"
 
 
