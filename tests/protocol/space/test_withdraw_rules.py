@@ -36,6 +36,7 @@ def test_withdrawal_that_takes_effect_is_announced_where_the_space_asks(announce
 
 
 DEADLINE = 100.0
+REJECTED_BY = "dev.meup/rejected_by"
 
 
 def propose(scene: Scene, *, to: list[str] | None = None, expires: bool = True) -> str:
@@ -149,9 +150,9 @@ def test_a_withdraw_behind_the_rejection_that_ended_the_wait_is_a_rejection(
 @pytest.mark.parametrize(
     ("by", "meta"),
     [
-        ("lead", {"dev.meup/rejected_by": None}),
+        ("lead", {REJECTED_BY: None}),
         ("admin", {}),
-        ("", {"dev.meup/rejected_by": "lead"}),
+        ("", {REJECTED_BY: "lead"}),
     ],
     ids=["its proposer says so", "not asked", "by the word of its proposer alone"],
 )
