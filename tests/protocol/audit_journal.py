@@ -83,3 +83,9 @@ class Journal:
     def only(self) -> ProposalAudit:
         (proposal,) = self.audit.proposals
         return proposal
+
+    @property
+    def outcome(self) -> tuple[str, str | None, str | None]:
+        """The state of the only proposal, and by whom and why it was decided."""
+        decision = self.only.decision
+        return (self.only.state, decision and decision.by, decision and decision.reason)

@@ -1,5 +1,6 @@
 """The audit: the end of each proposal, read from the journal."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,9 +28,8 @@ def test_a_fulfilled_proposal_says_who_approved_and_what_was_edited(dialect: str
     journal.respond(request)
 
     only = journal.only
-    assert only.state == "fulfilled"
+    assert journal.outcome[:2] == ("fulfilled", "bob")
     assert only.decision is not None
-    assert only.decision.by == "bob"
     assert only.decision.at == BEGIN + 2 * SECOND, "it was decided when it was requested"
     assert [(each.path, each.proposed, each.fulfilled) for each in only.changes] == [
         ("arguments.path", "a.txt", "b.txt")
@@ -50,16 +50,11 @@ def test_a_rejection_counts_when_its_proposer_takes_it_for_an_answer(dialect: st
     assert journal.only.state == "pending"
     journal.withdraw(proposal)
     journal.chat("bob", "it leaves the workspace", reject)
-
-    only = journal.only
-    assert only.state == "rejected"
-    assert only.decision is not None
-    assert (only.decision.by, only.decision.reason) == ("bob", "unsafe")
-    assert [(step.by, step.reason) for step in only.rejections] == [
-        ("eve", "disagree"),
-        ("bob", "unsafe"),
-    ]
-    assert only.explanation(only.decision.step) == "it leaves the workspace"
+    assert journal.outcome == ("rejected", "bob", "unsafe")
+    told = [(step.by, step.reason) for step in journal.only.rejections]
+    assert told == [("eve", "disagree"), ("bob", "unsafe")]
+    assert journal.only.decision is not None
+    assert journal.only.explanation(journal.only.decision.step) == "it leaves the workspace"
 
 
 @pytest.mark.rule("4.16.one_envelope")
@@ -80,53 +75,74 @@ def test_withdrawal_of_several_is_one_of_each_and_its_explanation_too(dialect: s
         assert each.explanation(each.decision.step) == "made three times"
 
 
-def test_a_withdrawal_with_a_reason_of_its_own_is_a_withdrawal(journal: Journal) -> None:
-    proposal = journal.propose(to=("bob",))
-    journal.reject(proposal)
-    journal.withdraw(proposal, reason="timeout")
-    only = journal.only
-    assert only.state == "withdrawn"
-    assert only.decision is not None
-    assert (only.decision.by, only.decision.reason) == ("alice", "timeout")
+REFUSAL = {"code": -32000, "message": "no", "data": {"reason": "refused"}}
+STORIES: dict[str, Any] = {
+    "a withdrawal with a reason of its own is a withdrawal": (
+        lambda j: (j.reject("p"), j.withdraw("p", reason="timeout")),
+        ("withdrawn", "alice", "timeout"),
+        [None, None],
+    ),
+    "a rejection while it is carried out is only recorded": (
+        lambda j: (j.request("p"), j.reject("p"), j.withdraw("p", reason="no_longer_needed")),
+        ("withdrawn", "alice", "no_longer_needed"),
+        [None, None, None],
+    ),
+    "what was withdrawn stays, and what comes later is marked": (
+        lambda j: (
+            (j.request("p"), j.withdraw("p", reason="policy"), j.respond()),
+            (j.withdraw("p"), j.reject("p", by="eve")),
+        ),
+        ("withdrawn", "alice", "policy"),
+        [None, None, Ignored.LATE, Ignored.LATE, Ignored.LATE],
+    ),
+    "the response wins over a later withdrawal": (
+        lambda j: (j.request("p"), j.respond(), j.withdraw("p")),
+        ("fulfilled", "bob", ""),
+        [None, None, Ignored.LATE],
+    ),
+    "only the proposer withdraws, and only who was asked answers": (
+        lambda j: (
+            (j.withdraw("p", by="eve"), j.request("p")),
+            (j.respond(by="eve"), j.reject("p", by="alice")),
+        ),
+        ("in_progress", None, None),
+        [Ignored.NOT_THEIRS, None, Ignored.NOT_THEIRS, Ignored.OWN_PROPOSAL],
+    ),
+    "what is said again is marked": (
+        lambda j: [
+            *(j.request("p") for _ in range(2)),
+            *(j.respond() for _ in range(2)),
+            *(j.reject("p", by="eve") for _ in range(2)),
+        ],
+        ("fulfilled", "bob", ""),
+        [None, Ignored.AGAIN, None, Ignored.AGAIN, Ignored.LATE, Ignored.AGAIN],
+    ),
+    "what all executors refuse was answered by none": (
+        lambda j: [
+            j.request("p", to=("files", "copies"), path="b.txt"),
+            *(j.respond(by=each, error=REFUSAL) for each in ("files", "files", "copies")),
+        ],
+        ("pending", None, None),
+        [None, Ignored.REFUSED, Ignored.AGAIN, Ignored.REFUSED],
+    ),
+    "without to each owner that carries it out is shown": (
+        lambda j: (j.request("p", to=None), j.respond(by="files"), j.respond(by="copies")),
+        ("fulfilled", "bob", ""),
+        [None, None, Ignored.AGAIN],
+    ),
+}
 
 
-def test_a_rejection_while_somebody_carries_it_out_is_only_recorded(journal: Journal) -> None:
-    proposal = journal.propose()
-    journal.request(proposal)
-    journal.reject(proposal, by="eve")
-    journal.withdraw(proposal)
-    assert journal.only.state == "withdrawn"
-    assert [step.by for step in journal.only.rejections] == ["eve"]
-
-
-@pytest.mark.rule("3.audit.withdrawals", "4.2.withdrawn_stays_visible")
-def test_a_withdrawn_proposal_stays_and_what_came_later_is_marked(journal: Journal) -> None:
-    proposal = journal.propose()
-    journal.request(proposal)
-    journal.withdraw(proposal, reason="policy")
-    journal.respond()
-    journal.withdraw(proposal)
-    journal.reject(proposal, by="eve")
-    only = journal.only
-    assert only.state == "withdrawn"
-    assert [(step.what, step.ignored) for step in only.steps] == [
-        (StepKind.PROPOSED, None),
-        (StepKind.REQUESTED, None),
-        (StepKind.WITHDREW, None),
-        (StepKind.RESPONDED, Ignored.LATE),
-        (StepKind.WITHDREW, Ignored.LATE),
-        (StepKind.REJECTED, Ignored.LATE),
-    ]
-
-
-@pytest.mark.rule("4.2.gateway_order")
-def test_the_response_wins_over_a_later_withdrawal(journal: Journal) -> None:
-    proposal = journal.propose()
-    journal.request(proposal)
-    journal.respond()
-    journal.withdraw(proposal)
-    assert journal.only.state == "fulfilled"
-    assert journal.only.steps[-1].ignored is Ignored.LATE
+@pytest.mark.rule("3.audit.withdrawals", "4.2.withdrawn_stays_visible", "4.2.gateway_order")
+@pytest.mark.rule("4.4.without_to")
+@pytest.mark.parametrize(("story", "outcome", "ignored"), STORIES.values(), ids=STORIES)
+def test_each_step_is_shown_and_marked_where_it_changes_nothing(
+    journal: Journal, story: Callable[[Journal], object], outcome: tuple[Any, ...], ignored: Any
+) -> None:
+    journal.propose(id="p", to=("bob",))
+    story(journal)
+    assert journal.outcome == outcome
+    assert [step.ignored for step in journal.only.steps[1:]] == ignored
 
 
 def test_a_cancelled_fulfillment_leaves_the_proposal_pending(journal: Journal) -> None:
@@ -144,39 +160,25 @@ def test_a_cancelled_fulfillment_leaves_the_proposal_pending(journal: Journal) -
     assert only.state == "pending"
 
 
-REFUSAL = {"code": -32000, "message": "no", "data": {"reason": "refused"}}
-
-
 def test_a_result_decides_although_another_executor_refused(journal: Journal) -> None:
     request = journal.request(journal.propose(), to=("files", "copies"))
     journal.respond(request, by="files", error=REFUSAL)
     assert (journal.only.state, journal.only.answered) == ("in_progress", None)
     journal.respond(request, by="copies")
-    only = journal.only
-    assert only.state == "fulfilled"
-    assert only.decision is not None
-    assert only.decision.by == "bob"
-    (fulfillment,) = only.fulfillments
+    assert journal.outcome[:2] == ("fulfilled", "bob")
+    (fulfillment,) = journal.only.fulfillments
     assert fulfillment.response is not None
     assert fulfillment.response.by == "copies"
     assert not fulfillment.is_error
-    assert only.answered is fulfillment
-    assert [step.ignored for step in only.steps[-2:]] == [Ignored.REFUSED, None]
+    assert journal.only.answered is fulfillment
     journal.respond(request, by="files")
-    assert only.steps[-1].ignored is Ignored.AGAIN
+    ignored = [step.ignored for step in journal.only.steps[-3:]]
+    assert ignored == [Ignored.REFUSED, None, Ignored.AGAIN]
 
 
-def test_a_request_that_all_executors_refuse_is_none_that_was_answered(journal: Journal) -> None:
+def test_of_a_request_that_all_executors_refuse_no_change_is_told(journal: Journal) -> None:
     proposal = journal.propose()
-    request = journal.request(proposal, to=("files", "copies"), path="b.txt")
-    for executor in ("files", "files", "copies"):
-        journal.respond(request, by=executor, error=REFUSAL)
-    assert journal.only.state == "pending"
-    assert [step.ignored for step in journal.only.steps[-3:]] == [
-        Ignored.REFUSED,
-        Ignored.AGAIN,
-        Ignored.REFUSED,
-    ]
+    journal.respond(journal.request(proposal, path="b.txt"), error=REFUSAL)
     journal.respond(journal.request(proposal, by="carol", id="r2"), to="carol")
     assert (journal.only.state, journal.only.changes) == ("fulfilled", ())
 
@@ -190,22 +192,6 @@ def test_a_cancel_is_not_late_while_another_executor_runs_the_request(journal: J
     assert journal.only.state == "pending"
 
 
-@pytest.mark.rule("3.audit.withdrawals")
-def test_only_the_proposer_withdraws_and_only_who_was_asked_answers(journal: Journal) -> None:
-    proposal = journal.propose()
-    journal.withdraw(proposal, by="eve")
-    journal.request(proposal)
-    journal.respond(by="eve")
-    journal.reject(proposal, by="alice")
-    assert journal.only.state == "in_progress"
-    assert [step.ignored for step in journal.only.steps[1:]] == [
-        Ignored.NOT_THEIRS,
-        None,
-        Ignored.NOT_THEIRS,
-        Ignored.OWN_PROPOSAL,
-    ]
-
-
 def test_a_request_for_something_else_carries_nothing_out(journal: Journal) -> None:
     proposal = journal.propose()
     journal.request(proposal, name="read_file")
@@ -213,26 +199,6 @@ def test_a_request_for_something_else_carries_nothing_out(journal: Journal) -> N
     assert journal.only.state == "pending"
     assert journal.only.steps[1].what is StepKind.REFERRED
     assert journal.only.steps[1].text == "tools/call read_file"
-
-
-def test_what_is_said_again_is_marked(journal: Journal) -> None:
-    proposal = journal.propose(id="p1")
-    journal.request(proposal)
-    journal.request(proposal)
-    journal.respond()
-    journal.respond()
-    journal.reject(proposal, by="eve")
-    journal.reject(proposal, by="eve")
-    ignored = [step.ignored for step in journal.only.steps]
-    assert ignored == [
-        None,
-        None,
-        Ignored.AGAIN,
-        None,
-        Ignored.AGAIN,
-        Ignored.LATE,
-        Ignored.AGAIN,
-    ]
 
 
 @pytest.mark.rule("6.said_again")
@@ -255,18 +221,11 @@ def test_the_decisions_of_two_proposals_with_one_id_are_not_swapped(journal: Jou
     meta = {payloads.PROPOSER: "mallory"}
     journal.respond(journal.request("p1", by="bob", id="b1", meta=meta))
     journal.withdraw("p1", by="alice", reason="policy")
-    hers, his = journal.audit.named("p1")
-    assert (hers.proposer, hers.state, hers.decision and hers.decision.by) == (
-        "alice",
-        "withdrawn",
-        "alice",
-    )
-    assert (his.proposer, his.state, his.decision and his.decision.by) == (
-        "mallory",
-        "fulfilled",
-        "bob",
-    )
-    assert (hers.fulfillments, len(his.fulfillments)) == ([], 1)
+    decided = [
+        (each.proposer, each.state, each.decision and each.decision.by, len(each.fulfillments))
+        for each in journal.audit.named("p1")
+    ]
+    assert decided == [("alice", "withdrawn", "alice", 0), ("mallory", "fulfilled", "bob", 1)]
 
 
 @pytest.mark.rule("4.4.ambiguous")
@@ -292,17 +251,18 @@ def test_a_request_that_names_two_is_shown_at_both_and_decides_none(journal: Jou
 
 
 @pytest.mark.rule("4.4.reused_id")
-def test_a_request_for_what_was_replaced_is_shown_there(journal: Journal) -> None:
+def test_an_id_that_is_used_again_for_something_else_is_another_proposal(journal: Journal) -> None:
     journal.propose(id="p1")
-    other = payloads.proposal("tools/call", {"name": "write_file", "arguments": {"path": "b"}})
-    journal.say("alice", kinds.MCP_PROPOSAL, other, id="p1")
-    journal.request("p1", id="b1")
+    payload = payloads.proposal("tools/call", {"name": "delete_file"})
+    journal.say("alice", kinds.MCP_PROPOSAL, payload, id="p1")
+    journal.request("p1", id="b1")  # for what was replaced
     older, newer = journal.audit.named("p1")
     assert (older.state, newer.state) == ("withdrawn", "pending")
-    assert [(step.what, step.ignored) for step in older.steps[-1:]] == [
-        (StepKind.REQUESTED, Ignored.LATE)
-    ]
-    assert len(newer.steps) == 1
+    assert (older.call.name, newer.call.name) == ("write_file", "delete_file")
+    assert (older.steps[-1].what, older.steps[-1].ignored) == (StepKind.REQUESTED, Ignored.LATE)
+    journal.withdraw("p1", reason="policy")
+    assert newer.state == "withdrawn"
+    assert (len(older.steps), len(newer.steps)) == (3, 2)
 
 
 @pytest.mark.rule("4.4.without_to")
@@ -316,36 +276,10 @@ def test_without_to_the_target_carries_it_out_and_nothing_is_edited(journal: Jou
     assert (journal.only.state, journal.only.changes) == ("fulfilled", ())
 
 
-@pytest.mark.rule("4.4.without_to")
-def test_without_to_each_owner_that_carries_it_out_is_shown(journal: Journal) -> None:
-    request = journal.request(journal.propose(), to=None)
-    journal.respond(request, by="files")
-    journal.respond(request, by="copies")
-    answers = [step for step in journal.only.steps if step.what is StepKind.RESPONDED]
-    assert [(step.by, step.ignored) for step in answers] == [
-        ("files", None),
-        ("copies", Ignored.AGAIN),
-    ]
-    assert journal.only.state == "fulfilled"
-
-
-def test_an_id_that_is_used_again_for_something_else_is_another_proposal(journal: Journal) -> None:
-    journal.propose(id="p1")
-    payload = payloads.proposal("tools/call", {"name": "delete_file"})
-    journal.say("alice", kinds.MCP_PROPOSAL, payload, id="p1")
-    older, newer = journal.audit.named("p1")
-    assert (older.state, newer.state) == ("withdrawn", "pending")
-    assert (older.call.name, newer.call.name) == ("write_file", "delete_file")
-    journal.withdraw("p1", reason="policy")
-    assert newer.state == "withdrawn"
-    assert len(older.steps) == 2
-
-
 def test_a_withdrawal_before_its_proposal_takes_effect(journal: Journal) -> None:
     journal.withdraw("p1", reason="policy")
     journal.propose(id="p1")
-    assert journal.only.state == "withdrawn"
-    assert journal.only.decision is not None
+    assert journal.outcome == ("withdrawn", "alice", "policy")
 
 
 def test_decisions_about_what_is_older_than_the_journal_are_counted(journal: Journal) -> None:

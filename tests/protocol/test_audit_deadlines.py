@@ -31,8 +31,7 @@ def later(journal: Journal, seconds: int) -> None:
 
 
 @pytest.mark.rule("4.2.expiry", "4.2.audit")
-def test_it_expires_when_the_gateway_accepts_something_later() -> None:
-    journal = Journal()
+def test_it_expires_when_the_gateway_accepts_something_later(journal: Journal) -> None:
     proposal = proposed(journal)
     later(journal, 117)
     assert state(proposal) is ProposalState.PENDING
@@ -49,8 +48,7 @@ def test_it_expires_when_the_gateway_accepts_something_later() -> None:
 
 
 @pytest.mark.rule("4.2.expiry")
-def test_who_has_the_gateways_clock_says_so_without_another_envelope() -> None:
-    journal = Journal()
+def test_who_has_the_gateways_clock_says_so_without_another_envelope(journal: Journal) -> None:
     proposal = proposed(journal)
     journal.audit.pass_time(BEGIN + 120 * SECOND)
     assert state(proposal) is ProposalState.PENDING
@@ -60,8 +58,7 @@ def test_who_has_the_gateways_clock_says_so_without_another_envelope() -> None:
 
 @pytest.mark.rule("4.2.expiry.accepted_before")
 @pytest.mark.parametrize("completes", [True, False])
-def test_what_was_asked_for_in_time_is_not_expired(completes: bool) -> None:
-    journal = Journal()
+def test_what_was_asked_for_in_time_is_not_expired(journal: Journal, completes: bool) -> None:
     proposal = proposed(journal)
     journal.request("p1")
     later(journal, 1000)
@@ -78,8 +75,7 @@ def test_what_was_asked_for_in_time_is_not_expired(completes: bool) -> None:
 
 
 @pytest.mark.rule("4.2.expiry")
-def test_what_comes_after_it_is_late() -> None:
-    journal = Journal()
+def test_what_comes_after_it_is_late(journal: Journal) -> None:
     proposal = proposed(journal)
     later(journal, 1000)
     journal.request("p1")
@@ -89,19 +85,15 @@ def test_what_comes_after_it_is_late() -> None:
 
 
 @pytest.mark.rule("6.ttl")
-def test_a_foreign_ttl_counts_from_the_journals_time() -> None:
-    journal = Journal()
-    journal.say("alice", kinds.MCP_PROPOSAL, {"method": "x", "ttl": 5000, "params": {}}, id="p1")
-    (proposal,) = journal.audit.named("p1")
-    later(journal, 64)
-    assert state(proposal) is ProposalState.PENDING
-    later(journal, 1)
-    assert state(proposal) is ProposalState.EXPIRED
+def test_a_foreign_ttl_counts_from_the_journals_time(journal: Journal) -> None:
+    journal.say("alice", kinds.MCP_PROPOSAL, {"method": "x", "ttl": 5000, "params": {}})
+    for seconds, expected in ((64, ProposalState.PENDING), (1, ProposalState.EXPIRED)):
+        later(journal, seconds)
+        assert journal.only.state is expected
 
 
 @pytest.mark.rule("4.17.renew", "4.17.bounds")
-def test_renewals_are_told_in_one_step_and_those_of_others_change_nothing() -> None:
-    journal = Journal()
+def test_renewals_are_told_in_one_step_and_those_of_others_change_nothing(journal: Journal) -> None:
     proposal = proposed(journal)
 
     def renew(by: str, seconds: int) -> None:

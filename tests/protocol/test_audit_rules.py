@@ -48,16 +48,12 @@ def test_a_fulfillment_has_its_rule(journal: Journal) -> None:
 def test_a_rejection_has_its_rule(journal: Journal) -> None:
     p = journal.propose(to=("bob",))
     reject(journal, p, ALLOWED | {"verdict": "deny"})
+    assert "rejected by bob (policy, by the rule reads" in text_of(journal.only)
     journal.withdraw(p)
     said = proposal_as_json(journal.only)
     assert said["decision"]["rule"]["rule"] == "reads"
     assert said["rejections"][0]["rule"]["verdict"] == "deny"
     assert "by the rule reads" in text_of(journal.only)
-
-
-def test_a_rejection_that_decided_nothing_has_its_rule(journal: Journal) -> None:
-    reject(journal, journal.propose(), ALLOWED)
-    assert "rejected by bob (policy, by the rule reads" in text_of(journal.only)
 
 
 def test_votes_stand_beside_their_rule(journal: Journal) -> None:

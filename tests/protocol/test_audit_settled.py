@@ -1,6 +1,6 @@
 """A long journal is read with little memory, and says the same as one that is kept whole."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Any
 
@@ -84,24 +84,15 @@ def test_what_is_wanted_is_kept() -> None:
     assert [item.id for item in audit.proposals] == ["p1"]
 
 
-def withdrawn_again(first: Envelope) -> list[Envelope]:
-    return [draft(kinds.MCP_WITHDRAW, {}, id="again", sender="ann", correlation=(first.id,))]
-
-
-def rejected_again(first: Envelope) -> list[Envelope]:
-    return [draft(kinds.MCP_REJECT, {}, id="again", sender="bob", correlation=(first.id,))]
-
-
-@pytest.mark.parametrize("again", [withdrawn_again, rejected_again])
-def test_what_was_said_again_of_a_released_proposal_is_nothing_new(
-    again: Callable[[Envelope], list[Envelope]],
-) -> None:
+@pytest.mark.parametrize(("kind", "by"), [(kinds.MCP_WITHDRAW, "ann"), (kinds.MCP_REJECT, "bob")])
+def test_what_was_said_again_of_a_released_proposal_is_nothing_new(kind: str, by: str) -> None:
     payload = payloads.proposal("tools/call", {"name": "write", "arguments": {}})
     first = draft(kinds.MCP_PROPOSAL, payload, id="p", sender="ann")
     withdraw = draft(kinds.MCP_WITHDRAW, {}, id="w", sender="ann", correlation=("p",))
     audit = Audit()
     settled = SettledProposals(audit, look_ahead=0)
-    *said, last = entries([first, withdraw, *again(first)])
+    again = draft(kind, {}, id="again", sender=by, correlation=("p",))
+    *said, last = entries([first, withdraw, again])
     for entry in said:
         audit.add(entry)
     assert [item.id for item in settled.pop(1)] == ["p"]

@@ -214,12 +214,7 @@ def test_what_is_revoked_or_denied_is_compared_widely(held: object, wanted: obje
 
 @pytest.mark.rule("7.readings")
 @settings(max_examples=scaled(500), deadline=None)
-@given(
-    PATTERNS,
-    PATTERNS,
-    st.lists(VALUES, min_size=6, max_size=6),
-    st.sampled_from(Reading),
-)
+@given(PATTERNS, PATTERNS, st.lists(VALUES, min_size=6, max_size=6), st.sampled_from(Reading))
 def test_pattern_that_is_covered_takes_no_more(
     held: Any, wanted: Any, values: list[Any], reading: Reading
 ) -> None:

@@ -142,13 +142,7 @@ NO_TTL = [(ttl, None) for ttl in list[Any]((0, -5, True, "30000", None, [], {}))
 @pytest.mark.rule("6.ttl")
 @pytest.mark.parametrize(
     ("ttl", "seconds"),
-    [
-        (30_000, 30),
-        (1500.5, 1.5005),
-        (1, 0.001),
-        (10**300, payloads.MAX_TTL),
-        *NO_TTL,
-    ],
+    [(30_000, 30), (1500.5, 1.5005), (1, 0.001), (10**300, payloads.MAX_TTL), *NO_TTL],
 )
 def test_a_foreign_ttl_counts_from_the_acceptance_in_milliseconds(
     ttl: object, seconds: float | None

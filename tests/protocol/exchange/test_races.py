@@ -5,15 +5,7 @@ from typing import Any
 import pytest
 
 from meup_agent import Fulfillment, Rejection
-from tests.protocol.exchange.peer import (
-    Peer,
-    cancelled,
-    dropped,
-    said,
-    started,
-    unsent,
-    woken,
-)
+from tests.protocol.exchange.peer import Peer, cancelled, dropped, said, started, unsent, woken
 from tests.tables import Key, ProposalKey
 from tests.wire import LostRace, Responded
 

@@ -149,11 +149,7 @@ def test_a_withdraw_behind_the_rejection_that_ended_the_wait_is_a_rejection(
 
 @pytest.mark.parametrize(
     ("by", "meta"),
-    [
-        ("lead", {REJECTED_BY: None}),
-        ("admin", {}),
-        ("", {REJECTED_BY: "lead"}),
-    ],
+    [("lead", {REJECTED_BY: None}), ("admin", {}), ("", {REJECTED_BY: "lead"})],
     ids=["its proposer says so", "not asked", "by the word of its proposer alone"],
 )
 def test_a_withdraw_is_one_where_no_rejection_ended_the_wait(by: str, meta: dict[str, Any]) -> None:
