@@ -85,7 +85,7 @@ class Journal:
         return proposal
 
     @property
-    def outcome(self) -> tuple[str, str | None, str | None]:
+    def outcome(self) -> tuple[Any, ...]:
         """The state of the only proposal, and by whom and why it was decided."""
         decision = self.only.decision
         return (self.only.state, decision and decision.by, decision and decision.reason)

@@ -14,6 +14,7 @@ from meup_agent.protocol.capability.strings import MAX_STEPS
 from meup_agent.protocol.capability.work import MAX_WORK, WORK_PER_BYTE, Exhausted, WorkBudget
 from meup_agent.protocol.regex import MAX_PROGRAM_STEPS, MAX_UNICODE_CLASSES
 from tests.gateways import participant
+from tests.protocol.matching import matches
 from tests.wire import (
     MAX_CAPABILITIES,
     compile_announced,
@@ -25,10 +26,6 @@ from tests.wire import (
 EITHER = "ab" * 50_000
 BAD = "/a[ab]{60}c/"
 """A program that goes through all its steps at every letter of such a text."""
-
-
-def matches(pattern: object, value: object) -> bool:
-    return compile_pattern(pattern).matches(value)
 
 
 def place_of_refusal(payload: object) -> str:

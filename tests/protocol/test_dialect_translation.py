@@ -139,18 +139,13 @@ def test_chat_keeps_what_is_not_plain() -> None:
 
 
 @pytest.mark.rule("1.read.wrapper")
-def test_a_wrapped_proposal_is_unwrapped() -> None:
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_wrapped_proposal_is_unwrapped_and_a_wrapper_in_a_wrapper_stays(depth: int) -> None:
     call = {"method": "tools/call", "params": {"name": "add"}}
-    envelope = draft("mcp/proposal", {"proposal": call}, id="1", sender="a")
-    for dialect in DIALECTS:
-        assert json.loads(encode(envelope, dialect))["payload"] == call
-
-
-def test_a_wrapper_in_a_wrapper_stays_as_it_is() -> None:
-    said = {"proposal": {"proposal": {"method": "tools/call"}}}
+    said = {"proposal": call} if depth == 1 else {"proposal": {"proposal": call}}
     envelope = draft("mcp/proposal", said, id="1", sender="a")
     for dialect in DIALECTS:
-        assert json.loads(encode(envelope, dialect))["payload"] == said
+        assert json.loads(encode(envelope, dialect))["payload"] == (call if depth == 1 else said)
 
 
 @pytest.mark.parametrize(

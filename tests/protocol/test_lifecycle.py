@@ -122,34 +122,21 @@ def cells(text: str) -> dict[tuple[str, str], tuple[str, ...]]:
 
 @pytest.mark.rule("4.2.one_way")
 @pytest.mark.parametrize(("table", "text", "states", "events", "step"), TABLES, ids=NAMES)
-def test_each_cell_says_what_it_should(
+def test_each_cell_says_what_it_should_and_any_other_pair_raises(
     table: Mapping[tuple[StrEnum, StrEnum], Any],
     text: str,
     states: type[StrEnum],
     events: type[StrEnum],
     step: Callable[[Any, Any], Any],
 ) -> None:
-    expected = cells(text)
-    for (state, event), cell in expected.items():
-        result = step(states(state), events(event))
-        assert (result if isinstance(result, tuple) else (result,)) == cell, (state, event)
+    before, expected = dict(table), cells(text)
     assert set(table) == set(expected)
-
-
-@pytest.mark.rule("4.2.one_way")
-@pytest.mark.parametrize(("table", "text", "states", "events", "step"), TABLES, ids=NAMES)
-def test_any_other_pair_raises_and_changes_nothing(
-    table: Mapping[tuple[StrEnum, StrEnum], Any],
-    text: str,
-    states: type[StrEnum],
-    events: type[StrEnum],
-    step: Callable[[Any, Any], Any],
-) -> None:
-    before = dict(table)
-    expected = cells(text)
-    others = [pair for pair in product(states, events) if pair not in expected]
-    assert len(others) == len(states) * len(events) - len(expected) > 0
-    for state, event in others:
+    for state, event in product(states, events):
+        cell = expected.get((state, event))
+        if cell is not None:
+            result = step(state, event)
+            assert (result if isinstance(result, tuple) else (result,)) == cell, (state, event)
+            continue
         with pytest.raises(IllegalStep, match=f"{state} has no step for {event}"):
             step(state, event)
     assert dict(table) == before

@@ -88,14 +88,13 @@ def test_an_envelope_id_is_not_taken_for_a_json_rpc_id(ids: RpcIds, said: Envelo
     assert hears(ids, said) is said
 
 
-def test_notifications_and_what_has_no_id_are_not_remembered(ids: RpcIds) -> None:
+def test_the_last_request_with_an_id_counts_and_what_has_none_is_not_remembered(
+    ids: RpcIds,
+) -> None:
     hears(ids, request("a", "e1", 1, method="notifications/progress"))
     for odd in (None, True, [1], "x" * 300):
         hears(ids, request("a", "e2", odd))
     assert len(ids) == 0
-
-
-def test_the_last_request_with_an_id_counts(ids: RpcIds) -> None:
     hears(ids, request("a", "e1", 1))
     hears(ids, request("a", "e2", "1"))
     assert answered(ids, response(1)) == ("e2",)
@@ -147,14 +146,11 @@ def test_a_gateway_remembers_requests_from_the_first_on_who_may_answer_by_json_r
 
 
 def test_a_gateway_translates_what_a_response_answers() -> None:
-    space = SpaceState()
+    asks = member_capabilities([{"kind": "mcp/request"}])
+    space = SpaceState({"a": asks, "b": member_capabilities([]), "c": member_capabilities([])})
     space.register_dialect(MCPX)
-    space.grants.configure("a", member_capabilities([{"kind": "mcp/request"}]))
-    space.join("a")
-    space.grants.configure("b", member_capabilities([]))
-    space.join("b")
-    space.grants.configure("c", member_capabilities([]))
-    space.join("c")
+    for name in ("a", "b", "c"):
+        space.join(name)
     asked = space.decide("a", encode(request("a", "request-a", 7), V01), V01)
     assert isinstance(asked, Acceptance)
     delivered = json.loads(encode(asked.envelope, MCPX))

@@ -7,23 +7,16 @@ import weakref
 import pytest
 
 from tests.protocol.space.scene import Scene
-from tests.protocol.space.test_server import Listener, chat, host_with
-from tests.spaces import Allowance, Place, SpaceServer
+from tests.protocol.space.test_server import chat, host_with, joins
+from tests.spaces import Allowance, Place
 
 MOST = Allowance().max_beside
-
-
-def joins_beside(host: SpaceServer, participant: str) -> Listener:
-    listener = Listener(participant)
-    listener.place = Place.BESIDE
-    host.join(listener)
-    return listener
 
 
 @pytest.mark.rule("3.beside.pace")
 def test_all_connections_of_a_participant_have_one_pace() -> None:
     host, (alice, bob) = host_with("alice", "bob")
-    senders = [alice, joins_beside(host, "alice"), joins_beside(host, "alice")]
+    senders = [alice, joins(host, "alice", Place.BESIDE), joins(host, "alice", Place.BESIDE)]
     for listener in senders:
         listener.frames.clear()
     burst = Allowance().messages_burst
@@ -40,20 +33,20 @@ def test_all_connections_of_a_participant_have_one_pace() -> None:
 def test_one_too_many_is_closed_and_counts_for_nothing() -> None:
     """At the door it is refused with 429; this is for those who pass the door at one time."""
     host, (alice,) = host_with("alice")
-    let_in = [joins_beside(host, "alice") for _ in range(MOST + 10)]
+    let_in = [joins(host, "alice", Place.BESIDE) for _ in range(MOST + 10)]
     assert [each.closed for each in let_in[:MOST]] == [None] * MOST
     assert {each.closed and each.closed[0] for each in let_in[MOST:]} == {1013}
     assert host.receive(let_in[MOST], chat("alice")) == 0.0
     assert host.counters.accepted == 0
     host.leave(let_in[MOST])
     host.leave(let_in[0])
-    assert joins_beside(host, "alice").closed is None
+    assert joins(host, "alice", Place.BESIDE).closed is None
     assert (len(host.owner), alice.closed) == (1, None)
 
 
 def test_what_it_began_keeps_no_memory_of_a_connection_that_has_ended() -> None:
     host = Scene().host
-    one = joins_beside(host, "admin")
+    one = joins(host, "admin", Place.BESIDE)
     call = {"method": "tools/call", "params": {"name": "write"}}
     head = {"protocol": "meup/v0.1", "from": "admin", "to": ["lead"], "payload": call}
     for kind in ("mcp.request", "mcp.proposal"):
@@ -69,7 +62,7 @@ def test_what_it_began_keeps_no_memory_of_a_connection_that_has_ended() -> None:
 @pytest.mark.rule("3.beside.ends")
 def test_of_one_that_is_removed_others_hear_only_that_it_leaves() -> None:
     scene = Scene()
-    connections = [scene.members["worker"], joins_beside(scene.host, "worker")]
+    connections = [scene.members["worker"], joins(scene.host, "worker", Place.BESIDE)]
     scene.forget()
     scene.say("admin", "space.kick", {"participant_id": "worker"})
     assert [each.closed and each.closed[0] for each in connections] == [4403, 4403]
@@ -81,9 +74,8 @@ def test_of_one_that_is_removed_others_hear_only_that_it_leaves() -> None:
 def test_it_is_present_until_its_last_connection_ends() -> None:
     host, (watcher, first) = host_with("bob", "alice")
     host.leave(first)
-    one, two = joins_beside(host, "alice"), joins_beside(host, "alice")
-    agent = Listener("alice")
-    host.join(agent)
+    one, two = joins(host, "alice", Place.BESIDE), joins(host, "alice", Place.BESIDE)
+    agent = joins(host, "alice")
     for connection in (one, agent, agent, two):
         assert "alice" in host.owner
         host.leave(connection)

@@ -10,7 +10,7 @@ from meup_agent.protocol.space.listing import MAX_CONSIDERED, MAX_LISTED_BYTES
 from meup_agent.protocol.space.owner import ANSWERED_SECONDS
 from tests.properties.late_journal import File, LateJournal
 from tests.protocol.space.scene import Scene
-from tests.protocol.space.test_server import Listener
+from tests.protocol.space.test_server import Listener, joins
 from tests.spaces import FrameFormat, Place
 
 ALL: dict[str, list[dict[str, Any]]] = {
@@ -258,9 +258,7 @@ def test_a_page_is_bounded_whatever_is_said_of_its_proposals() -> None:
 def test_the_bytes_of_answers_count_in_the_pace_of_who_asks() -> None:
     scene = scene_of("ann", "bob", "eve")
     propose(scene, text="x" * MAX_LISTED_BYTES)
-    observer = Listener("eve")
-    observer.place = Place.OBSERVING
-    scene.host.join(observer)
+    observer = joins(scene.host, "eve", Place.OBSERVING)
     question = {
         "protocol": "meup/v0.1",
         "id": "q",
@@ -283,9 +281,7 @@ def test_the_bytes_of_answers_count_in_the_pace_of_who_asks() -> None:
 def test_an_answer_is_for_the_connection_that_asked(place: Place) -> None:
     scene = scene_of()
     propose(scene)
-    observer = Listener("bob")
-    observer.place = place
-    scene.host.join(observer)
+    observer = joins(scene.host, "bob", place)
     latest = scene.host.journal.latest("demo")
     frame = (
         b'{"protocol":"meup/v0.1","id":"q","from":"bob","kind":"space.list-proposals","payload":{}}'

@@ -18,6 +18,7 @@ from tests.spaces import (
     ignore,
     member_capabilities,
 )
+from tests.wire import kinds
 
 
 class Listener:
@@ -71,6 +72,13 @@ def host_with(
     return host, members
 
 
+def joins(host: SpaceServer, participant: str, place: Place = Place.ANSWERING) -> Listener:
+    listener = Listener(participant)
+    listener.place = place
+    host.join(listener)
+    return listener
+
+
 def chat(sender: str, number: int = 1) -> bytes:
     return (
         b'{"protocol":"meup/v0.1","id":"%d","from":"%s","kind":"chat","payload":{"message":"hi"}}'
@@ -95,7 +103,7 @@ def test_accepted_envelope_goes_to_everybody_packed_once() -> None:
 
 def test_older_connection_is_not_listened_to() -> None:
     host, (older, bob) = host_with("alice", "bob")
-    host.join(Listener("alice"))
+    joins(host, "alice")
     bob.frames.clear()
     host.receive(older, chat("alice"))
     assert bob.frames == []
@@ -202,28 +210,31 @@ def test_what_was_accepted_is_so_when_it_is_sent_again_whatever_was_revoked_sinc
 @pytest.mark.rule("4.7.logged")
 def test_each_cancel_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
     host, (alice,) = host_with("alice")
-    caplog.set_level("DEBUG", "meup_agent.gateway")
-    for params in (
-        {"requestId": "r\n1", "reason": "\x1b[2Jno" + "!" * 500},
-        {"requestId": 7},
-        {"requestId": [7], "reason": {"a": 1}},
-    ):
-        cancel = {"method": "notifications/cancelled", "params": params}
-        said = {
-            "protocol": "meup/v0.1",
-            "id": "c",
-            "from": "alice",
-            "kind": "mcp.request",
-            "payload": cancel,
-        }
-        host.receive(alice, json.dumps(said).encode())
-    told = [record.getMessage() for record in caplog.records]
-    assert told == [
-        "in 'demo' 'alice' cancels request 'r\\n1' of 'alice': '\\x1b[2Jno" + "!" * 194 + "'",
-        "in 'demo' 'alice' cancels request '7' of 'alice': ''",
-        "in 'demo' 'alice' cancels request '' of 'alice': ''",
+    said: dict[str, Any] = {"protocol": "meup/v0.1", "id": "c", "from": "alice"}
+    frames = [
+        json.dumps(
+            {**said, "kind": "mcp.request", "payload": {"method": kinds.CANCELLED, "params": each}}
+        ).encode()
+        for each in (
+            {"requestId": "r\n1", "reason": "\x1b[2Jno" + "!" * 500},
+            {"requestId": 7},
+            {"requestId": [7], "reason": {"a": 1}},
+        )
     ]
-    caplog.clear()
-    caplog.set_level("INFO", "meup_agent.gateway")
-    host.receive(alice, json.dumps(said).encode())
-    assert caplog.records == []
+    for level, told in (
+        (
+            "DEBUG",
+            [
+                f"request 'r\\n1' of 'alice': '\\x1b[2Jno{'!' * 194}'",
+                "request '7' of 'alice': ''",
+                "request '' of 'alice': ''",
+            ],
+        ),
+        ("INFO", []),
+    ):
+        caplog.clear()
+        caplog.set_level(level, "meup_agent.gateway")
+        for frame in frames:
+            host.receive(alice, frame)
+        logged = [record.getMessage() for record in caplog.records]
+        assert logged == [f"in 'demo' 'alice' cancels {each}" for each in told]

@@ -25,6 +25,10 @@ def streams_of(reader: Reader) -> Any:
     return welcome[1]["active_streams"]  # type: ignore[index]
 
 
+def closed(stream: str, reason: str = "owner_left") -> Any:
+    return ("stream/close", {"stream_id": stream, "reason": reason})
+
+
 @pytest.mark.rule("8.close")
 def test_owner_and_only_target_close_and_no_other(scene: StreamScene) -> None:
     for name in ("ann", "bob"):
@@ -71,9 +75,7 @@ def test_owner_has_a_time_to_come_back(scene: StreamScene) -> None:
     assert seconds == pytest.approx(GRACE_SECONDS)
     assert scene.later == []
     expire()
-    assert scene.readers["bob"].heard() == [
-        ("stream/close", {"stream_id": stream, "reason": "owner_left"})
-    ]
+    assert scene.readers["bob"].heard() == [closed(stream)]
     assert scene.host.owner.streams == ()
 
 
@@ -102,9 +104,7 @@ def test_new_process_of_the_owner_ends_the_streams_of_the_old(
     scene.forget()
     newer = scene.join("ann", resumes=True)
     assert streams_of(newer) == []
-    assert ("stream/close", {"stream_id": stream, "reason": "owner_left"}) in (
-        scene.readers["bob"].heard()
-    )
+    assert closed(stream) in scene.readers["bob"].heard()
 
 
 def join_beside(scene: StreamScene, *, seen: int | None = None) -> None:
@@ -133,9 +133,7 @@ def test_a_stream_opened_beside_ends_after_its_connection(scene: StreamScene) ->
         join_beside(scene)  # one that has just begun
         scene.forget()
         wait_for_the_absent(scene)
-        assert scene.readers["bob"].heard() == [
-            ("stream/close", {"stream_id": stream, "reason": "owner_left"})
-        ]
+        assert scene.readers["bob"].heard() == [closed(stream)]
     assert "ann" in scene.host.owner
 
 
@@ -176,7 +174,7 @@ def test_removed_owner_takes_its_streams_along(scene: StreamScene) -> None:
     for name in (stream, other):
         scene.host.receive(kicked, f"#{name}#x".encode())
     heard = scene.readers["bob"].heard()
-    assert ("stream/close", {"stream_id": stream, "reason": "revoked"}) in heard
+    assert closed(stream, "revoked") in heard
     assert not any(isinstance(said, StreamFrame) for said in heard)
     (left,) = scene.host.owner.streams
     assert left.writers == ("bob",)
@@ -193,9 +191,7 @@ def test_capability_that_is_revoked_closes_what_it_allowed(scene: StreamScene) -
     stream = scene.open("dan", format="a")
     scene.open("ann", format="a")
     scene.say("ann", "capability/revoke", {"recipient": "dan", "grant_id": grant})
-    assert ("stream/close", {"stream_id": stream, "reason": "revoked"}) in (
-        scene.readers["bob"].heard()
-    )
+    assert closed(stream, "revoked") in scene.readers["bob"].heard()
     assert len(scene.host.owner.streams) == 1
 
 
