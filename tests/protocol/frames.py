@@ -32,6 +32,12 @@ def frame(**fields: Any) -> bytes:
     return json.dumps({name: value for name, value in whole.items() if value is not ...}).encode()
 
 
+def frame_by(sender: str, kind: str, payload: object = None, **header: Any) -> bytes:
+    """A frame of a participant."""
+    said = {} if payload is None else payload
+    return frame(**{**header, "from": sender, "kind": kind, "payload": said})
+
+
 def refused(raw: bytes | str, dialect: str | None = None) -> InvalidEnvelope:
     with pytest.raises(InvalidEnvelope) as caught:
         decode(raw, dialect)

@@ -25,7 +25,6 @@ def state(proposal: ProposalAudit) -> ProposalState:
 
 
 def later(journal: Journal, seconds: int) -> None:
-    """Something else is said so many seconds later."""
     journal.pass_time(seconds)
     journal.say("carol", kinds.CHAT, {"message": "hello"})
 

@@ -29,7 +29,6 @@ def dialects_of(example: dict[str, Any]) -> list[str]:
 
 
 def written(example: dict[str, Any], dialect: str) -> dict[str, Any]:
-    """The whole envelope."""
     mcp = {"mcpx/v0.1": "mcp", "meup/v0.1": "mcp.request"}.get(dialect, "mcp/request")
     shown = example.get("envelope") or {"kind": mcp, "payload": example["payload"]}
     return {"protocol": dialect, "id": "example-1", "from": "somebody", **shown}

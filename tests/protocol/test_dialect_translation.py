@@ -40,7 +40,6 @@ def is_envelope(value: Any) -> bool:
 
 
 def content(envelope: Envelope) -> tuple[Any, ...]:
-    """An envelope without its wire form."""
     return (
         envelope.id,
         envelope.sender,

@@ -44,18 +44,7 @@ def over_the_wire(envelope: Envelope, dialect: str = DIALECT) -> Envelope:
 
 
 class Peer:
-    """One participant without an agent: its table, and all that the table has asked for.
-
-    Args:
-        name: The participant's name.
-        roles: What it has handlers for.
-        find_handler: Finds the handler more closely than by role.
-        limits: How much is handled at once.
-        wall_clock: Tells the time of day.
-        dialect: What the gateway speaks.
-        mode: How much of the table is at work.
-        proposal_store: Where it keeps proposals; one of the usual size by default.
-    """
+    """One participant without an agent: its table, and all that the table has asked for."""
 
     def __init__(
         self,
@@ -93,7 +82,6 @@ class Peer:
         ts: str | None = None,
         **options: Any,
     ) -> "Peer":
-        """One in a space with these others, who has asked for nothing yet."""
         peer = cls(**options)
         peer.welcomed(*others, capabilities=capabilities, gives=gives, ts=ts)
         peer.effects.clear()
@@ -210,7 +198,6 @@ class Peer:
         to: tuple[str, ...] | None = None,
         **params: Any,
     ) -> list[Effect]:
-        """Another participant's ``notifications/cancelled`` arrives."""
         return self.hears(
             kinds.MCP_REQUEST,
             payloads.notification(kinds.CANCELLED, {"requestId": request_id, **params}),
@@ -228,7 +215,6 @@ class Peer:
         to: tuple[str, ...] | None = None,
         correlation: tuple[str, ...] = (),
     ) -> list[Effect]:
-        """Another participant's ``notifications/progress`` arrives."""
         return self.hears(
             kinds.MCP_REQUEST,
             payloads.notification(
@@ -396,7 +382,6 @@ class Peer:
         return self.did(self.table.connection_lost(self.now))
 
     def shuts_down(self) -> list[Effect]:
-        """We begin to end: nothing new."""
         return self.did(self.table.shutdown(self.now))
 
     def ends_grace(self) -> list[Effect]:
@@ -409,7 +394,6 @@ class Peer:
     # --- what can be seen ---
 
     def table_starts(self) -> list[Start]:
-        """Every start of a handler that the table has asked for."""
         return of(self.effects, Start)
 
     def record(self, proposer: str, proposal: str) -> ProposalEntry:
@@ -426,13 +410,11 @@ class Peer:
         return wake.ending
 
     def ended(self, key: Key, kind: type[T]) -> T:
-        """The ending of an exchange of ours, which is of this kind."""
         ending = self.ending(key)
         assert isinstance(ending, kind), ending
         return ending
 
     def is_waiting(self, key: Key) -> bool:
-        """True until its caller has been woken."""
         return not any(wake.key == key for wake in of(self.effects, Wake))
 
 
@@ -441,23 +423,19 @@ CALL: dict[str, Any] = {"name": "write", "arguments": {"path": "a.txt"}}
 
 
 def of(effects: Iterable[Effect], kind: type[T]) -> list[T]:
-    """The effects of one kind, in order."""
     return [effect for effect in effects if isinstance(effect, kind)]
 
 
 def said(effects: Iterable[Effect], kind: str | None = None) -> list[Envelope]:
-    """The envelopes that are to be sent."""
     return [send.draft for send in of(effects, Send) if kind in (None, send.draft.kind)]
 
 
 def cancels_said(effects: Iterable[Effect]) -> list[Envelope]:
-    """The ``notifications/cancelled`` among them."""
     requests = said(effects, kinds.MCP_REQUEST)
     return [envelope for envelope in requests if envelope.payload["method"] == kinds.CANCELLED]
 
 
 def started(effects: Iterable[Effect], role: Role | None = None) -> list[Key]:
-    """The handlers that are to be started."""
     return [start.key for start in of(effects, Start) if role in (None, start.work.role)]
 
 
@@ -472,7 +450,6 @@ def woken(effects: Iterable[Effect]) -> dict[Key, Ending]:
 
 
 def dropped(effects: Iterable[Effect]) -> list[str]:
-    """Reasons for which envelopes were left out."""
     return [drop.why for drop in of(effects, Drop)]
 
 

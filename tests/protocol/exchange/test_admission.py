@@ -24,7 +24,6 @@ def starts(effects: list[Any]) -> list[Key]:
 
 
 def at(moment: datetime) -> Peer:
-    """A participant who sees this time of day."""
     peer = Peer.among("alice", "bob", "carol", wall_clock=lambda: moment)
     return peer
 

@@ -29,7 +29,6 @@ def full_peer(*roles: Role, queued: int = 2) -> Peer:
 
 
 def chats(me: Peer, id: str) -> list[str]:
-    """Send a chat; the envelopes left out for it."""
     return dropped(me.hears("chat", {"message": "hi"}, sender="alice", id=id))
 
 

@@ -18,14 +18,12 @@ OK = {"content": [{"type": "text", "text": "done"}]}
 
 
 def needs(me: Peer, *keys: Key, ttl: float | None = None, to: tuple[str, ...] = ()) -> Key:
-    """We propose something that depends on these."""
     return me.begins_proposal(
         to, deadline=None, sent=False, depends_on=dict.fromkeys(key.id for key in keys), ttl=ttl
     )
 
 
 def fulfills(me: Peer, key: Key, *, result: object = OK) -> list[object]:
-    """A participant carries a proposal out."""
     me.request("bob", f"r-{key.id}", to=("tool",), fulfills=key.id)
     return list(me.response("tool", f"r-{key.id}", to=("bob",), result=result))
 
@@ -35,7 +33,6 @@ def offered(me: Peer, key: Key) -> bool:
 
 
 def leaves(me: Peer, key: Key) -> None:
-    """The transport takes it, and it comes back."""
     (draft,) = [each.draft for each in of(me.effects, Send) if each.draft.id == key.id]
     me.did(me.table.sent(key.id, me.now))
     me.echo(draft)

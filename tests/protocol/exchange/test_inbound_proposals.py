@@ -41,13 +41,11 @@ def busy_peer() -> Peer:
 
 
 def running(me: Peer, *, to: tuple[str, ...] = ("me",)) -> Key:
-    """``p1`` is being decided."""
     assert started(me.proposal("alice", "p1", to=to)) == [P1]
     return P1
 
 
 def withdrawn(me: Peer) -> Key:
-    """``p1`` was withdrawn, and its handler has not ended yet."""
     running(me)
     me.withdraw("alice", "p1")
     return P1

@@ -33,13 +33,11 @@ def busy_peer() -> Peer:
 
 
 def running(me: Peer) -> Key:
-    """``a1`` runs."""
     assert started(me.request("alice", "a1")) == [A1]
     return A1
 
 
 def cancelling(me: Peer) -> Key:
-    """``a1`` was cancelled, and its handler has not ended yet."""
     running(me)
     me.cancel("alice", "a1")
     return A1

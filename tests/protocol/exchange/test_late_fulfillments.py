@@ -18,8 +18,6 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Clock:
-    """A time of day that a test sets."""
-
     at = NOW
 
     def __call__(self) -> datetime:
@@ -37,7 +35,6 @@ def me(clock: Clock) -> Peer:
 
 
 def proposed(me: Peer, *, seconds: float) -> None:
-    """A proposal comes that waits so long from now."""
     expires = (NOW + timedelta(seconds=seconds)).isoformat()
     me.proposal("alice", "p1", params={**CALL, "_meta": {payloads.EXPIRES_AT: expires}})
 

@@ -13,7 +13,6 @@ from tests.wire import Ending, Responded, Unknown, Unsent, kinds
 
 
 def rejected_by_bob(me: Peer) -> Key:
-    """A proposal to bob and alice that bob has rejected, so that no caller waits for it."""
     key = me.begins_proposal(to=("bob", "alice"))
     me.reject("bob", key.id)
     return key

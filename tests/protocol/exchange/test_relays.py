@@ -49,7 +49,6 @@ def relay(
     body: dict[str, Any] | None = None,
     to: tuple[str, ...] = ("me",),
 ) -> list[Effect]:
-    """The outcome of a proposal, sent on by its fulfiller."""
     said = {"jsonrpc": "2.0", "id": proposal, **(body or {"result": CONTENT})}
     return me.hears(
         kinds.MCP_RESPONSE,
@@ -62,7 +61,6 @@ def relay(
 
 
 def fulfilling(me: Peer, *, meta: dict[str, Any] | None = None) -> Key:
-    """We fulfill alice's proposal."""
     asked = {**CALL, "_meta": {"progressToken": "t1"}}
     me.proposal("alice", "p1", to=("me",), params=asked)
     params = CALL if meta is None else {**CALL, "_meta": meta}

@@ -15,7 +15,6 @@ from tests.wire import OURS, kinds, moment_of, payloads
 
 
 def renews(me: Peer, until: Any, *, sender: str = "alice", names: Any = ("p1",)) -> list[str]:
-    """A renewal comes; what it was dropped for."""
     payload = {"expires_at": stamp(until) if isinstance(until, int | float) else until}
     me.effects.clear()
     me.hears(kinds.MCP_RENEW, payload, sender=sender, id=me._new_id(), correlation=names)

@@ -27,7 +27,6 @@ def meta_of(
 
 
 def refusals(effects: list[Any]) -> list[str]:
-    """The requests that are refused."""
     return [
         envelope.correlation[0]
         for envelope in said(effects, kinds.MCP_RESPONSE)
@@ -37,7 +36,6 @@ def refusals(effects: list[Any]) -> list[str]:
 
 @pytest.fixture
 def copied(me: Peer) -> Peer:
-    """Two participants have proposed the same call under one id."""
     me.proposal("alice", "p1")
     me.proposal("mallory", "p1")
     me.effects.clear()

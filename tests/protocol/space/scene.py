@@ -4,6 +4,7 @@ import json
 from itertools import count
 from typing import Any
 
+from tests.protocol.frames import frame_by
 from tests.protocol.space.test_server import Listener
 from tests.spaces import Journal, MemoryJournal, SpaceCounters, SpaceServer, member_capabilities
 
@@ -37,8 +38,6 @@ class CutOff(MemoryJournal):
 
 
 class Invites:
-    """Issues invitations with tokens that a test can foresee."""
-
     def __init__(self) -> None:
         self.admitted: dict[str, str] = {}
         self._tokens = count(1)
@@ -54,8 +53,6 @@ class Invites:
 
 
 class Scene:
-    """A space, its participants, and the frames that each has got."""
-
     def __init__(
         self,
         capabilities: dict[str, list[dict[str, Any]]] | None = None,
@@ -93,7 +90,6 @@ class Scene:
         return member
 
     def forget(self) -> None:
-        """Throw away all frames so far."""
         for member in self.members.values():
             member.frames.clear()
 
@@ -102,15 +98,7 @@ class Scene:
     ) -> str:
         """Send an envelope; its id."""
         envelope_id = id or f"e{next(self.ids)}"
-        said = {
-            "protocol": "meup/v0.1",
-            "id": envelope_id,
-            "from": sender,
-            "kind": kind,
-            "payload": {} if payload is None else payload,
-            **header,
-        }
-        frame = json.dumps(said).encode()
+        frame = frame_by(sender, kind, payload, id=envelope_id, **header)
         member = self.members.get(sender)
         if member is not None:
             self.host.receive(member, frame)
@@ -125,7 +113,6 @@ class Scene:
         return self.say(sender, "mcp.request", TOOL_CALL, to=["onlooker"])
 
     def got(self, name: str) -> list[dict[str, Any]]:
-        """Take the envelopes that a participant has got since the last time."""
         member = self.members[name]
         frames, member.frames = member.frames, []
         return [json.loads(frame) for frame in frames]
@@ -139,7 +126,6 @@ class Scene:
         return payload
 
     def may(self, name: str, capability: dict[str, Any] = CALL) -> bool:
-        """True if a participant may send the message that a capability spells out."""
         return self.host.owner.grants[name].allow(capability["kind"], capability.get("payload", {}))
 
     def grant(self, sender: str, to: str, *capabilities: dict[str, Any], id: str = "") -> str:

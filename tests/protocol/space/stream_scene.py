@@ -24,8 +24,6 @@ NAMES = ("ann", "bob", "cid", "dan")
 
 
 class Reader:
-    """A member, and what waits for it while it does not read."""
-
     place = Place.ANSWERING
 
     def __init__(self, participant: str, *, dialect: str = DIALECT, resumes: bool = False) -> None:
@@ -70,8 +68,6 @@ def _read(packed: bytes) -> Said:
 
 
 class Later(NamedTuple):
-    """A call that comes later."""
-
     seconds: float
     then: Callable[[], None]
 
@@ -80,8 +76,6 @@ class Later(NamedTuple):
 
 
 class StreamScene:
-    """A space with readers, and a clock that a test sets."""
-
     def __init__(
         self,
         *,
@@ -142,7 +136,6 @@ class StreamScene:
         self.host.receive(self.readers[by], b"#%b#%b" % (stream.encode(), data))
 
     def error(self, name: str) -> str:
-        """The code of the last that a participant heard, which is an error."""
         last = self.readers[name].heard()[-1]
         assert not isinstance(last, StreamFrame)
         kind, payload = last

@@ -1,12 +1,12 @@
 """A space with connections beside, without a loop."""
 
 import gc
-import json
 import weakref
 
 import pytest
 
-from tests.protocol.space.scene import Scene
+from tests.protocol.frames import frame_by
+from tests.protocol.space.scene import TOOL_CALL, Scene
 from tests.protocol.space.test_server import chat, host_with, joins
 from tests.spaces import Allowance, Place
 
@@ -47,10 +47,8 @@ def test_one_too_many_is_closed_and_counts_for_nothing() -> None:
 def test_what_it_began_keeps_no_memory_of_a_connection_that_has_ended() -> None:
     host = Scene().host
     one = joins(host, "admin", Place.BESIDE)
-    call = {"method": "tools/call", "params": {"name": "write"}}
-    head = {"protocol": "meup/v0.1", "from": "admin", "to": ["lead"], "payload": call}
     for kind in ("mcp.request", "mcp.proposal"):
-        host.receive(one, json.dumps({**head, "id": kind, "kind": kind}).encode())
+        host.receive(one, frame_by("admin", kind, TOOL_CALL, id=kind, to=["lead"]))
     assert len(host.owner.in_flight) == 2
     host.leave(one)
     ended = weakref.ref(one)

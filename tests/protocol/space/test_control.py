@@ -43,8 +43,6 @@ ENDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 class Controlled(Scene):
-    """A space with one that may control the others."""
-
     def __init__(self, **more: Any) -> None:
         super().__init__(PEOPLE, present=tuple(PEOPLE), **more)
 

@@ -1,10 +1,10 @@
 """The executor of a fulfillment without ``to``: one participant, or none (PROTOCOL 4.4)."""
 
-import json
 from typing import Any
 
 import pytest
 
+from tests.protocol.frames import frame_by
 from tests.protocol.space.scene import Scene
 from tests.spaces import MAX_LISTED_TOOLS, Journal
 
@@ -209,17 +209,14 @@ def test_what_the_proposal_says_comes_first(named: dict[str, Any], executor: str
     assert asked(scene) == [executor]
 
 
-def _published(to: list[str]) -> bytes:
-    params = {"name": "write", "arguments": {"path": "a"}}
-    said = {
-        "protocol": "mew/v0.4",
-        "id": "p1",
-        "from": "worker",
-        "to": to,
-        "kind": "mcp/proposal",
-        "payload": {"method": "tools/call", "params": params},
-    }
-    return json.dumps(said).encode()
+WRITE: dict[str, Any] = {
+    "method": "tools/call",
+    "params": {"name": "write", "arguments": {"path": "a"}},
+}
+
+
+def _published(to: list[str], payload: dict[str, Any] = WRITE) -> bytes:
+    return frame_by("worker", "mcp/proposal", payload, id="p1", to=to, protocol="mew/v0.4")
 
 
 @pytest.mark.rule("4.4.unaddressed")
@@ -308,17 +305,15 @@ def test_members_of_other_dialects_are_told_the_executor_also_of_an_absent_sende
 @pytest.mark.parametrize(
     "payload",
     [
-        b'{"method":"prompts/list"}',
-        b'{"method":"prompts/list","params":null}',
-        b'{"proposal":{"method":"prompts/list","params":{"_meta":7}}}',
+        {"method": "prompts/list"},
+        {"method": "prompts/list", "params": None},
+        {"proposal": {"method": "prompts/list", "params": {"_meta": 7}}},
     ],
 )
-def test_a_proposal_with_few_parameters_is_told_its_executor_too(payload: bytes) -> None:
+def test_a_proposal_with_few_parameters_is_told_its_executor_too(payload: dict[str, Any]) -> None:
     scene = gathered("human", "files", "onlooker")
-    frame = _published(["files"])
-    head = frame[: frame.index(b'"payload"')]
-    whole = head + b'"payload":' + payload + b"}"
-    scene.host.owner.receive_as("worker", whole, "mew/v0.4", scene.refused.append)
+    said = _published(["files"], payload)
+    scene.host.owner.receive_as("worker", said, "mew/v0.4", scene.refused.append)
     (proposal,) = scene.got("onlooker")
     assert "to" not in proposal
     assert proposal["payload"]["params"]["_meta"] == {"dev.meup/target": "files"}

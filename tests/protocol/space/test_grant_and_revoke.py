@@ -1,12 +1,12 @@
 """Grants, revocations and what they end that is in flight, carried out without a loop."""
 
-import json
 from typing import Any
 
 import pytest
 
 from meup_agent.protocol.management_payloads import MAX_GRANTED
 from meup_agent.protocol.space.grants import MAX_GRANTED_TOGETHER
+from tests.protocol.frames import frame_by
 from tests.protocol.space.scene import CALL, GRANTING, READ, Scene, facts, kinds_of
 from tests.spaces import Entry
 
@@ -58,10 +58,7 @@ def test_id_of_a_grant_in_force_names_no_other(scene: Scene) -> None:
 
 def test_grant_that_is_sent_again_is_the_same_grant(scene: Scene) -> None:
     payload = {"recipient": "worker", "capabilities": [CALL]}
-    frame = json.dumps(
-        {"protocol": "meup/v0.1", "id": "g", "from": "lead", "kind": "capability.grant",
-         "payload": payload}
-    ).encode()  # fmt: skip
+    frame = frame_by("lead", "capability.grant", payload, id="g")
     answers: list[Any] = []
     for _ in range(2):
         scene.host.owner.receive_as("lead", frame, "meup/v0.1", answers.append)

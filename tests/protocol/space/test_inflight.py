@@ -15,8 +15,6 @@ CALL: dict[str, Any] = {"method": "tools/call", "params": {"name": "write"}}
 
 
 class Following:
-    """Exchanges, and short words for what happens to them."""
-
     def __init__(self) -> None:
         self.open = InFlight()
         self.at = 0
@@ -100,9 +98,14 @@ def test_a_proposal_is_open_until_the_response_to_a_request_that_fulfills_it(
     assert proposal.state is ProposalState.FULFILLED
 
 
-def test_an_id_that_is_used_again_is_another_proposal(following: Following) -> None:
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_an_id_that_is_used_again_is_another_proposal(
+    following: Following, is_cancelled: bool
+) -> None:
     following.propose("ann", "1")
     following.request("bob", "r", "tools", "1")
+    if is_cancelled:
+        following.cancel("bob", "r")
     following.propose("ann", "1")
     following.respond("tools", "r")
     assert following.ids("ann") == ["1"]
@@ -140,17 +143,14 @@ def test_a_proposal_is_in_progress_while_one_request_for_it_is_out(following: Fo
     assert following.state("ann") is ProposalState.PENDING
 
 
-def test_notifications_are_not_open(following: Following) -> None:
-    payload = {"method": "notifications/progress", "params": {}}
-    following.say("mcp/request", "bob", "n", payload)
-    assert following.ids("bob") == []
-
-
-def test_the_oldest_request_is_forgotten_first(following: Following) -> None:
+def test_the_oldest_request_is_forgotten_first_and_no_notification_is_open(
+    following: Following,
+) -> None:
+    following.say("mcp/request", "bob", "n", {"method": "notifications/progress", "params": {}})
     for number in range(MAX_OPEN_REQUESTS + 1):
         following.request("bob", f"r{number}", "tools")
-    assert len(following.ids("bob")) == MAX_OPEN_REQUESTS
-    assert following.ids("bob")[0] == "r1"
+    expected = [f"r{number}" for number in range(1, MAX_OPEN_REQUESTS + 1)]
+    assert following.ids("bob") == expected
 
 
 def test_what_is_too_old_is_forgotten_where_its_room_is_needed(following: Following) -> None:
@@ -217,30 +217,18 @@ def test_a_long_name_is_another_than_one_that_begins_like_it(following: Followin
 REFUSED = {"code": -32000, "message": "no", "data": {"reason": "refused"}}
 
 
-def test_of_several_executors_one_may_refuse_and_another_carry_out(following: Following) -> None:
-    following.propose("ann", "p")
-    following.request("bob", "r", ("tools", "spare"), "p")
-    following.respond("tools", "r", REFUSED)
-    following.respond("tools", "r", REFUSED)
-    assert following.state("ann") is ProposalState.IN_PROGRESS
-    following.respond("spare", "r")
-    assert following.ids("ann") == []
-
-
-def test_when_every_executor_refused_the_proposal_waits_again(following: Following) -> None:
-    following.propose("ann", "p")
-    following.request("bob", "r", ("tools", "spare"), "p")
-    following.respond("tools", "r", REFUSED)
-    following.respond("spare", "r", REFUSED)
-    assert following.state("ann") is ProposalState.PENDING
-
-
-def test_a_result_for_the_proposal_before_does_not_fulfill_another_under_its_id(
-    following: Following,
+@pytest.mark.parametrize(
+    ("last", "state"), [(None, ProposalState.FULFILLED), (REFUSED, ProposalState.PENDING)]
+)
+def test_of_several_executors_one_may_refuse_and_another_carry_out(
+    following: Following, last: dict[str, Any] | None, state: ProposalState
 ) -> None:
     following.propose("ann", "p")
-    following.request("bob", "r", "tools", "p")
-    following.cancel("bob", "r")
-    following.propose("ann", "p")
-    following.respond("tools", "r")
-    assert following.state("ann") is ProposalState.PENDING
+    (proposal,) = following.open.of("ann")
+    following.request("bob", "r", ("tools", "spare"), "p")
+    for _ in range(2):
+        following.respond("tools", "r", REFUSED)
+    assert following.state("ann") is ProposalState.IN_PROGRESS
+    following.respond("spare", "r", last)
+    assert proposal.state is state
+    assert following.ids("ann") == (["p"] if last else [])

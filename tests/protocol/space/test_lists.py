@@ -9,6 +9,7 @@ from meup_agent.protocol.space.inflight import MAX_RECENT
 from meup_agent.protocol.space.listing import MAX_CONSIDERED, MAX_LISTED_BYTES
 from meup_agent.protocol.space.owner import ANSWERED_SECONDS
 from tests.properties.late_journal import File, LateJournal
+from tests.protocol.frames import frame_by
 from tests.protocol.space.scene import Scene
 from tests.protocol.space.test_server import Listener, joins
 from tests.spaces import FrameFormat, Place
@@ -259,20 +260,13 @@ def test_the_bytes_of_answers_count_in_the_pace_of_who_asks() -> None:
     scene = scene_of("ann", "bob", "eve")
     propose(scene, text="x" * MAX_LISTED_BYTES)
     observer = joins(scene.host, "eve", Place.OBSERVING)
-    question = {
-        "protocol": "meup/v0.1",
-        "id": "q",
-        "from": "bob",
-        "kind": "space.list-proposals",
-        "payload": {},
-    }
     for member, name in ((scene.members["bob"], "bob"), (observer, "eve")):
-        frame = json.dumps({**question, "from": name}).encode()
+        frame = frame_by(name, "space.list-proposals")
         waits = [scene.host.receive(member, frame) for _ in range(100)]
         assert waits[0] == ANSWERED_SECONDS  # the others have their turn before the next page
         assert waits[-1] > 1
     for name in ("ann", "eve"):  # another, and the agent of who observes
-        frame = json.dumps({**question, "from": name}).encode()
+        frame = frame_by(name, "space.list-proposals")
         assert scene.host.receive(scene.members[name], frame) == ANSWERED_SECONDS
 
 
@@ -283,9 +277,7 @@ def test_an_answer_is_for_the_connection_that_asked(place: Place) -> None:
     propose(scene)
     observer = joins(scene.host, "bob", place)
     latest = scene.host.journal.latest("demo")
-    frame = (
-        b'{"protocol":"meup/v0.1","id":"q","from":"bob","kind":"space.list-proposals","payload":{}}'
-    )
+    frame = frame_by("bob", "space.list-proposals")
     observer.frames.clear()
     scene.forget()
     scene.host.receive(observer, frame)
@@ -319,8 +311,7 @@ def test_each_dialect_asks_and_reads_a_proposal_in_its_own_form(dialect: str) ->
     scene.host.join(bob)
     bob.frames.clear()
     kind = "space.list-proposals" if dialect == "meup/v0.1" else "space/list-proposals"
-    said = {"protocol": dialect, "id": "q", "from": "bob", "kind": kind, "payload": {}}
-    scene.host.receive(bob, json.dumps(said).encode())
+    scene.host.receive(bob, frame_by("bob", kind, protocol=dialect))
     ((_, page),) = bob.heard()
     (listed,) = page["proposals"]
     assert (listed["envelope"]["protocol"], listed["envelope"]["id"]) == (dialect, proposal)

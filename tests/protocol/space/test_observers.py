@@ -1,9 +1,8 @@
 """A space with observers, without a loop."""
 
-import json
-
 import pytest
 
+from tests.protocol.frames import frame_by
 from tests.protocol.space.test_server import chat, host_with, joins
 from tests.spaces import Allowance, FrameFormat, Place
 
@@ -18,12 +17,11 @@ def test_the_agent_of_the_same_participant_hears_first_what_names_it() -> None:
     order: list[str] = []
     for listener, named in ((alice, "alice"), (bob, "bob"), (watching, "observer of bob")):
         listener.label, listener.order = named, order
-    frame = json.loads(chat("alice"))
-    host.receive(alice, json.dumps({**frame, "to": ["bob"]}).encode())
+    host.receive(alice, frame_by("alice", "chat", to=["bob"]))
     assert order == ["bob", "alice", "observer of bob"]
     host.leave(watching)
     order.clear()
-    host.receive(alice, json.dumps({**frame, "id": "2", "to": ["bob"]}).encode())
+    host.receive(alice, frame_by("alice", "chat", id="2", to=["bob"]))
     assert order == ["bob", "alice"]
 
 

@@ -1,10 +1,10 @@
 """Responses of the published dialects that decide a proposal by themselves (PROTOCOL 2)."""
 
-import json
 from typing import Any
 
 import pytest
 
+from tests.protocol.frames import frame_by
 from tests.protocol.space.scene import CALL, Scene
 from tests.spaces import Entry, Refusal
 
@@ -22,18 +22,9 @@ def scene_of(**how: Any) -> Scene:
 
 
 def answer(scene: Scene) -> Any:
-    """Let the published participant answer the proposal with a result."""
-    said = {
-        "protocol": "mew/v0.4",
-        "id": "a",
-        "ts": "2026-01-01T00:00:00Z",
-        "from": "published",
-        "kind": "mcp/response",
-        "correlation_id": ["p"],
-        "payload": {"result": {}},
-    }
-    told: list[Any] = []
-    scene.host.owner.receive_as("published", json.dumps(said).encode(), "mew/v0.4", told.append)
+    header: dict[str, Any] = {"protocol": "mew/v0.4", "id": "a", "correlation_id": ["p"]}
+    frame, told = frame_by("published", "mcp/response", {"result": {}}, **header), list[Any]()
+    scene.host.owner.receive_as("published", frame, "mew/v0.4", told.append)
     return told[0]
 
 

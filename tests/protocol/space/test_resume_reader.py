@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.protocol.frames import frame_by
 from tests.protocol.space.test_server import Listener, chat
 from tests.spaces import (
     Entry,
@@ -48,8 +49,6 @@ class SlowJournal(MemoryJournal):
 
 
 class Scene:
-    """Alice speaks; bob has missed some of it, and reads it now."""
-
     def __init__(self) -> None:
         self.journal = SlowJournal()
         self.host = SpaceServer(
@@ -73,7 +72,6 @@ class Scene:
 
     @property
     def closed(self) -> int | None:
-        """The code with which bob was closed."""
         return None if self.bob.closed is None else self.bob.closed[0]
 
     def heard(self) -> list[tuple[str, Any]]:
@@ -119,12 +117,10 @@ def test_who_asks_for_large_pages_meanwhile_is_closed() -> None:
     """A reader that reads nothing, and asks on, would fill the memory."""
     scene = Scene()
     call = {"method": "tools/call", "params": {"name": "write", "arguments": {"text": "x" * 2**20}}}
-    said = {"protocol": "meup/v0.1", "id": "p", "from": "alice", "kind": "mcp.proposal"}
-    scene.host.receive(scene.alice, json.dumps({**said, "payload": call}).encode())
-    said |= {"from": "bob", "kind": "space.list-proposals"}
+    scene.host.receive(scene.alice, frame_by("alice", "mcp.proposal", call))
     asked = 0
     while scene.closed is None:
-        scene.host.receive(scene.bob, json.dumps({**said, "id": f"q{asked}"}).encode())
+        scene.host.receive(scene.bob, frame_by("bob", "space.list-proposals", id=f"q{asked}"))
         asked += 1
         assert asked * 2**20 <= fanout.MAX_HELD_BYTES
     assert (scene.closed, asked > 4) == (1013, True)

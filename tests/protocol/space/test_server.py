@@ -9,6 +9,7 @@ import pytest
 
 from tests.properties.hosted import Seat
 from tests.properties.late_journal import File, LateJournal
+from tests.protocol.frames import frame_by
 from tests.spaces import (
     FrameFormat,
     MemoryJournal,
@@ -22,8 +23,6 @@ from tests.wire import kinds
 
 
 class Listener:
-    """A member that keeps what it gets."""
-
     last_seen: int | None = None
     place: Place = Place.ANSWERING
 
@@ -80,10 +79,7 @@ def joins(host: SpaceServer, participant: str, place: Place = Place.ANSWERING) -
 
 
 def chat(sender: str, number: int = 1) -> bytes:
-    return (
-        b'{"protocol":"meup/v0.1","id":"%d","from":"%s","kind":"chat","payload":{"message":"hi"}}'
-        % (number, sender.encode())
-    )
+    return frame_by(sender, "chat", {"message": "hi"}, id=f"{number}")
 
 
 def test_accepted_envelope_goes_to_everybody_packed_once() -> None:
@@ -124,8 +120,7 @@ def test_those_whom_an_envelope_names_get_it_first() -> None:
     for member in members:
         member.order = order
 
-    named = chat("alice").replace(b'"kind"', b'"to":["dave","nobody","bob","dave"],"kind"')
-    host.receive(members[0], named)
+    host.receive(members[0], frame_by("alice", "chat", to=["dave", "nobody", "bob", "dave"]))
 
     assert order == ["dave", "bob", "alice", "carol"]
 
@@ -162,9 +157,8 @@ def test_who_is_removed_and_at_once_invited_again_keeps_the_new_connection() -> 
     host.owner.grants.configure("lead", member_capabilities([{"kind": "space/*"}]))
 
     def manage(kind: str) -> None:
-        said: dict[str, Any] = {"protocol": "meup/v0.1", "id": kind, "from": "lead", "kind": kind}
-        said["payload"] = {"participant_id": "alice"}
-        host.owner.receive_as("lead", json.dumps(said).encode(), "meup/v0.1", ignore)
+        frame = frame_by("lead", kind, {"participant_id": "alice"}, id=kind)
+        host.owner.receive_as("lead", frame, "meup/v0.1", ignore)
 
     older, newer = Seat("alice", None, "meup/v0.1"), Seat("alice", None, "meup/v0.1")
     host.join(older)
@@ -183,8 +177,7 @@ def test_who_is_removed_between_the_door_and_the_space_stays_out() -> None:
     host.owner.grants.configure("lead", member_capabilities([{"kind": "space/kick"}]))
     host.owner.grants.configure("alice", member_capabilities([]))
     alice = Listener("alice")  # let in at the door
-    said = {"protocol": "meup/v0.1", "id": "k", "from": "lead", "kind": "space.kick"}
-    host.receive(lead, json.dumps({**said, "payload": {"participant_id": "alice"}}).encode())
+    host.receive(lead, frame_by("lead", "space.kick", {"participant_id": "alice"}))
     host.join(alice)
     assert alice.closed is not None
     assert alice.closed[0] == 4403
@@ -210,31 +203,20 @@ def test_what_was_accepted_is_so_when_it_is_sent_again_whatever_was_revoked_sinc
 @pytest.mark.rule("4.7.logged")
 def test_each_cancel_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
     host, (alice,) = host_with("alice")
-    said: dict[str, Any] = {"protocol": "meup/v0.1", "id": "c", "from": "alice"}
-    frames = [
-        json.dumps(
-            {**said, "kind": "mcp.request", "payload": {"method": kinds.CANCELLED, "params": each}}
-        ).encode()
-        for each in (
-            {"requestId": "r\n1", "reason": "\x1b[2Jno" + "!" * 500},
-            {"requestId": 7},
-            {"requestId": [7], "reason": {"a": 1}},
-        )
-    ]
-    for level, told in (
-        (
-            "DEBUG",
-            [
-                f"request 'r\\n1' of 'alice': '\\x1b[2Jno{'!' * 194}'",
-                "request '7' of 'alice': ''",
-                "request '' of 'alice': ''",
-            ],
-        ),
-        ("INFO", []),
+    caplog.set_level("DEBUG", "meup_agent.gateway")
+    for params in (
+        {"requestId": "r\n1", "reason": "\x1b[2Jno" + "!" * 500},
+        {"requestId": 7},
+        {"requestId": [7], "reason": {"a": 1}},
     ):
-        caplog.clear()
-        caplog.set_level(level, "meup_agent.gateway")
-        for frame in frames:
-            host.receive(alice, frame)
-        logged = [record.getMessage() for record in caplog.records]
-        assert logged == [f"in 'demo' 'alice' cancels {each}" for each in told]
+        cancel = frame_by("alice", "mcp.request", {"method": kinds.CANCELLED, "params": params})
+        host.receive(alice, cancel)
+    assert [record.getMessage() for record in caplog.records] == [
+        "in 'demo' 'alice' cancels request 'r\\n1' of 'alice': '\\x1b[2Jno" + "!" * 194 + "'",
+        "in 'demo' 'alice' cancels request '7' of 'alice': ''",
+        "in 'demo' 'alice' cancels request '' of 'alice': ''",
+    ]
+    caplog.clear()
+    caplog.set_level("INFO", "meup_agent.gateway")
+    host.receive(alice, cancel)
+    assert caplog.records == []

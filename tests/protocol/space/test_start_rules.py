@@ -8,7 +8,8 @@ import pytest
 
 from meup_agent.protocol.space.indexes import MAX_DECIDED
 from meup_agent.protocol.space.rules import owner_by_name
-from tests.protocol.space.test_state import accept, frame, refuse
+from tests.protocol.frames import frame_by
+from tests.protocol.space.test_state import accept, refuse
 from tests.spaces import MAX_ORIGINS, Acceptance, Decision, Entry, SpaceState, member_capabilities
 from tests.wire import DIALECTS, draft, encode, payloads
 
@@ -21,8 +22,6 @@ SECOND = 1_000_000
 
 
 class Here:
-    """A space in which everybody may say every kind of MCP's, and short words for it."""
-
     def __init__(self) -> None:
         self.now = 1_735_689_600 * SECOND
         self.journal: list[tuple[Any, int]] = []
@@ -36,14 +35,13 @@ class Here:
         return space
 
     def restart(self) -> None:
-        """Know again what the journal tells, as the host does."""
         self.space = self._begin()
         for envelope, at in self.journal:
             self.space.apply(Entry(0, "demo", at, envelope))
 
     def say(self, sender: str, kind: str, payload: dict[str, Any], **header: Any) -> Decision:
         header.setdefault("id", f"said-{next(self.ids)}x")
-        decision = self.space.decide(sender, frame(sender, kind, payload, **header), DIALECT)
+        decision = self.space.decide(sender, frame_by(sender, kind, payload, **header), DIALECT)
         if isinstance(decision, Acceptance):
             self.journal.append((decision.envelope, self.now))
         return decision

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from meup_agent import Envelope
 from meup_agent.protocol.space.decisions import MAX_ERROR_CHARS, Broadcast
 from meup_agent.protocol.space.inbound import MAX_ID_CHARS, MAX_NAMED
+from tests.protocol.frames import frame_by
 from tests.spaces import MAX_ORIGINS, Acceptance, Decision, Refusal, SpaceState, member_capabilities
 from tests.wire import kinds
 
@@ -43,18 +44,6 @@ def space_of(*names: str) -> SpaceState:
         space.grants.configure(name, member_capabilities(CAPABILITIES[name]))
         space.join(name)
     return space
-
-
-def frame(sender: str, kind: str, payload: object = None, **header: object) -> bytes:
-    fields = {
-        "protocol": DIALECT,
-        "id": "e1",
-        "from": sender,
-        "kind": kind,
-        "payload": {} if payload is None else payload,
-        **header,
-    }
-    return json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
 
 
 def accept(decision: Decision) -> Envelope:
@@ -108,7 +97,7 @@ def test_what_only_the_gateway_says_is_refused(kind: str) -> None:
     space = SpaceState()
     space.grants.configure("root", member_capabilities([{"kind": "*"}, {"kind": "system/*"}]))
     space.join("root")
-    refuse(space.decide("root", frame("root", kind), DIALECT), "reserved_kind")
+    refuse(space.decide("root", frame_by("root", kind), DIALECT), "reserved_kind")
 
 
 @pytest.mark.parametrize(
@@ -119,17 +108,17 @@ def test_what_only_the_gateway_says_is_refused(kind: str) -> None:
     ],
 )
 def test_only_a_cancel_takes_no_capability(kind: str, method: object) -> None:
-    sent = frame("carol", kind, {"method": method})
+    sent = frame_by("carol", kind, {"method": method})
     refuse(space_of("carol").decide("carol", sent, DIALECT), "capability_violation")
 
 
 class TestResponses:
     def response(self, sender: str, *requests: str) -> bytes:
-        return frame(sender, "mcp.response", {"result": {}}, correlation_id=list(requests))
+        return frame_by(sender, "mcp.response", {"result": {}}, correlation_id=list(requests))
 
     def space(self, to: object, *, method: str = "tools/call") -> SpaceState:
         space = space_of("alice", "bob", "carol")
-        request = frame("bob", "mcp.request", {**CALL, "method": method}, id="r1", to=to)
+        request = frame_by("bob", "mcp.request", {**CALL, "method": method}, id="r1", to=to)
         accept(space.decide("bob", request, DIALECT))
         return space
 
@@ -140,7 +129,7 @@ class TestResponses:
     def test_an_answer_is_let_through_however_much_was_asked_and_answered_since(self) -> None:
         space = self.space(["carol"])
         for number in range(MAX_ORIGINS + 1):
-            asked = frame("bob", "mcp.request", {"method": "x"}, id=f"q{number}", to=["carol"])
+            asked = frame_by("bob", "mcp.request", {"method": "x"}, id=f"q{number}", to=["carol"])
             accept(space.decide("bob", asked, DIALECT))
             accept(space.decide("carol", self.response("carol", f"q{number}"), DIALECT))
         accept(space.decide("carol", self.response("carol", "r1"), DIALECT))
@@ -152,13 +141,13 @@ class TestResponses:
 
     def test_same_id_of_somebody_else_takes_nothing_away(self) -> None:
         space = self.space(["carol"])
-        other = frame("alice", "mcp.request", {"method": "tools/list"}, id="r1", to=["bob"])
+        other = frame_by("alice", "mcp.request", {"method": "tools/list"}, id="r1", to=["bob"])
         refuse(space.decide("alice", other, DIALECT), "id_in_use")
         accept(space.decide("carol", self.response("carol", "r1"), DIALECT))
 
     def test_refused_request_is_not_remembered(self) -> None:
         space = space_of("alice", "carol")
-        request = frame("alice", "mcp.request", CALL, id="r1", to=["carol"])
+        request = frame_by("alice", "mcp.request", CALL, id="r1", to=["carol"])
         refuse(space.decide("alice", request, DIALECT), "capability_violation")
         answer = self.response("carol", "r1")
         refuse(space.decide("carol", answer, DIALECT), "capability_violation")
@@ -166,17 +155,17 @@ class TestResponses:
 
 class TestWithdrawals:
     def withdraw(self, sender: str, proposal: str) -> bytes:
-        return frame(sender, "mcp.withdraw", {"reason": "busy"}, id="w1", correlationId=proposal)
+        return frame_by(sender, "mcp.withdraw", {"reason": "busy"}, id="w1", correlationId=proposal)
 
     def space(self) -> SpaceState:
         space = space_of("alice", "bob", "carol")
-        accept(space.decide("alice", frame("alice", "mcp.proposal", CALL, id="p1"), DIALECT))
+        accept(space.decide("alice", frame_by("alice", "mcp.proposal", CALL, id="p1"), DIALECT))
         return space
 
     def test_nor_however_many_proposals_have_ended_since(self) -> None:
         space = self.space()
         for number in range(MAX_ORIGINS):
-            proposal = frame("alice", "mcp.proposal", CALL, id=f"q{number}")
+            proposal = frame_by("alice", "mcp.proposal", CALL, id=f"q{number}")
             accept(space.decide("alice", proposal, DIALECT))
             accept(space.decide("alice", self.withdraw("alice", f"q{number}"), DIALECT))
         decision = space.decide("bob", self.withdraw("bob", "p1"), DIALECT)
@@ -229,13 +218,13 @@ def test_bad_frame_is_refused(sent: bytes, code: str) -> None:
 
 def test_limits_are_reached_without_a_refusal() -> None:
     name = "x" * MAX_ID_CHARS
-    sent = frame("alice", "chat", id=name, to=[name] * MAX_NAMED, correlationId=name)
+    sent = frame_by("alice", "chat", id=name, to=[name] * MAX_NAMED, correlationId=name)
     accept(space_of("alice").decide("alice", sent, DIALECT))
 
 
 @pytest.mark.parametrize(("id", "told"), [("x7", ("x7",)), ("x" * 9000, ())])
 def test_error_refers_to_a_bad_envelope_where_its_id_is_one(id: str, told: tuple[str, ...]) -> None:
-    decision = space_of("alice").decide("alice", frame("alice", "chat", [1], id=id), DIALECT)
+    decision = space_of("alice").decide("alice", frame_by("alice", "chat", [1], id=id), DIALECT)
     assert isinstance(decision, Refusal)
     assert decision.error.correlation == told
 
@@ -245,7 +234,7 @@ def test_error_refers_to_a_bad_envelope_where_its_id_is_one(id: str, told: tuple
     [("m" * 100_000, DIALECT, "identity_mismatch"), ("alice", "m" * 100_000, "invalid_envelope")],
 )
 def test_error_is_short_whatever_it_quotes(sender: str, protocol: str, code: str) -> None:
-    sent = frame(sender, "chat", protocol=protocol)
+    sent = frame_by(sender, "chat", protocol=protocol)
     decision = space_of("alice").decide("alice", sent, DIALECT)
     assert len(refuse(decision, code)["message"]) <= MAX_ERROR_CHARS
 
@@ -294,6 +283,6 @@ def test_a_wrapped_proposal_is_allowed_for_what_is_in_it(pattern: dict[str, Any]
         "alice", member_capabilities([{"kind": "mcp/proposal", "payload": pattern}])
     )
     space.join("alice")
-    accept(space.decide("alice", frame("alice", "mcp/proposal", {"proposal": READ}), DIALECT))
-    sent = frame("alice", "mcp/proposal", {"proposal": DELETE})
+    accept(space.decide("alice", frame_by("alice", "mcp/proposal", {"proposal": READ}), DIALECT))
+    sent = frame_by("alice", "mcp/proposal", {"proposal": DELETE})
     refuse(space.decide("alice", sent, DIALECT), "capability_violation")

@@ -48,7 +48,6 @@ def propose(scene: Scene, *, to: list[str] | None = None, expires: bool = True) 
 
 
 def announcing(to: list[str] | None = None) -> tuple[Scene, str]:
-    """A space that announces withdrawals, and a proposal in it."""
     scene = Scene(CAPABILITIES | {"lead": [{"kind": "mcp/reject"}]}, announce_withdrawals=True)
     proposal = propose(scene, to=to)
     scene.forget()
@@ -65,7 +64,6 @@ def notice(proposal: str, kind: str = "expired") -> list[tuple[str, dict[str, An
 
 
 def announced(scene: Scene) -> list[tuple[str, dict[str, Any]]]:
-    """The notices that the onlooker has got since the last time."""
     said = scene.got("onlooker")
     return [(each["kind"], each["payload"]) for each in said if each["from"] == "system:gateway"]
 
