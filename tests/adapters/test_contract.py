@@ -13,7 +13,8 @@ from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.presets import ROLES
 from meup_agent.protocol import kinds
 from tests.adapters.frameworks import FRAMEWORKS, Run
-from tests.interaction.people import LIMITS, Meeting, Notes, OverSockets, Tape, join, taped, until
+from tests.interaction.people import LIMITS, Meeting, Notes, OverSockets, join, until
+from tests.interaction.views import Tape, taped
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

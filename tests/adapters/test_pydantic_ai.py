@@ -19,7 +19,8 @@ from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.payloads import JsonObject
 from meup_agent.testing.memory import MemorySpace
 from tests.adapters.test_contract import PARTICIPANTS, anyio_backend, notes, reviewer
-from tests.interaction.people import LIMITS, Notes, join, taped, until
+from tests.interaction.people import LIMITS, Notes, join, until
+from tests.interaction.views import taped
 from tests.patience import PATIENCE
 
 __all__ = ["anyio_backend", "notes"]

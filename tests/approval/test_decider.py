@@ -13,7 +13,8 @@ from meup_agent.approval.decider import find_own_file
 from meup_agent.errors import ConfigurationError, ProposalExpired, UsageError
 from meup_agent.session.envelope_listeners import EnvelopeStream
 from meup_agent.testing import MemorySpace
-from tests.interaction.people import Meeting, Notes, gathered, has_state, join, raw, until
+from tests.interaction.people import Meeting, Notes, gathered, join, raw, until
+from tests.interaction.views import has_state
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio

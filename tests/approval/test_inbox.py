@@ -19,7 +19,8 @@ from meup_agent.approval import (
 )
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError, NotOffered
 from tests.interaction.cast import calculator
-from tests.interaction.people import Meeting, gathered, join, raw, session_of, until
+from tests.interaction.people import Meeting, gathered, join, raw, until
+from tests.interaction.views import session_of
 from tests.patience import PATIENCE
 from tests.tables import ProposalKey
 from tests.wire import kinds, payloads

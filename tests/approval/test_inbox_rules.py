@@ -12,7 +12,8 @@ from trio.testing import MockClock
 from meup_agent import Agent, Proposal, Rejection, Request, Space
 from meup_agent.approval import Inbox, InboxItem, ItemArrived, Reviewer, Verb
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, NotOffered, RequestError
-from tests.interaction.people import PARTICIPANTS, InMemory, Meeting, Tape, join, session_of
+from tests.interaction.people import PARTICIPANTS, InMemory, Meeting, join
+from tests.interaction.views import Tape, session_of
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

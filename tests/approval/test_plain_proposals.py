@@ -8,7 +8,8 @@ from meup_agent import Agent, Fulfillment, ProposalState
 from meup_agent.approval import DenyRule, Inbox, Policy, Verb
 from meup_agent.errors import OwnerUnknown, UsageError
 from tests.interaction.cast import calculator, willing
-from tests.interaction.people import Meeting, Notes, gathered, raw, state_of, until
+from tests.interaction.people import Meeting, Notes, gathered, raw, until
+from tests.interaction.views import state_of
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,8 @@ from meup_agent.approval import Reviewer
 from meup_agent.errors import Refused
 from meup_agent.types import CallNext, OutboundMessage
 from tests.approval.test_votes import Office, office
-from tests.interaction.people import Meeting, Notes, taped
+from tests.interaction.people import Meeting, Notes
+from tests.interaction.views import taped
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,8 @@ from meup_agent import Agent, Rejection, Space
 from meup_agent.approval import Reviewer
 from meup_agent.errors import ConfigurationError, RequestError
 from meup_agent.protocol.proposal_query import MAX_LISTED
-from tests.interaction.people import InMemory, Notes, Tape, join, session_of
+from tests.interaction.people import InMemory, Notes, join
+from tests.interaction.views import Tape, session_of
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio

@@ -14,16 +14,8 @@ from meup_agent.errors import RequestError
 from tests.approval.test_inbox_rules import VIRTUAL, Office, office, ruled
 from tests.approval.test_judge_answers import HandReviewer
 from tests.gateways import Connector, Transport
-from tests.interaction.people import (
-    EVERYTHING,
-    InMemory,
-    Latch,
-    Meeting,
-    Tape,
-    join,
-    raw,
-    session_of,
-)
+from tests.interaction.people import EVERYTHING, InMemory, Latch, Meeting, join, raw
+from tests.interaction.views import Tape, session_of
 from tests.patience import PATIENCE
 from tests.wire import kinds, payloads
 

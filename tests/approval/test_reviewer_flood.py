@@ -13,7 +13,8 @@ from meup_agent.errors import RequestError
 from tests.approval.test_inbox_rules import VIRTUAL
 from tests.approval.test_votes import POLICY as POLICY
 from tests.approval.test_votes import office
-from tests.interaction.people import InMemory, Notes, has_state, until
+from tests.interaction.people import InMemory, Notes, until
+from tests.interaction.views import has_state
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("5.reviewers.flood"), VIRTUAL]
 

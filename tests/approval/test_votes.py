@@ -12,7 +12,8 @@ from meup_agent import Agent, Proposal, ProposalHandle, ProposalState, Rejection
 from meup_agent.approval import Reviewer
 from meup_agent.errors import NotSent, RequestError, UsageError
 from meup_agent.types import Guarantees
-from tests.interaction.people import InMemory, Meeting, Notes, has_state, join, raw, taped, until
+from tests.interaction.people import InMemory, Meeting, Notes, join, raw, until
+from tests.interaction.views import has_state, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds, payloads
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.gateways import ForwardClock
-from tests.interaction.people import lines
+from tests.interaction.views import lines
 
 pytestmark = pytest.mark.rule("4.2.expiry.for_good")
 

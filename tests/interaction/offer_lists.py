@@ -7,7 +7,8 @@ from typing import Any
 import anyio
 
 from meup_agent import Agent, Envelope, Space
-from tests.interaction.people import Meeting, Notes, Raw, Tape, call_of, raw
+from tests.interaction.people import Meeting, Notes, Raw, raw
+from tests.interaction.views import Tape, call_of
 from tests.patience import PATIENCE
 from tests.wire import decode, kinds, payloads
 

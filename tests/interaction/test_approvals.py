@@ -12,17 +12,8 @@ from meup_agent import Agent, Context, ProposalState
 from meup_agent.errors import AlreadyDecided, AmbiguousProposal, UsageError
 from tests.cli.commands import request
 from tests.interaction.cast import calculator, willing
-from tests.interaction.people import (
-    Meeting,
-    Notes,
-    call_of,
-    gathered,
-    has_state,
-    join,
-    raw,
-    state_of,
-    until,
-)
+from tests.interaction.people import Meeting, Notes, gathered, join, raw, until
+from tests.interaction.views import call_of, has_state, state_of
 from tests.patience import PATIENCE
 from tests.wire import kinds, payloads
 

@@ -20,16 +20,13 @@ from tests.interaction.people import (
     Meeting,
     Notes,
     Raw,
-    call_of,
     gathered,
-    is_idle,
     join,
     keep_away,
     raw,
-    session_of,
-    taped,
     until,
 )
+from tests.interaction.views import call_of, is_idle, session_of, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds
 

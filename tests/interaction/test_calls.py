@@ -14,15 +14,8 @@ from meup_agent import (
 from meup_agent.agent import context
 from meup_agent.errors import ProposalRejected, Refused, RequestError, ToolError
 from tests.interaction.cast import calculator, willing
-from tests.interaction.people import (
-    Meeting,
-    Notes,
-    call_of,
-    gathered,
-    is_idle,
-    taped,
-    until,
-)
+from tests.interaction.people import Meeting, Notes, gathered, until
+from tests.interaction.views import call_of, is_idle, taped
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio

@@ -7,20 +7,8 @@ import pytest
 
 from meup_agent import Agent, Context
 from meup_agent.errors import OutcomeUnknown, RequestTimeout
-from tests.interaction.people import (
-    LONG_ENOUGH,
-    Meeting,
-    Notes,
-    call_of,
-    gathered,
-    is_idle,
-    join,
-    lines,
-    raw,
-    session_of,
-    taped,
-    until,
-)
+from tests.interaction.people import LONG_ENOUGH, Meeting, Notes, gathered, join, raw, until
+from tests.interaction.views import call_of, is_idle, lines, session_of, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds
 

@@ -10,7 +10,8 @@ from meup_agent import Agent, Proposal, Space
 from meup_agent.client import offer_directory
 from meup_agent.errors import InvalidArguments, RequestError
 from tests.interaction.offer_lists import READ, WRITE, ask, lister, writer
-from tests.interaction.people import Meeting, Notes, Tape, gathered, join, session_of, taped, until
+from tests.interaction.people import Meeting, Notes, gathered, join, until
+from tests.interaction.views import Tape, session_of, taped
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio

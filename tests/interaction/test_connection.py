@@ -25,16 +25,12 @@ from tests.interaction.people import (
     Notes,
     OverSockets,
     gathered,
-    has_state,
-    is_idle,
     join,
     keep_away,
-    lines,
     raw,
-    session_of,
-    taped,
     until,
 )
+from tests.interaction.views import has_state, is_idle, lines, session_of, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds
 

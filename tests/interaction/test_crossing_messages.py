@@ -12,21 +12,8 @@ from meup_agent.errors import (
     ToolError,
 )
 from meup_agent.types import Conflict
-from tests.interaction.people import (
-    LONG_ENOUGH,
-    Meeting,
-    Notes,
-    call_of,
-    gathered,
-    has_state,
-    is_idle,
-    join,
-    raw,
-    session_of,
-    state_of,
-    taped,
-    until,
-)
+from tests.interaction.people import LONG_ENOUGH, Meeting, Notes, gathered, join, raw, until
+from tests.interaction.views import call_of, has_state, is_idle, session_of, state_of, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds, payloads
 

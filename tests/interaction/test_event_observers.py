@@ -21,17 +21,8 @@ from meup_agent.events import (
 )
 from meup_agent.session.event_emitter import EventEmitter
 from tests.interaction.cast import sleeper
-from tests.interaction.people import (
-    Meeting,
-    Notes,
-    Seen,
-    gathered,
-    is_idle,
-    join,
-    lines,
-    session_of,
-    until,
-)
+from tests.interaction.people import Meeting, Notes, gathered, join, until
+from tests.interaction.views import Seen, is_idle, lines, session_of
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

@@ -27,17 +27,8 @@ from meup_agent.events import (
     Retrying,
 )
 from tests.interaction.cast import sleeper
-from tests.interaction.people import (
-    QUICK,
-    Meeting,
-    Notes,
-    Seen,
-    gathered,
-    is_idle,
-    join,
-    raw,
-    until,
-)
+from tests.interaction.people import QUICK, Meeting, Notes, gathered, join, raw, until
+from tests.interaction.views import Seen, is_idle
 from tests.patience import PATIENCE
 from tests.wire import kinds
 

@@ -19,10 +19,9 @@ from tests.interaction.people import (
     join,
     open_meeting,
     raw,
-    session_of,
-    taped,
     until,
 )
+from tests.interaction.views import session_of, taped
 from tests.patience import PATIENCE
 from tests.tables import EXPLANATION_CHARS
 from tests.wire import DIALECTS, kinds

@@ -9,17 +9,8 @@ import pytest
 
 from meup_agent import Agent, Chat, Context, Proposal, ProposalState, Reason, Rejection
 from meup_agent.errors import RequestError, ToolError
-from tests.interaction.people import (
-    Meeting,
-    Notes,
-    gathered,
-    is_idle,
-    join,
-    lines,
-    raw,
-    session_of,
-    until,
-)
+from tests.interaction.people import Meeting, Notes, gathered, join, raw, until
+from tests.interaction.views import is_idle, lines, session_of
 from tests.patience import PATIENCE
 from tests.wire import kinds
 

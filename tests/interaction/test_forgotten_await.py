@@ -9,7 +9,8 @@ import pytest
 
 from meup_agent import Agent, Context, Proposal, Rejection, Space
 from meup_agent.errors import ToolError, UsageError
-from tests.interaction.people import Meeting, Notes, gathered, taped
+from tests.interaction.people import Meeting, Notes, gathered
+from tests.interaction.views import taped
 from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio

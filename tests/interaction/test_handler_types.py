@@ -9,7 +9,8 @@ from meup_agent.agent.decorators import HandlerRow
 from meup_agent.agent.definitions import Invocation
 from meup_agent.errors import HandlerDefinitionError
 from meup_agent.protocol.payload_reader import PayloadReader
-from tests.interaction.people import Meeting, Notes, gathered, session_of
+from tests.interaction.people import Meeting, Notes, gathered
+from tests.interaction.views import session_of
 from tests.tables import Role
 
 pytestmark = pytest.mark.anyio

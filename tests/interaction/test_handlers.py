@@ -24,16 +24,8 @@ from meup_agent import (
     handlers,
 )
 from meup_agent.errors import ToolError, UsageError
-from tests.interaction.people import (
-    Meeting,
-    Notes,
-    gathered,
-    is_idle,
-    join,
-    session_of,
-    state_of,
-    until,
-)
+from tests.interaction.people import Meeting, Notes, gathered, join, until
+from tests.interaction.views import is_idle, session_of, state_of
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

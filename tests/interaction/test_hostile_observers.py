@@ -9,16 +9,8 @@ import pytest
 from meup_agent.errors import HandshakeRefused, TransportClosed
 from tests.gateways import OBSERVE_HEADER
 from tests.interaction.observed import by, is_, observed, tool_owner
-from tests.interaction.people import (
-    Meeting,
-    Notes,
-    OverSockets,
-    Raw,
-    gathered,
-    join,
-    state_of,
-    taped,
-)
+from tests.interaction.people import Meeting, Notes, OverSockets, Raw, gathered, join
+from tests.interaction.views import state_of, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds
 

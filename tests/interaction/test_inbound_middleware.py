@@ -9,7 +9,8 @@ from meup_agent import Agent, Chat, Context, Proposal, Reason, Rejection
 from meup_agent.errors import RejectMessage, RequestError, ToolError, UsageError
 from meup_agent.types import CallNext, InboundMessage
 from tests.interaction.cast import adder
-from tests.interaction.people import Meeting, Notes, call_of, gathered, is_idle, join, lines, until
+from tests.interaction.people import Meeting, Notes, gathered, join, until
+from tests.interaction.views import call_of, is_idle, lines
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,8 @@ import pytest
 from meup_agent import Agent, Fulfillment, Proposal, ProposalState, Space
 from meup_agent.errors import AlreadyDecided
 from tests.interaction.cast import calculator, willing
-from tests.interaction.people import Meeting, Notes, gathered, has_state, join, raw, taped, until
+from tests.interaction.people import Meeting, Notes, gathered, join, raw, until
+from tests.interaction.views import has_state, taped
 from tests.wire import kinds
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("4.6.newcomers.handled")]

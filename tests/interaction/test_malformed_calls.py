@@ -9,7 +9,8 @@ import pytest
 
 from meup_agent import Agent, Context, Proposal
 from meup_agent.errors import NotExpressible, ProposalRejected
-from tests.interaction.people import Meeting, Notes, gathered, raw, taped
+from tests.interaction.people import Meeting, Notes, gathered, raw
+from tests.interaction.views import taped
 from tests.patience import PATIENCE
 from tests.wire import kinds, payloads
 

@@ -10,15 +10,8 @@ import pytest
 from meup_agent import Agent, Context, Envelope, Space, Withdrawal
 from meup_agent.errors import Kicked, Refused, TokenRefused, UsageError
 from meup_agent.types import Grant, Invitation, Revocation
-from tests.interaction.people import (
-    Meeting,
-    Notes,
-    gathered,
-    join,
-    open_meeting,
-    taped,
-    until,
-)
+from tests.interaction.people import Meeting, Notes, gathered, join, open_meeting, until
+from tests.interaction.views import taped
 
 pytestmark = pytest.mark.anyio
 

@@ -21,18 +21,8 @@ from meup_agent import (
 )
 from meup_agent.errors import ProposalWithdrawn, UsageError
 from meup_agent.protocol.dialects import PUBLISHED
-from tests.interaction.people import (
-    QUICK,
-    Latch,
-    Meeting,
-    Notes,
-    gathered,
-    join,
-    keep_away,
-    state_of,
-    taped,
-    until,
-)
+from tests.interaction.people import QUICK, Latch, Meeting, Notes, gathered, join, keep_away, until
+from tests.interaction.views import state_of, taped
 from tests.patience import PATIENCE
 from tests.wire import DIALECTS, kinds
 

@@ -14,7 +14,8 @@ from meup_agent import Agent, Context
 from meup_agent.agent.results import MAX_RESULT_BYTES
 from meup_agent.errors import RequestError, ToolError
 from tests.interaction.mcp_client import mcp_client
-from tests.interaction.people import Meeting, Notes, gathered, is_idle, lines, raw, taped, until
+from tests.interaction.people import Meeting, Notes, gathered, raw, until
+from tests.interaction.views import is_idle, lines, taped
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio

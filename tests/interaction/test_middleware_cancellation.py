@@ -8,16 +8,8 @@ import pytest
 from meup_agent import Agent, Context, Proposal, ProposalState, Reason
 from meup_agent.errors import HandlerCancelled
 from meup_agent.types import CallNext, InboundMessage, OutboundMessage
-from tests.interaction.people import (
-    Meeting,
-    Notes,
-    gathered,
-    has_state,
-    is_idle,
-    join,
-    taped,
-    until,
-)
+from tests.interaction.people import Meeting, Notes, gathered, join, until
+from tests.interaction.views import has_state, is_idle, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds
 

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict
 
 from meup_agent import Agent, Context, Proposal, Space
 from meup_agent.errors import NotExpressible, ProposalRejected, RequestError, ToolError
-from tests.interaction.people import Meeting, Notes, call_of, gathered, taped
+from tests.interaction.people import Meeting, Notes, gathered
+from tests.interaction.views import call_of, taped
 from tests.wire import kinds
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("1.numbers")]

@@ -25,15 +25,12 @@ from tests.interaction.people import (
     Notes,
     Raw,
     gathered,
-    is_idle,
     join,
     keep_away,
     raw,
-    session_of,
-    state_of,
-    taped,
     until,
 )
+from tests.interaction.views import is_idle, session_of, state_of, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds
 

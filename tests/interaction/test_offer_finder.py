@@ -10,7 +10,8 @@ from meup_agent.client import offer_directory, offer_finder
 from meup_agent.errors import OwnerChanged, OwnerUnknown, ToolError, UsageError
 from meup_agent.types import CallNext, OutboundMessage
 from tests.interaction.offer_lists import READ, WRITE, lister, writer
-from tests.interaction.people import Meeting, Notes, gathered, join, taped, until
+from tests.interaction.people import Meeting, Notes, gathered, join, until
+from tests.interaction.views import taped
 from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio

@@ -20,17 +20,8 @@ from meup_agent.errors import ProposalEdited, ProposalRejected, RejectMessage, U
 from meup_agent.testing import MemorySpace
 from meup_agent.types import CallNext, InboundMessage, OutboundMessage
 from tests.interaction.cast import adder
-from tests.interaction.people import (
-    EVERYTHING,
-    Meeting,
-    Notes,
-    gathered,
-    has_state,
-    join,
-    lines,
-    taped,
-    until,
-)
+from tests.interaction.people import EVERYTHING, Meeting, Notes, gathered, join, until
+from tests.interaction.views import has_state, lines, taped
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,8 @@ import pytest
 from meup_agent import Agent, Proposal, ProposalState, Reason
 from meup_agent.errors import AlreadyDecided
 from tests.interaction.cast import willing
-from tests.interaction.people import Meeting, Notes, gathered, has_state, join
+from tests.interaction.people import Meeting, Notes, gathered, join
+from tests.interaction.views import has_state
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("4.4.own_rejection_lasts")]
 

@@ -12,7 +12,8 @@ from meup_agent.client.proposal import ProposalRecord
 from meup_agent.errors import OutcomeUnknown, Refused
 from meup_agent.session import Session
 from tests.interaction.cast import calculator, sleeper, willing
-from tests.interaction.people import Meeting, Notes, gathered, has_state, join, raw, taped, until
+from tests.interaction.people import Meeting, Notes, gathered, join, raw, until
+from tests.interaction.views import has_state, taped
 from tests.session.gate import ME, Gate, present
 from tests.wire import OURS, kinds, payloads, said_by
 

@@ -26,16 +26,8 @@ from meup_agent.errors import (
 )
 from meup_agent.types import Change
 from tests.interaction.cast import calculator, willing
-from tests.interaction.people import (
-    Meeting,
-    Notes,
-    call_of,
-    gathered,
-    join,
-    state_of,
-    taped,
-    until,
-)
+from tests.interaction.people import Meeting, Notes, gathered, join, until
+from tests.interaction.views import call_of, state_of, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds, payloads
 

@@ -9,7 +9,8 @@ from meup_agent import Agent, Chat, Context, Envelope, Space
 from meup_agent.client import talk
 from meup_agent.errors import ReasoningCancelled, RequestError, UsageError
 from meup_agent.types import CallNext, OutboundMessage
-from tests.interaction.people import Meeting, Notes, gathered, taped
+from tests.interaction.people import Meeting, Notes, gathered
+from tests.interaction.views import taped
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,8 @@ import pytest
 
 from meup_agent import Agent, Envelope, Proposal, Reason, Rejection
 from meup_agent.errors import AlreadyDecided, ProposalRejected, Refused
-from tests.interaction.people import Meeting, Notes, gathered, lines, session_of, taped
+from tests.interaction.people import Meeting, Notes, gathered
+from tests.interaction.views import lines, session_of, taped
 from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio

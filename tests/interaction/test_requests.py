@@ -8,7 +8,8 @@ import pytest
 
 from meup_agent import Agent, CallScope, Context, Envelope, Reason, Request
 from meup_agent.errors import RequestError
-from tests.interaction.people import Meeting, Notes, gathered, join, taped, until
+from tests.interaction.people import Meeting, Notes, gathered, join, until
+from tests.interaction.views import taped
 from tests.patience import PATIENCE
 from tests.wire import kinds, payloads
 

@@ -18,14 +18,12 @@ from tests.interaction.people import (
     Meeting,
     Notes,
     gathered,
-    is_idle,
     join,
     keep_away,
     raw,
-    session_of,
-    taped,
     until,
 )
+from tests.interaction.views import is_idle, session_of, taped
 from tests.patience import PATIENCE
 from tests.wire import OURS, kinds
 

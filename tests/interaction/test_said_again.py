@@ -9,7 +9,8 @@ import pytest
 
 from meup_agent import Agent, Context, Proposal, ProposalState
 from tests.interaction.cast import willing
-from tests.interaction.people import Meeting, Notes, gathered, raw, state_of, until
+from tests.interaction.people import Meeting, Notes, gathered, raw, until
+from tests.interaction.views import state_of
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio

@@ -19,10 +19,9 @@ from tests.interaction.people import (
     OverSockets,
     gathered,
     join,
-    session_of,
-    taped,
     until,
 )
+from tests.interaction.views import session_of, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds
 

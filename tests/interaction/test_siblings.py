@@ -23,12 +23,9 @@ from tests.interaction.people import (
     Notes,
     OverSockets,
     gathered,
-    is_idle,
-    lines,
-    session_of,
-    taped,
     until,
 )
+from tests.interaction.views import is_idle, lines, session_of, taped
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 from tests.wire import draft, encode, kinds, payloads

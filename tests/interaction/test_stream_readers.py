@@ -8,7 +8,7 @@ import pytest
 from meup_agent import Agent, Chat, Context, Limits, Settings, Space, StreamReader
 from meup_agent.errors import UsageError
 from meup_agent.protocol.streams import StreamOrigin
-from tests.interaction.people import Notes, lines, session_of, until
+from tests.interaction.people import Notes, until
 from tests.interaction.stream_gateway import (
     close_stream,
     joined,
@@ -17,6 +17,7 @@ from tests.interaction.stream_gateway import (
     stream_of,
     welcomed,
 )
+from tests.interaction.views import lines, session_of
 from tests.session.gate import ME, Gate
 from tests.tables import MAX_UNREAD_BYTES, MAX_UNREAD_FRAMES
 from tests.wire import build_open, kinds

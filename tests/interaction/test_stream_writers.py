@@ -16,7 +16,7 @@ from meup_agent.errors import (
     UsageError,
 )
 from meup_agent.types import CallNext, OutboundMessage
-from tests.interaction.people import Notes, session_of, until
+from tests.interaction.people import Notes, until
 from tests.interaction.stream_gateway import (
     close_stream,
     frames,
@@ -27,6 +27,7 @@ from tests.interaction.stream_gateway import (
     stream_of,
     welcomed,
 )
+from tests.interaction.views import session_of
 from tests.session.gate import ME, Caller, End, Gate
 from tests.wire import MAX_FRAME_BYTES, StreamInfo, kinds
 

@@ -6,7 +6,8 @@ import pytest
 from meup_agent import Agent, CallScope, Context, StreamReader
 from meup_agent.errors import StreamEnded, UsageError
 from meup_agent.testing import FaultPlan, Faults, FaultyConnector
-from tests.interaction.people import QUICK, Meeting, Notes, gathered, join, session_of, until
+from tests.interaction.people import QUICK, Meeting, Notes, gathered, join, until
+from tests.interaction.views import session_of
 
 pytestmark = pytest.mark.anyio
 

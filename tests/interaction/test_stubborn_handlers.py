@@ -9,18 +9,8 @@ from meup_agent import Agent, Context, Proposal
 from meup_agent.agent import agent as agent_module
 from meup_agent.agent import runner as runner_module
 from meup_agent.errors import HandlerCancelled, ParticipantGone, RequestError
-from tests.interaction.people import (
-    Meeting,
-    Notes,
-    call_and_give_up,
-    gathered,
-    is_idle,
-    join,
-    lines,
-    session_of,
-    taped,
-    until,
-)
+from tests.interaction.people import Meeting, Notes, gathered, join, until
+from tests.interaction.views import call_and_give_up, is_idle, lines, session_of, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds
 

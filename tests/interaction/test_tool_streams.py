@@ -7,7 +7,7 @@ import pytest
 
 from meup_agent import Agent, CallScope, Context, Envelope, StreamReader
 from meup_agent.errors import ToolError
-from tests.interaction.people import Notes, session_of, until
+from tests.interaction.people import Notes, until
 from tests.interaction.stream_gateway import (
     close_stream,
     frames,
@@ -18,6 +18,7 @@ from tests.interaction.stream_gateway import (
     requested,
     stream_of,
 )
+from tests.interaction.views import session_of
 from tests.session.gate import ME, Caller, End, Gate
 from tests.wire import decode, kinds, payloads
 

@@ -9,20 +9,8 @@ from meup_agent import Agent, Context, Limits, Settings, Space
 from meup_agent.client import offer_directory
 from meup_agent.errors import InvalidArguments, RequestError, RequestTimeout, UsageError
 from tests.interaction.offer_lists import LIST, READ, WRITE, ask, lister, names, writer
-from tests.interaction.people import (
-    QUICK,
-    Latch,
-    Meeting,
-    Notes,
-    call_of,
-    gathered,
-    is_idle,
-    join,
-    keep_away,
-    session_of,
-    taped,
-    until,
-)
+from tests.interaction.people import QUICK, Latch, Meeting, Notes, gathered, join, keep_away, until
+from tests.interaction.views import call_of, is_idle, session_of, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds, payloads
 

@@ -15,7 +15,8 @@ import pytest
 from meup_agent import Agent, ProposalHandle, Space
 from meup_agent.errors import Refused
 from tests.gateways import Connector
-from tests.interaction.people import QUICK, Meeting, gathered, taped
+from tests.interaction.people import QUICK, Meeting, gathered
+from tests.interaction.views import taped
 from tests.patience import PATIENCE
 from tests.wire import decode, encode, encode_json, kinds
 

@@ -18,18 +18,8 @@ from meup_agent.errors import (
 )
 from meup_agent.testing import MemorySpace
 from meup_agent.types import Cause
-from tests.interaction.people import (
-    PROPOSALS,
-    InMemory,
-    Latch,
-    Notes,
-    has_state,
-    is_idle,
-    join,
-    lines,
-    raw,
-    until,
-)
+from tests.interaction.people import PROPOSALS, InMemory, Latch, Notes, join, raw, until
+from tests.interaction.views import has_state, is_idle, lines
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio

@@ -7,17 +7,8 @@ import pytest
 
 from meup_agent import Agent, Context, Fulfillment, Proposal, ProposalState, Reason, Withdrawal
 from meup_agent.errors import AlreadyDecided
-from tests.interaction.people import (
-    Meeting,
-    Notes,
-    gathered,
-    is_idle,
-    raw,
-    session_of,
-    state_of,
-    taped,
-    until,
-)
+from tests.interaction.people import Meeting, Notes, gathered, raw, until
+from tests.interaction.views import is_idle, session_of, state_of, taped
 from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio

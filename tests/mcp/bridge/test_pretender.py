@@ -11,7 +11,7 @@ from meup_agent import Envelope
 from meup_agent.approval import Inbox, Verb
 from meup_agent.errors import RequestError
 from meup_agent.mcp import StdioServer
-from tests.interaction.people import Tape, call_of, session_of
+from tests.interaction.views import Tape, call_of, session_of
 from tests.mcp.bridge.stage import BRIDGE, bridged
 from tests.mcp.servers import pretender
 from tests.wire import kinds, payloads
