@@ -31,9 +31,6 @@ async def rest(transport: Transport) -> list[bytes]:
     return [frame async for frame in transport]
 
 
-# --- what happens to a row of frames ---------------------------------------------------------
-
-
 def test_without_faults_everything_passes() -> None:
     assert passed(Lane(Faults(), Random(0)), FRAMES) == FRAMES
 
@@ -85,9 +82,6 @@ def test_one_fault_does_not_change_which_frames_another_hits() -> None:
 def test_plan_that_means_nothing_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="give 0"):
         Faults(**wrong)  # type: ignore[arg-type]
-
-
-# --- around a connection ----------------------------------------------------------------------
 
 
 @pytest.mark.anyio

@@ -4,8 +4,6 @@ Sockets and a journal file decide about time here, so a failure tells its seed a
 may take several runs to come again. ``make orders`` tries many.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable

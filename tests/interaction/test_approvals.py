@@ -1,7 +1,5 @@
 """An approval is carried out once, for the proposal that was read, or not at all (PROTOCOL 4.4)."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 
@@ -80,7 +78,7 @@ async def test_what_was_held_too_long_is_not_carried_out(meeting: Meeting) -> No
 
 @pytest.mark.rule("4.4.before_it_is_sent")
 async def test_fulfill_waits_as_long_as_its_proposer_does(
-    meeting: Meeting, notes: Notes, monkeypatch: pytest.MonkeyPatch
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[float | None] = []
 

@@ -106,9 +106,6 @@ async def test_what_the_gateway_refuses_raises_with_its_words(meeting: Meeting) 
         await until(lambda: is_idle(observer))
 
 
-# --- progress ---
-
-
 @pytest.mark.rule("4.9.token", "4.9.increases", "4.9.none_after_completion")
 async def test_progress_grows_and_ends_with_the_result(
     meeting: Meeting, notes: Notes, monkeypatch: pytest.MonkeyPatch

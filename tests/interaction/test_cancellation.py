@@ -15,9 +15,6 @@ from tests.wire import kinds
 pytestmark = pytest.mark.anyio
 
 
-# --- the caller gives up ---
-
-
 @pytest.mark.rule("4.8.our_cancel", "4.12.unchosen", "5.own.waiting.deadline")
 async def test_a_call_that_times_out_is_cancelled_where_it_runs(
     meeting: Meeting, notes: Notes
@@ -107,9 +104,6 @@ async def test_a_call_in_a_clean_up_is_no_child_of_what_was_cancelled(
             tasks.cancel_scope.cancel()
         await notes.until("lock released")
         await until(lambda: is_idle(tools_space))
-
-
-# --- whose cancel, and when ---
 
 
 @pytest.mark.rule("5.tombstone", "4.8.request_id")

@@ -1,7 +1,5 @@
 """The time of proposals, on a clock that jumps: deadlines, renewals, expiry for everybody."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import anyio

@@ -79,7 +79,7 @@ async def test_a_reviewer_that_fails_rejects_what_was_addressed_to_it(
 
 @pytest.mark.rule("5.proposal.running.raises")
 async def test_a_reviewer_that_fails_after_its_request_is_only_logged(
-    meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture
+    meeting: Meeting, caplog: pytest.LogCaptureFixture
 ) -> None:
     reviewer, tools = Agent("reviewer"), Agent("tools")
 

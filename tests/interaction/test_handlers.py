@@ -234,9 +234,6 @@ async def test_a_large_text_is_sent_once_if_there_is_no_room_to_say_it_twice(
             await second.call("tools", "large", {"size": 2 * size})
 
 
-# --- include ---
-
-
 @handlers.tool
 async def shared(text: str) -> str:
     return text.upper()

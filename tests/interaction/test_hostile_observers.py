@@ -9,7 +9,7 @@ import pytest
 from meup_agent.errors import HandshakeRefused, TransportClosed
 from tests.gateways import OBSERVE_HEADER
 from tests.interaction.observed import by, is_, observed, tool_owner
-from tests.interaction.people import Meeting, Notes, OverSockets, Raw, gathered, join
+from tests.interaction.people import Meeting, OverSockets, Raw, gathered, join
 from tests.interaction.views import state_of, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds
@@ -18,9 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.rule("3.observe.says_nothing")
-async def test_whatever_an_observer_sends_is_refused_to_it_alone(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_whatever_an_observer_sends_is_refused_to_it_alone(meeting: Meeting) -> None:
     """Decisions, withdrawals and nonsense under its participant's name change nothing."""
     async with (
         gathered(meeting, tool_owner(), "reviewer", "proposer") as (_, running, proposer),

@@ -1,7 +1,5 @@
 """Calls that their readers would read differently are refused before any of them sees them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import anyio

@@ -63,9 +63,6 @@ def approving(*, name: str = "reviewer", but: int = 0) -> Agent:
     return agent
 
 
-# --- one after another ---
-
-
 @pytest.mark.rule("4.15.offered")
 async def test_each_step_follows_the_one_that_it_depends_on(meeting: Meeting, notes: Notes) -> None:
     async with gathered(meeting, worker(notes), approving(), "proposer") as (_, _, space):
@@ -202,9 +199,6 @@ async def test_dependent_is_offered_after_the_connection_was_lost(
         assert await second.result() == "step 2"
 
 
-# --- withdrawn together ---
-
-
 @pytest.mark.rule("4.16.one_envelope")
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_all_are_withdrawn_in_as_few_envelopes_as_the_dialect_needs(
@@ -265,7 +259,7 @@ async def test_all_are_withdrawn_in_as_few_envelopes_as_the_dialect_needs(
 
 
 @pytest.mark.rule("4.16.one_envelope")
-async def test_condition_that_raises_withdraws_nothing(meeting: Meeting, notes: Notes) -> None:
+async def test_condition_that_raises_withdraws_nothing(meeting: Meeting) -> None:
     def odd(_: object) -> bool:
         raise ValueError("which?")
 
@@ -280,9 +274,7 @@ async def test_condition_that_raises_withdraws_nothing(meeting: Meeting, notes: 
 
 
 @pytest.mark.rule("4.16.one_envelope")
-async def test_hundred_of_one_proposer_leave_those_of_another(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_hundred_of_one_proposer_leave_those_of_another(meeting: Meeting) -> None:
     settings = Settings(backoff=QUICK.backoff, dialect="mew/v0.4")
     with anyio.fail_after(PATIENCE):
         async with (

@@ -49,9 +49,6 @@ def weather() -> Agent:
     return agent
 
 
-# --- the official client ---
-
-
 async def test_the_official_client_gets_on_with_an_agent(meeting: Meeting) -> None:
     async with gathered(meeting, weather()), mcp_client(meeting, "second", "tools") as client:
         hello = await client.initialize()
@@ -147,9 +144,6 @@ async def test_the_official_client_hears_progress_and_cancels(
         await until(lambda: is_idle(tools))
 
 
-# --- by hand ---
-
-
 @pytest.mark.rule("4.8.request_id")
 async def test_ids_come_back_as_they_were(meeting: Meeting) -> None:
     async with gathered(meeting, weather()), raw(meeting) as mallory:
@@ -219,9 +213,6 @@ async def test_of_a_broadcast_request_only_what_one_has_is_answered(meeting: Mee
         await tape.until(lambda e: e.correlation == ("p2",))
         answers = [(e.sender, e.correlation[0]) for e in tape.of(kinds.MCP_RESPONSE)]
         assert sorted(answers) == [("deep", "p2"), ("tools", "p1"), ("tools", "tools/list")]
-
-
-# --- results ---
 
 
 async def test_a_tool_that_raises_tells_no_traceback_and_the_log_has_it(

@@ -217,9 +217,7 @@ async def test_only_so_many_are_asked(
 
 
 @IN_MEMORY
-async def test_resources_and_prompts_are_routed_by_their_names(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_resources_and_prompts_are_routed_by_their_names(meeting: Meeting) -> None:
     library, said = Agent("tools"), list[str]()
     lists: dict[str, dict[str, Any]] = {
         "resources/list": {"resources": [{"uri": "notes://today", "name": "today"}]},
@@ -273,9 +271,7 @@ NOTES = {"type": "ref/resource", "uri": "notes://{day}"}
 ONE_NOTE = {"type": "ref/resource", "uri": "notes://monday"}
 
 
-async def test_what_only_a_template_names_is_routed_and_pinned(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_what_only_a_template_names_is_routed_and_pinned(meeting: Meeting) -> None:
     """A resource that was read keeps its owner: neither a URI nor a broader template takes it."""
 
     async def read(space: Space, uri: str) -> Any:
@@ -306,9 +302,7 @@ async def test_what_only_a_template_names_is_routed_and_pinned(
 
 
 @IN_MEMORY
-async def test_a_template_that_is_gone_gives_its_resources_to_nobody(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_template_that_is_gone_gives_its_resources_to_nobody(meeting: Meeting) -> None:
     async with gathered(meeting, "second") as (space,):
         async with join(meeting, librarian("tools", ["notes://{day}"])):
             await here(space, "tools")
@@ -337,7 +331,7 @@ async def test_a_template_that_is_gone_gives_its_resources_to_nobody(
     ],
 )
 async def test_contents_that_existing_participants_give_without_a_list_are_read(
-    meeting: Meeting, notes: Notes, result: dict[str, Any], read: dict[str, Any]
+    meeting: Meeting, result: dict[str, Any], read: dict[str, Any]
 ) -> None:
     agent = Agent("tools")
 

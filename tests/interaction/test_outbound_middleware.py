@@ -255,9 +255,7 @@ async def test_middleware_times_a_proposal_until_its_outcome(
             assert proposal.state is ProposalState.FULFILLED
 
 
-async def test_block_that_raises_withdraws_and_tells_the_layers(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_block_that_raises_withdraws_and_tells_the_layers(meeting: Meeting) -> None:
     seen: list[Any] = []
 
     async def see(message: OutboundMessage, call_next: CallNext) -> Any:

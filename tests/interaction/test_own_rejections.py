@@ -1,7 +1,5 @@
 """What a participant has rejected is rejected for each of its processes (PROTOCOL 4.4, 4.6)."""
 
-from __future__ import annotations
-
 import pytest
 
 from meup_agent import Agent, Proposal, ProposalState, Reason

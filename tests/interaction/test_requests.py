@@ -181,7 +181,7 @@ async def test_call_scope_cancels_with_its_reason(meeting: Meeting, notes: Notes
     assert notes.all == ["timeout: stopped by the user"]
 
 
-async def test_call_scope_withdraws_with_its_reason(meeting: Meeting, notes: Notes) -> None:
+async def test_call_scope_withdraws_with_its_reason(meeting: Meeting) -> None:
     async with join(meeting, "proposer") as space, taped(space) as tape:
         with CallScope() as scope:
             async with space.propose("tools", "write") as proposal:

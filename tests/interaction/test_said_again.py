@@ -1,7 +1,5 @@
 """A client that does not resume counts its ids anew, and means what it says again (PROTOCOL 6)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import anyio

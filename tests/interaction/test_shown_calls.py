@@ -1,7 +1,5 @@
 """The call that a reviewer is shown: byte for byte what its digest covers, and what runs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any

@@ -84,9 +84,7 @@ async def test_the_answer_does_not_depend_on_the_stream(gate: Gate, notes: Notes
         assert text.startswith("done, error: the gateway refused a stream: target_not_found")
 
 
-async def test_a_caller_that_ends_the_stream_gets_its_answer_all_the_same(
-    gate: Gate, notes: Notes
-) -> None:
+async def test_a_caller_that_ends_the_stream_gets_its_answer_all_the_same(gate: Gate) -> None:
     agent, ended = Agent(ME), anyio.Event()
 
     @agent.tool
@@ -128,9 +126,6 @@ async def test_a_stream_for_a_fulfilled_proposal_goes_to_its_proposer_too(
         assert asked.payload["target"] == ["bob", "carol"]
         assert asked.correlation == ("r-1", "p-1")
         await heard(end, kinds.MCP_RESPONSE)
-
-
-# --- the caller ---
 
 
 async def answer(end: End, *chunks: bytes, close: bool = True, fails: bool = False) -> None:

@@ -17,9 +17,6 @@ from tests.wire import kinds, payloads
 pytestmark = pytest.mark.anyio
 
 
-# --- kept, until it changes ---
-
-
 async def test_a_list_is_asked_for_once(meeting: Meeting, notes: Notes) -> None:
     async with (
         gathered(meeting, writer(notes)) as (tools,),
@@ -197,9 +194,6 @@ async def test_an_answer_that_is_no_list_refuses_no_call(meeting: Meeting) -> No
         async with space.propose("mallory", "write", {"path": "a"}):
             pass
     assert lists == ["tools/list to 'mallory' was answered without a list of tools"]
-
-
-# --- asked for by several at once ---
 
 
 async def test_a_caller_who_goes_leaves_the_request_to_the_others(meeting: Meeting) -> None:

@@ -3,8 +3,6 @@
 Our own gateway lets each member take back what it has proposed; those of other make need not.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Self

@@ -112,9 +112,7 @@ async def test_progress_extends_a_call_up_to_its_total_timeout(
         assert elapsed() == pytest.approx(130 + 600)
 
 
-async def test_a_proposal_waits_five_minutes_and_so_does_a_proposed_call(
-    meeting: InMemory, notes: Notes
-) -> None:
+async def test_a_proposal_waits_five_minutes_and_so_does_a_proposed_call(meeting: InMemory) -> None:
     async with join(meeting, "reviewer"), join(meeting, "proposer") as proposers:
         async with proposers.propose("tools", "work") as proposal:
             await proposal.outcome()
@@ -205,7 +203,7 @@ async def test_a_wait_ends_when_everybody_who_could_answer_is_gone(
 
 
 @pytest.mark.rule("4.6.from_our_welcome")
-async def test_who_was_never_there_is_gone_too(meeting: InMemory, notes: Notes) -> None:
+async def test_who_was_never_there_is_gone_too(meeting: InMemory) -> None:
     async with join(meeting, "second") as caller:
         with pytest.raises(ParticipantGone):
             await caller.call("tools", "work")
@@ -245,7 +243,7 @@ async def test_handlers_get_five_seconds_and_five_to_clean_up(
 
 
 @pytest.mark.rule("4.2.withdrawn_stays_visible")
-async def test_a_withdrawn_proposal_stays_visible(meeting: InMemory, notes: Notes) -> None:
+async def test_a_withdrawn_proposal_stays_visible(meeting: InMemory) -> None:
     async with join(meeting, "reviewer") as reviewers, join(meeting, "proposer") as proposers:
         async with proposers.propose("tools", "work") as proposal:
             await anyio.sleep(1)
@@ -346,7 +344,7 @@ async def test_progress_without_an_end_is_not_waited_for_for_ever(
 
 
 @pytest.mark.rule("4.9.extends")
-async def test_silence_after_some_progress_ends_the_wait(meeting: InMemory, notes: Notes) -> None:
+async def test_silence_after_some_progress_ends_the_wait(meeting: InMemory) -> None:
     tools = Agent("tools")
 
     @tools.tool
