@@ -4,7 +4,7 @@ from typing import Any
 
 import anyio
 
-from meup_agent import Agent, Proposal
+from meup_agent import Agent, Context, Proposal
 from meup_agent.errors import RequestError, ToolError
 from tests.interaction.people import Notes
 
@@ -35,6 +35,37 @@ def willing(name: str = "reviewer") -> Agent:
         await proposal.fulfill()
 
     return reviewer
+
+
+def unwilling(reason: str = "unsafe", name: str = "reviewer", **more: Any) -> Agent:
+    reviewer = Agent(name)
+
+    @reviewer.on_proposal
+    async def refuse(proposal: Proposal) -> None:
+        await proposal.reject(reason, **more)
+
+    return reviewer
+
+
+def onlooking(notes: Notes, name: str = "reviewer") -> Agent:
+    """An agent that decides nothing, and notes the proposals that it is shown."""
+    agent = Agent(name)
+
+    @agent.on_proposal
+    async def look(proposal: Proposal) -> None:
+        notes(proposal.id)
+
+    return agent
+
+
+async def sleep_until_stopped(notes: Notes, ctx: Context, begun: Any = "runs") -> None:
+    """Note that it begins, and by whom and why it is stopped."""
+    notes(begun)
+    try:
+        await anyio.sleep_forever()
+    finally:
+        assert ctx.reason is not None
+        notes((ctx.reason.by, str(ctx.reason)))
 
 
 def sleeper(notes: Notes, name: str = "tools") -> Agent:

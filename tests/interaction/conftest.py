@@ -5,13 +5,7 @@ import pytest
 
 from meup_agent.testing import MemorySpace
 from tests.gateways import one_space_config
-from tests.interaction.people import (
-    PARTICIPANTS,
-    InMemory,
-    Meeting,
-    Notes,
-    open_meeting,
-)
+from tests.interaction.people import PARTICIPANTS, InMemory, Meeting, Notes, open_meeting
 from tests.session.gate import Gate
 
 

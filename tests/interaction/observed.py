@@ -1,9 +1,9 @@
 """Connections that observe, and the agents beside them."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from meup_agent import Agent, Envelope, Proposal
+from meup_agent import Agent, Proposal
 from meup_agent.gateway import GatewayLimits
 from tests.gateways import OBSERVE_HEADER
 from tests.interaction.people import Meeting, Notes, Raw
@@ -31,14 +31,6 @@ def reviewer(notes: Notes) -> Agent:
         await proposal.fulfill()
 
     return agent
-
-
-def by(kind: str, sender: str) -> Callable[[Envelope], bool]:
-    return lambda envelope: (envelope.kind, envelope.sender) == (kind, sender)
-
-
-def is_(id: str) -> Callable[[Envelope], bool]:
-    return lambda envelope: envelope.id == id
 
 
 @asynccontextmanager

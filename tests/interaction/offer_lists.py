@@ -70,13 +70,7 @@ class Lister:
 
     async def give(self, request: Envelope, *tools: dict[str, Any], **more: Any) -> None:
         payload = payloads.result(request.id, {"tools": tools} | more)
-        await self.raw.say(
-            kinds.MCP_RESPONSE,
-            payload,
-            id=f"list for {request.id}",
-            to=(request.sender,),
-            correlation=(request.id,),
-        )
+        await self.raw.answer(request, payload)
 
     async def say_changed(self, id: str) -> None:
         method = "notifications/tools/list_changed"

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import anyio
 
-from meup_agent import Agent, Backoff, Envelope, Settings, Space
+from meup_agent import Agent, Backoff, Envelope, Limits, Settings, Space
 from meup_agent.errors import CannotConnect
 from meup_agent.gateway import Gateway, GatewayLimits, ThreadedGateway
 from meup_agent.testing import MemorySpace
@@ -42,6 +42,11 @@ LIMITS = GatewayLimits(messages_burst=20_000)
 
 QUICK = Settings(backoff=Backoff(first=0.005, longest=0.02))
 """Reconnects soon: nothing here is about the pauses."""
+
+ONE_PLACE = Settings(backoff=QUICK.backoff, limits=Limits(handlers=1))
+"""One handler at a time."""
+
+Joining = AbstractAsyncContextManager[Space]
 
 
 class Meeting(Protocol):
@@ -128,7 +133,7 @@ def join(
     *,
     latch: Latch | None = None,
     **options: Any,
-) -> AbstractAsyncContextManager[Space]:
+) -> Joining:
     """Let an agent, or a participant without handlers, join under its own name."""
     agent = agent if isinstance(agent, Agent) else Agent(agent)
     who = name or agent.name
@@ -147,11 +152,14 @@ async def keep_away(meeting: Meeting, latch: Latch, space: Space) -> None:
 
 
 @asynccontextmanager
-async def gathered(meeting: Meeting, *agents: Agent | str) -> AsyncGenerator[tuple[Space, ...]]:
+async def gathered(
+    meeting: Meeting, *agents: Agent | str | Joining
+) -> AsyncGenerator[tuple[Space, ...]]:
     """Let these join in their order, for the length of a block that may not hang."""
+    joins = [join(meeting, each) if isinstance(each, Agent | str) else each for each in agents]
     with anyio.fail_after(PATIENCE):
         async with AsyncExitStack() as stack:
-            yield tuple([await stack.enter_async_context(join(meeting, each)) for each in agents])
+            yield tuple([await stack.enter_async_context(each) for each in joins])
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -202,11 +210,29 @@ class Raw:
         await self.transport.send(encode(envelope, "meup/v0.1"))
 
     async def request(
-        self, to: str, method: str, params: Any, *, id: str, rpc_id: int | str | None = None
+        self,
+        to: str,
+        method: str,
+        params: Any,
+        *,
+        id: str,
+        rpc_id: int | str | None = None,
+        about: tuple[str, ...] = (),
     ) -> None:
         payload = {"jsonrpc": "2.0", "method": method, "params": params}
         payload["id"] = id if rpc_id is None else rpc_id
-        await self.say(kinds.MCP_REQUEST, payload, id=id, to=(to,))
+        await self.say(kinds.MCP_REQUEST, payload, id=id, to=(to,), correlation=about)
+
+    async def propose(self, params: Any, *, id: str, to: tuple[str, ...] = ()) -> None:
+        """Propose a call of a tool by its parameters."""
+        await self.say(kinds.MCP_PROPOSAL, payloads.proposal("tools/call", params), id=id, to=to)
+
+    async def withdraw(self, *proposals: str, id: str, reason: str = "other") -> None:
+        await self.say(kinds.MCP_WITHDRAW, {"reason": reason}, id=id, correlation=proposals)
+
+    async def answer(self, request: Envelope, payload: Any) -> None:
+        id, about = f"answer to {request.id}", (request.id,)
+        await self.say(kinds.MCP_RESPONSE, payload, id=id, to=(request.sender,), correlation=about)
 
     async def call(self, to: str, tool: str, *, id: str, rpc_id: int | str | None = None) -> None:
         params = {"name": tool, "arguments": {}}

@@ -26,7 +26,17 @@ from tests.interaction.people import (
     raw,
     until,
 )
-from tests.interaction.views import call_of, is_idle, session_of, taped
+from tests.interaction.views import (
+    call_of,
+    is_,
+    is_error,
+    is_idle,
+    is_request,
+    is_withdraw,
+    of_kind,
+    session_of,
+    taped,
+)
 from tests.patience import PATIENCE
 from tests.wire import kinds
 
@@ -138,11 +148,11 @@ async def test_an_agent_that_comes_later_answers_for_no_other(meeting: Meeting) 
         taped(second) as tape,
     ):
         await beside.call("tools", "ask", id="call-1")
-        await tape.until(lambda each: each.id == "call-1")
+        await tape.until(is_("call-1"))
         async with join(meeting, answering("reviewer", "agent")) as running:
             meta = {"_meta": {"dev.meup/request": "call-1"}}
             await tools.request("reviewer", QUESTION, meta, id="ask-1")
-            await beside.hear(lambda each: each.id == "ask-1")
+            await beside.hear(is_("ask-1"))
             assert await second.call("reviewer", "who") == "agent"
             await tape.all_said(running)
             assert not [each for each in tape.of(kinds.MCP_RESPONSE) if "ask-1" in each.correlation]
@@ -195,7 +205,7 @@ async def test_a_question_is_refused_whose_connection_is_gone(meeting: Meeting) 
         with anyio.fail_after(PATIENCE):
             async with by_hand(meeting) as beside:
                 await beside.call("tools", "ask", id="call-1")
-                await tools.hear(lambda each: each.id == "call-1")
+                await tools.hear(is_("call-1"))
             meta = {"_meta": {"dev.meup/request": "call-1"}}
             for number in count():  # a gateway hears of an end a moment later
                 await tools.request("reviewer", QUESTION, meta, id=f"ask-{number}")
@@ -253,7 +263,7 @@ async def test_a_request_ends_whose_agent_left_others_beside(
                     asked.set()
 
                 tasks.start_soon(call)
-                await agent.hear(lambda each: each.kind == kinds.MCP_REQUEST)
+                await agent.hear(is_request)
                 await agent.transport.aclose()
                 await asked.wait()
 
@@ -265,14 +275,12 @@ async def test_what_is_begun_beside_outlives_the_agents_process(meeting: Meeting
             async with join(meeting, "proposer"):
                 pass
             async with raw(meeting, "proposer", {"MEUP-Resume": "1"}) as agent:
-                await agent.say(
-                    kinds.MCP_PROPOSAL, {"method": "tools/call", "params": {"name": "x"}}, id="old"
-                )
-                await tape.until(lambda each: each.id == "old")
+                await agent.propose({"name": "x"}, id="old")
+                await tape.until(is_("old"))
             async with beside.propose("tools", "write", {"text": "x"}, ttl=None) as proposal:
-                await tape.until(lambda each: each.id == proposal.id)
+                await tape.until(is_(proposal.id))
                 async with join(meeting, "proposer"):
-                    ended = await tape.until(lambda each: each.kind == kinds.MCP_WITHDRAW)
+                    ended = await tape.until(is_withdraw)
                     assert ended.correlation == ("old",)
                 await tape.all_said(beside)
                 assert len(tape.of(kinds.MCP_WITHDRAW)) == 1
@@ -305,16 +313,16 @@ async def test_what_answers_one_connection_goes_to_that_one(meeting: Meeting) ->
         await one.say(kinds.MCP_WITHDRAW, {}, id="names nothing")
         invite = {"participant_id": "guest", "initial_capabilities": [{"kind": "chat"}]}
         await two.say("space/invite", invite, id="invites")
-        refused = await one.hear(lambda each: each.kind == kinds.SYSTEM_ERROR)
+        refused = await one.hear(is_error)
         assert refused.correlation == ("names nothing",)
-        invited = await two.hear(lambda each: each.kind == "space/invite-ack")
+        invited = await two.hear(of_kind("space/invite-ack"))
         assert invited.payload_object["token"]
         await second.grant("reviewer", [{"kind": "chat"}])
         last = await second.chat("last")
         private = (kinds.SYSTEM_ERROR, "space/invite-ack")
         for each in (agent, one, two):
             # All of them may do more now.
-            await each.hear(lambda it: it.kind == kinds.SYSTEM_WELCOME)
+            await each.hear(of_kind(kinds.SYSTEM_WELCOME))
             heard = [await each.hear(lambda _: True)]
             while heard[-1].id != last:
                 heard.append(await each.hear(lambda _: True))
@@ -335,7 +343,7 @@ async def _is_kicked(meeting: Meeting, by: Space) -> None:
 
 
 @pytest.mark.rule("3.beside.ends")
-async def test_a_participant_that_is_removed_is_removed_with_all_connections(
+async def test_a_removed_participant_is_removed_with_all_connections(
     meeting: Meeting,
 ) -> None:
     async with gathered(meeting, "second") as (second,), by_hand(meeting) as one:
@@ -357,13 +365,13 @@ async def test_it_reads_what_it_missed_and_loses_nothing(meeting: Meeting) -> No
         taped(beside) as tape,
     ):
         first = await second.chat("first")
-        await tape.until(lambda each: each.id == first)
+        await tape.until(is_(first))
         await keep_away(meeting, latch, beside)
         missed = await second.chat("missed")
         latch.closed = False
         said = await beside.chat("back")
-        await theirs.until(lambda each: each.id == said)
-        await tape.until(lambda each: each.id == missed)
+        await theirs.until(is_(said))
+        await tape.until(is_(missed))
         assert session_of(beside).connections == 2
         assert [each.id for each in tape.of(kinds.CHAT, sender="second")] == [first, missed]
 

@@ -2,18 +2,10 @@
 
 import pytest
 
-from meup_agent import (
-    Agent,
-    Context,
-    Fulfillment,
-    Progress,
-    Proposal,
-    Rejection,
-    Responded,
-)
+from meup_agent import Agent, Context, Fulfillment, Progress, Rejection, Responded
 from meup_agent.agent import context
 from meup_agent.errors import ProposalRejected, Refused, RequestError, ToolError
-from tests.interaction.cast import calculator, willing
+from tests.interaction.cast import calculator, unwilling, willing
 from tests.interaction.people import Meeting, Notes, gathered, until
 from tests.interaction.views import call_of, is_idle, taped
 from tests.wire import kinds, payloads
@@ -63,13 +55,8 @@ async def test_invoked_call_has_an_outcome(meeting: Meeting, notes: Notes, propo
 
 
 async def test_invoked_call_without_a_result_raises_it_where_asked(meeting: Meeting) -> None:
-    reviewer = Agent("reviewer")
 
-    @reviewer.on_proposal
-    async def decide(proposal: Proposal) -> None:
-        await proposal.reject("no")
-
-    async with gathered(meeting, reviewer, "proposer") as (_, caller):
+    async with gathered(meeting, unwilling("no"), "proposer") as (_, caller):
         outcome = await caller.invoke("tools", "add", to="reviewer")
     assert isinstance(outcome, Rejection)
     with pytest.raises(ProposalRejected, match="no"):

@@ -8,7 +8,7 @@ import pytest
 from meup_agent import Agent, Context
 from meup_agent.errors import OutcomeUnknown, RequestTimeout
 from tests.interaction.people import LONG_ENOUGH, Meeting, Notes, gathered, join, raw, until
-from tests.interaction.views import call_of, is_idle, lines, session_of, taped
+from tests.interaction.views import call_of, is_idle, lines, note_result, session_of, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds
 
@@ -16,9 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.rule("4.8.our_cancel", "4.12.unchosen", "5.own.waiting.deadline")
-async def test_a_call_that_times_out_is_cancelled_where_it_runs(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_timed_out_call_is_cancelled_where_it_runs(meeting: Meeting, notes: Notes) -> None:
     tools = Agent("tools")
 
     @tools.tool
@@ -59,29 +57,26 @@ async def test_what_a_handler_leaves_behind_ends_with_it(meeting: Meeting, notes
         finally:
             notes("stopped")
 
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as outside, join(meeting, deep) as deeps:
+    async with anyio.create_task_group() as outside, gathered(meeting, deep) as (deeps,):
 
-            @tools.tool
-            async def begin(ctx: Context) -> str:
-                async def call() -> None:
-                    with pytest.raises(OutcomeUnknown):
-                        await ctx.space.call("deep", "slow")
-                    notes("the caller knows")
+        @tools.tool
+        async def begin(ctx: Context) -> str:
+            async def call() -> None:
+                with pytest.raises(OutcomeUnknown):
+                    await ctx.space.call("deep", "slow")
+                notes("the caller knows")
 
-                outside.start_soon(call)
-                await notes.until("runs")
-                return "begun"
+            outside.start_soon(call)
+            await notes.until("runs")
+            return "begun"
 
-            async with join(meeting, tools), join(meeting, "second") as caller:
-                assert await caller.call("tools", "begin") == "begun"
-                await notes.until("stopped", "the caller knows")
-                await until(lambda: is_idle(deeps))
+        async with join(meeting, tools), join(meeting, "second") as caller:
+            assert await caller.call("tools", "begin") == "begun"
+            await notes.until("stopped", "the caller knows")
+            await until(lambda: is_idle(deeps))
 
 
-async def test_a_call_in_a_clean_up_is_no_child_of_what_was_cancelled(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_call_in_a_clean_up_is_no_cancelled_child(meeting: Meeting, notes: Notes) -> None:
     tools, deep = Agent("tools"), Agent("deep")
 
     @deep.tool
@@ -174,11 +169,7 @@ async def test_nobody_cancels_what_another_requested(meeting: Meeting, notes: No
         raw(meeting) as mallory,
         anyio.create_task_group() as tasks,
     ):
-
-        async def ask() -> None:
-            notes(await caller.call("tools", "work"))
-
-        tasks.start_soon(ask)
+        tasks.start_soon(note_result, notes, caller.call, "tools", "work")
         await until(lambda: len(notes.all) == 1)
         request_id = notes.all[0]
         await mallory.cancel("tools", request_id, id="c1")

@@ -11,7 +11,7 @@ from meup_agent.client import offer_directory
 from meup_agent.errors import InvalidArguments, RequestError
 from tests.interaction.offer_lists import READ, WRITE, ask, lister, writer
 from tests.interaction.people import Meeting, Notes, gathered, join, until
-from tests.interaction.views import Tape, session_of, taped
+from tests.interaction.views import Tape, run_within, session_of, taped
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
@@ -88,12 +88,13 @@ async def test_an_old_list_refuses_nothing_before_it_was_asked_for_again(
             tasks.start_soon(propose, space, "read")
             await mallory.give(await mallory.asked(2), WRITE, READ)
         async with anyio.create_task_group() as tasks:
-
-            async def refused() -> None:
-                with pytest.raises(InvalidArguments, match="it has 'write', 'read'"):
-                    await propose(space, "erase")
-
-            tasks.start_soon(refused)
+            tasks.start_soon(
+                run_within,
+                pytest.raises(InvalidArguments, match="it has 'write', 'read'"),
+                propose,
+                space,
+                "erase",
+            )
             await mallory.give(await mallory.asked(3), WRITE, READ)
         await propose(space, "write")
         await propose(space, "read")
@@ -102,9 +103,7 @@ async def test_an_old_list_refuses_nothing_before_it_was_asked_for_again(
         await propose(space, "erase")
 
 
-async def test_what_is_not_known_is_sent_and_the_tool_has_its_own_word(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_what_is_not_known_is_left_to_the_tool(meeting: Meeting, notes: Notes) -> None:
     async with gathered(meeting, writer(notes), "second") as (_, space):
         with pytest.raises(RequestError, match="'path'") as caught:
             await space.call("tools", "write")
@@ -116,9 +115,7 @@ async def test_what_is_not_known_is_sent_and_the_tool_has_its_own_word(
             await space.call("tools", "write")
 
 
-async def test_edited_arguments_of_a_fulfillment_are_checked(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_edited_arguments_are_checked(meeting: Meeting, notes: Notes) -> None:
     reviewer = Agent("reviewer")
 
     @reviewer.on_proposal

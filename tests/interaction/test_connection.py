@@ -1,24 +1,14 @@
 """Connections that come and go while work goes on."""
 
 import logging
-from functools import partial
 
 import anyio
 import pytest
 
-from meup_agent import (
-    Agent,
-    Context,
-    Fulfillment,
-    Limits,
-    Proposal,
-    ProposalState,
-    Settings,
-    Withdrawal,
-)
+from meup_agent import Agent, Context, Fulfillment, Limits, Proposal, ProposalState, Withdrawal
 from meup_agent.errors import NoSuchSpace, TakenOver, TokenRefused
 from tests.interaction.people import (
-    QUICK,
+    ONE_PLACE,
     InMemory,
     Latch,
     Meeting,
@@ -30,9 +20,18 @@ from tests.interaction.people import (
     raw,
     until,
 )
-from tests.interaction.views import has_state, is_idle, lines, session_of, taped
+from tests.interaction.views import (
+    all_idle,
+    has_state,
+    is_error,
+    is_idle,
+    is_response,
+    lines,
+    note_result,
+    session_of,
+    taped,
+)
 from tests.patience import PATIENCE
-from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
 
@@ -55,17 +54,11 @@ def slow_agent(notes: Notes) -> Agent:
 
 
 @pytest.mark.rule("5.request.running.connection_lost", "5.own.waiting.connection_lost")
-async def test_a_tool_runs_on_while_the_gateway_is_killed_and_its_result_arrives(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_tool_runs_on_while_the_gateway_is_killed(meeting: Meeting, notes: Notes) -> None:
     results: list[str] = []
     async with gathered(meeting, slow_agent(notes), "second") as (tools, caller):
         async with anyio.create_task_group() as tasks:
-
-            async def call() -> None:
-                results.append(await caller.call("tools", "work"))
-
-            tasks.start_soon(call)
+            tasks.start_soon(note_result, results.append, caller.call, "tools", "work")
             await notes.until("runs")
             meeting.kill()
             await until(lambda: not tools.connected and not caller.connected)
@@ -78,9 +71,7 @@ async def test_a_tool_runs_on_while_the_gateway_is_killed_and_its_result_arrives
 
 @pytest.mark.rule("4.14.on_join")
 @pytest.mark.parametrize("who", ["tools", "second"])
-async def test_a_result_arrives_although_one_of_the_two_was_away(
-    meeting: Meeting, notes: Notes, who: str
-) -> None:
+async def test_a_result_reaches_one_that_was_away(meeting: Meeting, notes: Notes, who: str) -> None:
     results: list[str] = []
     latches = {"tools": Latch(), "second": Latch()}
     with anyio.fail_after(PATIENCE):
@@ -92,25 +83,19 @@ async def test_a_result_arrives_although_one_of_the_two_was_away(
         ):
             lost = {"tools": tools, "second": caller}[who]
             async with anyio.create_task_group() as tasks:
-
-                async def call() -> None:
-                    results.append(await caller.call("tools", "work"))
-
-                tasks.start_soon(call)
+                tasks.start_soon(note_result, results.append, caller.call, "tools", "work")
                 await notes.until("runs")
                 await keep_away(meeting, latches[who], lost)
                 notes("go on")
                 if who == "second":
-                    await tape.until(lambda e: e.kind == kinds.MCP_RESPONSE)
+                    await tape.until(is_response)
                 else:
                     await until(lambda: session_of(tools).table.running == 0)
                 latches[who].closed = False
     assert results == ["done"]
 
 
-async def test_a_proposal_is_fulfilled_across_a_restart_of_the_gateway(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_proposal_is_fulfilled_across_a_restart(meeting: Meeting, notes: Notes) -> None:
     reviewer = Agent("reviewer")
 
     @reviewer.on_proposal
@@ -135,9 +120,7 @@ async def test_a_proposal_is_fulfilled_across_a_restart_of_the_gateway(
 
 
 @pytest.mark.rule("5.own.given_up.connection_lost")
-async def test_what_is_given_up_while_away_stops_after_the_reconnect(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_what_is_given_up_while_away_stops_later(meeting: Meeting, notes: Notes) -> None:
     reviewer = Agent("reviewer")
 
     @reviewer.on_proposal
@@ -149,10 +132,9 @@ async def test_what_is_given_up_while_away_stops_after_the_reconnect(
             notes(("reviewer", ctx.reason.code))
 
     latch = Latch()
-    async with (
-        gathered(meeting, slow_agent(notes), reviewer) as (tools, reviewers),
-        join(meeting, "proposer", latch=latch) as proposers,
-    ):
+    async with gathered(
+        meeting, slow_agent(notes), reviewer, join(meeting, "proposer", latch=latch)
+    ) as (tools, reviewers, proposers):
         async with proposers.propose("tools", "work", to="reviewer") as proposal:
             await notes.until("runs")
             await keep_away(meeting, latch, proposers)
@@ -161,15 +143,12 @@ async def test_what_is_given_up_while_away_stops_after_the_reconnect(
             assert notes.all == ["runs"]
             latch.closed = False
         await notes.until(("reviewer", "unsafe"), ("stopped", "unsafe"))
-        for space in (tools, reviewers, proposers):
-            await until(partial(is_idle, space))
+        await all_idle(tools, reviewers, proposers)
         assert has_state(reviewers, proposal.id, ProposalState.WITHDRAWN)
 
 
 @pytest.mark.rule("4.14.on_join")
-async def test_a_withdraw_that_the_reviewer_missed_reaches_it_when_it_is_back(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_missed_withdraw_reaches_a_reviewer_later(meeting: Meeting, notes: Notes) -> None:
     reviewer = Agent("reviewer")
 
     @reviewer.on_proposal
@@ -182,20 +161,19 @@ async def test_a_withdraw_that_the_reviewer_missed_reaches_it_when_it_is_back(
             notes(("stopped", ctx.reason.code))
 
     latch = Latch()
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, reviewer, latch=latch) as reviewers,
-            join(meeting, "proposer") as proposers,
-        ):
-            async with proposers.propose("tools", "work", to="reviewer"):
-                await notes.until("reviewing")
-                latch.closed = True
-                meeting.drop("reviewer")
-                await until(lambda: "reviewer" not in {p.id for p in proposers.participants})
-            await until(lambda: is_idle(proposers))
-            latch.closed = False
-            await notes.until(("stopped", "no_longer_needed"))
-            await until(lambda: is_idle(reviewers))
+    async with gathered(meeting, join(meeting, reviewer, latch=latch), "proposer") as (
+        reviewers,
+        proposers,
+    ):
+        async with proposers.propose("tools", "work", to="reviewer"):
+            await notes.until("reviewing")
+            latch.closed = True
+            meeting.drop("reviewer")
+            await until(lambda: "reviewer" not in {p.id for p in proposers.participants})
+        await until(lambda: is_idle(proposers))
+        latch.closed = False
+        await notes.until(("stopped", "no_longer_needed"))
+        await until(lambda: is_idle(reviewers))
 
 
 @pytest.mark.rule("3.takeover")
@@ -252,9 +230,7 @@ async def test_a_space_that_is_none(meeting: Meeting) -> None:
     "5.overflow.ends_are_not_dropped",
     "5.request.queued.cancel",
 )
-async def test_beyond_its_limits_an_agent_says_busy_and_does_the_rest(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_beyond_its_limits_an_agent_says_busy(meeting: Meeting, notes: Notes) -> None:
     agent = Agent("tools")
     limits = Limits()
     total = limits.handlers + limits.queued
@@ -268,7 +244,7 @@ async def test_beyond_its_limits_an_agent_says_busy_and_does_the_rest(
     async with gathered(meeting, agent) as (tools,), raw(meeting) as mallory:
         for number in range(total + 3):
             await mallory.call("tools", "work", id=f"r{number}")
-        busy = [await mallory.hear(lambda e: e.kind == kinds.MCP_RESPONSE) for _ in range(3)]
+        busy = [await mallory.hear(is_response) for _ in range(3)]
         assert [e.correlation for e in busy] == [(f"r{total + n}",) for n in range(3)]
         assert {e.payload["error"]["data"]["reason"] for e in busy} == {"busy"}
         assert (limits.handlers, limits.queued) == (64, 256)
@@ -280,16 +256,14 @@ async def test_beyond_its_limits_an_agent_says_busy_and_does_the_rest(
         notes("go on")
         done = set()
         for _ in range(total - 2):
-            done |= set((await mallory.hear(lambda e: e.kind == kinds.MCP_RESPONSE)).correlation)
+            done |= set((await mallory.hear(is_response)).correlation)
         assert len(done) == total - 2
         assert not {"r0", "r300"} & done
         await until(lambda: is_idle(tools))
 
 
 @pytest.mark.rule("5.overflow.waiting_does_not_count")
-async def test_a_handler_that_awaits_an_exchange_takes_no_place(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_handler_that_waits_takes_no_place(meeting: Meeting, notes: Notes) -> None:
     agent, deep = Agent("tools"), Agent("deep")
 
     @agent.tool
@@ -302,21 +276,16 @@ async def test_a_handler_that_awaits_an_exchange_takes_no_place(
         await notes.until("go on")
         return "done"
 
-    one_place = Settings(backoff=QUICK.backoff, limits=Limits(handlers=1))
     results: list[str] = []
     with anyio.fail_after(PATIENCE):
         async with (
-            join(meeting, agent, settings=one_place),
+            join(meeting, agent, settings=ONE_PLACE),
             join(meeting, deep),
             join(meeting, "second") as caller,
             anyio.create_task_group() as tasks,
         ):
-
-            async def call() -> None:
-                results.append(await caller.call("tools", "ask"))
-
             for _ in range(10):
-                tasks.start_soon(call)
+                tasks.start_soon(note_result, results.append, caller.call, "tools", "ask")
             await until(lambda: notes.all.count("asked") == 10)
             notes("go on")
     assert results == ["done"] * 10
@@ -342,7 +311,7 @@ async def test_frames_that_are_none_end_nobody_s_connection_but_their_sender_s(
             try:
                 async with raw(meeting) as mallory:
                     await mallory.transport.send(bad)
-                    await mallory.hear(lambda e: e.kind == kinds.SYSTEM_ERROR)
+                    await mallory.hear(is_error)
             except AssertionError:
                 assert mallory.transport.closed is not None
             assert await caller.call("tools", "work") == "done"

@@ -28,6 +28,7 @@ from tests.interaction.people import (
     open_meeting,
     until,
 )
+from tests.interaction.views import run_within
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -145,12 +146,13 @@ async def test_status_compaction_and_restart(controlled: Meeting, notes: Notes) 
         await boss.forget("worker", entries=3)
         await boss.clear("worker")
         async with anyio.create_task_group() as tasks:
-
-            async def work_is_cancelled() -> None:
-                with pytest.raises(RequestError, match="cancelled"):
-                    await boss.call("worker", "wait")
-
-            tasks.start_soon(work_is_cancelled)
+            tasks.start_soon(
+                run_within,
+                pytest.raises(RequestError, match="cancelled"),
+                boss.call,
+                "worker",
+                "wait",
+            )
             await notes.until("waiting")
             await boss.restart("worker", reason="stuck")
         await notes.until(("stopped", "boss"), ("restarted", "stuck"))

@@ -6,15 +6,19 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Context, Fulfillment, Proposal, ProposalState, Reason, Rejection
-from meup_agent.errors import (
-    AlreadyInProgress,
-    RequestTimeout,
-    ToolError,
-)
+from meup_agent.errors import AlreadyInProgress, RequestTimeout, ToolError
 from meup_agent.types import Conflict
-from tests.interaction.people import LONG_ENOUGH, Meeting, Notes, gathered, join, raw, until
-from tests.interaction.views import call_of, has_state, is_idle, session_of, state_of, taped
-from tests.patience import PATIENCE
+from tests.interaction.cast import willing
+from tests.interaction.people import LONG_ENOUGH, Meeting, Notes, gathered, raw, until
+from tests.interaction.views import (
+    all_idle,
+    call_of,
+    has_state,
+    is_request,
+    session_of,
+    state_of,
+    taped,
+)
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
@@ -22,56 +26,32 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.rule("race.response_after_cancel", "4.7.no_response")
 async def test_a_response_after_the_cancel_is_ignored_and_counted(meeting: Meeting) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with raw(meeting) as mallory, join(meeting, "second") as caller:
-            with pytest.raises(RequestTimeout):
-                await caller.request("mallory", "work", timeout=LONG_ENOUGH)
-            request = await mallory.hear(lambda e: e.kind == kinds.MCP_REQUEST)
-            await mallory.hear(lambda e: call_of(e).method == kinds.CANCELLED)
-            await mallory.say(
-                kinds.MCP_RESPONSE,
-                payloads.result(request.id, "late"),
-                id="r",
-                to=("second",),
-                correlation=(request.id,),
-            )
-            await until(lambda: session_of(caller).counters["late_response"] == 1)
+    async with raw(meeting) as mallory, gathered(meeting, "second") as (caller,):
+        with pytest.raises(RequestTimeout):
+            await caller.request("mallory", "work", timeout=LONG_ENOUGH)
+        request = await mallory.hear(is_request)
+        await mallory.hear(lambda e: call_of(e).method == kinds.CANCELLED)
+        await mallory.answer(request, payloads.result(request.id, "late"))
+        await until(lambda: session_of(caller).counters["late_response"] == 1)
 
 
 @pytest.mark.rule("5.own.given_up.response", "4.13.loser_is_reported")
-async def test_a_result_for_what_was_withdrawn_is_a_conflict(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_result_of_what_was_withdrawn_is_a_conflict(meeting: Meeting, notes: Notes) -> None:
     """The executor had not seen the cancel when it answered: the proposer learns of it."""
-    proposer, reviewer = Agent("proposer"), Agent("reviewer")
+    proposer = Agent("proposer")
 
     @proposer.on_conflict
     async def conflict(conflict: Conflict) -> None:
         assert conflict.outcome is not None
         notes((conflict.proposal_id, conflict.outcome.response, type(conflict.after).__name__))
 
-    @reviewer.on_proposal
-    async def review(proposal: Proposal) -> None:
-        await proposal.fulfill()
-
-    with anyio.fail_after(PATIENCE):
-        async with (
-            raw(meeting) as mallory,
-            join(meeting, reviewer),
-            join(meeting, proposer) as proposers,
-        ):
-            async with proposers.propose("mallory", "pay") as proposal:
-                request = await mallory.hear(lambda e: e.kind == kinds.MCP_REQUEST)
-            await mallory.hear(lambda e: call_of(e).method == kinds.CANCELLED)
-            await mallory.say(
-                kinds.MCP_RESPONSE,
-                payloads.result(request.id, "paid"),
-                id="r",
-                to=("reviewer",),
-                correlation=(request.id,),
-            )
-            await notes.until((proposal.id, "paid", "Withdrawal"))
-            assert proposal.state is ProposalState.WITHDRAWN
+    async with raw(meeting) as mallory, gathered(meeting, willing(), proposer) as (_, proposers):
+        async with proposers.propose("mallory", "pay") as proposal:
+            request = await mallory.hear(is_request)
+        await mallory.hear(lambda e: call_of(e).method == kinds.CANCELLED)
+        await mallory.answer(request, payloads.result(request.id, "paid"))
+        await notes.until((proposal.id, "paid", "Withdrawal"))
+        assert proposal.state is ProposalState.WITHDRAWN
 
 
 @pytest.mark.rule("race.two_fulfillers", "4.4.already_in_progress")
@@ -110,8 +90,8 @@ async def test_of_two_who_fulfill_one_executes(meeting: Meeting, notes: Notes) -
             outcome = await proposal.outcome()
         assert isinstance(outcome, Fulfillment)
         assert not outcome.is_error
+        await all_idle(tools_space, reviewers, seconds, proposers)
         for space in (tools_space, reviewers, seconds, proposers):
-            await until(partial(is_idle, space))
             await until(partial(has_state, space, proposal.id, ProposalState.FULFILLED))
     assert notes.all.count("paid") == 1
     assert sorted(note[0] for note in notes.all if isinstance(note, tuple)) == [
@@ -122,9 +102,7 @@ async def test_of_two_who_fulfill_one_executes(meeting: Meeting, notes: Notes) -
 
 
 @pytest.mark.rule("race.reject_crosses_fulfillment")
-async def test_a_reject_that_crosses_a_fulfillment_has_one_outcome(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_reject_that_crosses_a_fulfillment(meeting: Meeting, notes: Notes) -> None:
     """The gateway's order decides, and everybody ends with the same."""
     tools, reviewer, second = Agent("tools"), Agent("reviewer"), Agent("second")
 
@@ -161,8 +139,8 @@ async def test_a_reject_that_crosses_a_fulfillment_has_one_outcome(
         async with proposers.propose("tools", "pay", to=to) as proposal:
             outcome = await proposal.outcome()
         everybody = (tools_space, reviewers, seconds, proposers)
+        await all_idle(*everybody)
         for space in everybody:
-            await until(partial(is_idle, space))
             # What this one has said is with the others when it has come back to itself.
             async with taped(space) as own:
                 await own.all_said(*everybody)
@@ -178,9 +156,7 @@ async def test_a_reject_that_crosses_a_fulfillment_has_one_outcome(
 
 
 @pytest.mark.rule("4.2.refusal_completes_nothing")
-async def test_a_tool_that_is_refused_inside_another_is_no_refusal_of_that(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_refusal_inside_a_tool_is_its_failure(meeting: Meeting, notes: Notes) -> None:
     """An error that a tool gets when it asks on is its failure, not its requester's answer."""
     tools = Agent("tools")
 
@@ -189,23 +165,19 @@ async def test_a_tool_that_is_refused_inside_another_is_no_refusal_of_that(
         notes("half done")
         await ctx.space.request("mallory", "inner")
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            raw(meeting) as mallory,
-            join(meeting, tools),
-            join(meeting, "second") as caller,
-            anyio.create_task_group() as tasks,
-        ):
+    async with (
+        raw(meeting) as mallory,
+        gathered(meeting, tools, "second") as (_, caller),
+        anyio.create_task_group() as tasks,
+    ):
 
-            async def ask() -> None:
-                with pytest.raises(ToolError, match="refused"):
-                    await caller.call("tools", "outer")
-                notes("failed")
+        async def ask() -> None:
+            with pytest.raises(ToolError, match="refused"):
+                await caller.call("tools", "outer")
+            notes("failed")
 
-            tasks.start_soon(ask)
-            request = await mallory.hear(lambda e: call_of(e).method == "inner")
-            refusal = payloads.error(request.id, -32000, "refused: no", {"reason": "refused"})
-            await mallory.say(
-                kinds.MCP_RESPONSE, refusal, id="r", to=("tools",), correlation=(request.id,)
-            )
-            await notes.until("failed")
+        tasks.start_soon(ask)
+        request = await mallory.hear(lambda e: call_of(e).method == "inner")
+        refusal = payloads.error(request.id, -32000, "refused: no", {"reason": "refused"})
+        await mallory.answer(request, refusal)
+        await notes.until("failed")

@@ -10,7 +10,7 @@ from meup_agent.errors import AlreadyDecided
 from tests.gateways import RESUME_HEADER
 from tests.interaction.cast import willing
 from tests.interaction.people import Latch, Meeting, Notes, Raw, gathered, join, raw, until
-from tests.interaction.views import has_state
+from tests.interaction.views import has_state, is_
 from tests.wire import kinds
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("4.2.new_process")]
@@ -50,9 +50,7 @@ def worker(notes: Notes) -> Agent:
     return tools
 
 
-async def test_what_a_killed_process_proposed_does_not_run_beside_its_twin(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_what_a_killed_process_proposed_does_not_run(meeting: Meeting, notes: Notes) -> None:
     async with gathered(meeting, worker(notes), "reviewer", "observer") as (_, reviewer, onlooker):
         async with killed(meeting, "proposer") as process:
             await propose(process, "count")
@@ -71,7 +69,7 @@ async def test_what_a_killed_process_proposed_does_not_run_beside_its_twin(
 
 
 @pytest.mark.parametrize("is_proposed", [True, False])
-async def test_what_runs_for_a_killed_process_ends_when_the_next_begins(
+async def test_what_a_killed_one_began_ends(
     meeting: Meeting, notes: Notes, is_proposed: bool
 ) -> None:
     caller = "proposer" if is_proposed else "second"
@@ -89,9 +87,7 @@ async def test_what_runs_for_a_killed_process_ends_when_the_next_begins(
             await until(lambda: has_state(onlooker, OLD, ProposalState.WITHDRAWN))
 
 
-async def test_who_carries_out_is_killed_and_what_runs_ends_with_its_proposal_alone(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_what_a_killed_fulfiller_began_runs_on(meeting: Meeting, notes: Notes) -> None:
     async with gathered(meeting, worker(notes), "observer", "proposer") as (_, onlooker, proposer):
         async with proposer.propose("tools", "sleep", wait="deadline") as proposal:
             await until(lambda: has_state(onlooker, proposal.id, ProposalState.PENDING))
@@ -112,9 +108,7 @@ async def test_who_carries_out_is_killed_and_what_runs_ends_with_its_proposal_al
         await notes.until(Reason.NO_LONGER_NEEDED)
 
 
-async def test_a_process_that_comes_back_ends_nothing_of_its_own(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_process_that_comes_back_ends_nothing(meeting: Meeting, notes: Notes) -> None:
     latch = Latch()
     async with (
         gathered(meeting, worker(notes), willing(), "observer") as (_, _, onlooker),

@@ -15,6 +15,7 @@ from meup_agent.errors import (
     UsageError,
 )
 from tests.interaction.people import InMemory, Notes, join, raw, until
+from tests.interaction.views import is_error
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
@@ -88,15 +89,13 @@ async def test_a_proposer_that_dies_leaves_nothing_pending(meeting: InMemory, no
         async with raw(meeting, "mallory") as blind:
             body = payloads.request("tools/call", CALL, "r1")
             await blind.say(kinds.MCP_REQUEST, body, id="r1", to=("tools",), correlation=("p1",))
-            refusal = await blind.hear(lambda e: e.kind == kinds.SYSTEM_ERROR)
+            refusal = await blind.hear(is_error)
             assert refusal.payload_object["state"] == "expired"
     assert "added" not in notes.all
 
 
 @pytest.mark.rule("4.4.before_it_is_sent", "4.17.renew")
-async def test_what_was_held_overnight_is_carried_out_as_proposed(
-    meeting: InMemory, notes: Notes
-) -> None:
+async def test_what_was_held_overnight_is_carried_out(meeting: InMemory, notes: Notes) -> None:
     async with (
         join(meeting, adding(notes)),
         join(meeting, holding(notes)) as reviewer,
@@ -115,9 +114,7 @@ async def test_what_was_held_overnight_is_carried_out_as_proposed(
 
 
 @pytest.mark.rule("4.17.renew")
-async def test_a_renewed_proposal_expires_for_its_proposer_at_its_new_time(
-    meeting: InMemory, notes: Notes
-) -> None:
+async def test_a_renewed_proposal_expires_later(meeting: InMemory, notes: Notes) -> None:
     async with (
         join(meeting, holding(notes)) as reviewer,
         join(meeting, "proposer") as proposer,
@@ -168,7 +165,7 @@ async def test_the_gateway_refuses_what_is_no_renewal(
         assert isinstance(names, tuple)
         speaker = bob if said.get("by") else alice
         await speaker.say(kinds.MCP_RENEW, {"expires_at": until_when}, id="n1", correlation=names)
-        refusal = await speaker.hear(lambda e: e.kind == kinds.SYSTEM_ERROR)
+        refusal = await speaker.hear(is_error)
         assert refusal.payload_object["error"] == code
         assert space.proposals[0].expires_at == begun + timedelta(seconds=30)
 
@@ -244,9 +241,7 @@ async def test_the_settings_of_a_space_say_how_long_a_proposal_waits(
 
 
 @pytest.mark.rule("4.17.bounds")
-async def test_a_renewal_that_the_gateway_refuses_is_an_error(
-    meeting: InMemory, notes: Notes
-) -> None:
+async def test_a_refused_renewal_is_an_error(meeting: InMemory, notes: Notes) -> None:
     async with (
         join(meeting, holding(notes)),
         join(meeting, "proposer") as proposer,

@@ -45,9 +45,7 @@ async def test_an_observer_that_fails_disturbs_nobody(
     assert len(failures) == len(seen.all)
 
 
-async def test_what_an_observer_makes_happen_is_told_afterwards(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_what_an_observer_causes_is_told_afterwards(meeting: Meeting, notes: Notes) -> None:
     agent = sleeper(notes)
     events = EventEmitter()
     order: list[str] = []

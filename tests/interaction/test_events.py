@@ -28,21 +28,18 @@ from meup_agent.events import (
 )
 from tests.interaction.cast import sleeper
 from tests.interaction.people import QUICK, Meeting, Notes, gathered, join, raw, until
-from tests.interaction.views import Seen, is_idle
+from tests.interaction.views import Seen, is_idle, run_within
 from tests.patience import PATIENCE
 from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_call_is_followed_from_its_beginning_to_its_end(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_call_is_followed_to_its_end(meeting: Meeting, notes: Notes) -> None:
     agent, caller = sleeper(notes), Agent("second")
     here, there = Seen(caller), Seen(agent)
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent, space="demo"), join(meeting, caller) as space:
-            assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
+    async with gathered(meeting, join(meeting, agent, space="demo"), caller) as (_, space):
+        assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
     began, ended = here.only(ExchangeBegan), here.only(ExchangeEnded)
     started, finished = there.only(HandlerStarted), there.only(HandlerFinished)
     assert began.exchange == ended.exchange == started.exchange == finished.exchange
@@ -212,12 +209,13 @@ async def test_of_a_thread_that_is_left_behind_nothing_is_known(
     try:
         async with gathered(meeting, "second") as (space,), anyio.create_task_group() as tasks:
             async with join(meeting, agent, grace=0):
-
-                async def call() -> None:
-                    with pytest.raises(RequestError, match="cancelled"):
-                        await space.call("tools", "block")
-
-                tasks.start_soon(call)
+                tasks.start_soon(
+                    run_within,
+                    pytest.raises(RequestError, match="cancelled"),
+                    space.call,
+                    "tools",
+                    "block",
+                )
                 await notes.until("blocks")
     finally:
         over.set()
@@ -283,16 +281,15 @@ async def test_too_much_to_do_is_told(meeting: Meeting, notes: Notes) -> None:
     agent = sleeper(notes)
     seen = Seen(agent)
     settings = Settings(backoff=QUICK.backoff, limits=Limits(handlers=1, queued=1))
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent, settings=settings), join(meeting, "second") as space:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(space.call, "tools", "sleep")
-                await notes.until("sleeps")
-                tasks.start_soon(space.call, "tools", "sleep")
-                await anyio.wait_all_tasks_blocked()
-                with pytest.raises(RequestError, match="busy"):
-                    await space.call("tools", "add", {"a": 1, "b": 2})
-                tasks.cancel_scope.cancel()
+    async with gathered(meeting, join(meeting, agent, settings=settings), "second") as (_, space):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(space.call, "tools", "sleep")
+            await notes.until("sleeps")
+            tasks.start_soon(space.call, "tools", "sleep")
+            await anyio.wait_all_tasks_blocked()
+            with pytest.raises(RequestError, match="busy"):
+                await space.call("tools", "add", {"a": 1, "b": 2})
+            tasks.cancel_scope.cancel()
     overflow = [event for event in seen.of(Dropped) if event.why == "overflow"]
     assert len(overflow) == 1
     assert overflow[0].sender == "second"

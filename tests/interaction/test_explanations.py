@@ -6,7 +6,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from meup_agent import Agent, Envelope, Explanation, Proposal, Reason, Rejection, Settings
+from meup_agent import Agent, Explanation, Proposal, Reason, Rejection, Settings
 from meup_agent.errors import NotSent, ProposalRejected, Refused, UsageError
 from tests.interaction.people import (
     PARTICIPANTS,
@@ -21,7 +21,7 @@ from tests.interaction.people import (
     raw,
     until,
 )
-from tests.interaction.views import session_of, taped
+from tests.interaction.views import is_, is_proposal, is_withdraw, of_kind, session_of, taped
 from tests.patience import PATIENCE
 from tests.tables import EXPLANATION_CHARS
 from tests.wire import DIALECTS, kinds
@@ -40,10 +40,6 @@ def mute(request: pytest.FixtureRequest) -> Generator[Meeting]:
     """A space in which neither the proposer nor the reviewer may chat."""
     with open_meeting(request.param, MUTE) as meeting:
         yield meeting
-
-
-def is_proposal(envelope: Envelope) -> bool:
-    return envelope.kind == kinds.MCP_PROPOSAL
 
 
 def undecided(name: str = "reviewer") -> Agent:
@@ -66,9 +62,7 @@ def listening(name: str, notes: Notes) -> Agent:
 
 
 @pytest.mark.rule("4.3.explained_later")
-async def test_rejection_is_explained_after_the_wait_for_it_has_ended(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_rejection_is_explained_after_the_wait_for_it(meeting: Meeting, notes: Notes) -> None:
     async with gathered(meeting, undecided(), listening("proposer", notes)) as (reviewer, space):
         async with taped(reviewer) as tape, space.propose("tools", "x", to="reviewer") as proposal:
             await tape.until(is_proposal)
@@ -90,24 +84,22 @@ async def test_rejection_is_explained_after_the_wait_for_it_has_ended(
 
 @pytest.mark.rule("4.3.explained_later")
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_explanation_is_one_in_each_dialect(
+async def test_rejection_is_explained_by_dialect(
     meeting: Meeting, notes: Notes, dialect: str
 ) -> None:
     settings = Settings(backoff=QUICK.backoff, dialect=dialect)
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, undecided(), settings=settings) as reviewer,
-            join(meeting, listening("proposer", notes)) as space,
-            taped(reviewer) as tape,
-            space.propose("tools", "x", to="reviewer") as proposal,
-        ):
-            await tape.until(is_proposal)
-            receipt = await reviewer.proposal(proposal.id).reject(Reason.UNSAFE)
-            await receipt.explain("it smokes")
-            await notes.until(
-                Explanation((proposal.id,), "reviewer", receipt.id, "it smokes", False)
-            )
-            assert await proposal.explanation() == "it smokes"
+    async with (
+        gathered(
+            meeting, join(meeting, undecided(), settings=settings), listening("proposer", notes)
+        ) as (reviewer, space),
+        taped(reviewer) as tape,
+        space.propose("tools", "x", to="reviewer") as proposal,
+    ):
+        await tape.until(is_proposal)
+        receipt = await reviewer.proposal(proposal.id).reject(Reason.UNSAFE)
+        await receipt.explain("it smokes")
+        await notes.until(Explanation((proposal.id,), "reviewer", receipt.id, "it smokes", False))
+        assert await proposal.explanation() == "it smokes"
 
 
 @pytest.mark.rule("4.3.explained_later")
@@ -120,7 +112,7 @@ async def test_withdrawal_is_explained_to_those_who_saw_it(meeting: Meeting, not
             async with space.propose("tools", "x") as second:
                 await tape.until(is_proposal, 2)
                 at_once = await second.withdraw(explain="the other one is enough")
-            await tape.until(lambda envelope: envelope.kind == kinds.MCP_WITHDRAW, 2)
+            await tape.until(is_withdraw, 2)
             withdraws = [each.id for each in tape.of(kinds.MCP_WITHDRAW)]
             assert withdraws == [receipt.id, at_once.id]
             await notes.until(
@@ -146,9 +138,7 @@ async def test_withdrawal_of_what_is_decided_has_nothing_to_explain(meeting: Mee
 
 
 @pytest.mark.rule("4.3.explained_later")
-async def test_only_the_first_words_of_the_sender_count_however_many_come(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_only_the_first_words_of_the_sender_count(meeting: Meeting, notes: Notes) -> None:
     with anyio.fail_after(PATIENCE):
         async with (
             raw(meeting) as mallory,
@@ -160,7 +150,7 @@ async def test_only_the_first_words_of_the_sender_count_however_many_come(
             found = await reviewer.hear(is_proposal)
             about = {"to": ("proposer",), "correlation": ("r1",)}
             await mallory.say(kinds.CHAT, {"message": "too soon"}, id="c0", **about)
-            await tape.until(lambda envelope: envelope.id == "c0")
+            await tape.until(is_("c0"))
             for each, id in ((mallory, "m1"), (reviewer, "r1")):
                 await each.say(
                     kinds.MCP_REJECT,
@@ -182,7 +172,7 @@ async def test_only_the_first_words_of_the_sender_count_however_many_come(
             await reviewer.say(kinds.CHAT, {"message": "\x1b[2J" + "x" * 9000}, id="c5", **about)
             for number in range(300):
                 await reviewer.say(kinds.CHAT, {"message": "again"}, id=f"d{number}", **about)
-            await tape.until(lambda envelope: envelope.id == "d299")
+            await tape.until(is_("d299"))
             assert isinstance(outcome, Rejection)
             words = ("\x1b[2J" + "x" * 9000)[:EXPLANATION_CHARS]
             assert await outcome.explanation() == words
@@ -208,7 +198,7 @@ async def test_words_that_no_capability_allows_raise_and_nothing_is_sent(mute: M
             with pytest.raises(Refused, match=r"was not withdrawn: .*'proposer' allows chat"):
                 await proposal.withdraw(explain="why")
             receipt = await reviewer.proposal(proposal.id).reject("busy")
-            await tape.until(lambda envelope: envelope.kind == kinds.MCP_REJECT)
+            await tape.until(of_kind(kinds.MCP_REJECT))
             with pytest.raises(Refused, match="allows chat"):
                 await receipt.explain("why")
         assert not tape.of(kinds.CHAT)
@@ -249,7 +239,7 @@ async def test_explanation_passes_the_middleware_as_a_chat(meeting: Meeting, not
         async with space.propose("tools", "x", to="reviewer") as proposal:
             assert await proposal.explanation() == "redacted"
         async with taped(speaker) as tape, speaker.propose("tools", "x") as own:
-            await tape.until(lambda envelope: envelope.id == own.id)
+            await tape.until(is_(own.id))
             await own.withdraw(explain="the key is 1234")
         while len(notes.all) < 2:
             await anyio.lowlevel.checkpoint()
@@ -258,7 +248,7 @@ async def test_explanation_passes_the_middleware_as_a_chat(meeting: Meeting, not
 
 @pytest.mark.rule("4.14.words")
 @pytest.mark.parametrize("later", [False, True], ids=["missed", "said later"])
-async def test_a_reject_that_was_missed_keeps_its_words(
+async def test_a_missed_reject_has_its_words(
     forgetful: InMemory, notes: Notes, later: bool
 ) -> None:
     """The gateway keeps too little, so the proposer hears of a copy of the reject alone."""

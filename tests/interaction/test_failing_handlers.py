@@ -9,10 +9,10 @@ import pytest
 
 from meup_agent import Agent, Chat, Context, Proposal, ProposalState, Reason, Rejection
 from meup_agent.errors import RequestError, ToolError
+from tests.interaction.cast import adder
 from tests.interaction.people import Meeting, Notes, gathered, join, raw, until
 from tests.interaction.views import is_idle, lines, session_of
 from tests.patience import PATIENCE
-from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
 
@@ -81,26 +81,22 @@ async def test_a_reviewer_that_fails_rejects_what_was_addressed_to_it(
 async def test_a_reviewer_that_fails_after_its_request_is_only_logged(
     meeting: Meeting, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reviewer, tools = Agent("reviewer"), Agent("tools")
-
-    @tools.tool
-    async def write() -> str:
-        return "written"
+    reviewer = Agent("reviewer")
 
     @reviewer.on_proposal
     async def review(proposal: Proposal) -> None:
         await proposal.fulfill()
         raise LookupError("afterwards")
 
-    async with gathered(meeting, tools, reviewer, "proposer") as (_, reviewers, proposers):
-        assert await proposers.call("tools", "write", to="reviewer") == "written"
+    async with gathered(meeting, adder(), reviewer, "proposer") as (_, reviewers, proposers):
+        assert await proposers.call("tools", "add", {"a": 1, "b": 2}, to="reviewer") == 3
         await until(lambda: "afterwards" in caplog.text and is_idle(reviewers))
         assert reviewers.proposals[0].state is ProposalState.FULFILLED
         assert reviewers.proposals[0].rejections == ()
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio has no futures
-async def test_a_future_that_somebody_cancelled_is_a_failure_of_its_handler(
+async def test_a_future_that_was_cancelled_is_a_failure_of_its_handler(
     meeting: Meeting,
 ) -> None:
     agent = Agent("tools")
@@ -144,9 +140,7 @@ class Unusual(BaseException):
     ],
     ids=["exit", "generator", "unusual", "group"],
 )
-async def test_a_tool_that_wants_to_end_the_program_ends_only_itself(
-    meeting: Meeting, error: BaseException
-) -> None:
+async def test_a_tool_cannot_end_the_program(meeting: Meeting, error: BaseException) -> None:
     agent = Agent("tools")
 
     @agent.tool
@@ -170,7 +164,7 @@ async def test_a_tool_that_wants_to_end_the_program_ends_only_itself(
         assert await second.request("tools", "ping") == {}
 
 
-async def test_what_a_tool_raises_in_a_task_group_is_said_without_the_group(
+async def test_what_a_tool_raises_in_a_group_is_said_without_the_group(
     meeting: Meeting,
 ) -> None:
     agent = Agent("tools")
@@ -204,13 +198,9 @@ async def test_a_stranger_s_words_do_not_forge_lines_of_the_log(
             words = {"kind": "mcp/response", "reason": "unsafe", "tool": "write"}
             words[field] = forged if field != "kind" else f"mcp/response{forged}"
             params = {"name": words["tool"], "arguments": {}}
-            await mallory.say(
-                kinds.MCP_PROPOSAL, {"method": "tools/call", "params": params}, id="p"
-            )
+            await mallory.propose(params, id="p")
             await until(lambda: session_of(tools).table.running == 1)
-            await mallory.say(
-                kinds.MCP_WITHDRAW, {"reason": words["reason"]}, id="w", correlation=("p",)
-            )
+            await mallory.withdraw("p", id="w", reason=words["reason"])
             await until(lambda: is_idle(tools))
             await mallory.say(words["kind"], {}, id="r", to=("tools",), correlation=("none",))
             await mallory.call("tools", words["tool"], id="c")

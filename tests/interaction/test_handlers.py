@@ -2,7 +2,6 @@
 
 import contextvars
 import threading
-from functools import partial
 from typing import Any
 
 import anyio
@@ -24,8 +23,8 @@ from meup_agent import (
     handlers,
 )
 from meup_agent.errors import ToolError, UsageError
-from tests.interaction.people import Meeting, Notes, gathered, join, until
-from tests.interaction.views import is_idle, session_of, state_of
+from tests.interaction.people import ONE_PLACE, Meeting, Notes, gathered, join, until
+from tests.interaction.views import all_idle, is_idle, note_result, session_of, state_of
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -72,9 +71,7 @@ async def test_handlers_get_what_they_ask_for(meeting: Meeting, notes: Notes) ->
     assert not [note for note in notes.all if note[:2] == ("kind", "x/other")]
 
 
-async def test_plain_functions_run_in_threads_and_do_not_block_the_loop(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_plain_functions_do_not_block_the_loop(meeting: Meeting, notes: Notes) -> None:
     agent = Agent("tools")
     both = threading.Barrier(2, timeout=PATIENCE)
     loop_thread = threading.get_ident()
@@ -89,12 +86,8 @@ async def test_plain_functions_run_in_threads_and_do_not_block_the_loop(
         gathered(meeting, agent, "second") as (_, second),
         anyio.create_task_group() as tasks,
     ):
-
-        async def call() -> None:
-            notes(await second.call("tools", "meet"))
-
-        tasks.start_soon(call)
-        tasks.start_soon(call)
+        tasks.start_soon(note_result, notes, second.call, "tools", "meet")
+        tasks.start_soon(note_result, notes, second.call, "tools", "meet")
     assert notes.all == ["second", "second"]
 
 
@@ -134,9 +127,7 @@ async def test_rejections_that_do_not_count_are_told_too(meeting: Meeting, notes
         assert proposal.state is ProposalState.PENDING
 
 
-async def test_a_proposal_goes_to_the_first_handler_that_matches(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_the_first_handler_that_matches_decides(meeting: Meeting, notes: Notes) -> None:
     reviewer = Agent("reviewer")
 
     @reviewer.on_proposal(method="tools/call", name=["read_*", "list"])
@@ -169,21 +160,14 @@ async def test_context_variables_of_one_handler_are_none_of_another_s(meeting: M
         who.set("somebody")
         return before
 
-    settings = Settings(limits=Limits(handlers=1))
     found: list[str] = []
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, agent, settings=settings),
-            join(meeting, "second") as second,
-            anyio.create_task_group() as tasks,
-        ):
-
-            async def call() -> None:
-                found.append(await second.call("tools", "mark"))
-
-            # With one place, each begins when the one before it ends.
-            for _ in range(5):
-                tasks.start_soon(call)
+    async with (
+        gathered(meeting, join(meeting, agent, settings=ONE_PLACE), "second") as (_, second),
+        anyio.create_task_group() as tasks,
+    ):
+        # With one place, each begins when the one before it ends.
+        for _ in range(5):
+            tasks.start_soon(note_result, found.append, second.call, "tools", "mark")
     assert found == ["nobody"] * 5
 
 
@@ -203,22 +187,16 @@ async def test_threads_that_wait_for_threads_do_not_wait_for_ever(meeting: Meeti
 
     results: list[int] = []
     settings = Settings(limits=Limits(handlers=places))
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, agent, settings=settings),
-            join(meeting, "second") as second,
-            anyio.create_task_group() as tasks,
-        ):
-
-            async def call() -> None:
-                results.append(await second.call("tools", "outer"))
-
-            for _ in range(4 * places):
-                tasks.start_soon(call)
+    async with (
+        gathered(meeting, join(meeting, agent, settings=settings), "second") as (_, second),
+        anyio.create_task_group() as tasks,
+    ):
+        for _ in range(4 * places):
+            tasks.start_soon(note_result, results.append, second.call, "tools", "outer")
     assert results == [1] * 4 * places
 
 
-async def test_a_large_text_is_sent_once_if_there_is_no_room_to_say_it_twice(
+async def test_a_large_text_is_sent_once_where_two_have_no_room(
     meeting: Meeting,
 ) -> None:
     agent = Agent("tools")
@@ -304,29 +282,21 @@ async def test_one_agent_in_two_spaces(meeting: Meeting, notes: Notes) -> None:
     async def answer_at_once() -> str:
         return "answered"
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, agent, "tools") as first,
-            join(meeting, agent, "deep") as second,
-            join(meeting, slow),
-            join(meeting, quick),
-            join(meeting, "mallory") as caller,
-        ):
-            places.update(tools=first, deep=second)
-            assert await caller.call("tools", "relay") == "answered"
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(caller.call, "deep", "relay")
-                await notes.until("runs")
-                tasks.cancel_scope.cancel()
-            await notes.until(("no_longer_needed", "tools"))
-            for space in (first, second):
-                await until(partial(is_idle, space))
+    async with gathered(
+        meeting, join(meeting, agent, "tools"), join(meeting, agent, "deep"), slow, quick, "mallory"
+    ) as (first, second, _, _, caller):
+        places.update(tools=first, deep=second)
+        assert await caller.call("tools", "relay") == "answered"
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(caller.call, "deep", "relay")
+            await notes.until("runs")
+            tasks.cancel_scope.cancel()
+        await notes.until(("no_longer_needed", "tools"))
+        await all_idle(first, second)
 
 
 @pytest.mark.rule("5.request.running.shutdown", "5.shutdown.nothing_new")
-async def test_handlers_get_their_grace_when_an_agent_leaves(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_handlers_get_their_grace_at_the_end(meeting: Meeting, notes: Notes) -> None:
     agent = Agent("tools")
 
     @agent.tool

@@ -8,9 +8,9 @@ import pytest
 
 from meup_agent.errors import HandshakeRefused, TransportClosed
 from tests.gateways import OBSERVE_HEADER
-from tests.interaction.observed import by, is_, observed, tool_owner
+from tests.interaction.observed import observed, tool_owner
 from tests.interaction.people import Meeting, OverSockets, Raw, gathered, join
-from tests.interaction.views import state_of, taped
+from tests.interaction.views import by, is_, is_error, state_of, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds
 
@@ -40,13 +40,13 @@ async def test_whatever_an_observer_sends_is_refused_to_it_alone(meeting: Meetin
             await hostile.say("space/invite", {"participant_id": "m"}, id="x-7")
             await hostile.say("system/heartbeat", {}, id="x-8")
             for number in range(1, 9):
-                error = await hostile.hear(lambda each: each.kind == kinds.SYSTEM_ERROR)
+                error = await hostile.hear(is_error)
                 assert error.correlation == (f"x-{number}",)
                 assert error.payload_object["error"] == "observing"
             await hostile.transport.send(b"\xff nonsense")
             await hostile.transport.send(b"[" * 10_000)
             for _ in range(2):
-                error = await hostile.hear(lambda each: each.kind == kinds.SYSTEM_ERROR)
+                error = await hostile.hear(is_error)
                 assert error.payload_object["error"] == "observing"
             assert state_of(proposer, proposal.id) == "pending"
         await tape.all_said(proposer, running)
@@ -101,7 +101,7 @@ async def test_a_member_stays_one_whatever_it_claims_later(meeting: Meeting) -> 
         frame = {"type": "join", "participantId": "mallory", "space": "demo", "observe": True}
         await transport.send(json.dumps({**frame, "MEUP-Observe": "1"}).encode())
         await Raw(transport, "mallory").say(kinds.CHAT, {"message": "hi"}, id="m-1")
-        await tape.until(lambda each: each.id == "m-1")
+        await tape.until(is_("m-1"))
         assert OBSERVE_HEADER.lower() not in transport.response_headers
 
 
@@ -114,7 +114,7 @@ async def test_a_join_frame_repeats_what_the_handshake_said(meeting: Meeting) ->
         taped(observer) as tape,
     ):
         said = await proposer.chat("hello")
-        await tape.until(lambda each: each.id == said)
+        await tape.until(is_(said))
         assert observer.observing
     assert not tape.of(kinds.SYSTEM_ERROR)
 

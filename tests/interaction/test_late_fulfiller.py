@@ -5,9 +5,9 @@ import pytest
 
 from meup_agent import Agent, Fulfillment, Proposal, ProposalState, Space
 from meup_agent.errors import AlreadyDecided
-from tests.interaction.cast import calculator, willing
+from tests.interaction.cast import calculator, onlooking, willing
 from tests.interaction.people import Meeting, Notes, gathered, join, raw, until
-from tests.interaction.views import has_state, taped
+from tests.interaction.views import has_state, is_request, of_kind, taped
 from tests.wire import kinds
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("4.6.newcomers.handled")]
@@ -29,26 +29,19 @@ async def test_a_fulfiller_that_comes_later_decides(meeting: Meeting) -> None:
 
 
 async def test_what_was_withdrawn_is_not_looked_at(meeting: Meeting, notes: Notes) -> None:
-    reviewer = Agent("reviewer")
-
-    @reviewer.on_proposal
-    async def look(proposal: Proposal) -> None:
-        notes(proposal.id)
 
     async with gathered(meeting, calculator(), "observer", "proposer") as (_, onlooker, proposer):
         async with proposer.propose("tools", "add", {"a": 1, "b": 2}) as first:
             await heard(onlooker, first.id)
         async with proposer.propose("tools", "add", {"a": 1, "b": 2}) as second:
             await heard(onlooker, second.id)
-            async with join(meeting, reviewer):
+            async with join(meeting, onlooking(notes)):
                 await notes.until(second.id)
         assert first.id not in notes.all
 
 
 @pytest.mark.rule("4.6.newcomers.record")
-async def test_what_somebody_is_fulfilling_starts_no_handler(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_what_another_fulfills_starts_no_handler(meeting: Meeting, notes: Notes) -> None:
     reviewer, second, tools = Agent("reviewer"), Agent("second"), Agent("tools")
     go_on = anyio.Event()
 
@@ -82,9 +75,7 @@ async def test_what_somebody_is_fulfilling_starts_no_handler(
 
 
 @pytest.mark.rule("4.6.newcomers.cancelled")
-async def test_who_comes_between_a_cancel_and_a_late_result_hears_what_that_is_about(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_late_result_is_told_to_a_newcomer(meeting: Meeting, notes: Notes) -> None:
     impatient, reviewer = Agent("second"), Agent("reviewer")
     give_up = anyio.CancelScope()
 
@@ -106,7 +97,7 @@ async def test_who_comes_between_a_cancel_and_a_late_result_hears_what_that_is_a
         raw(meeting, "tools") as tools,
         proposer.propose("tools", "add", {}) as proposal,
     ):
-        request = await tools.hear(lambda e: e.kind == kinds.MCP_REQUEST)
+        request = await tools.hear(is_request)
         await until(lambda: has_state(onlooker, proposal.id, ProposalState.IN_PROGRESS))
         give_up.cancel()
         await until(lambda: has_state(onlooker, proposal.id, ProposalState.PENDING))
@@ -115,9 +106,7 @@ async def test_who_comes_between_a_cancel_and_a_late_result_hears_what_that_is_a
             (seen,) = late.proposals
             assert (seen.state, seen.cancelled_by) == (ProposalState.PENDING, ("second",))
             answer = {"jsonrpc": "2.0", "id": request.id, "result": {"content": []}}
-            await tools.say(
-                kinds.MCP_RESPONSE, answer, id="late", to=("second",), correlation=(request.id,)
-            )
+            await tools.answer(request, answer)
             await until(lambda: has_state(late, proposal.id, ProposalState.FULFILLED))
             await notes.until("is told")
 
@@ -137,7 +126,7 @@ async def test_an_agent_that_comes_back_looks_once(meeting: Meeting, notes: Note
         async with join(meeting, reviewer) as here, taped(here) as tape:
             await notes.until((proposal.id, 0))
             meeting.drop("reviewer")
-            await tape.until(lambda e: e.kind == kinds.SYSTEM_WELCOME)
+            await tape.until(of_kind(kinds.SYSTEM_WELCOME))
             await tape.all_said(proposer)
             assert notes.all == [(proposal.id, 0)]
 

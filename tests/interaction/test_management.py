@@ -11,7 +11,7 @@ from meup_agent import Agent, Context, Envelope, Space, Withdrawal
 from meup_agent.errors import Kicked, Refused, TokenRefused, UsageError
 from meup_agent.types import Grant, Invitation, Revocation
 from tests.interaction.people import Meeting, Notes, gathered, join, open_meeting, until
-from tests.interaction.views import taped
+from tests.interaction.views import of_kind, taped
 
 pytestmark = pytest.mark.anyio
 
@@ -64,15 +64,13 @@ def slow_tools(notes: Notes) -> Agent:
 
 
 @pytest.mark.rule("3.manage.grant", "3.manage.ack")
-async def test_grant_is_told_acknowledged_and_of_use_at_once(
-    managed: Meeting, notes: Notes
-) -> None:
+async def test_grant_is_told_and_of_use_at_once(managed: Meeting, notes: Notes) -> None:
     async with gathered(managed, "admin", worker(notes)) as (admin, space):
         assert not space.may("mcp/request", CALL["payload"])
         async with taped(admin) as tape:
             grant = await admin.grant("worker", [CALL], reason="trust")
             await notes.until(("granted", "admin", "trust", True))
-            ack = await tape.until(lambda e: e.kind == "capability/grant-ack")
+            ack = await tape.until(of_kind("capability/grant-ack"))
         assert (grant.by, grant.participant) == ("admin", "worker")
         assert (ack.sender, ack.correlation) == ("worker", (grant.id,))
         assert ack.payload == {"status": "accepted"}
@@ -116,9 +114,7 @@ async def test_refusals_are_raised(managed: Meeting) -> None:
 
 
 @pytest.mark.rule("3.manage.in_flight", "5.who.gateway")
-async def test_request_in_flight_ends_when_what_allowed_it_is_revoked(
-    managed: Meeting, notes: Notes
-) -> None:
+async def test_request_ends_when_its_grant_is_revoked(managed: Meeting, notes: Notes) -> None:
     async with (
         gathered(managed, "admin", slow_tools(notes), "worker") as (admin, _, space),
         anyio.create_task_group() as tasks,

@@ -7,7 +7,6 @@ import pytest
 
 from meup_agent import (
     Agent,
-    Envelope,
     Explanation,
     Fulfillment,
     Proposal,
@@ -22,19 +21,10 @@ from meup_agent import (
 from meup_agent.errors import ProposalWithdrawn, UsageError
 from meup_agent.protocol.dialects import PUBLISHED
 from tests.interaction.people import QUICK, Latch, Meeting, Notes, gathered, join, keep_away, until
-from tests.interaction.views import state_of, taped
-from tests.patience import PATIENCE
+from tests.interaction.views import is_, is_proposal, is_withdraw, state_of, taped
 from tests.wire import DIALECTS, kinds
 
 pytestmark = pytest.mark.anyio
-
-
-def is_proposal(envelope: Envelope) -> bool:
-    return envelope.kind == kinds.MCP_PROPOSAL
-
-
-def is_withdraw(envelope: Envelope) -> bool:
-    return envelope.kind == kinds.MCP_WITHDRAW
 
 
 def worker(notes: Notes) -> Agent:
@@ -109,9 +99,7 @@ async def test_rejected_step_withdraws_what_depends_on_it(meeting: Meeting, note
 
 
 @pytest.mark.rule("4.15.withdrawn")
-async def test_step_that_failed_withdraws_what_depends_on_it(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_failed_step_withdraws_what_depends_on_it(meeting: Meeting, notes: Notes) -> None:
     async with gathered(meeting, worker(notes), approving(), "proposer") as (_, _, space):
         async with (
             space.propose("tools", "work", {"step": -1}) as first,
@@ -164,15 +152,13 @@ async def test_what_cannot_be_depended_on_is_refused(meeting: Meeting, notes: No
                 with pytest.raises(UsageError, match="depends_on takes proposals"):
                     await space.propose("tools", "work", depends_on=[a]).__aenter__()  # type: ignore[list-item]
                 assert entered.offered
-                await tape.until(lambda envelope: envelope.id == entered.id)
+                await tape.until(is_(entered.id))
             await tape.all_said(space)
         assert {each.id for each in tape.of(kinds.MCP_PROPOSAL, sender="proposer")} == {entered.id}
 
 
 @pytest.mark.rule("4.15.reconnect")
-async def test_dependent_is_offered_after_the_connection_was_lost(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_dependent_is_offered_after_a_reconnect(meeting: Meeting, notes: Notes) -> None:
     reviewer, go = Agent("reviewer"), anyio.Event()
 
     @reviewer.on_proposal
@@ -220,8 +206,7 @@ async def test_all_are_withdrawn_in_as_few_envelopes_as_the_dialect_needs(
 
     settings = Settings(backoff=QUICK.backoff, dialect=dialect)
     async with (
-        gathered(meeting, reviewer) as (other,),
-        join(meeting, "proposer", settings=settings) as space,
+        gathered(meeting, reviewer, join(meeting, "proposer", settings=settings)) as (other, space),
         taped(other) as tape,
         AsyncExitStack() as stack,
     ):
@@ -276,22 +261,20 @@ async def test_condition_that_raises_withdraws_nothing(meeting: Meeting) -> None
 @pytest.mark.rule("4.16.one_envelope")
 async def test_hundred_of_one_proposer_leave_those_of_another(meeting: Meeting) -> None:
     settings = Settings(backoff=QUICK.backoff, dialect="mew/v0.4")
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, "proposer", settings=settings) as space,
-            join(meeting, "second") as other,
-            taped(other) as tape,
-            other.propose("tools", "work") as theirs,
-            AsyncExitStack() as stack,
-        ):
-            for _ in range(100):
-                await stack.enter_async_context(space.propose("tools", "work"))
-            await tape.until(is_proposal, 101)
-            receipts = await space.withdraw_all()
-            assert [len(receipt.proposal_ids) for receipt in receipts] == [64, 36]
-            await tape.until(is_withdraw, 2)
-            assert theirs.state is ProposalState.PENDING
-            assert _pending(other) == [theirs.id]
+    async with (
+        gathered(meeting, join(meeting, "proposer", settings=settings), "second") as (space, other),
+        taped(other) as tape,
+        other.propose("tools", "work") as theirs,
+        AsyncExitStack() as stack,
+    ):
+        for _ in range(100):
+            await stack.enter_async_context(space.propose("tools", "work"))
+        await tape.until(is_proposal, 101)
+        receipts = await space.withdraw_all()
+        assert [len(receipt.proposal_ids) for receipt in receipts] == [64, 36]
+        await tape.until(is_withdraw, 2)
+        assert theirs.state is ProposalState.PENDING
+        assert _pending(other) == [theirs.id]
 
 
 def _pending(space: Space) -> list[str]:

@@ -101,9 +101,7 @@ async def test_the_official_client_is_told_what_is_wrong(meeting: Meeting) -> No
         assert method.value.error.code == mcp_types.METHOD_NOT_FOUND
 
 
-async def test_the_official_client_hears_progress_and_cancels(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_an_official_client_hears_progress(meeting: Meeting, notes: Notes) -> None:
     agent = Agent("tools")
 
     @agent.tool
@@ -248,9 +246,7 @@ async def test_a_handler_may_choose_its_error(meeting: Meeting) -> None:
         assert error.value.data is None
 
 
-async def test_results_that_cannot_be_are_errors(
-    meeting: Meeting, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_odd_results_are_errors(meeting: Meeting, caplog: pytest.LogCaptureFixture) -> None:
     agent = Agent("tools")
 
     @agent.tool
@@ -283,9 +279,7 @@ async def test_results_that_cannot_be_are_errors(
     assert len([line for line in lines(caplog, logging.ERROR) if "failed" in line]) == 3
 
 
-async def test_text_that_is_no_text_harms_nothing(
-    meeting: Meeting, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_surrogates_harm_nothing(meeting: Meeting, caplog: pytest.LogCaptureFixture) -> None:
     """Names of files may hold bytes that are no UTF-8; Python makes lone surrogates of them."""
     # The log would hold the text of the exception as it is, which no test report can.
     caplog.set_level(logging.CRITICAL, logger="meup_agent.agent")

@@ -41,9 +41,7 @@ async def test_withdrawal_ends_the_onion_with_its_reason(meeting: Meeting, notes
     assert notes.all == ["begun", ("handler", "duplicate"), ("middleware", "duplicate")]
 
 
-async def test_middleware_that_waits_is_ended_before_the_handler_begins(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_middleware_that_waits_is_ended(meeting: Meeting, notes: Notes) -> None:
     async def wait(message: InboundMessage, call_next: CallNext) -> Any:
         notes("waiting")
         try:
@@ -73,7 +71,7 @@ async def test_middleware_that_waits_is_ended_before_the_handler_begins(
 
 
 @pytest.mark.parametrize("waits", [True, False])
-async def test_handler_in_a_task_of_a_layers_ends_with_its_onion(
+async def test_handler_in_a_layers_task_is_ended(
     meeting: Meeting, notes: Notes, waits: bool
 ) -> None:
     """A withdrawal reaches it there, and it does not outlive a layer that left without it."""

@@ -32,9 +32,7 @@ def scales(notes: Notes) -> Agent:
 
 
 @UNSAYABLE
-async def test_no_verb_says_a_number_that_has_no_form(
-    meeting: Meeting, notes: Notes, number: float
-) -> None:
+async def test_no_verb_says_such_a_number(meeting: Meeting, notes: Notes, number: float) -> None:
     arguments = {"grams": number, "other": None}
 
     async def propose(space: Space) -> None:
@@ -59,9 +57,7 @@ async def test_no_verb_says_a_number_that_has_no_form(
 
 
 @UNSAYABLE
-async def test_fulfill_edits_nothing_into_such_a_number(
-    meeting: Meeting, notes: Notes, number: float
-) -> None:
+async def test_no_edit_is_such_a_number(meeting: Meeting, notes: Notes, number: float) -> None:
     reviewer = Agent("reviewer")
 
     @reviewer.on_proposal

@@ -7,18 +7,10 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import (
-    Agent,
-    Chat,
-    Envelope,
-    Fulfillment,
-    Participant,
-    Proposal,
-    Rejection,
-    Space,
-)
+from meup_agent import Agent, Chat, Envelope, Fulfillment, Participant, Proposal, Rejection, Space
 from meup_agent.errors import HandshakeRefused, Kicked, ObservingOnly, UsageError
-from tests.interaction.observed import MAX_OBSERVERS, by, observed, reviewer, tool_owner
+from tests.interaction.cast import unwilling
+from tests.interaction.observed import MAX_OBSERVERS, observed, reviewer, tool_owner
 from tests.interaction.people import (
     Latch,
     Meeting,
@@ -30,7 +22,7 @@ from tests.interaction.people import (
     raw,
     until,
 )
-from tests.interaction.views import is_idle, session_of, state_of, taped
+from tests.interaction.views import by, is_, is_error, is_idle, session_of, state_of, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds
 
@@ -38,9 +30,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.rule("3.observe.takes_no_part")
-async def test_running_agent_decides_while_its_participant_is_observed(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_an_agent_decides_while_it_is_observed(meeting: Meeting, notes: Notes) -> None:
     async with (
         gathered(meeting, tool_owner(), reviewer(notes), "proposer") as (_, running, proposer),
         taped(proposer) as tape,
@@ -107,7 +97,7 @@ async def test_nothing_is_rejected_where_no_agent_runs(meeting: Meeting) -> None
             grant = {"recipient": "reviewer", "capabilities": [{"kind": "acme/*"}]}
             await mallory.say("capability/grant", grant, id="g-1")
             await mallory.say(kinds.CHAT, {"message": "last"}, id="last")
-            await tape.until(lambda envelope: envelope.id == "last")
+            await tape.until(is_("last"))
             assert state_of(observer, "p-1") == "pending"
             await mallory.say(kinds.MCP_WITHDRAW, {}, id="w-1", correlation=("p-1",))
             await until(lambda: state_of(observer, "p-1") == "withdrawn")
@@ -142,15 +132,10 @@ async def test_an_observer_sees_its_own_participant_come_and_go(meeting: Meeting
 @pytest.mark.rule("3.observe.not_present")
 async def test_a_broadcast_waits_for_no_observer(meeting: Meeting) -> None:
     """All who are present and could have rejected it; who looks on could not (PROTOCOL 4.5)."""
-    second = Agent("second")
-
-    @second.on_proposal
-    async def no(proposal: Proposal) -> None:
-        await proposal.reject("unsafe")
 
     async with (
         join(meeting, "looker", "reviewer", observe=True),
-        join(meeting, second),
+        join(meeting, unwilling(name="second")),
         join(meeting, "proposer") as proposer,
     ):
         with anyio.fail_after(PATIENCE):
@@ -220,11 +205,11 @@ async def test_several_look_on_side_by_side_up_to_a_limit(meeting: Meeting, note
             other = await stack.enter_async_context(observed(meeting, "second"))
             said = await proposer.chat("hello")
             for each in (*observers, other):
-                assert (await each.hear(lambda envelope: envelope.id == said)).sender == "proposer"
+                assert (await each.hear(is_(said))).sender == "proposer"
             await observers[0].transport.aclose()
             again = await joins_at_last(stack, meeting)
             said = await proposer.chat("again")
-            await again.hear(lambda envelope: envelope.id == said)
+            await again.hear(is_(said))
             assert running.connected
 
 
@@ -249,7 +234,7 @@ async def test_what_is_for_others_alone_is_not_heard(meeting: Meeting) -> None:
         await running.grant("reviewer", [{"kind": "acme/*"}])
         async with raw(meeting) as mallory:
             await mallory.say(kinds.MCP_WITHDRAW, {}, id="nothing named")
-            await mallory.hear(lambda each: each.kind == kinds.SYSTEM_ERROR)
+            await mallory.hear(is_error)
         said = await proposer.chat("last")
         heard = [await observer.hear(lambda each: True)]
         while heard[-1].id != said:
@@ -291,11 +276,11 @@ async def test_an_observer_reads_what_it_missed(meeting: Meeting) -> None:
     ):
         with anyio.fail_after(PATIENCE):
             first = await proposer.chat("first")
-            await tape.until(lambda each: each.id == first)
+            await tape.until(is_(first))
             await keep_away(meeting, latch, observer)
             missed = await proposer.chat("missed")
             latch.closed = False
-            last = await tape.until(lambda each: each.id == missed)
+            last = await tape.until(is_(missed))
             assert last.payload_object == {"message": "missed"}
             assert session_of(observer).connections == 2
             said = [each.id for each in tape.of(kinds.CHAT)]

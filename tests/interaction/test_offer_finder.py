@@ -11,8 +11,7 @@ from meup_agent.errors import OwnerChanged, OwnerUnknown, ToolError, UsageError
 from meup_agent.types import CallNext, OutboundMessage
 from tests.interaction.offer_lists import READ, WRITE, lister, writer
 from tests.interaction.people import Meeting, Notes, gathered, join, until
-from tests.interaction.views import taped
-from tests.wire import kinds
+from tests.interaction.views import is_request, note_result, taped
 
 pytestmark = pytest.mark.anyio
 
@@ -87,9 +86,7 @@ async def test_a_name_whose_owner_has_gone_is_nobody_elses(meeting: Meeting, not
 
 
 @IN_MEMORY
-async def test_a_call_waits_for_an_owner_that_is_away_for_a_moment(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_call_waits_for_an_owner_that_is_away(meeting: Meeting, notes: Notes) -> None:
     async with gathered(meeting, "second") as (space,), anyio.create_task_group() as tasks:
         async with join(meeting, writer(notes)):
             await here(space, "tools")
@@ -97,7 +94,7 @@ async def test_a_call_waits_for_an_owner_that_is_away_for_a_moment(
         await gone(space, "tools")
         async with taped(space) as tape:
             tasks.start_soon(space.call, None, "write", {"path": "later"})
-            asked = await tape.until(lambda each: each.kind == kinds.MCP_REQUEST)
+            asked = await tape.until(is_request)
         assert asked.to == ("tools",)
         tasks.cancel_scope.cancel()
 
@@ -118,9 +115,7 @@ async def test_two_with_one_name_are_ambiguous(meeting: Meeting, notes: Notes) -
 
 
 @IN_MEMORY
-async def test_a_list_that_changes_does_not_move_a_call_that_is_open(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_changed_list_moves_no_open_call(meeting: Meeting, notes: Notes) -> None:
     answers = list[Any]()
 
     async def call(space: Space) -> None:
@@ -134,12 +129,8 @@ async def test_a_list_that_changes_does_not_move_a_call_that_is_open(
             await mallory.say_changed("changed")
             async with join(meeting, writer(notes)):
                 await here(space, "tools")
-                await mallory.raw.say(
-                    kinds.MCP_RESPONSE,
-                    {"jsonrpc": "2.0", "id": asked.id, "result": {"content": []}},
-                    id="late",
-                    to=("second",),
-                    correlation=(asked.id,),
+                await mallory.raw.answer(
+                    asked, {"jsonrpc": "2.0", "id": asked.id, "result": {"content": []}}
                 )
                 await until(lambda: bool(answers))
                 # The list was forgotten; its owner says that it has the tool no more.
@@ -194,11 +185,7 @@ async def test_one_that_does_not_answer_is_left_out(meeting: Meeting, notes: Not
         await mallory.say_changed("changed")
         async with anyio.create_task_group() as tasks:
             found = list[str]()
-
-            async def find() -> None:
-                found.extend(await owners(space))
-
-            tasks.start_soon(find)
+            tasks.start_soon(note_result, found.extend, owners, space)
             await mallory.give(await mallory.asked(2), WRITE)
         assert found == ["mallory", "tools"]
 
@@ -368,9 +355,7 @@ async def test_a_handler_calls_by_name(meeting: Meeting, notes: Notes) -> None:
 
 
 @IN_MEMORY
-async def test_a_middleware_sees_the_participant_that_was_found(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_middleware_sees_the_owner_that_was_found(meeting: Meeting, notes: Notes) -> None:
     bot, seen = Agent("second"), list[str | None]()
 
     @bot.middleware

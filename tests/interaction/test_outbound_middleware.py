@@ -19,7 +19,7 @@ from meup_agent import (
 from meup_agent.errors import ProposalEdited, ProposalRejected, RejectMessage, UsageError
 from meup_agent.testing import MemorySpace
 from meup_agent.types import CallNext, InboundMessage, OutboundMessage
-from tests.interaction.cast import adder
+from tests.interaction.cast import adder, unwilling, willing
 from tests.interaction.people import EVERYTHING, Meeting, Notes, gathered, join, until
 from tests.interaction.views import has_state, lines, taped
 from tests.patience import PATIENCE
@@ -236,18 +236,11 @@ async def test_middleware_that_forgets_call_next_proposes_nothing(meeting: Meeti
             await second.call("tools", "add")
 
 
-async def test_middleware_times_a_proposal_until_its_outcome(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_middleware_is_told_of_the_outcome(meeting: Meeting, notes: Notes) -> None:
     """The layers are told of the outcome while the block goes on."""
-    reviewer = Agent("reviewer")
-
-    @reviewer.on_proposal
-    async def decide(proposal: Proposal) -> None:
-        await proposal.fulfill()
 
     proposing = Agent("proposer", middleware=[noting(notes)])
-    async with gathered(meeting, adder(), reviewer, proposing) as (_, _, proposer):
+    async with gathered(meeting, adder(), willing(), proposing) as (_, _, proposer):
         arguments = {"a": 1, "b": 2}
         async with proposer.propose("tools", "add", arguments, to="reviewer") as proposal:
             await notes.until(("propose", "Fulfillment"))
@@ -293,14 +286,11 @@ async def test_failing_layer_does_not_take_the_outcome_away(
         await call_next(message)
         raise ValueError("of the middleware")
 
-    reviewer = Agent("reviewer")
-
-    @reviewer.on_proposal
-    async def decide(proposal: Proposal) -> None:
-        await proposal.reject("no")
-
     outcomes: list[Any] = []
-    async with gathered(meeting, reviewer, Agent("proposer", middleware=[fail])) as (_, proposer):
+    async with gathered(meeting, unwilling("no"), Agent("proposer", middleware=[fail])) as (
+        _,
+        proposer,
+    ):
         with pytest.raises(ValueError, match="of the middleware"):
             async with proposer.propose("tools", "add", to="reviewer") as proposal:
                 outcomes.append(await proposal.outcome())

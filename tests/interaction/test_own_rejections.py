@@ -32,9 +32,7 @@ def files(notes: Notes) -> Agent:
     return tools
 
 
-async def test_what_was_rejected_before_a_restart_does_not_run_after_it(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_what_was_rejected_does_not_run_later(meeting: Meeting, notes: Notes) -> None:
     async with (
         gathered(meeting, "observer", "proposer") as (onlooker, proposer),
         proposer.propose("tools", "delete", {"path": "a"}, wait="deadline") as rejected,

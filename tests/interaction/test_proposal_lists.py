@@ -13,7 +13,7 @@ from meup_agent.errors import OutcomeUnknown, Refused
 from meup_agent.session import Session
 from tests.interaction.cast import calculator, sleeper, willing
 from tests.interaction.people import Meeting, Notes, gathered, join, raw, until
-from tests.interaction.views import has_state, taped
+from tests.interaction.views import has_state, is_proposal, taped
 from tests.session.gate import ME, Gate, present
 from tests.wire import OURS, kinds, payloads, said_by
 
@@ -32,9 +32,7 @@ async def listed(space: Space, **query: Any) -> list[ProposalRecord]:
 
 @pytest.mark.rule("3.list.open")
 @pytest.mark.parametrize("observe", [False, True])
-async def test_an_open_proposal_is_known_and_decided_from_then_on(
-    meeting: Meeting, observe: bool
-) -> None:
+async def test_an_open_proposal_is_known_and_decided(meeting: Meeting, observe: bool) -> None:
     async with (
         gathered(meeting, calculator(), "observer", "proposer") as (_, onlooker, proposer),
         proposer.propose("tools", "add", ADD, ttl=60) as one,
@@ -61,9 +59,7 @@ async def test_an_open_proposal_is_known_and_decided_from_then_on(
 
 
 @pytest.mark.rule("3.list.open")
-async def test_what_was_said_about_an_open_proposal_is_told_with_it(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_what_was_said_of_a_proposal_is_told(meeting: Meeting, notes: Notes) -> None:
     async with (
         gathered(meeting, sleeper(notes), willing("second"), "reviewer", "proposer") as people,
         people[3].propose("tools", "sleep", {}) as proposal,
@@ -136,7 +132,7 @@ async def test_a_whole_id_is_the_beginning_of_no_other(meeting: Meeting) -> None
             arguments = {"text": "x" * size}
             call = {"method": "tools/call", "params": {"name": "write", "arguments": arguments}}
             await proposer.say(kinds.MCP_PROPOSAL, call, id=name)
-            await attacker.hear(lambda each: each.kind == kinds.MCP_PROPOSAL)
+            await attacker.hear(is_proposal)
         call = {"method": "tools/call", "params": {"name": "wipe", "arguments": {}}}
         whole = "0123456789abcdef" * 2
         for name in ("large-2x", f"{whole}x"):

@@ -18,16 +18,11 @@ from meup_agent import (
     Rejection,
     Withdrawal,
 )
-from meup_agent.errors import (
-    ProposalEdited,
-    ProposalExpired,
-    ProposalRejected,
-    UsageError,
-)
+from meup_agent.errors import ProposalEdited, ProposalExpired, ProposalRejected, UsageError
 from meup_agent.types import Change
-from tests.interaction.cast import calculator, willing
+from tests.interaction.cast import calculator, unwilling, willing
 from tests.interaction.people import Meeting, Notes, gathered, join, until
-from tests.interaction.views import call_of, state_of, taped
+from tests.interaction.views import call_of, is_request, is_withdraw, state_of, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds, payloads
 
@@ -118,7 +113,7 @@ async def test_a_call_that_was_edited_is_no_plain_result(meeting: Meeting) -> No
 
 
 @pytest.mark.rule("6.meta_not_repeated")
-async def test_a_fulfillment_repeats_the_trace_and_nothing_that_nobody_saw(
+async def test_a_fulfillment_repeats_the_trace_and_nothing_unseen(
     meeting: Meeting,
 ) -> None:
     async with (
@@ -136,7 +131,7 @@ async def test_a_fulfillment_repeats_the_trace_and_nothing_that_nobody_saw(
             },
         }
         await proposers.send("mcp/proposal", {"method": "tools/call", "params": params})
-        request = await tape.until(lambda envelope: envelope.kind == kinds.MCP_REQUEST)
+        request = await tape.until(is_request)
         meta = call_of(request).meta
         assert meta["traceparent"] == "00-1-2-01"
         assert meta.keys() == {"traceparent", "dev.meup/digest", "dev.meup/proposer"}
@@ -230,14 +225,13 @@ async def test_of_a_broadcast_proposal_everybody_who_could_must_reject(meeting: 
 async def test_the_caller_chooses_which_rejection_counts(
     meeting: Meeting, wait: str, ttl: float, ends: type[Any]
 ) -> None:
-    second = Agent("second")
-
-    @second.on_proposal
-    async def refuse(proposal: Proposal) -> None:
-        await proposal.reject(Reason.POLICY)
 
     async with (
-        gathered(meeting, second, "reviewer", "proposer") as (_, _, proposers),
+        gathered(meeting, unwilling(Reason.POLICY, "second"), "reviewer", "proposer") as (
+            _,
+            _,
+            proposers,
+        ),
         proposers.propose("tools", "write", wait=wait, ttl=ttl) as proposal,
     ):
         assert isinstance(await proposal.outcome(), ends)
@@ -252,7 +246,7 @@ async def test_a_proposal_that_nobody_decides_expires_and_is_withdrawn(meeting: 
         async with proposers.propose("tools", "write", ttl=0.5) as proposal:
             assert isinstance(await proposal.outcome(), Expiry)
             assert proposal.state is ProposalState.EXPIRED
-        withdraw = await tape.until(lambda e: e.kind == kinds.MCP_WITHDRAW)
+        withdraw = await tape.until(is_withdraw)
         assert withdraw.payload == {"reason": "timeout"}
         assert state_of(reviewers, proposal.id) is ProposalState.EXPIRED
         with pytest.raises(ProposalExpired):
@@ -282,9 +276,7 @@ async def test_a_tool_that_fails_fulfills_with_an_error(meeting: Meeting) -> Non
 
 
 @pytest.mark.rule("4.4.incapable")
-async def test_a_proposal_that_no_handler_is_for_is_rejected_if_it_was_addressed(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_proposal_without_a_handler_is_rejected(meeting: Meeting, notes: Notes) -> None:
     reviewer = Agent("reviewer")
 
     @reviewer.on_proposal(name="read_*")

@@ -10,7 +10,7 @@ from meup_agent.client import talk
 from meup_agent.errors import ReasoningCancelled, RequestError, UsageError
 from meup_agent.types import CallNext, OutboundMessage
 from tests.interaction.people import Meeting, Notes, gathered
-from tests.interaction.views import taped
+from tests.interaction.views import note_result, of_kind, taped
 
 pytestmark = pytest.mark.anyio
 
@@ -85,7 +85,7 @@ async def test_line_of_thought_is_one_context(meeting: Meeting, notes: Notes) ->
     async with gathered(meeting, thinker(notes), "second") as (_, second), taped(second) as tape:
         assert await second.call("tools", "answer") == 42
         # The response may overtake it: answers leave before talk.
-        await tape.until(lambda each: each.kind == "reasoning/conclusion")
+        await tape.until(of_kind("reasoning/conclusion"))
         start, thought, conclusion = filter(of_reasoning, tape.envelopes)
         (request,) = tape.calls("tools/call")
         assert start.correlation == (request.id,)
@@ -97,7 +97,7 @@ async def test_line_of_thought_is_one_context(meeting: Meeting, notes: Notes) ->
         ]
         with pytest.raises(RequestError):
             await second.call("tools", "fail")
-        await tape.until(lambda each: each.kind == "reasoning/cancel")
+        await tape.until(of_kind("reasoning/cancel"))
         assert thoughts(tape.envelopes)[3:] == [("start", "why?"), ("cancel", "error")]
 
 
@@ -106,13 +106,9 @@ async def test_cancel_ends_the_block_and_its_calls(meeting: Meeting, notes: Note
     everybody = (thinker(notes), waiter(notes), "second", "observer")
     async with gathered(meeting, *everybody) as (_, _, second, observer), taped(second) as tape:
         answers: list[str] = []
-
-        async def ask() -> None:
-            answers.append(await second.call("tools", "ponder"))
-
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ask)
-            start = await tape.until(lambda each: each.kind == "reasoning/start")
+            tasks.start_soon(note_result, answers.append, second.call, "tools", "ponder")
+            start = await tape.until(of_kind("reasoning/start"))
             await notes.until(start.id, "waiting")
             # One who may not changes nothing, nor does the id of another context.
             await observer.cancel_reasoning(start.id, reason="because")
@@ -129,9 +125,7 @@ async def test_cancel_ends_the_block_and_its_calls(meeting: Meeting, notes: Note
 
 
 @pytest.mark.rule("4.18.bounded")
-async def test_line_of_thought_is_bounded(
-    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_reasoning_is_bounded(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(talk, "MAX_THOUGHTS", 2)
     monkeypatch.setattr(talk, "MAX_REASONINGS", 1)
     async with gathered(meeting, "tools", "second") as (space, second), taped(second) as tape:
@@ -146,7 +140,7 @@ async def test_line_of_thought_is_bounded(
             await reasoning.conclude("too late")
         with pytest.raises(ReasoningCancelled, match=r"timeout: it took more than 0\.01 s"):
             await think_on(space, 0.01)
-        await tape.until(lambda each: each.kind == "reasoning/cancel")
+        await tape.until(of_kind("reasoning/cancel"))
         assert [kind for kind, _ in thoughts(tape.envelopes)] == [
             *("start", "thought", "thought", "conclusion"),
             *("start", "cancel"),
@@ -155,9 +149,7 @@ async def test_line_of_thought_is_bounded(
 
 @pytest.mark.rule("4.18.bounded")
 @pytest.mark.parametrize("explicit", [True, False])
-async def test_a_conclusion_that_middleware_holds_is_followed_by_a_cancel(
-    meeting: Meeting, explicit: bool
-) -> None:
+async def test_a_held_conclusion_is_followed_by_a_cancel(meeting: Meeting, explicit: bool) -> None:
     agent, held = Agent("tools"), anyio.Event()
 
     @agent.middleware
@@ -178,7 +170,7 @@ async def test_a_conclusion_that_middleware_holds_is_followed_by_a_cancel(
             tasks.start_soon(think)
             await held.wait()
             tasks.cancel_scope.cancel()
-        await tape.until(lambda each: each.kind == "reasoning/cancel")
+        await tape.until(of_kind("reasoning/cancel"))
         assert [kind for kind, _ in thoughts(tape.envelopes)] == ["start", "cancel"]
 
 

@@ -10,7 +10,7 @@ import pytest
 from meup_agent import Agent, Envelope, Proposal, Reason, Rejection
 from meup_agent.errors import AlreadyDecided, ProposalRejected, Refused
 from tests.interaction.people import Meeting, Notes, gathered
-from tests.interaction.views import lines, session_of, taped
+from tests.interaction.views import is_, is_proposal, lines, session_of, taped
 from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
@@ -24,10 +24,6 @@ def rejecting(explain: str | None, *, name: str = "reviewer") -> Agent:
         await proposal.reject(Reason.UNSAFE, explain=explain)
 
     return reviewer
-
-
-def is_proposal(envelope: Envelope) -> bool:
-    return envelope.kind == kinds.MCP_PROPOSAL
 
 
 @pytest.mark.rule("4.3.explained")
@@ -62,7 +58,7 @@ async def test_nobody_waits_for_an_explanation_that_does_not_come(meeting: Meeti
 
 
 def said(id: str) -> Callable[[Envelope], bool]:
-    return lambda envelope: envelope.id == id
+    return is_(id)
 
 
 @pytest.mark.rule("4.3.may_reject")

@@ -6,10 +6,10 @@ import anyio
 import mcp_types
 import pytest
 
-from meup_agent import Agent, CallScope, Context, Envelope, Reason, Request
+from meup_agent import Agent, CallScope, Context, Reason, Request
 from meup_agent.errors import RequestError
 from tests.interaction.people import Meeting, Notes, gathered, join, until
-from tests.interaction.views import taped
+from tests.interaction.views import is_, is_response, is_withdraw, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds, payloads
 
@@ -119,9 +119,7 @@ async def test_request_handler_comes_before_tools(meeting: Meeting) -> None:
         assert [each["name"] for each in await space.tools("tools")] == ["write"]
 
 
-async def test_broadcast_request_starts_where_the_author_says_so(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_broadcast_request_starts_where_it_may(meeting: Meeting, notes: Notes) -> None:
     def of(agent: Agent, ours: str) -> Agent:
         def is_ours(request: Request) -> bool:
             return request.params.get("name") == ours
@@ -143,7 +141,7 @@ async def test_broadcast_request_starts_where_the_author_says_so(
         async with taped(space) as tape:
             params = {"name": "write", "arguments": {}}
             await space.send(kinds.MCP_REQUEST, payloads.request("tools/call", params, "1"))
-            await tape.until(lambda envelope: envelope.kind == kinds.MCP_RESPONSE)
+            await tape.until(is_response)
     assert notes.all == [("write", "write")]
 
 
@@ -160,11 +158,7 @@ async def test_call_scope_cancels_with_its_reason(meeting: Meeting, notes: Notes
             notes(str(ctx.reason))
             ended.set()
 
-    async with (
-        gathered(meeting, agent),
-        join(meeting, "second") as space,
-        anyio.create_task_group() as tasks,
-    ):
+    async with gathered(meeting, agent, "second") as (_, space), anyio.create_task_group() as tasks:
         scope = CallScope()
 
         async def call() -> None:
@@ -185,27 +179,24 @@ async def test_call_scope_withdraws_with_its_reason(meeting: Meeting) -> None:
     async with join(meeting, "proposer") as space, taped(space) as tape:
         with CallScope() as scope:
             async with space.propose("tools", "write") as proposal:
-                await tape.until(lambda envelope: envelope.id == proposal.id)
+                await tape.until(is_(proposal.id))
                 scope.cancel("unsafe")
                 await proposal.outcome()
-        withdrawn = await tape.until(lambda envelope: envelope.kind == kinds.MCP_WITHDRAW)
+        withdrawn = await tape.until(is_withdraw)
         assert withdrawn.payload_object["reason"] == "unsafe"
 
 
 async def test_innermost_cancelled_scope_gives_the_reason(meeting: Meeting) -> None:
-    def is_withdraw(envelope: Envelope) -> bool:
-        return envelope.kind == kinds.MCP_WITHDRAW
-
     async with join(meeting, "proposer") as space, taped(space) as tape:
         with CallScope() as outer, CallScope() as inner:
             async with space.propose("tools", "write") as proposal:
-                await tape.until(lambda envelope: envelope.id == proposal.id)
+                await tape.until(is_(proposal.id))
                 outer.cancel("busy")
                 inner.cancel("invalid")
         assert (await tape.until(is_withdraw)).payload_object["reason"] == "invalid"
         with CallScope() as outer, CallScope():
             async with space.propose("tools", "write") as second:
-                await tape.until(lambda envelope: envelope.id == second.id)
+                await tape.until(is_(second.id))
                 outer.cancel("busy")
         assert (await tape.until(is_withdraw, 2)).payload_object["reason"] == "busy"
 
@@ -219,9 +210,7 @@ async def test_request_says_whose_proposal_it_carries_out(meeting: Meeting, note
         return {"content": []}
 
     async with (
-        gathered(meeting, agent),
-        join(meeting, "second") as fulfiller,
-        join(meeting, "proposer") as space,
+        gathered(meeting, agent, "second", "proposer") as (_, fulfiller, space),
         space.propose("tools", "write") as proposal,
     ):
         with anyio.fail_after(PATIENCE):

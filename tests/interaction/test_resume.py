@@ -7,12 +7,12 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, Chat, Gap, Limits, Proposal, Rejection, Settings
+from meup_agent import Agent, Chat, Gap, Proposal, Rejection
 from meup_agent.errors import TakenOver, TransportClosed
 from meup_agent.events import Resumed
 from tests.gateways import LAST_SEEN_HEADER, RESUME_HEADER, Connector, Transport
 from tests.interaction.people import (
-    QUICK,
+    ONE_PLACE,
     InMemory,
     Latch,
     Meeting,
@@ -23,15 +23,11 @@ from tests.interaction.people import (
     raw,
     until,
 )
-from tests.interaction.views import is_idle, session_of, taped
+from tests.interaction.views import is_idle, of_kind, session_of, taped
 from tests.patience import PATIENCE
 from tests.wire import OURS, kinds
 
 pytestmark = pytest.mark.anyio
-
-
-IN_ORDER = Settings(backoff=QUICK.backoff, limits=Limits(handlers=1))
-"""One handler at a time: several tasks may run in any order."""
 
 
 class Cutter(Latch):
@@ -143,22 +139,20 @@ async def test_who_was_away_reads_what_it_missed_in_order(meeting: Meeting, note
     agent = listener(notes)
     told: list[Resumed] = []
     agent.observe(lambda event: told.append(event) if isinstance(event, Resumed) else None)
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, agent, latch=cutter, settings=IN_ORDER) as tools,
-            join(meeting, "second") as second,
-        ):
-            assert tools.guarantees == OURS
-            await second.chat("before")
-            await notes.until("before")
-            await keep_away(meeting, cutter, tools)
-            for number in range(20):
-                await second.chat(str(number))
-            await until(lambda: not session_of(second).outbox.unaccepted)
-            cutter.closed = False
-            await notes.until("19")
-            await second.chat("after")
-            await notes.until("after")
+    async with gathered(
+        meeting, join(meeting, agent, latch=cutter, settings=ONE_PLACE), "second"
+    ) as (tools, second):
+        assert tools.guarantees == OURS
+        await second.chat("before")
+        await notes.until("before")
+        await keep_away(meeting, cutter, tools)
+        for number in range(20):
+            await second.chat(str(number))
+        await until(lambda: not session_of(second).outbox.unaccepted)
+        cutter.closed = False
+        await notes.until("19")
+        await second.chat("after")
+        await notes.until("after")
     texts = ["before", *map(str, range(20)), "after"]
     assert [note for note in notes.all if note in texts] == texts
     assert [note for note in notes.all if isinstance(note, Gap)] == []
@@ -171,9 +165,7 @@ async def test_who_was_away_reads_what_it_missed_in_order(meeting: Meeting, note
 
 
 @pytest.mark.rule("6.resume.known", "6.resume.order")
-async def test_a_proposal_that_was_carried_out_while_its_proposer_was_away(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_result_is_read_by_a_proposer_that_was_away(meeting: Meeting, notes: Notes) -> None:
     reviewer, latch = Agent("reviewer"), Latch()
 
     @reviewer.on_proposal
@@ -198,9 +190,7 @@ async def test_a_proposal_that_was_carried_out_while_its_proposer_was_away(
 
 
 @pytest.mark.rule("6.resume.taken_back")
-async def test_what_was_withdrawn_meanwhile_is_never_shown_to_a_reviewer(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_what_was_withdrawn_meanwhile_is_not_shown(meeting: Meeting, notes: Notes) -> None:
     reviewer, latch = Agent("reviewer"), Latch()
 
     @reviewer.on_proposal
@@ -208,26 +198,23 @@ async def test_what_was_withdrawn_meanwhile_is_never_shown_to_a_reviewer(
         notes(proposal.id)
         await proposal.reject("unsafe")
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, reviewer, latch=latch) as reviewers,
-            join(meeting, "proposer") as proposers,
-        ):
-            await keep_away(meeting, latch, reviewers)
-            async with proposers.propose("tools", "count", to="reviewer"):
-                pass
-            async with proposers.propose("tools", "count", to="reviewer") as kept:
-                await until(lambda: not session_of(proposers).outbox.unaccepted)
-                latch.closed = False
-                assert isinstance(await kept.outcome(), Rejection)
+    async with gathered(meeting, join(meeting, reviewer, latch=latch), "proposer") as (
+        reviewers,
+        proposers,
+    ):
+        await keep_away(meeting, latch, reviewers)
+        async with proposers.propose("tools", "count", to="reviewer"):
+            pass
+        async with proposers.propose("tools", "count", to="reviewer") as kept:
+            await until(lambda: not session_of(proposers).outbox.unaccepted)
+            latch.closed = False
+            assert isinstance(await kept.outcome(), Rejection)
     assert notes.all == [kept.id]
 
 
 @pytest.mark.rule("6.resume.sent_again", "6.resume.accepted")
 @pytest.mark.parametrize("how", ["before_send", "after_send"])
-async def test_a_cut_between_saying_and_echo_neither_loses_nor_repeats(
-    meeting: Meeting, notes: Notes, how: str
-) -> None:
+async def test_a_cut_loses_and_repeats_nothing(meeting: Meeting, notes: Notes, how: str) -> None:
     """Neither a request, which is sent twice nowhere else, nor talk, nor an answer."""
     cutter = Cutter()
     async with (
@@ -252,9 +239,7 @@ async def test_a_cut_between_saying_and_echo_neither_loses_nor_repeats(
 
 
 @pytest.mark.rule("6.resume.sent_again")
-async def test_an_answer_whose_echo_was_lost_is_not_given_twice(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_an_answer_without_its_echo_is_given_once(meeting: Meeting, notes: Notes) -> None:
     cutter = Cutter()
     with anyio.fail_after(PATIENCE):
         async with (
@@ -267,38 +252,34 @@ async def test_an_answer_whose_echo_was_lost_is_not_given_twice(
                 setattr(cutter, how, lambda frame: b"response" in frame)
                 assert await second.call("tools", "count", {"number": 1}) == 1
             await second.chat("end")
-            await tape.until(lambda e: e.kind == kinds.CHAT)
+            await tape.until(of_kind(kinds.CHAT))
             assert len(tape.of(kinds.MCP_RESPONSE)) == 2
     assert cutter.cuts >= 2
 
 
 @pytest.mark.rule("6.resume.order", "6.resume.once")
 @pytest.mark.parametrize("at", range(8))
-async def test_a_cut_while_the_missed_is_read_costs_nothing(
-    meeting: Meeting, notes: Notes, at: int
-) -> None:
+async def test_a_cut_while_one_reads_costs_nothing(meeting: Meeting, notes: Notes, at: int) -> None:
     """Before the welcome (0), right after it, and after each of the missed."""
     cutter = Cutter()
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, listener(notes), latch=cutter, settings=IN_ORDER) as tools,
-            join(meeting, "second") as second,
-        ):
-            await keep_away(meeting, cutter, tools)
-            for number in range(5):
-                await second.chat(str(number))
-            await until(lambda: not session_of(second).outbox.unaccepted)
-            left = [at]
+    async with gathered(
+        meeting, join(meeting, listener(notes), latch=cutter, settings=ONE_PLACE), "second"
+    ) as (tools, second):
+        await keep_away(meeting, cutter, tools)
+        for number in range(5):
+            await second.chat(str(number))
+        await until(lambda: not session_of(second).outbox.unaccepted)
+        left = [at]
 
-            def due(_: bytes) -> bool:
-                left[0] -= 1
-                return left[0] < 0
+        def due(_: bytes) -> bool:
+            left[0] -= 1
+            return left[0] < 0
 
-            cutter.at_read = due
-            cutter.closed = False
-            await until(lambda: cutter.cuts == 1)
-            await second.chat("after")
-            await notes.until("after")
+        cutter.at_read = due
+        cutter.closed = False
+        await until(lambda: cutter.cuts == 1)
+        await second.chat("after")
+        await notes.until("after")
     assert notes.all == ["0", "1", "2", "3", "4", "after"]
 
 
@@ -306,7 +287,7 @@ async def test_a_cut_while_the_missed_is_read_costs_nothing(
 async def test_a_gap_is_told_before_anything_else(meeting: Meeting, notes: Notes) -> None:
     latch = Latch()
     with anyio.fail_after(PATIENCE):
-        async with join(meeting, listener(notes), latch=latch, settings=IN_ORDER) as tools:
+        async with join(meeting, listener(notes), latch=latch, settings=ONE_PLACE) as tools:
             seq = session_of(tools).table.seq
             assert seq is not None
             latch.closed = True
@@ -356,17 +337,15 @@ async def test_after_a_gap_a_request_is_not_sent_again(meeting: Meeting, notes: 
 @pytest.mark.rule("6.resume.gap")
 async def test_a_gateway_that_remembers_little_says_so(forgetful: InMemory, notes: Notes) -> None:
     meeting, latch = forgetful, Latch()
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, listener(notes), latch=latch, settings=IN_ORDER) as tools,
-            join(meeting, "second") as second,
-        ):
-            await keep_away(meeting, latch, tools)
-            for number in range(10):
-                await second.chat(str(number))
-            await until(lambda: not session_of(second).outbox.unaccepted)
-            latch.closed = False
-            await notes.until("9")
+    async with gathered(
+        meeting, join(meeting, listener(notes), latch=latch, settings=ONE_PLACE), "second"
+    ) as (tools, second):
+        await keep_away(meeting, latch, tools)
+        for number in range(10):
+            await second.chat(str(number))
+        await until(lambda: not session_of(second).outbox.unaccepted)
+        latch.closed = False
+        await notes.until("9")
     gap, *texts = notes.all
     assert isinstance(gap, Gap)
     assert texts == [str(number) for number in range(10 - len(texts), 10)]
@@ -374,9 +353,7 @@ async def test_a_gateway_that_remembers_little_says_so(forgetful: InMemory, note
 
 
 @pytest.mark.rule("6.resume.not_said_again", "4.14.on_join")
-async def test_ends_are_said_again_to_those_alone_who_do_not_resume(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_ends_are_said_again_without_a_resume(meeting: Meeting, notes: Notes) -> None:
     async with (
         gathered(meeting, listener(notes), "observer") as (_, observer),
         taped(observer) as tape,
@@ -388,7 +365,7 @@ async def test_ends_are_said_again_to_those_alone_who_do_not_resume(
             await second.chat("resumed")
         async with join(meeting, "second") as second:
             await second.chat("new")
-            await tape.until(lambda e: e.kind == kinds.CHAT, 2)
+            await tape.until(of_kind(kinds.CHAT), 2)
         assert len(tape.of(kinds.MCP_RESPONSE)) == 1
         (response,) = tape.of(kinds.MCP_RESPONSE)
         async with raw(meeting, "second") as old:

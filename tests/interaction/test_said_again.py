@@ -8,7 +8,7 @@ import pytest
 from meup_agent import Agent, Context, Proposal, ProposalState
 from tests.interaction.cast import willing
 from tests.interaction.people import Meeting, Notes, gathered, raw, until
-from tests.interaction.views import state_of
+from tests.interaction.views import is_, is_error, is_response, state_of
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +38,7 @@ async def test_a_request_that_is_made_again_runs_again(meeting: Meeting, notes: 
     async with gathered(meeting, counting(notes)), raw(meeting, "second") as client:
         for _ in range(3):
             await client.say(kinds.MCP_REQUEST, REQUEST, id="second-1", to=("tools",))
-            answer = await client.hear(lambda e: e.kind == kinds.MCP_RESPONSE)
+            answer = await client.hear(is_response)
             assert answer.correlation == ("second-1",)
     assert notes.all == ["runs"] * 3
 
@@ -52,7 +52,7 @@ async def test_the_one_that_still_runs_is_superseded(meeting: Meeting, notes: No
         await client.say(kinds.MCP_REQUEST, REQUEST, id="second-1", to=("tools",))
         await notes.until("runs")
         await client.say(kinds.MCP_REQUEST, REQUEST, id="second-1", to=("tools",))
-        await client.hear(lambda e: e.kind == kinds.MCP_RESPONSE)
+        await client.hear(is_response)
     assert sorted(notes.all) == ["runs", "runs", "stopped"]
 
 
@@ -73,23 +73,21 @@ async def test_an_approval_that_is_said_again_is_used_once(meeting: Meeting, not
         raw(meeting, "second") as client,
     ):
         await proposer.say(kinds.MCP_PROPOSAL, proposal, id="p1")
-        await client.hear(lambda e: e.id == "p1")
+        await client.hear(is_("p1"))
         asked: dict[str, Any] = {"id": "second-1", "to": ("tools",), "correlation": ("p1",)}
         await client.say(kinds.MCP_REQUEST, REQUEST, **asked)
         await notes.until("runs")
         await client.say(kinds.MCP_REQUEST, REQUEST, **asked)
         notes("said again")
-        await client.hear(lambda e: e.kind == kinds.MCP_RESPONSE)
+        await client.hear(is_response)
         await client.say(kinds.MCP_REQUEST, REQUEST, **asked)
-        refused = await client.hear(lambda e: e.kind == kinds.SYSTEM_ERROR)
+        refused = await client.hear(is_error)
         assert refused.payload["error"] == "not_pending"
     assert notes.all.count("runs") == 1
 
 
 @pytest.mark.rule("6.said_again")
-async def test_a_proposal_that_is_made_again_is_decided_again(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_proposal_made_again_is_decided_again(meeting: Meeting, notes: Notes) -> None:
     body = payloads.proposal("tools/call", {**CALL, "_meta": {payloads.TARGET: "tools"}})
     async with (
         gathered(meeting, counting(notes), willing()) as (_, reviewer),
@@ -97,15 +95,13 @@ async def test_a_proposal_that_is_made_again_is_decided_again(
     ):
         for _ in range(2):
             await proposer.say(kinds.MCP_PROPOSAL, body, id="proposer-1")
-            await proposer.hear(lambda e: e.kind == kinds.MCP_RESPONSE)
+            await proposer.hear(is_response)
         await until(lambda: state_of(reviewer, "proposer-1") is ProposalState.FULFILLED)
     assert notes.all == ["runs", "runs"]
 
 
 @pytest.mark.rule("6.said_again")
-async def test_a_proposal_that_is_made_again_ends_the_handler_of_the_first(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_proposal_made_again_ends_the_first_one(meeting: Meeting, notes: Notes) -> None:
     reviewer = Agent("reviewer")
 
     @reviewer.on_proposal

@@ -15,6 +15,7 @@ from meup_agent import Space
 from meup_agent.errors import OutcomeUnknown, RequestError
 from meup_agent.gateway import ThreadedGateway
 from tests.interaction.people import OverSockets, gateway_for_everybody, join, until
+from tests.interaction.views import note_result, run_within
 from tests.patience import PATIENCE
 from tests.programs import Program, program
 
@@ -77,11 +78,7 @@ async def test_it_finishes_in_its_grace(gateway: ThreadedGateway, backend: str) 
         async with join(OverSockets(gateway), "second") as caller:
             await present(caller)
             async with anyio.create_task_group() as tasks:
-
-                async def call() -> None:
-                    results.append(await caller.call("tools", "finish"))
-
-                tasks.start_soon(call)
+                tasks.start_soon(note_result, results.append, caller.call, "tools", "finish")
                 await aside(script.wait_for, "finish runs")
                 script.interrupt()
             assert results == ["finished"]
@@ -130,9 +127,7 @@ async def test_it_ends_when_it_is_idle(
     assert "Traceback" not in str(script)
 
 
-async def test_it_can_be_ended_while_it_waits_for_a_gateway(
-    gateway: ThreadedGateway, backend: str
-) -> None:
+async def test_it_ends_while_it_waits_for_one(gateway: ThreadedGateway, backend: str) -> None:
     # Port 9, discard: nobody listens there.
     with anyio.fail_after(2 * PATIENCE):
         with running(gateway, backend, MEUP_URL="ws://127.0.0.1:9") as script:
@@ -143,19 +138,18 @@ async def test_it_can_be_ended_while_it_waits_for_a_gateway(
     assert script.stdout == []
 
 
-async def test_a_thread_that_never_ends_keeps_nobody(
-    gateway: ThreadedGateway, backend: str
-) -> None:
+async def test_an_endless_thread_keeps_nobody(gateway: ThreadedGateway, backend: str) -> None:
     with anyio.fail_after(2 * PATIENCE), running(gateway, backend, 0.0) as script:
         async with join(OverSockets(gateway), "second") as caller:
             await present(caller)
             async with anyio.create_task_group() as tasks:
-
-                async def call() -> None:
-                    with pytest.raises(RequestError, match="cancelled"):
-                        await caller.call("tools", "deaf")
-
-                tasks.start_soon(call)
+                tasks.start_soon(
+                    run_within,
+                    pytest.raises(RequestError, match="cancelled"),
+                    caller.call,
+                    "tools",
+                    "deaf",
+                )
                 await aside(script.wait_for, "deaf runs")
                 script.interrupt()
             assert await aside(script.wait) == 0
@@ -170,12 +164,13 @@ async def test_a_handler_that_never_ends_keeps_nobody(
         async with join(OverSockets(gateway), "second") as caller:
             await present(caller)
             async with anyio.create_task_group() as tasks:
-
-                async def call() -> None:
-                    with pytest.raises((RequestError, OutcomeUnknown)):
-                        await caller.call("tools", "stubborn")
-
-                tasks.start_soon(call)
+                tasks.start_soon(
+                    run_within,
+                    pytest.raises((RequestError, OutcomeUnknown)),
+                    caller.call,
+                    "tools",
+                    "stubborn",
+                )
                 await aside(script.wait_for, "stubborn runs")
                 for said in ("stopping: running handlers", "stopping at once", "leaving")[:signals]:
                     script.interrupt()

@@ -21,7 +21,7 @@ from tests.interaction.people import (
     join,
     until,
 )
-from tests.interaction.views import session_of, taped
+from tests.interaction.views import is_, is_request, is_withdraw, of_kind, session_of, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds
 
@@ -111,7 +111,7 @@ async def test_it_answers_and_rejects_nothing_for_the_agent_beside_it(
         with pytest.raises(RequestError):
             await asking.request("reviewer", "prompts/list", {})
         await asking.grant("reviewer", [{"kind": "chat"}])
-        await tape.until(lambda envelope: envelope.kind == "capability/grant-ack")
+        await tape.until(of_kind("capability/grant-ack"))
         await tape.all_said(second, first)
         assert len(tape.of("capability/grant-ack")) == 1
         assert len(tape.of(kinds.MCP_RESPONSE, sender="reviewer")) == 3
@@ -160,7 +160,7 @@ async def test_a_broadcast_ends_when_all_who_could_have_rejected_it(
         async with space.propose("tools", "write", {}) as proposal:
             outcome = await proposal.outcome()
         assert isinstance(outcome, Rejection)
-        await tape.until(lambda envelope: envelope.kind == kinds.MCP_WITHDRAW)
+        await tape.until(is_withdraw)
     assert sorted(notes.all) == ["reviewer decides", "second decides"]
 
 
@@ -227,7 +227,7 @@ async def test_what_is_idempotent_is_sent_again_to_a_gateway_that_forgot_it(
             anyio.create_task_group() as tasks,
         ):
             tasks.start_soon(call, space)
-            await tape.until(lambda each: each.kind == kinds.MCP_REQUEST)
+            await tape.until(is_request)
             streams.open = anyio.Event()
             gateway.restart()
             # Nobody hears of a request that was made before they came.
@@ -261,14 +261,12 @@ async def test_nothing_is_lost_or_said_twice_when_the_stream_breaks(
         assert texts == ["missed 0", "missed 1", "missed 2", "so far"]
 
 
-async def test_who_leaves_withdraws_what_it_proposed(
-    gateway: ThreadedGateway, meeting: OverSockets
-) -> None:
+async def test_who_leaves_withdraws_all(gateway: ThreadedGateway, meeting: OverSockets) -> None:
     async with gathered(meeting, "tools") as (other,), taped(other) as tape:
         async with beside(gateway, "proposer") as space:
             async with space.propose("tools", "write", {}, ttl=None) as proposal:
-                await tape.until(lambda each: each.id == proposal.id)
-        withdraw = await tape.until(lambda each: each.kind == kinds.MCP_WITHDRAW)
+                await tape.until(is_(proposal.id))
+        withdraw = await tape.until(is_withdraw)
         assert withdraw.correlation == (proposal.id,)
 
 

@@ -25,7 +25,7 @@ from tests.interaction.people import (
     gathered,
     until,
 )
-from tests.interaction.views import is_idle, lines, session_of, taped
+from tests.interaction.views import is_, is_idle, lines, session_of, taped
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 from tests.wire import draft, encode, kinds, payloads
@@ -129,9 +129,7 @@ async def test_a_withdrawal_ends_the_wait(meeting: Meeting) -> None:
 
 
 @pytest.mark.rule("5.own.given_up.response", "4.13.loser_is_reported")
-async def test_a_result_that_comes_after_a_withdrawal_is_told(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_result_after_a_withdrawal_is_told(meeting: Meeting, notes: Notes) -> None:
     proposer, tools = Agent("proposer"), Agent("tools")
 
     @proposer.on_conflict
@@ -337,7 +335,7 @@ async def test_what_a_person_asks_and_says_is_no_affair_of_the_agents(meeting: M
             proposal = payloads.proposal("tools/call", call)
             proposed = await person.says("reviewer", kinds.MCP_PROPOSAL, proposal)
             await tape.until(lambda e: e.correlation == (asked,))
-            await tape.until(lambda e: e.id == proposed)
+            await tape.until(is_(proposed))
         assert [str(each.state) for each in space.proposals] == ["pending"]
         assert session_of(space).counters == {}
         await is_over(space)

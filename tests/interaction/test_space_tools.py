@@ -29,7 +29,7 @@ async def test_calls_are_answered_for_a_model(meeting: Meeting) -> None:
         assert failed.is_error
 
 
-async def test_participant_that_does_not_answer_is_left_out(
+async def test_silent_participant_is_left_out(
     meeting: Meeting, notes: Notes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not runs_on_asyncio():

@@ -64,9 +64,7 @@ async def test_a_handler_reads_a_stream_to_its_end(gate: Gate, notes: Notes) -> 
         assert notes.all[:2] == [first, (b"one", b"", b"th#ree")]
 
 
-async def test_streams_that_were_open_before_are_read_from_here_on(
-    gate: Gate, notes: Notes
-) -> None:
+async def test_streams_open_before_are_read_from_here_on(gate: Gate, notes: Notes) -> None:
     ours, theirs = stream_of(ME, "ours"), stream_of("bob", "theirs", targets=("carol",))
     to_us, for_all = stream_of("bob", "to-us", targets=("carol", ME)), stream_of("bob", "for-all")
     listed = (ours, theirs, to_us, for_all)
@@ -184,9 +182,7 @@ async def test_each_of_several_handlers_reads_every_frame(gate: Gate, notes: Not
         assert len(session_of(space).table.streams.buffers) == 0
 
 
-async def test_a_handler_that_waits_for_a_frame_leaves_its_place_to_others(
-    gate: Gate, notes: Notes
-) -> None:
+async def test_a_handler_that_reads_leaves_its_place(gate: Gate, notes: Notes) -> None:
     agent = reading(notes)
 
     @agent.on_chat
@@ -238,9 +234,7 @@ async def test_only_the_gateway_says_what_becomes_of_streams(
         assert space.streams == listed
 
 
-async def test_what_a_gateway_tells_of_a_stream_only_later_is_waited_for(
-    gate: Gate, notes: Notes
-) -> None:
+async def test_what_is_told_of_a_stream_later_is_waited_for(gate: Gate, notes: Notes) -> None:
     agent = Agent(ME)
 
     @agent.on_stream
@@ -279,18 +273,14 @@ async def test_after_a_reconnect_reading_goes_on_or_ends(gate: Gate, notes: Note
         await notes.until(("goes-on", 2, 0, 1))
 
 
-async def test_an_agent_that_stops_ends_the_reading_and_lets_its_handlers_finish(
-    gate: Gate, notes: Notes
-) -> None:
+async def test_an_agent_that_stops_ends_the_reading(gate: Gate, notes: Notes) -> None:
     async with joined(gate, reading(notes), "bob") as (_, end):
         await open_stream(end, stream_of("bob"), "r-1")
         await notes.until("s-1 of bob")
     assert notes.all[-1] == "s-1 ended, disconnected: the agent shuts down"
 
 
-async def test_a_stream_of_a_participant_that_left_ends_where_no_gateway_ends_it(
-    gate: Gate, notes: Notes
-) -> None:
+async def test_an_agent_ends_what_no_gateway_ends(gate: Gate, notes: Notes) -> None:
     gate.gives = {}
     gate.dialect = "mew/v0.4"
     async with joined(gate, reading(notes), "bob", streams=(stream_of("bob"),)) as (_, end):

@@ -45,9 +45,7 @@ async def test_frames_go_to_the_targets_alone_and_whole(meeting: Meeting, notes:
         assert others.all == []
 
 
-async def test_a_stream_for_all_is_read_by_those_who_come_later(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_stream_for_all_is_read_by_newcomers(meeting: Meeting, notes: Notes) -> None:
     async with gathered(meeting, "reviewer") as (space,):
         async with space.stream(metadata={"n": 1}) as out:
             async with join(meeting, recorder(notes)) as later:
@@ -77,9 +75,7 @@ async def test_a_tool_streams_beside_its_answer(meeting: Meeting, notes: Notes) 
         assert notes.all == [True, "complete"]
 
 
-async def test_a_caller_that_cancels_a_tool_ends_its_stream_with_the_reason(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_cancel_ends_the_stream_with_the_reason(meeting: Meeting, notes: Notes) -> None:
     tools, scope = Agent("tools"), CallScope()
 
     @tools.tool
@@ -137,9 +133,7 @@ async def test_a_reader_may_be_let_to_write(meeting: Meeting, notes: Notes) -> N
 
 
 @pytest.mark.rule("8.once")
-async def test_a_cut_in_the_middle_of_a_stream_loses_no_frame_silently(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_cut_loses_no_frame_silently(meeting: Meeting, notes: Notes) -> None:
     async with gathered(meeting, recorder(notes)) as (second,):
         plan = FaultPlan(outgoing=Faults(cut_after=8))
         cut = FaultyConnector(meeting.connector("reviewer"), [plan])

@@ -105,9 +105,7 @@ async def test_a_caller_that_ends_the_stream_gets_its_answer_all_the_same(gate: 
 
 
 @pytest.mark.rule("8.beside")
-async def test_a_stream_for_a_fulfilled_proposal_goes_to_its_proposer_too(
-    gate: Gate, notes: Notes
-) -> None:
+async def test_a_stream_goes_to_the_proposer_too(gate: Gate, notes: Notes) -> None:
     async with joined(gate, writer(notes), "bob", "carol") as (_, end):
         proposed: dict[str, Any] = {
             "method": "tools/call",
@@ -141,9 +139,7 @@ async def answer(end: End, *chunks: bytes, close: bool = True, fails: bool = Fal
 
 
 @pytest.mark.parametrize("close", [True, False])
-async def test_a_call_reads_all_that_came_before_its_answer(
-    gate: Gate, notes: Notes, close: bool
-) -> None:
+async def test_a_call_reads_all_before_its_answer(gate: Gate, notes: Notes, close: bool) -> None:
     agent = Agent(ME)
 
     @agent.on_stream
@@ -225,9 +221,7 @@ async def test_a_caller_that_gives_up_ends_its_readers(gate: Gate, notes: Notes)
         await notes.until("ended")
 
 
-async def test_a_call_that_is_proposed_reads_the_streams_about_its_proposal(
-    gate: Gate, notes: Notes
-) -> None:
+async def test_a_proposed_call_reads_its_streams(gate: Gate, notes: Notes) -> None:
     async def show(stream: StreamReader) -> None:
         notes(tuple([chunk async for chunk in stream]))
 

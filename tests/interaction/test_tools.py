@@ -5,13 +5,21 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, Context, Limits, Settings, Space
+from meup_agent import Agent, Context, Space
 from meup_agent.client import offer_directory
 from meup_agent.errors import InvalidArguments, RequestError, RequestTimeout, UsageError
 from tests.interaction.offer_lists import LIST, READ, WRITE, ask, lister, names, writer
-from tests.interaction.people import QUICK, Latch, Meeting, Notes, gathered, join, keep_away, until
-from tests.interaction.views import call_of, is_idle, session_of, taped
-from tests.patience import PATIENCE
+from tests.interaction.people import (
+    ONE_PLACE,
+    Latch,
+    Meeting,
+    Notes,
+    gathered,
+    join,
+    keep_away,
+    until,
+)
+from tests.interaction.views import call_of, is_, is_idle, note_result, of_kind, session_of, taped
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
@@ -61,7 +69,7 @@ async def test_it_is_asked_for_again_after_a_change_was_announced(meeting: Meeti
         await ask(space, lists)
         async with taped(space) as tape:
             await mallory.say_changed("changed")
-            await tape.until(lambda e: e.id == "changed")
+            await tape.until(is_("changed"))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask, space, lists)
             await mallory.give(await mallory.asked(2), READ)
@@ -83,9 +91,7 @@ async def test_a_list_that_changed_on_its_way_is_given_and_not_kept(meeting: Mee
     assert [names(each) for each in lists] == [["write"], ["read"], ["read"]]
 
 
-async def test_it_is_asked_for_again_when_its_participant_has_come_anew(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_list_of_one_that_came_anew_is_new(meeting: Meeting, notes: Notes) -> None:
     changed = Agent("tools")
 
     @changed.tool
@@ -95,13 +101,11 @@ async def test_it_is_asked_for_again_when_its_participant_has_come_anew(
         async with join(meeting, writer(notes)):
             assert names(await space.tools("tools")) == ["write", "read"]
         async with join(meeting, changed):
-            await tape.until(lambda e: e.kind == kinds.SYSTEM_PRESENCE, 3)
+            await tape.until(of_kind(kinds.SYSTEM_PRESENCE), 3)
             assert names(await space.tools("tools")) == ["erase"]
 
 
-async def test_it_is_asked_for_again_on_a_new_connection_of_our_own(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_list_is_asked_for_on_a_new_connection(meeting: Meeting, notes: Notes) -> None:
     async with (
         gathered(meeting, writer(notes)) as (tools,),
         taped(tools) as tape,
@@ -116,9 +120,7 @@ async def test_it_is_asked_for_again_on_a_new_connection_of_our_own(
         assert len(tape.calls(LIST)) == 2
 
 
-async def test_a_list_that_was_asked_for_while_we_were_away_is_kept(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_a_list_asked_for_while_away_is_kept(meeting: Meeting, notes: Notes) -> None:
     latch, lists = Latch(), list[Any]()
     async with (
         gathered(meeting, writer(notes)) as (tools,),
@@ -128,11 +130,7 @@ async def test_a_list_that_was_asked_for_while_we_were_away_is_kept(
         await space.tools("tools")
         await keep_away(meeting, latch, space)
         async with anyio.create_task_group() as tasks:
-
-            async def ask_from_away() -> None:
-                lists.append(await space.tools("tools"))
-
-            tasks.start_soon(ask_from_away)
+            tasks.start_soon(note_result, lists.append, space.tools, "tools")
             await until(lambda: session_of(space).table.waiting == 1)
             latch.closed = False
         lists.append(await space.tools("tools"))
@@ -209,7 +207,7 @@ async def test_a_caller_who_goes_leaves_the_request_to_the_others(meeting: Meeti
                 impatient.cancel_scope.cancel()
             await mallory.give(request, WRITE)
         marker = await space.chat("so far")
-        await mallory.tape.until(lambda e: e.id == marker)
+        await mallory.tape.until(is_(marker))
         assert len(mallory.tape.calls(LIST)) == 1
         assert mallory.tape.calls(kinds.CANCELLED) == []
     assert [names(each) for each in lists] == [["write"], ["write"]]
@@ -289,13 +287,7 @@ async def test_everybody_gets_the_same_error_and_nothing_is_kept(meeting: Meetin
             tasks.start_soon(ask_and_fail, space)
             request = await mallory.asked(1)
             await anyio.wait_all_tasks_blocked()
-            await mallory.raw.say(
-                kinds.MCP_RESPONSE,
-                payloads.error(request.id, -32000, "not now"),
-                id="error",
-                to=("second",),
-                correlation=(request.id,),
-            )
+            await mallory.raw.answer(request, payloads.error(request.id, -32000, "not now"))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask, space, lists)
             await mallory.give(await mallory.asked(2), READ)
@@ -309,10 +301,8 @@ async def test_waiting_for_a_list_keeps_no_other_handler_from_running(meeting: M
     async def own_tools(ctx: Context) -> list[str]:
         return names(await ctx.space.tools("tools", refresh=True))
 
-    settings = Settings(backoff=QUICK.backoff, limits=Limits(handlers=1))
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent, settings=settings), join(meeting, "second") as space:
-            assert await space.call("tools", "own_tools") == ["own_tools"]
+    async with gathered(meeting, join(meeting, agent, settings=ONE_PLACE), "second") as (_, space):
+        assert await space.call("tools", "own_tools") == ["own_tools"]
 
 
 async def test_leaving_the_space_ends_the_wait(meeting: Meeting) -> None:

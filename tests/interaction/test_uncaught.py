@@ -43,9 +43,7 @@ def test_ctrl_c_in_the_block_says_nothing(gateway: ThreadedGateway, backend: str
 
 @BACKENDS
 @pytest.mark.parametrize("how", ["loading", "loading a class", "connecting"])
-def test_ctrl_c_before_the_block_says_nothing(
-    gateway: ThreadedGateway, backend: str, how: str
-) -> None:
+def test_ctrl_c_before_it_says_nothing(gateway: ThreadedGateway, backend: str, how: str) -> None:
     loads = how != "connecting"
     with program([SCRIPT, backend, how], told(gateway), fork=not loads) as script:
         if not loads:
@@ -65,9 +63,7 @@ def test_program_may_catch_ctrl_c_itself(gateway: ThreadedGateway, backend: str)
 
 @BACKENDS
 @pytest.mark.parametrize("how", ["plain", "grouped"])
-def test_refused_connection_is_one_sentence(
-    gateway: ThreadedGateway, backend: str, how: str
-) -> None:
+def test_refused_token_is_one_sentence(gateway: ThreadedGateway, backend: str, how: str) -> None:
     with program([SCRIPT, backend, how], told(gateway, token="wrong")) as script:
         assert script.wait() == 1
     (line,) = script.stderr

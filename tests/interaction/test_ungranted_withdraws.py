@@ -7,15 +7,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
-import anyio
 import pytest
 
 from meup_agent import Agent, ProposalHandle, Space
 from meup_agent.errors import Refused
 from tests.gateways import Connector
 from tests.interaction.people import QUICK, Meeting, gathered
-from tests.interaction.views import taped
-from tests.patience import PATIENCE
+from tests.interaction.views import is_, taped
 from tests.wire import decode, encode, encode_json, kinds
 
 pytestmark = pytest.mark.anyio
@@ -65,18 +63,15 @@ async def test_withdraw_that_is_not_granted_raises_and_nothing_is_sent(
     meeting: Meeting, way: Callable[[Space, ProposalHandle], Awaitable[object]]
 ) -> None:
     connector = without_withdraw(meeting.connector("proposer"))
-    with anyio.fail_after(PATIENCE):
-        async with (
-            gathered(meeting, "observer") as (observer,),
-            taped(observer) as tape,
-            Agent("proposer").join(
-                connector, token=meeting.token("proposer"), settings=QUICK
-            ) as space,
-            space.propose("tools", "x") as proposal,
-        ):
-            await tape.until(lambda envelope: envelope.id == proposal.id)
-            with pytest.raises(Refused, match="'proposer' allows mcp/withdraw"):
-                await way(space, proposal)
-            assert proposal.state.is_pending
-            await tape.all_said(space)
-            assert not tape.of(kinds.MCP_WITHDRAW)
+    async with (
+        gathered(meeting, "observer") as (observer,),
+        taped(observer) as tape,
+        Agent("proposer").join(connector, token=meeting.token("proposer"), settings=QUICK) as space,
+        space.propose("tools", "x") as proposal,
+    ):
+        await tape.until(is_(proposal.id))
+        with pytest.raises(Refused, match="'proposer' allows mcp/withdraw"):
+            await way(space, proposal)
+        assert proposal.state.is_pending
+        await tape.all_said(space)
+        assert not tape.of(kinds.MCP_WITHDRAW)

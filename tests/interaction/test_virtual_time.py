@@ -88,9 +88,7 @@ async def test_a_request_gives_up_after_a_minute_else(meeting: InMemory, notes: 
         assert elapsed() == pytest.approx(60)
 
 
-async def test_a_call_waits_five_minutes_if_it_became_a_request(
-    meeting: InMemory, notes: Notes
-) -> None:
+async def test_a_requested_call_waits_five_minutes(meeting: InMemory, notes: Notes) -> None:
     async with join(meeting, worker(notes)), join(meeting, "second") as caller:
         with pytest.raises(RequestTimeout):
             await caller.call("tools", "work")
@@ -98,9 +96,7 @@ async def test_a_call_waits_five_minutes_if_it_became_a_request(
 
 
 @pytest.mark.rule("4.9.extends")
-async def test_progress_extends_a_call_up_to_its_total_timeout(
-    meeting: InMemory, notes: Notes
-) -> None:
+async def test_progress_extends_a_call_up_to_a_limit(meeting: InMemory, notes: Notes) -> None:
     async with join(meeting, steady(notes)), join(meeting, "second") as caller:
         with pytest.raises(RequestTimeout):
             await caller.call(
@@ -124,9 +120,7 @@ async def test_a_proposal_waits_five_minutes_and_so_does_a_proposed_call(meeting
 
 
 @pytest.mark.rule("race.proposer_dies", "5.proposal.running.sender_leaves")
-async def test_what_a_proposer_began_ends_half_a_minute_after_it_died(
-    meeting: InMemory, notes: Notes
-) -> None:
+async def test_what_a_dead_proposer_began_ends(meeting: InMemory, notes: Notes) -> None:
     async with (
         join(meeting, worker(notes)) as tools,
         join(meeting, reviewing(notes)) as reviewers,
@@ -155,9 +149,7 @@ async def test_what_a_proposer_began_ends_half_a_minute_after_it_died(
         tasks.cancel_scope.cancel()
 
 
-async def test_a_proposer_that_comes_back_in_time_finds_its_work_going_on(
-    meeting: InMemory, notes: Notes
-) -> None:
+async def test_a_proposer_that_comes_back_loses_nothing(meeting: InMemory, notes: Notes) -> None:
     later = Settings(backoff=Backoff(first=25, longest=25))
     async with (
         join(meeting, worker(notes)),
@@ -175,9 +167,7 @@ async def test_a_proposer_that_comes_back_in_time_finds_its_work_going_on(
 
 
 @pytest.mark.rule("4.6.gone", "5.own.waiting.gone")
-async def test_a_wait_ends_when_everybody_who_could_answer_is_gone(
-    meeting: InMemory, notes: Notes
-) -> None:
+async def test_a_wait_ends_when_nobody_can_answer(meeting: InMemory, notes: Notes) -> None:
     async with (
         join(meeting, worker(notes), settings=NEVER_BACK),
         join(meeting, "second") as caller,
@@ -253,9 +243,7 @@ async def test_a_withdrawn_proposal_stays_visible(meeting: InMemory) -> None:
 
 
 @pytest.mark.rule("5.own.waiting.deadline")
-async def test_where_nothing_can_be_known_the_outcome_says_so(
-    meeting: InMemory, notes: Notes
-) -> None:
+async def test_an_outcome_that_cannot_be_known(meeting: InMemory, notes: Notes) -> None:
     """The proposer was away when its proposal was carried out, and the gateway forgot it."""
     tools, latch = Agent("tools"), Latch()
 
@@ -391,9 +379,7 @@ async def test_proposal_that_nobody_here_may_carry_out_says_who_could(meeting: I
 
 
 @pytest.mark.rule("4.4.gone_before_us")
-async def test_nothing_is_carried_out_for_a_proposer_that_died_before_its_decider_came(
-    meeting: InMemory, notes: Notes
-) -> None:
+async def test_nothing_is_carried_out_for_the_dead(meeting: InMemory, notes: Notes) -> None:
     async with join(meeting, worker(notes)), join(meeting, "second") as onlooker:
         async with raw(meeting, "proposer") as peer:
             params = {"name": "work", "arguments": {}, "_meta": {payloads.TARGET: "tools"}}

@@ -1,14 +1,22 @@
 """A proposer withdraws, and everything that the proposal set going stops, wherever it runs."""
 
-from functools import partial
-
 import anyio
 import pytest
 
 from meup_agent import Agent, Context, Fulfillment, Proposal, ProposalState, Reason, Withdrawal
 from meup_agent.errors import AlreadyDecided
+from tests.interaction.cast import onlooking, willing
 from tests.interaction.people import Meeting, Notes, gathered, raw, until
-from tests.interaction.views import is_idle, session_of, state_of, taped
+from tests.interaction.views import (
+    all_idle,
+    by,
+    is_error,
+    is_idle,
+    is_withdraw,
+    session_of,
+    state_of,
+    taped,
+)
 from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
@@ -87,7 +95,7 @@ async def test_a_withdrawal_stops_everything_in_four_agents(meeting: Meeting, no
         async with proposers.propose("tools", "reindex", to="reviewer") as proposal:
             await notes.until("deep runs")
             # The gateway may hold the others' requests back for a moment.
-            await proposed.until(lambda e: (e.sender, e.kind) == ("reviewer", kinds.MCP_REQUEST))
+            await proposed.until(by(kinds.MCP_REQUEST, "reviewer"))
             assert proposal.state is ProposalState.IN_PROGRESS
             await proposal.withdraw(Reason.UNSAFE)
             outcome = await proposal.outcome()
@@ -100,8 +108,7 @@ async def test_a_withdrawal_stops_everything_in_four_agents(meeting: Meeting, no
             ("deep", "unsafe", ("tools", "reviewer", "proposer")),
             ("on_withdraw", "proposer", "unsafe"),
         )
-        for space in everybody:
-            await until(partial(is_idle, space))
+        await all_idle(*everybody)
         await tape.all_said(deeps, tools_space, reviewers, proposers)
 
         assert [e.sender for e in tape.of(kinds.MCP_RESPONSE)] == []
@@ -153,18 +160,14 @@ async def test_leaving_the_block_withdraws_too(meeting: Meeting, notes: Notes) -
 
 @pytest.mark.rule("4.1.no_answer", "4.2.one_way")
 async def test_a_late_withdraw_changes_nothing(meeting: Meeting) -> None:
-    reviewer, tools = Agent("reviewer"), Agent("tools")
+    tools = Agent("tools")
 
     @tools.tool
     def add(a: int, b: int) -> int:
         return a + b
 
-    @reviewer.on_proposal
-    async def review(proposal: Proposal) -> None:
-        await proposal.fulfill()
-
     async with (
-        gathered(meeting, tools, reviewer, "proposer") as (_, reviewers, proposers),
+        gathered(meeting, tools, willing(), "proposer") as (_, reviewers, proposers),
         taped(reviewers) as tape,
     ):
         async with proposers.propose("tools", "add", {"a": 1, "b": 2}) as proposal:
@@ -176,9 +179,7 @@ async def test_a_late_withdraw_changes_nothing(meeting: Meeting) -> None:
         assert tape.of(kinds.MCP_WITHDRAW) == [], "there was nothing to take back"
         async with raw(meeting) as mallory:
             late = {"reason": "other"}
-            await mallory.say(
-                kinds.MCP_PROPOSAL, {"method": "tools/call", "params": {"name": "x"}}, id="p1"
-            )
+            await mallory.propose({"name": "x"}, id="p1")
             await mallory.say(kinds.MCP_WITHDRAW, late, id="w1", correlation=("p1",))
             await mallory.say(kinds.MCP_WITHDRAW, late, id="w2", correlation=("p1",))
             await until(lambda: session_of(reviewers).counters["late_withdraw"] == 1)
@@ -203,10 +204,8 @@ async def test_nobody_else_can_withdraw(meeting: Meeting, notes: Notes) -> None:
         proposers.propose("tools", "write", to="reviewer") as proposal,
     ):
         await notes.until("reviewing")
-        await mallory.say(
-            kinds.MCP_WITHDRAW, {"reason": "unsafe"}, id="w", correlation=(proposal.id,)
-        )
-        refused = await mallory.hear(lambda e: e.kind == kinds.SYSTEM_ERROR)
+        await mallory.withdraw(proposal.id, id="w", reason="unsafe")
+        refused = await mallory.hear(is_error)
         assert refused.correlation == ("w",)
         assert state_of(reviewers, proposal.id) is ProposalState.PENDING
         notes("go on")
@@ -215,21 +214,13 @@ async def test_nobody_else_can_withdraw(meeting: Meeting, notes: Notes) -> None:
 
 
 @pytest.mark.rule("5.tombstone")
-async def test_what_was_withdrawn_before_it_was_seen_is_not_reviewed(
-    meeting: Meeting, notes: Notes
-) -> None:
-    reviewer = Agent("reviewer")
-
-    @reviewer.on_proposal
-    async def review(proposal: Proposal) -> None:
-        notes(proposal.id)
-
+async def test_what_was_withdrawn_unseen_is_not_reviewed(meeting: Meeting, notes: Notes) -> None:
     payload = {"method": "tools/call", "params": {"name": "write", "arguments": {}}}
     async with (
-        gathered(meeting, reviewer) as (reviewers,),
+        gathered(meeting, onlooking(notes)) as (reviewers,),
         raw(meeting) as mallory,
     ):
-        await mallory.say(kinds.MCP_WITHDRAW, {"reason": "unsafe"}, id="w", correlation=("p",))
+        await mallory.withdraw("p", id="w", reason="unsafe")
         await mallory.say(kinds.MCP_PROPOSAL, payload, id="p", to=("reviewer",))
         await mallory.say(kinds.MCP_PROPOSAL, payload, id="other", to=("reviewer",))
         await notes.until("other")
@@ -238,9 +229,7 @@ async def test_what_was_withdrawn_before_it_was_seen_is_not_reviewed(
 
 
 @pytest.mark.rule("5.tombstone.before_fulfillment")
-async def test_what_was_withdrawn_cannot_be_fulfilled_or_rejected(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_what_was_withdrawn_cannot_be_decided(meeting: Meeting, notes: Notes) -> None:
     reviewer, tools = Agent("reviewer"), Agent("tools")
 
     @tools.tool
@@ -275,7 +264,7 @@ async def test_what_was_withdrawn_cannot_be_fulfilled_or_rejected(
 
 
 @pytest.mark.rule("5.proposal.told_of_withdraw", "5.proposal.settled.withdraw")
-async def test_a_proposal_that_is_kept_for_later_is_told_of_its_withdrawal(
+async def test_one_who_decides_later_is_told_of_a_withdrawal(
     meeting: Meeting, notes: Notes
 ) -> None:
     """A handler may leave the decision to a person, and return."""
@@ -297,9 +286,7 @@ async def test_a_proposal_that_is_kept_for_later_is_told_of_its_withdrawal(
         await notes.until((proposal.id, "duplicate"))
 
 
-async def test_the_reject_of_ours_that_ended_a_proposal_is_no_news_to_us(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_our_own_reject_is_no_news_to_us(meeting: Meeting, notes: Notes) -> None:
     """A proposer ends its wait with a withdraw (PROTOCOL 4.5): on_withdraw is not for that."""
     reviewer = Agent("reviewer")
 
@@ -317,7 +304,7 @@ async def test_the_reject_of_ours_that_ended_a_proposal_is_no_news_to_us(
     ):
         async with proposers.propose("tools", "write", to="reviewer") as proposal:
             await proposal.outcome()
-        await tape.until(lambda e: e.kind == kinds.MCP_WITHDRAW)
+        await tape.until(is_withdraw)
         await tape.all_said(proposers)
         await until(lambda: is_idle(reviewers))
         assert state_of(reviewers, proposal.id) is ProposalState.REJECTED

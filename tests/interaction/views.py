@@ -1,8 +1,8 @@
 """A test's view of the participants of the interaction tests."""
 
 import logging
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
 import anyio
@@ -27,6 +27,10 @@ def is_idle(space: Space) -> bool:
     return not (table.running or table.queued or table.waiting or len(session.outbox))
 
 
+async def all_idle(*spaces: Space) -> None:
+    await until(lambda: all(is_idle(space) for space in spaces))
+
+
 def state_of(space: Space, proposal_id: str) -> ProposalState | None:
     """State of a proposal, as this participant has seen it."""
     return next((r.state for r in space.proposals if r.id == proposal_id), None)
@@ -34,6 +38,23 @@ def state_of(space: Space, proposal_id: str) -> ProposalState | None:
 
 def has_state(space: Space, proposal_id: str, state: ProposalState) -> bool:
     return state_of(space, proposal_id) is state
+
+
+def is_(id: str) -> Callable[[Envelope], bool]:
+    return lambda envelope: envelope.id == id
+
+
+def by(kind: str, sender: str) -> Callable[[Envelope], bool]:
+    return lambda envelope: (envelope.kind, envelope.sender) == (kind, sender)
+
+
+def of_kind(kind: str) -> Callable[[Envelope], bool]:
+    return lambda envelope: envelope.kind == kind
+
+
+is_proposal, is_withdraw = of_kind(kinds.MCP_PROPOSAL), of_kind(kinds.MCP_WITHDRAW)
+is_request, is_response = of_kind(kinds.MCP_REQUEST), of_kind(kinds.MCP_RESPONSE)
+is_error = of_kind(kinds.SYSTEM_ERROR)
 
 
 class Tape:
@@ -64,11 +85,7 @@ class Tape:
         """Wait until everything that these participants have said so far has gone by."""
         for space in spaces:
             marker = await space.chat("so far")
-            await self.until(_is(marker))
-
-
-def _is(id: str) -> Callable[[Envelope], bool]:
-    return lambda envelope: envelope.id == id
+            await self.until(is_(marker))
 
 
 @asynccontextmanager
@@ -85,6 +102,19 @@ def call_of(envelope: Envelope) -> payloads.Call:
 
 def lines(caplog: Any, level: int = logging.INFO) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= level]
+
+
+async def note_result(
+    note: Callable[[Any], None], call: Callable[..., Awaitable[Any]], *args: Any
+) -> None:
+    note(await call(*args))
+
+
+async def run_within(
+    context: AbstractContextManager[Any], call: Callable[..., Awaitable[Any]], *args: Any
+) -> None:
+    with context:
+        await call(*args)
 
 
 async def call_and_give_up(caller: Space, tool: str, notes: Notes) -> None:
