@@ -21,15 +21,10 @@ def stream_of(owner: str, id: str = "s-1", **more: Any) -> StreamInfo:
     return StreamInfo(id=id, owner=owner, writers=(owner,), created="2026-01-01T00:00:00Z", **more)
 
 
-async def open_stream(end: End, stream: StreamInfo, request: str) -> None:
+async def open_stream(end: End, stream: StreamInfo, request: str, id: str = "") -> None:
     """Answer a request: the stream is open."""
-    await end.say(
-        kinds.STREAM_OPEN,
-        build_open(stream),
-        sender=GATEWAY,
-        to=(stream.owner,),
-        correlation=(request,),
-    )
+    said, to, about = build_open(stream), (stream.owner,), (request,)
+    await end.say(kinds.STREAM_OPEN, said, sender=GATEWAY, id=id, to=to, correlation=about)
 
 
 async def close_stream(end: End, stream: str, reason: str, by: str = GATEWAY, **more: str) -> None:
@@ -46,6 +41,13 @@ async def put(end: End, stream: str, *frames: bytes) -> None:
 async def requested(end: End) -> Envelope:
     """The next request for a stream."""
     return await heard(end, kinds.STREAM_REQUEST)
+
+
+async def refuse(end: End, error: dict[str, Any]) -> None:
+    """Refuse the next request for a stream."""
+    asked = await requested(end)
+    about = (asked.id,)
+    await end.say(kinds.SYSTEM_ERROR, error, sender=GATEWAY, to=(ME,), correlation=about)
 
 
 async def heard(end: End, kind: str) -> Envelope:

@@ -20,7 +20,7 @@ from tests.interaction.stream_gateway import (
 from tests.interaction.views import lines, session_of
 from tests.session.gate import ME, Gate
 from tests.tables import MAX_UNREAD_BYTES, MAX_UNREAD_FRAMES
-from tests.wire import build_open, kinds
+from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
 
@@ -85,14 +85,7 @@ async def test_a_close_names_its_stream_by_what_opened_it(gate: Gate, notes: Not
     )
     async with joined(gate, reading(notes), "bob", "carol", streams=listed) as (space, end):
         for stream, id in (("late", "opened"), ("other", "2nd")):
-            await end.say(
-                kinds.STREAM_OPEN,
-                build_open(stream_of("bob", stream)),
-                sender=kinds.GATEWAY,
-                id=id,
-                to=("bob",),
-                correlation=(f"request-{id}",),
-            )
+            await open_stream(end, stream_of("bob", stream), f"request-{id}", id)
         await notes.until(*(f"{each} of bob" for each in ("bobs", "late", "other")))
         for sender, about, left in (
             ("carol", "1", ["bobs", "late", "other"]),
@@ -132,12 +125,8 @@ async def test_a_reader_that_is_too_slow_loses_the_oldest_frames_and_is_told(
         await notes.until("s-1 of bob")
         for number in range(MAX_UNREAD_FRAMES + 7):
             await put(end, "s-1", b"%d" % number)
-        await end.say(
-            kinds.STREAM_LOST,
-            {"stream_id": "s-1", "frames": 5, "bytes": 50},
-            sender=kinds.GATEWAY,
-            to=(ME,),
-        )
+        lost = {"stream_id": "s-1", "frames": 5, "bytes": 50}
+        await end.say(kinds.STREAM_LOST, lost, sender=kinds.GATEWAY, to=(ME,))
         await close_stream(end, "s-1", "complete", "bob")
         await until(lambda: not space.streams)
         hold.set()
@@ -244,16 +233,18 @@ async def test_what_is_told_of_a_stream_later_is_waited_for(gate: Gate, notes: N
     bare = {"encoding": "text", "owner": "bob", "authorized_writers": ["bob"]}
     asked = {"direction": "upload", "format": "jsonl"}
     async with joined(gate, agent, "bob") as (_, end):
-        said = {**bare, "stream_id": "later"}
-        await end.say(kinds.STREAM_OPEN, said, sender="gateway", correlation=("r-1",))
+
+        async def opens(stream: str, request: str) -> None:
+            said = {**bare, "stream_id": stream}
+            await end.say(kinds.STREAM_OPEN, said, sender="gateway", correlation=(request,))
+
+        await opens("later", "r-1")
         await end.say(kinds.STREAM_REQUEST, asked, sender="bob", id="r-1", correlation=("m",))
         await notes.until(("later", "jsonl", "m"))
         await end.say(kinds.STREAM_REQUEST, asked, sender="bob", id="r-2")
-        said = {**bare, "stream_id": "before"}
-        await end.say(kinds.STREAM_OPEN, said, sender="gateway", correlation=("r-2",))
+        await opens("before", "r-2")
         await notes.until(("before", "jsonl", None))
-        said = {**bare, "stream_id": "never"}
-        await end.say(kinds.STREAM_OPEN, said, sender="gateway", correlation=("r-3",))
+        await opens("never", "r-3")
         await put(end, "never", b"a frame")
         await notes.until(("never", None, None))
 

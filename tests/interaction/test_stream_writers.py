@@ -1,6 +1,7 @@
 """Streams that an agent writes, to a gateway played by hand: frames, ends, refusals, reconnects."""
 
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 import pytest
@@ -23,6 +24,7 @@ from tests.interaction.stream_gateway import (
     heard,
     joined,
     open_stream,
+    refuse,
     requested,
     stream_of,
     welcomed,
@@ -47,26 +49,48 @@ async def accept(end: End, id: str = "s-1") -> StreamInfo:
 class Writing:
     """A stream that is written beside the test, until it is told to stop."""
 
-    def __init__(self, space: Space) -> None:
-        self.space = space
-        self.out: StreamWriter | None = None
+    out: StreamWriter
+
+    def __init__(self) -> None:
         self.opened = anyio.Event()
         self.stop = anyio.Event()
         self.fail: Exception | None = None
         self.scope = CallScope()
+        self.caller = Caller()
 
-    async def run(self) -> None:
+    async def run(self, space: Space) -> None:
         with self.scope:
-            async with self.space.stream() as self.out:
+            async with space.stream() as self.out:
                 self.opened.set()
                 await self.stop.wait()
                 if self.fail is not None:
                     raise self.fail
 
 
-async def test_a_block_opens_a_stream_sends_frames_and_closes_it(gate: Gate) -> None:
-    async with joined(gate, None, "bob") as (space, end), anyio.create_task_group() as tasks:
+@asynccontextmanager
+async def writing(gate: Gate, *present: str) -> AsyncGenerator[tuple[Space, End, Writing]]:
+    """An open stream of an agent in a space."""
+    async with joined(gate, None, *present) as (space, end), anyio.create_task_group() as tasks:
+        writes = Writing()
         tasks.start_soon(accept, end)
+        tasks.start_soon(writes.caller.run, writes.run, space)
+        await writes.opened.wait()
+        try:
+            yield space, end, writes
+        finally:
+            writes.stop.set()
+
+
+@asynccontextmanager
+async def accepting(gate: Gate, *present: str) -> AsyncGenerator[tuple[Space, End]]:
+    """An agent in a space whose gateway opens a stream."""
+    async with joined(gate, None, *present) as (space, end), anyio.create_task_group() as tasks:
+        tasks.start_soon(accept, end)
+        yield space, end
+
+
+async def test_a_block_opens_a_stream_sends_frames_and_closes_it(gate: Gate) -> None:
+    async with accepting(gate, "bob") as (space, end):
         async with space.stream(to="bob", about="m-1", format="jsonl") as out:
             assert out.info is not None
             assert (out.id, out.info.targets, out.info.about) == ("s-1", ("bob",), ("m-1",))
@@ -82,15 +106,8 @@ async def test_a_block_opens_a_stream_sends_frames_and_closes_it(gate: Gate) -> 
 
 async def test_what_the_gateway_refuses_raises_with_its_code(gate: Gate) -> None:
     async with joined(gate) as (space, end), anyio.create_task_group() as tasks:
-
-        async def refuse() -> None:
-            asked = await requested(end)
-            payload = {"error": "target_not_found", "message": "no carol", "targets": ["carol"]}
-            await end.say(
-                kinds.SYSTEM_ERROR, payload, sender=kinds.GATEWAY, to=(ME,), correlation=(asked.id,)
-            )
-
-        tasks.start_soon(refuse)
+        error = {"error": "target_not_found", "message": "no carol", "targets": ["carol"]}
+        tasks.start_soon(refuse, end, error)
         with pytest.raises(Refused, match="no carol") as raised:
             async with space.stream(to="carol"):
                 raise AssertionError("it is not open")
@@ -118,8 +135,7 @@ async def test_a_dialect_without_streams_is_told_before_anything_is_sent(gate: G
 
 
 async def test_a_frame_that_no_one_takes_is_the_callers_mistake(gate: Gate) -> None:
-    async with joined(gate) as (space, end), anyio.create_task_group() as tasks:
-        tasks.start_soon(accept, end)
+    async with accepting(gate) as (space, _):
         async with space.stream() as out:
             with pytest.raises(UsageError, match="in parts"):
                 await out.send(b"x" * MAX_FRAME_BYTES)
@@ -137,70 +153,49 @@ async def test_a_frame_that_no_one_takes_is_the_callers_mistake(gate: Gate) -> N
 async def test_the_end_of_the_block_is_the_end_of_the_stream(
     gate: Gate, how: str, reason: str, text: str | None
 ) -> None:
-    async with joined(gate) as (space, end), anyio.create_task_group() as tasks:
-        writing = Writing(space)
-        caller = Caller()
-        tasks.start_soon(accept, end)
-        tasks.start_soon(caller.run, writing.run)
-        await writing.opened.wait()
+    async with writing(gate) as (_, end, writes):
         if how == "is cancelled":
-            writing.scope.cancel("disagree", text="stopped by the user")
+            writes.scope.cancel("disagree", text="stopped by the user")
         else:
-            writing.fail = ValueError("mine") if how == "raises" else None
-            writing.stop.set()
+            writes.fail = ValueError("mine") if how == "raises" else None
+            writes.stop.set()
         closed = await heard(end, kinds.STREAM_CLOSE)
         assert (closed.payload["reason"], closed.payload.get("text")) == (reason, text)
-        await until(lambda: caller.error is not None or how != "raises")
-        assert isinstance(caller.error, ValueError) is (how == "raises")
+        await until(lambda: writes.caller.error is not None or how != "raises")
+        assert isinstance(writes.caller.error, ValueError) is (how == "raises")
 
 
 async def test_a_stream_that_another_ends_takes_no_more_frames(gate: Gate) -> None:
-    async with joined(gate, None, "bob") as (space, end), anyio.create_task_group() as tasks:
-        writing = Writing(space)
-        tasks.start_soon(accept, end)
-        tasks.start_soon(writing.run)
-        await writing.opened.wait()
-        assert writing.out is not None
+    async with writing(gate, "bob") as (space, end, writes):
         await close_stream(end, "s-1", "cancelled", "bob", text="enough\n")
         await until(lambda: not space.streams)
         with pytest.raises(StreamEnded, match=r"'?bob'?: cancelled: enough\\n") as raised:
-            await writing.out.send(b"more")
+            await writes.out.send(b"more")
         assert (raised.value.reason, raised.value.by) == ("cancelled", "bob")
-        assert writing.out.ended is not None
-        writing.stop.set()
+        assert writes.out.ended is not None
 
 
 @pytest.mark.parametrize("error", ["unauthorized_stream_write", "stream_not_found"])
 async def test_a_refused_frame_ends_the_stream(gate: Gate, error: str) -> None:
-    async with joined(gate) as (space, end), anyio.create_task_group() as tasks:
-        writing = Writing(space)
-        tasks.start_soon(accept, end)
-        tasks.start_soon(writing.run)
-        await writing.opened.wait()
-        assert writing.out is not None
-        await writing.out.send(b"first")
+    async with writing(gate) as (_, end, writes):
+        out = writes.out
+        await out.send(b"first")
         payload = {"error": error, "stream_id": "s-1", "message": "not yours"}
         await end.say(kinds.SYSTEM_ERROR, payload, sender=kinds.GATEWAY, to=(ME,))
-        out = writing.out
         await until(lambda: out.ended is not None)
         with pytest.raises(StreamEnded, match="not yours"):
             await out.send(b"second")
-        writing.stop.set()
 
 
 async def test_send_waits_for_a_slow_connection_and_the_end_wakes_it(gate: Gate) -> None:
-    async with joined(gate) as (space, end), anyio.create_task_group() as tasks:
-        writing, sent, ended = Writing(space), 0, anyio.Event()
-        tasks.start_soon(accept, end)
-        tasks.start_soon(writing.run)
-        await writing.opened.wait()
+    sent, ended = 0, anyio.Event()
+    async with writing(gate) as (space, end, writes), anyio.create_task_group() as tasks:
 
         async def pour() -> None:
             nonlocal sent
-            assert writing.out is not None
             with suppress(StreamEnded):
                 while True:
-                    await writing.out.send(b"x")
+                    await writes.out.send(b"x")
                     sent += 1
             ended.set()
 
@@ -214,12 +209,10 @@ async def test_send_waits_for_a_slow_connection_and_the_end_wakes_it(gate: Gate)
         await until(lambda: sent > stuck)  # and goes on when there is room
         await close_stream(end, "s-1", "revoked")
         await ended.wait()
-        writing.stop.set()
 
 
 async def test_frames_leave_in_order_with_what_is_said_between(gate: Gate) -> None:
-    async with joined(gate) as (space, end), anyio.create_task_group() as tasks:
-        tasks.start_soon(accept, end)
+    async with accepting(gate) as (space, end):
         async with space.stream() as out:
             await out.send("before")
             await space.chat("between")
@@ -251,22 +244,15 @@ async def test_a_stream_goes_on_after_a_reconnect_where_it_is_still_listed(gate:
 @pytest.mark.rule("8.reconnect")
 @pytest.mark.parametrize("listed", ["none", "of another"])
 async def test_a_stream_that_does_not_survive_a_reconnect_says_so(gate: Gate, listed: str) -> None:
-    async with joined(gate) as (space, end), anyio.create_task_group() as tasks:
-        writing = Writing(space)
-        tasks.start_soon(accept, end)
-        tasks.start_soon(writing.run)
-        await writing.opened.wait()
+    async with writing(gate) as (space, end, writes):
         end.drop()
-        other = stream_of("bob", "s-1")
+        other, out = stream_of("bob", "s-1"), writes.out
         await welcomed(gate, "bob", streams=(other,) if listed == "of another" else ())
-        out = writing.out
-        assert out is not None
         await until(lambda: out.ended is not None)
         with pytest.raises(StreamEnded, match="after a reconnect") as raised:
             await out.send(b"more")
         assert raised.value.reason == "disconnected"
         assert [each.owner for each in space.streams] == ["bob"] * (listed == "of another")
-        writing.stop.set()
 
 
 @pytest.mark.rule("8.reconnect")
@@ -289,24 +275,19 @@ async def test_a_request_whose_answer_was_lost_is_found_or_made_again(gate: Gate
 
 
 async def test_the_end_of_the_session_ends_the_streams(gate: Gate) -> None:
-    outs: list[StreamWriter | None] = []
+    outs: list[StreamWriter] = []
     try:
-        async with joined(gate) as (space, end), anyio.create_task_group() as tasks:
-            writing = Writing(space)
-            tasks.start_soon(accept, end)
-            tasks.start_soon(writing.run)
-            await writing.opened.wait()
-            outs.append(writing.out)
+        async with writing(gate) as (_, end, writes):
+            outs.append(writes.out)
             await end.close(4403, "removed")
             await anyio.sleep_forever()
     except* Kicked:
         pass
-    assert [each is not None and each.ended is not None for each in outs] == [True]
+    assert [each.ended is not None for each in outs] == [True]
 
 
 async def test_writers_are_let_in_and_put_out_by_the_owner(gate: Gate) -> None:
-    async with joined(gate, None, "bob") as (space, end), anyio.create_task_group() as tasks:
-        tasks.start_soon(accept, end)
+    async with accepting(gate, "bob") as (space, end), anyio.create_task_group() as tasks:
         async with space.stream() as out:
             for verb, kind, name in (
                 (out.grant_write, kinds.STREAM_GRANT_WRITE, "participant_id"),
@@ -320,8 +301,7 @@ async def test_writers_are_let_in_and_put_out_by_the_owner(gate: Gate) -> None:
 
 
 async def test_a_stream_that_was_transferred_does_not_end_with_our_block(gate: Gate) -> None:
-    async with joined(gate, None, "bob") as (space, end), anyio.create_task_group() as tasks:
-        tasks.start_soon(accept, end)
+    async with accepting(gate, "bob") as (space, end):
         async with space.stream():
             said = {
                 "stream_id": "s-1",

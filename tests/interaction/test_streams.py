@@ -1,5 +1,7 @@
 """Streams between agents at a gateway, in memory and over real sockets."""
 
+from functools import partial
+
 import anyio
 import pytest
 
@@ -7,7 +9,7 @@ from meup_agent import Agent, CallScope, Context, StreamReader
 from meup_agent.errors import StreamEnded, UsageError
 from meup_agent.testing import FaultPlan, Faults, FaultyConnector
 from tests.interaction.people import QUICK, Meeting, Notes, gathered, join, until
-from tests.interaction.views import session_of
+from tests.interaction.views import run_within, session_of
 
 pytestmark = pytest.mark.anyio
 
@@ -28,11 +30,8 @@ def recorder(notes: Notes, name: str = "second") -> Agent:
 
 async def test_frames_go_to_the_targets_alone_and_whole(meeting: Meeting, notes: Notes) -> None:
     others = Notes()
-    async with gathered(meeting, "reviewer", recorder(notes), recorder(others, "deep")) as (
-        space,
-        second,
-        _,
-    ):
+    everybody = ("reviewer", recorder(notes), recorder(others, "deep"))
+    async with gathered(meeting, *everybody) as (space, second, _):
         async with space.stream(to="second", about="m", format="raw") as out:
             await until(lambda: len(second.streams) == 1)
             [info] = second.streams
@@ -89,30 +88,21 @@ async def test_a_cancel_ends_the_stream_with_the_reason(meeting: Meeting, notes:
 
     async with gathered(meeting, tools, "reviewer") as (space, caller):
         async with anyio.create_task_group() as tasks:
-
-            async def call() -> None:
-                with scope:
-                    await caller.call("tools", "endless", on_stream=show)
-
-            tasks.start_soon(call)
+            call = partial(caller.call, "tools", "endless", on_stream=show)
+            tasks.start_soon(run_within, scope, call)
             await notes.until(b"begun")
             with caller.read_stream(caller.streams[0]) as stream:
                 scope.cancel("disagree", text="seen enough")
                 assert [each async for each in stream] == []
                 assert stream.ended is not None
-                assert (stream.ended.by, str(stream.ended)) == (
-                    "tools",
-                    "cancelled: disagree: seen enough",
-                )
+                assert stream.ended.by == "tools"
+                assert str(stream.ended) == "cancelled: disagree: seen enough"
         await until(lambda: not session_of(space).table.running)
 
 
 async def test_a_reader_may_be_let_to_write(meeting: Meeting, notes: Notes) -> None:
-    async with gathered(meeting, "reviewer", "second", recorder(notes, "deep")) as (
-        owner,
-        writer,
-        _,
-    ):
+    everybody = ("reviewer", "second", recorder(notes, "deep"))
+    async with gathered(meeting, *everybody) as (owner, writer, _):
         async with owner.stream() as out:
             await until(lambda: len(writer.streams) == 1)
             with pytest.raises(UsageError, match="has not let us"), writer.write_stream(out.id):

@@ -1,5 +1,6 @@
 """A tool that streams its partial result beside its answer, and the caller that reads it."""
 
+from functools import partial
 from typing import Any
 
 import anyio
@@ -15,10 +16,11 @@ from tests.interaction.stream_gateway import (
     joined,
     open_stream,
     put,
+    refuse,
     requested,
     stream_of,
 )
-from tests.interaction.views import session_of
+from tests.interaction.views import run_within, session_of
 from tests.session.gate import ME, Caller, End, Gate
 from tests.wire import decode, kinds, payloads
 
@@ -71,14 +73,7 @@ async def test_a_tool_streams_to_its_caller_before_it_answers(gate: Gate, notes:
 async def test_the_answer_does_not_depend_on_the_stream(gate: Gate, notes: Notes) -> None:
     async with joined(gate, writer(notes), "bob") as (_, end):
         await call(end, "draft")
-        asked = await requested(end)
-        await end.say(
-            kinds.SYSTEM_ERROR,
-            {"error": "target_not_found", "message": "no bob"},
-            sender=kinds.GATEWAY,
-            to=(ME,),
-            correlation=(asked.id,),
-        )
+        await refuse(end, {"error": "target_not_found", "message": "no bob"})
         response = await heard(end, kinds.MCP_RESPONSE)
         text = response.payload["result"]["content"][0]["text"]
         assert text.startswith("done, error: the gateway refused a stream: target_not_found")
@@ -107,16 +102,11 @@ async def test_a_caller_that_ends_the_stream_gets_its_answer_all_the_same(gate: 
 @pytest.mark.rule("8.beside")
 async def test_a_stream_goes_to_the_proposer_too(gate: Gate, notes: Notes) -> None:
     async with joined(gate, writer(notes), "bob", "carol") as (_, end):
-        proposed: dict[str, Any] = {
-            "method": "tools/call",
-            "params": {"name": "draft", "arguments": {}},
-        }
+        params: dict[str, Any] = {"name": "draft", "arguments": {}}
+        proposed = payloads.proposal("tools/call", params)
         await end.say(kinds.MCP_PROPOSAL, proposed, sender="carol", id="p-1")
-        payload = payloads.request(
-            "tools/call",
-            {"name": "draft", "arguments": {}, "_meta": {payloads.PROPOSER: "carol"}},
-            "r-1",
-        )
+        params |= {"_meta": {payloads.PROPOSER: "carol"}}
+        payload = payloads.request("tools/call", params, "r-1")
         await end.say(
             kinds.MCP_REQUEST, payload, sender="bob", id="r-1", to=(ME,), correlation=("p-1",)
         )
@@ -152,11 +142,7 @@ async def test_a_call_reads_all_before_its_answer(gate: Gate, notes: Notes, clos
         notes(str(stream.ended))
 
     async with joined(gate, agent, "bob") as (space, end), anyio.create_task_group() as tasks:
-
-        async def tool() -> None:
-            await answer(end, b"a", b"b", close=close)
-
-        tasks.start_soon(tool)
+        tasks.start_soon(partial(answer, end, b"a", b"b", close=close))
         result = await space.call("bob", "draft", on_stream=show)
         assert result == [{"type": "text", "text": "whole"}]
         ending = "complete" if close else "disconnected: the call has ended"
@@ -169,11 +155,7 @@ async def test_a_call_that_fails_has_read_what_came(gate: Gate, notes: Notes) ->
         notes(tuple([chunk async for chunk in stream]))
 
     async with joined(gate, None, "bob") as (space, end), anyio.create_task_group() as tasks:
-
-        async def tool() -> None:
-            await answer(end, b"a", fails=True)
-
-        tasks.start_soon(tool)
+        tasks.start_soon(partial(answer, end, b"a", fails=True))
         with pytest.raises(ToolError, match="whole"):
             await space.call("bob", "draft", on_stream=show)
         assert notes.all == [(b"a",)]
@@ -185,11 +167,7 @@ async def test_a_reader_that_raises_cancels_the_call(gate: Gate) -> None:
 
     async with joined(gate, None, "bob") as (space, end), anyio.create_task_group() as tasks:
         caller = Caller()
-
-        async def make_call() -> None:
-            await space.call("bob", "draft", on_stream=show)
-
-        tasks.start_soon(caller.run, make_call)
+        tasks.start_soon(caller.run, partial(space.call, "bob", "draft", on_stream=show))
         request = await heard(end, kinds.MCP_REQUEST)
         await open_stream(end, stream_of("bob", about=(request.id,)), "r-1")
         cancel = await heard(end, kinds.MCP_REQUEST)
@@ -208,12 +186,7 @@ async def test_a_caller_that_gives_up_ends_its_readers(gate: Gate, notes: Notes)
 
     async with joined(gate, None, "bob") as (space, end), anyio.create_task_group() as tasks:
         scope = CallScope()
-
-        async def make_call() -> None:
-            with scope:
-                await space.call("bob", "draft", on_stream=show)
-
-        tasks.start_soon(make_call)
+        tasks.start_soon(run_within, scope, partial(space.call, "bob", "draft", on_stream=show))
         request = await heard(end, kinds.MCP_REQUEST)
         await open_stream(end, stream_of("bob", about=(request.id,)), "r-1")
         await notes.until("reads")
@@ -225,25 +198,16 @@ async def test_a_proposed_call_reads_its_streams(gate: Gate, notes: Notes) -> No
     async def show(stream: StreamReader) -> None:
         notes(tuple([chunk async for chunk in stream]))
 
-    async with joined(gate, None, "bob") as (space, end), anyio.create_task_group() as tasks:
-        may = [{"kind": "mcp/proposal"}]
-        await end.say(
-            kinds.SYSTEM_WELCOME,
-            {"you": {"id": ME, "capabilities": may}, "participants": [{"id": "bob"}]},
-            sender=kinds.GATEWAY,
-            to=(ME,),
-        )
+    async with joined(gate, None, "bob") as (space, end):
+        you = {"id": ME, "capabilities": [{"kind": "mcp/proposal"}]}
+        welcome = {"you": you, "participants": [{"id": "bob"}]}
+        await end.say(kinds.SYSTEM_WELCOME, welcome, sender=kinds.GATEWAY, to=(ME,))
         await until(lambda: not space.may(kinds.MCP_REQUEST, {}))
-
-        async def make_call() -> None:
-            notes(await space.call("bob", "draft", on_stream=show))
-
         async with anyio.create_task_group() as calls:
-            calls.start_soon(make_call)
+            calls.start_soon(partial(space.call, "bob", "draft", on_stream=show))
             proposal = await heard(end, kinds.MCP_PROPOSAL)
             await open_stream(end, stream_of("bob", about=("r-1", proposal.id)), "r-2")
             await put(end, "s-1", b"half")
             await close_stream(end, "s-1", "complete", "bob")
             await notes.until((b"half",))
             calls.cancel_scope.cancel()
-        tasks.cancel_scope.cancel()
