@@ -29,31 +29,3 @@ from meup_agent.protocol.exchange.explanations import EXPLANATION_CHARS
 from meup_agent.protocol.exchange.stream_buffer import MAX_UNREAD_BYTES, MAX_UNREAD_FRAMES
 from meup_agent.protocol.proposals.store import MAX_FULFILLMENTS, MAX_PROPOSALS, ProposalStore
 from meup_agent.protocol.ttl_map import Tombstones
-
-__all__ = [
-    "EXPLANATION_CHARS",
-    "MAX_FULFILLMENTS",
-    "MAX_PROPOSALS",
-    "MAX_UNREAD_BYTES",
-    "MAX_UNREAD_FRAMES",
-    "Admission",
-    "Cancel",
-    "CaughtUp",
-    "Drop",
-    "Effect",
-    "ExchangeTable",
-    "FulfillmentTarget",
-    "Key",
-    "Priority",
-    "Progressed",
-    "ProposalEntry",
-    "ProposalKey",
-    "ProposalStore",
-    "Role",
-    "Send",
-    "Start",
-    "Tombstones",
-    "Unsend",
-    "Wake",
-    "Work",
-]

@@ -19,24 +19,3 @@ from meup_agent.cli.render.timeline import Timeline
 from meup_agent.client import requests
 from meup_agent.client.requests import request
 from meup_agent.client.schema_check import ArgumentChecker
-
-__all__ = [
-    "NAMES",
-    "NARROWEST",
-    "ArgumentChecker",
-    "CardRow",
-    "EditRefused",
-    "Failure",
-    "Glyphs",
-    "InboxApp",
-    "Output",
-    "ProposalListing",
-    "ProposalTimeline",
-    "ScreenQuestion",
-    "Timeline",
-    "app",
-    "exit_codes",
-    "request",
-    "requests",
-    "run",
-]
