@@ -18,11 +18,9 @@ async def client_beside(
     **options: Any,
 ) -> AsyncGenerator[Client]:
     """The SDK's client of a participant that may do some things, in a space with these agents."""
-    async with staged(alice=may, **{each.name: ANYTHING for each in agents}) as stage:
-        for each in agents:
-            await stage.join(each.name, each)
-        async with (
-            served(stage, own="alice", ttl=ttl) as server,
-            server.client(**options) as client,
-        ):
-            yield client
+    async with (
+        staged(*agents, alice=may) as stage,
+        served(stage, own="alice", ttl=ttl) as server,
+        server.client(**options) as client,
+    ):
+        yield client

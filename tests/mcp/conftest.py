@@ -1,5 +1,6 @@
 """Fixtures of the tests of MCP: a space with participants, and MCP servers over it."""
 
+import logging
 import socket
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import (
@@ -24,7 +25,8 @@ from meup_agent.gateway import Gateway
 from meup_agent.mcp import McpApp
 from meup_agent.mcp.principal_pool import PrincipalPool
 from meup_agent.mcp.tool_calls import CallSettings
-from tests.mcp.bridge.stage import log_lines as log_lines
+from tests.cli.processes import meup
+from tests.mcp.bridge.stage import LogLines
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 
@@ -48,6 +50,19 @@ PROPOSES: Sequence[Mapping[str, Any]] = [
 def anyio_backend() -> Any:
     """MCP's transports run on asyncio alone."""
     return ("asyncio", {"use_uvloop": False})
+
+
+@pytest.fixture
+def log_lines() -> Generator[LogLines]:
+    """The log of the bridge."""
+    handler = LogLines()
+    logger = logging.getLogger("meup_agent.mcp")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    yield handler
+    logger.removeHandler(handler)
+    logger.setLevel(level)
 
 
 @dataclass
@@ -95,11 +110,31 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(**participants: Sequence[Mapping[str, Any]]) -> AsyncGenerator[Stage]:
-    """A gateway with participants, who have yet to join; the block ends in time."""
+async def staged(
+    *agents: Agent, **participants: Sequence[Mapping[str, Any]]
+) -> AsyncGenerator[Stage]:
+    """A space with agents that may do everything, and others who have yet to join, for a block
+    that ends in time.
+    """
+    everybody = {**{each.name: ANYTHING for each in agents}, **participants}
     with anyio.fail_after(PATIENCE):
-        async with Gateway(participants=participants) as gateway, AsyncExitStack() as stack:
-            yield Stage(gateway, stack)
+        async with Gateway(participants=everybody) as gateway, AsyncExitStack() as stack:
+            stage = Stage(gateway, stack)
+            for each in agents:
+                await stage.join(each.name, each)
+            yield stage
+
+
+def refusal(*arguments: str, lacks: Sequence[str] = (), **given: str) -> str:
+    """The one sentence with which `meup` refuses to start, where the environment has a secret."""
+    known = {"MEUP_URL": "ws://127.0.0.1:9", "MEUP_SPACE": "demo", "MEUP_TOKEN": "secret-token"}
+    variables = {name: value for name, value in known.items() if name not in lacks}
+    done = meup(*arguments, variables={**variables, **given})
+    assert done.returncode != 0
+    (line,) = done.stderr.splitlines()
+    assert "secret-token" not in line
+    assert line.startswith("meup: ")
+    return line.removeprefix("meup: ")
 
 
 class _Server(uvicorn.Server):

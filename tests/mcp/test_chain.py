@@ -17,7 +17,6 @@ from meup_agent import Agent, Proposal
 from tests.cli.processes import environment
 from tests.forkserver import launched
 from tests.mcp.conftest import ANYTHING, PROPOSES, Stage, staged
-from tests.patience import PATIENCE
 from tests.programs import ROOT, Program, program
 
 pytestmark = pytest.mark.anyio
@@ -53,18 +52,17 @@ async def chain(
     }
     path = folder / "mcp.json"
     path.write_text(json.dumps({"mcpServers": servers}), "utf-8")
-    with anyio.fail_after(PATIENCE):
-        async with staged(
-            slow=BRIDGED, offers=BRIDGED, alice=ANYTHING, bob=PROPOSES, reviewer=ANYTHING
-        ) as stage:
-            watcher = await stage.join("reviewer", editor())
-            tokens = {f"MEUP_TOKEN_{name.upper()}": stage.token(name) for name in names}
-            arguments = ["-m", "meup_agent.cli", "bridge", "--servers", str(path)]
-            with program(arguments, {**where(stage), **tokens}) as bridge:
-                for name in names:
-                    await watcher.present(name)
-                async with client_of(stage, participant, mode) as client:
-                    yield client, bridge
+    async with staged(
+        slow=BRIDGED, offers=BRIDGED, alice=ANYTHING, bob=PROPOSES, reviewer=ANYTHING
+    ) as stage:
+        watcher = await stage.join("reviewer", editor())
+        tokens = {f"MEUP_TOKEN_{name.upper()}": stage.token(name) for name in names}
+        arguments = ["-m", "meup_agent.cli", "bridge", "--servers", str(path)]
+        with program(arguments, {**where(stage), **tokens}) as bridge:
+            for name in names:
+                await watcher.present(name)
+            async with client_of(stage, participant, mode) as client:
+                yield client, bridge
 
 
 def where(stage: Stage) -> dict[str, str]:

@@ -18,10 +18,7 @@ from meup_agent.mcp.tasks import TASKS
 from tests.mcp.task_stage import Tools, ask, call, connected, text, until
 from tests.patience import PATIENCE
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.parametrize("anyio_backend", [pytest.param("asyncio", id="asyncio")]),
-]
+pytestmark = pytest.mark.anyio
 
 
 async def test_a_quick_call_is_answered_with_its_result() -> None:

@@ -7,7 +7,6 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import Any
 
 import anyio
-import pytest
 
 from meup_agent import Agent, Backoff, Space
 from meup_agent.gateway import Gateway
@@ -133,16 +132,3 @@ class LogLines(logging.Handler):
             self._come = anyio.Event()
             await self._come.wait()
         return self.with_text(text)[0]
-
-
-@pytest.fixture
-def log_lines() -> Any:
-    """The log of the bridge."""
-    handler = LogLines()
-    logger = logging.getLogger("meup_agent.mcp")
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    yield handler
-    logger.removeHandler(handler)
-    logger.setLevel(level)

@@ -61,8 +61,7 @@ async def test_subscriptions_at_once_are_counted_once_each() -> None:
         unsubscribed.set()
         return {}
 
-    async with staged(files=ANYTHING, alice=ANYTHING) as stage:
-        await stage.join("files", agent)
+    async with staged(agent, alice=ANYTHING) as stage:
         space: Space = await stage.join("alice", Agent("alice"))
         async with anyio.create_task_group() as tasks:
             subscribed = SubscribedResources(space, tasks.start_soon)

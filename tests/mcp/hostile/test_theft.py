@@ -16,7 +16,6 @@ from tests.mcp.server.test_asks import asker, elicited
 from tests.mcp.server.test_cancellation import BOTH, OLD, Session, session
 from tests.mcp.server.test_identity import HELLO
 from tests.mcp.server.test_tool_calls import MODES, text
-from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -27,8 +26,7 @@ ASKS = {
 
 
 async def test_the_state_of_a_call_is_worth_nothing_to_another_participant() -> None:
-    async with staged(asker=ANYTHING, alice=ANYTHING, bob=ANYTHING) as stage:
-        await stage.join("asker", asker())
+    async with staged(asker(), alice=ANYTHING, bob=ANYTHING) as stage:
         async with (
             served(stage, own="alice") as server,
             server.client(elicitation_callback=elicited) as alice,
@@ -51,8 +49,7 @@ async def test_the_state_of_a_call_is_worth_nothing_to_another_participant() -> 
 
 async def test_a_question_is_answered_by_its_own_session_alone() -> None:
     """Another participant, and another session of the same one, guess the id of the question."""
-    async with staged(asker=ANYTHING, alice=ANYTHING, bob=ANYTHING) as stage:
-        await stage.join("asker", asker())
+    async with staged(asker(), alice=ANYTHING, bob=ANYTHING) as stage:
         async with served(stage, own="alice") as server, server.http() as http:
             opened = await http.post(server.url, json=ASKS, headers=BOTH)
             mine = Session(http, server.url, OLD[-1], opened.headers["mcp-session-id"])
@@ -96,8 +93,7 @@ async def test_a_call_that_two_approve_is_carried_out_once(mode: str) -> None:
         runs += 1
         return "paid"
 
-    async with staged(tool=ANYTHING, alice=PROPOSES, r1=ANYTHING, r2=ANYTHING) as stage:
-        await stage.join("tool", tool)
+    async with staged(tool, alice=PROPOSES, r1=ANYTHING, r2=ANYTHING) as stage:
         decided: list[str] = []
         for name in ("r1", "r2"):
             reviewer = Agent(name)
@@ -219,13 +215,11 @@ async def calls_lost_in(mode: str, *, proposed: bool) -> str:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_proposal_whose_gateway_is_started_again_ends_in_words(mode: str) -> None:
-    with anyio.fail_after(PATIENCE):
-        said = await calls_lost_in(mode, proposed=True)
+    said = await calls_lost_in(mode, proposed=True)
     assert "tool_wait" in said
 
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_call_whose_gateway_and_tool_are_gone_ends_in_words(mode: str) -> None:
-    with anyio.fail_after(PATIENCE):
-        said = await calls_lost_in(mode, proposed=False)
+    said = await calls_lost_in(mode, proposed=False)
     assert "shuts down" in said or "left" in said

@@ -6,14 +6,15 @@ and these two beside them, to be compared.
 
 import json
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx2
 import pytest
 
 from meup_agent import Agent, Context, Request
-from tests.mcp.conftest import ANYTHING, ServedSpace, served, staged
+from meup_agent.gateway import Gateway
+from tests.mcp.conftest import ANYTHING, ServedSpace, Stage, served
 
 pytestmark = pytest.mark.anyio
 
@@ -145,7 +146,9 @@ def messages(answer: httpx2.Response) -> list[JsonObject]:
 @pytest.fixture(scope="module")
 async def server() -> AsyncGenerator[ServedSpace]:
     """One for all: none of the tests changes it."""
-    async with staged(shower=ANYTHING, alice=ANYTHING) as stage:
+    people = {"shower": ANYTHING, "alice": ANYTHING}
+    async with Gateway(participants=people) as gateway, AsyncExitStack() as stack:
+        stage = Stage(gateway, stack)
         await stage.join("shower", shower())
         async with served(stage, own="alice") as server:
             yield server

@@ -62,8 +62,7 @@ class Slow:
 @asynccontextmanager
 async def space_with(slow: Slow) -> AsyncGenerator[tuple[Stage, ServedSpace]]:
     """A space with a slow tool."""
-    async with staged(slow=ANYTHING, alice=ANYTHING, bob=ANYTHING, carol=PROPOSES) as stage:
-        await stage.join("slow", slow.agent)
+    async with staged(slow.agent, alice=ANYTHING, bob=ANYTHING, carol=PROPOSES) as stage:
         async with served(stage, own="alice") as server:
             yield stage, server
 
@@ -436,8 +435,7 @@ async def test_what_is_remembered_of_a_cancelled_call_is_small() -> None:
 
 async def test_a_client_over_stdio_that_goes_withdraws() -> None:
     slow = Slow()
-    async with staged(slow=ANYTHING, alice=ANYTHING) as stage:
-        await stage.join("slow", slow.agent)
+    async with staged(slow.agent, alice=ANYTHING) as stage:
         pool = stage.pool("alice")
         async with pool.run():
             login = await pool.get(None)

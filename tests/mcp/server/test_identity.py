@@ -49,8 +49,7 @@ async def called_as(client: Any) -> str:
 
 
 async def test_a_client_is_the_participant_of_its_token() -> None:
-    async with staged(mirror=ANYTHING, alice=ANYTHING, bob=ANYTHING) as stage:
-        await stage.join("mirror", whoami())
+    async with staged(whoami(), alice=ANYTHING, bob=ANYTHING) as stage:
         async with served(stage, own="alice") as server:
             async with server.client(stage.token("bob")) as client:
                 assert await called_as(client) == "bob"
@@ -62,8 +61,7 @@ async def test_a_client_is_the_participant_of_its_token() -> None:
 
 async def test_the_environments_name_is_of_its_own_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """As `meup env alice` sets it; the tokens of clients are others'."""
-    async with staged(mirror=ANYTHING, alice=ANYTHING, bob=ANYTHING) as stage:
-        await stage.join("mirror", whoami())
+    async with staged(whoami(), alice=ANYTHING, bob=ANYTHING) as stage:
         for name, value in (
             ("MEUP_URL", stage.gateway.url),
             ("MEUP_SPACE", "demo"),
@@ -79,8 +77,7 @@ async def test_the_environments_name_is_of_its_own_token(monkeypatch: pytest.Mon
 
 
 async def test_a_client_may_send_the_token_of_the_process() -> None:
-    async with staged(mirror=ANYTHING, alice=ANYTHING) as stage:
-        await stage.join("mirror", whoami())
+    async with staged(whoami(), alice=ANYTHING) as stage:
         async with served(stage, own="alice") as server:
             async with server.client() as first, server.client(stage.token("alice")) as second:
                 for client in (first, second, first):

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
+from subprocess import PIPE
 from typing import Any
 
 import anyio
@@ -19,15 +20,14 @@ from mcp.client import ClientRequestContext
 from mcp.client.client import Client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import TextContent
 
-from meup_agent import Agent, Context, Proposal
+from meup_agent import Agent, Proposal
 from tests.cli.processes import environment, meup, running
 from tests.forkserver import launched
 from tests.interaction.people import files
-from tests.mcp.conftest import ANYTHING, Stage, staged
-from tests.mcp.server.test_asks import FORM, ask
-from tests.mcp.server.test_cancellation import OLD
+from tests.mcp.conftest import ANYTHING, PROPOSES, Stage, refusal, staged
+from tests.mcp.server.test_asks import asker
+from tests.mcp.server.test_cancellation import OLD, Slow
 from tests.mcp.server.test_tool_calls import text
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
@@ -55,33 +55,30 @@ def command(*arguments: str, env: dict[str, str] | None = None) -> StdioServerPa
 
 
 async def test_a_space_over_stdio() -> None:
-    async with staged(files=ANYTHING, alice=ANYTHING) as stage:
-        await stage.join("files", files())
-        server = command(env=variables(stage, "alice"))
-        async with Client(stdio_client(server)) as client:
-            tools = (await client.list_tools()).tools
-            result = await client.call_tool("files_add", {"a": 1, "b": 2})
-    assert [tool.name for tool in tools] == ["files_add"]
+    async with (
+        staged(files(), alice=ANYTHING) as stage,
+        Client(stdio_client(command(env=variables(stage, "alice")))) as client,
+    ):
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["files_add"]
+        result = await client.call_tool("files_add", {"a": 1, "b": 2})
     assert result.structured_content == {"result": 3}
 
 
 async def test_one_agent_without_a_gateway() -> None:
     with anyio.fail_after(PATIENCE):
         async with Client(stdio_client(command(f"{ECHO}:agent")), mode="legacy") as client:
-            tools = (await client.list_tools()).tools
-            result = await client.call_tool("echo", {"text": "hello"})
-    assert [tool.name for tool in tools] == ["echo"]
-    (content,) = result.content
-    assert isinstance(content, TextContent)
-    assert content.text == "hello"
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["echo"]
+            assert text(await client.call_tool("echo", {"text": "hello"})) == "hello"
 
 
 @asynccontextmanager
-async def wire(*arguments: str, env: dict[str, str]) -> AsyncGenerator[tuple[Process, "Lines"]]:
+async def wire(
+    *arguments: str, env: dict[str, str], stdout: int = PIPE
+) -> AsyncGenerator[tuple[Process, "Lines"]]:
     """The process, and what it writes."""
     started = command(*arguments, env=env)
     process = await anyio.open_process(
-        [started.command, *started.args], env=started.env, cwd=started.cwd
+        [started.command, *started.args], env=started.env, cwd=started.cwd, stdout=stdout
     )
     try:
         yield process, Lines(process)
@@ -96,7 +93,6 @@ class Lines:
 
     def __init__(self, process: Process) -> None:
         assert process.stdin is not None
-        assert process.stdout is not None
         self._in, self._out = process.stdin, process.stdout
         self._rest = b""
 
@@ -106,19 +102,20 @@ class Lines:
 
     async def next(self) -> dict[str, Any]:
         """Read a message."""
+        assert self._out is not None
         while b"\n" not in self._rest:
             self._rest += await self._out.receive()
         line, _, self._rest = self._rest.partition(b"\n")
         return dict(json.loads(line))
 
-    async def hello(self, version: str) -> dict[str, Any]:
-        """Shake hands."""
+    async def call(self, tool: str, arguments: dict[str, Any], **more: Any) -> None:
+        """Shake hands as message 0, and call a tool by message 1."""
         info = {"name": "wire", "version": "1"}
-        params = {"protocolVersion": version, "capabilities": {}, "clientInfo": info}
-        await self.send(id=0, method="initialize", params=params)
-        answer = await self.next()
+        hello = {"protocolVersion": OLD[-1], "capabilities": {}, "clientInfo": info}
+        await self.send(id=0, method="initialize", params=hello)
         await self.send(method="notifications/initialized")
-        return answer
+        params = {"name": tool, "arguments": arguments, **more}
+        await self.send(id=1, method="tools/call", params=params)
 
 
 async def test_a_client_that_dies_while_its_call_waits_withdraws_it() -> None:
@@ -133,35 +130,15 @@ async def test_a_client_that_dies_while_its_call_waits_withdraws_it() -> None:
         finally:
             withdrawn.set()
 
-    may_propose = [{"kind": "mcp/proposal"}, {"kind": "mcp/withdraw"}]
-    lists = {"kind": "mcp/request", "payload": {"method": "tools/list"}}
-    async with staged(files=ANYTHING, reviewer=ANYTHING, alice=[*may_propose, lists]) as stage:
-        await stage.join("files", files())
-        await stage.join("reviewer", reviewer)
-        started = command(env=variables(stage, "alice"))
+    async with staged(files(), reviewer, alice=PROPOSES) as stage:
         reads, writes = os.pipe()
-        async with await anyio.open_process(
-            [started.command, *started.args], env=started.env, cwd=ROOT, stdout=writes
-        ) as process:
+        async with wire(env=variables(stage, "alice"), stdout=writes) as (process, lines):
             os.close(writes)
-            assert process.stdin is not None
-            assert process.stderr is not None
-            info = {"name": "wire", "version": "1"}
-            hello = {"protocolVersion": OLD[-1], "capabilities": {}, "clientInfo": info}
-            call: dict[str, Any] = {
-                "name": "files_add",
-                "arguments": {"a": 1, "b": 2},
-                "_meta": {"progressToken": 1},
-            }
-            for message in (
-                {"id": 0, "method": "initialize", "params": hello},
-                {"method": "notifications/initialized"},
-                {"id": 1, "method": "tools/call", "params": call},
-            ):
-                line = json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
-                await process.stdin.send(line)
+            await lines.call("files_add", {"a": 1, "b": 2}, _meta={"progressToken": 1})
             await waiting.wait()
             os.close(reads)
+            assert process.stdin is not None
+            assert process.stderr is not None
             await process.stdin.aclose()
             said = b"".join([chunk async for chunk in process.stderr])
             await withdrawn.wait()
@@ -171,126 +148,124 @@ async def test_a_client_that_dies_while_its_call_waits_withdraws_it() -> None:
 
 
 async def test_a_cancel_over_stdio_keeps_the_silence_and_the_reason() -> None:
-    agent, began, ended = Agent("slow"), anyio.Event(), anyio.Event()
-    reasons: list[str] = []
-
-    @agent.tool
-    async def wait(ctx: Context) -> None:
-        began.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            reasons.append(str(ctx.reason))
-            ended.set()
-
-    async with staged(slow=ANYTHING, alice=ANYTHING) as stage:
-        await stage.join("slow", agent)
-        async with wire(env=variables(stage, "alice")) as (process, lines):
-            await lines.hello(OLD[-1])
-            call = {"name": "slow_wait", "arguments": {}}
-            await lines.send(id=1, method="tools/call", params=call)
-            await began.wait()
-            params = {"requestId": 1, "reason": "enough"}
-            await lines.send(method="notifications/cancelled", params=params)
-            await ended.wait()
-            await lines.send(id=2, method="ping")
-            assert (await lines.next())["id"] == 2
-            process.send_signal(signal.SIGTERM)
-            assert await process.wait() == 0
-    assert reasons == ["no_longer_needed: enough"]
+    slow = Slow()
+    async with (
+        staged(slow.agent, alice=ANYTHING) as stage,
+        wire(env=variables(stage, "alice")) as (process, lines),
+    ):
+        await lines.call("slow_wait", {})
+        assert (await lines.next())["id"] == 0
+        await slow.began.wait()
+        cancelled = {"requestId": 1, "reason": "enough"}
+        await lines.send(method="notifications/cancelled", params=cancelled)
+        await slow.ended.wait()
+        await lines.send(id=2, method="ping")
+        assert (await lines.next())["id"] == 2
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0
+    assert slow.reason == "no_longer_needed: enough"
 
 
 @pytest.mark.rule("3.beside.own")
 async def test_two_clients_with_one_configuration_each_answer_what_they_are_asked() -> None:
-    agent = Agent("asker")
-
-    @agent.tool
-    async def weather(ctx: Context) -> str:
-        params = {"message": "Where are you?", "requestedSchema": FORM, "mode": "form"}
-        return str((await ask(ctx, "elicitation/create", params))["content"]["city"])
-
-    async with staged(alice=ANYTHING, asker=ANYTHING) as stage:
-        await stage.join("asker", agent)
+    async with staged(asker(), alice=ANYTHING) as stage:
         start, towns = command(env=variables(stage, "alice")), dict[str, str]()
+        there = {"Oslo": anyio.Event(), "Rome": anyio.Event()}
+        done = {"Oslo": anyio.Event(), "Rome": anyio.Event()}
 
-        async def run(town: str, both: anyio.Event, done: anyio.Event) -> None:
+        async def run(town: str, other: str) -> None:
             async def answer(
-                context: ClientRequestContext, params: types.ElicitRequestParams
+                _: ClientRequestContext, __: types.ElicitRequestParams
             ) -> types.ElicitResult:
-                return types.ElicitResult(
-                    action="accept", content={"city": town if params.message else ""}
-                )
+                return types.ElicitResult(action="accept", content={"city": town})
 
             async with Client(stdio_client(start), elicitation_callback=answer) as client:
                 await client.list_tools()
-                both.set()
-                await other_is_there[town].wait()
+                there[town].set()
+                await there[other].wait()
                 for _ in range(3):
                     towns[town] = text(await client.call_tool("asker_weather"))
-                done.set()
-                await other_is_done[town].wait()
+                done[town].set()
+                await done[other].wait()
 
-        there = {"Oslo": anyio.Event(), "Rome": anyio.Event()}
-        done = {"Oslo": anyio.Event(), "Rome": anyio.Event()}
-        other_is_there = {"Oslo": there["Rome"], "Rome": there["Oslo"]}
-        other_is_done = {"Oslo": done["Rome"], "Rome": done["Oslo"]}
         async with anyio.create_task_group() as tasks:
-            for town in there:
-                tasks.start_soon(run, town, there[town], done[town])
-        assert towns == {"Oslo": "Oslo", "Rome": "Rome"}
+            tasks.start_soon(run, "Oslo", "Rome")
+            tasks.start_soon(run, "Rome", "Oslo")
+    assert towns == {"Oslo": "accept: Oslo", "Rome": "accept: Rome"}
 
 
-def test_http_elsewhere_needs_tls_or_a_word() -> None:
-    env = {"MEUP_URL": "ws://127.0.0.1:1", "MEUP_SPACE": "demo", "MEUP_TOKEN": "x"}
-    ended = meup("mcp", "--http", "0.0.0.0:0", variables=env)
-    assert ended.returncode == 2
-    assert ended.stderr == (
-        "meup: listening at 0.0.0.0 without TLS would show tokens and messages to everyone on the"
-        " path; give a certificate and its key (tls), or allow it (insecure)\n"
-    )
+ALL = ("MEUP_URL", "MEUP_SPACE", "MEUP_TOKEN")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("lacks", "arguments", "said"),
     [
-        (["--http", "8430"], "--http takes HOST:PORT, for example 127.0.0.1:8430, not 8430"),
-        (["--insecure"], "TLS, --insecure and --anonymous are for --http"),
-        (["--anonymous"], "TLS, --insecure and --anonymous are for --http"),
-        ([], "the url, the space and the token are missing"),
-        (["--http", "127.0.0.1:0"], "the url and the space are missing"),
+        ((), ("--http", "8430"), "--http takes HOST:PORT, for example 127.0.0.1:8430, not 8430"),
+        ((), ("--http", "127.0.0.1:99999"), "--http takes HOST:PORT"),
         (
-            [f"{ECHO}:agent", "--http", "127.0.0.1:0"],
+            (),
+            ("--http", "0.0.0.0:0"),
+            "listening at 0.0.0.0 without TLS would show tokens and messages to everyone on the"
+            " path; give a certificate and its key (tls), or allow it (insecure)",
+        ),
+        (
+            (),
+            ("--http", "127.0.0.1:0", "--tls-key", "x"),
+            "TLS needs both --tls-certificate and --tls-key",
+        ),
+        (
+            (),
+            ("--http", "127.0.0.1:0", "--tls-certificate", "no.pem", "--tls-key", "no.pem"),
+            "tls.certificate: no.pem cannot be read",
+        ),
+        ((), ("--insecure",), "TLS, --insecure and --anonymous are for --http"),
+        (ALL, ("--anonymous",), "TLS, --insecure and --anonymous are for --http"),
+        ((), ("--ttl", "0"), "Invalid value for '--ttl': Input should be greater than or equal"),
+        (ALL, ("nowhere:agent",), "there is no module 'nowhere'"),
+        (
+            (),
+            ("--http", "0.0.0.0:0", "--insecure", f"{ECHO}:agent"),
             "one agent's tools have no tokens over HTTP; let every program on this machine call",
         ),
+        (ALL, (f"{ECHO}:agent", "--http", "127.0.0.1:0"), "one agent's tools have no tokens over"),
         (
-            [f"{ECHO}:agent", "--http", "0.0.0.0:0", "--insecure", "--anonymous"],
+            (),
+            ("--http", "0.0.0.0:0", "--insecure", "--anonymous"),
             "--anonymous is for clients on this machine, and others could call at 0.0.0.0;",
         ),
-        (["nowhere:agent"], "there is no module 'nowhere'"),
+        (
+            ALL,
+            (f"{ECHO}:agent", "--http", "0.0.0.0:0", "--insecure", "--anonymous"),
+            "--anonymous is for clients on this machine, and others could call at 0.0.0.0;",
+        ),
+        (ALL, (), "the url, the space and the token are missing"),
+        (ALL, ("--http", "127.0.0.1:0"), "the url and the space are missing"),
+        (("MEUP_URL",), (), "the url is missing; give --url or set MEUP_URL"),
+        (("MEUP_SPACE",), (), "the space is missing; give --space or set MEUP_SPACE"),
+        (("MEUP_TOKEN",), (), "the token is missing; set MEUP_TOKEN,"),
     ],
 )
-def test_what_is_missing_is_said_in_one_sentence(arguments: list[str], said: str) -> None:
-    ended = meup("mcp", *arguments)
-    assert ended.returncode == 2
-    assert ended.stderr.startswith(f"meup: {said}")
-    assert ended.stderr.count("\n") == 1
+def test_what_is_wrong_is_one_sentence(
+    lacks: tuple[str, ...], arguments: tuple[str, ...], said: str
+) -> None:
+    assert refusal("mcp", *arguments, lacks=lacks).startswith(said)
 
 
-async def call_as(token: str, url: str) -> None:
+async def call_as(token: str, url: str, trusted: ssl.SSLContext | bool = NO_TLS) -> None:
     """Call a tool as the participant of a token."""
     headers = {"Authorization": f"Bearer {token}"}
-    async with httpx2.AsyncClient(headers=headers, verify=NO_TLS, timeout=PATIENCE) as http:
+    async with httpx2.AsyncClient(headers=headers, verify=trusted, timeout=PATIENCE) as http:
         async with Client(streamable_http_client(url, http_client=http)) as client:
             result = await client.call_tool("files_add", {"a": 1, "b": 2})
     assert result.structured_content == {"result": 3}
 
 
 async def test_a_space_over_http() -> None:
-    async with staged(files=ANYTHING, alice=ANYTHING, bob=ANYTHING) as stage:
-        await stage.join("files", files())
+    async with staged(files(), alice=ANYTHING, bob=ANYTHING) as stage:
         named = {"MEUP_PARTICIPANT": "alice"}  # as `meup env alice` sets it
         async with http_server(stage, "--http", "127.0.0.1:0", **named) as address:
-            await call_as(stage.token("bob"), address)
+            for name in ("bob", "alice"):  # the token of the process, too
+                await call_as(stage.token(name), address)
 
 
 @asynccontextmanager
@@ -311,79 +286,26 @@ async def http_server(stage: Stage, *options: str, **environment: str) -> AsyncG
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(anyio.to_thread.run_sync, start)
-        with anyio.fail_after(PATIENCE):
-            await ready.wait()
+        await ready.wait()
         try:
             yield address[0]
         finally:
             done.set()
 
 
-async def test_a_client_may_send_the_token_of_the_process() -> None:
-    async with staged(files=ANYTHING, alice=ANYTHING) as stage:
-        await stage.join("files", files())
-        async with http_server(stage, "--http", "127.0.0.1:0") as address:
-            await call_as(stage.token("alice"), address)
-
-
 async def test_a_space_over_tls() -> None:
-    async with staged(files=ANYTHING, alice=ANYTHING, bob=ANYTHING) as stage:
-        await stage.join("files", files())
+    async with staged(files(), alice=ANYTHING, bob=ANYTHING) as stage:
         pem = str(CERTIFICATE)
         options = ("--http", "127.0.0.1:0", "--tls-certificate", pem, "--tls-key", pem)
         async with http_server(stage, *options) as address:
             assert address.startswith("https://127.0.0.1:")
-            trusted = ssl.create_default_context(cafile=pem)
-            headers = {"authorization": f"Bearer {stage.token('bob')}"}
             url = address.replace("127.0.0.1", "localhost")
-            async with httpx2.AsyncClient(
-                verify=trusted, headers=headers, timeout=PATIENCE
-            ) as http:
-                async with Client(streamable_http_client(url, http_client=http)) as client:
-                    result = await client.call_tool("files_add", {"a": 1, "b": 2})
+            await call_as(stage.token("bob"), url, ssl.create_default_context(cafile=pem))
             async with httpx2.AsyncClient(verify=NO_TLS, timeout=PATIENCE) as stranger:
                 with pytest.raises(httpx2.ConnectError):
                     await stranger.get(url)
                 with pytest.raises(httpx2.RemoteProtocolError):
                     await stranger.get(url.replace("https", "http"))
-    assert result.structured_content == {"result": 3}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("--http", "8430"), "--http takes HOST:PORT"),
-        (("--http", "127.0.0.1:99999"), "--http takes HOST:PORT"),
-        (("--http", "0.0.0.0:0"), "listening at 0.0.0.0 without TLS would show tokens"),
-        (("--http", "127.0.0.1:0", "--tls-key", "x"), "both --tls-certificate and --tls-key"),
-        (
-            ("--http", "127.0.0.1:0", "--tls-certificate", "no.pem", "--tls-key", "no.pem"),
-            "no.pem cannot be read",
-        ),
-        (("--insecure",), "TLS, --insecure and --anonymous are for --http"),
-        (("--ttl", "0"), "greater than or equal to 1"),
-        (("no_such_module:agent",), "no_such_module"),
-        (("--http", "0.0.0.0:0", "--insecure", f"{ECHO}:agent"), "have no tokens"),
-        (("--http", "0.0.0.0:0", "--insecure", "--anonymous"), "others could call at 0.0.0.0"),
-    ],
-)
-def test_what_is_wrong_is_one_sentence(arguments: tuple[str, ...], sentence: str) -> None:
-    where = {"MEUP_URL": "ws://127.0.0.1:9", "MEUP_SPACE": "demo", "MEUP_TOKEN": "secret-token"}
-    done = meup("mcp", *arguments, variables=where)
-    assert done.returncode != 0
-    assert sentence in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
-    assert "secret-token" not in done.stderr
-
-
-@pytest.mark.parametrize("missing", ["MEUP_URL", "MEUP_SPACE", "MEUP_TOKEN"])
-def test_a_missing_variable_is_named(missing: str) -> None:
-    where = {"MEUP_URL": "ws://127.0.0.1:9", "MEUP_SPACE": "demo", "MEUP_TOKEN": "t"}
-    del where[missing]
-    done = meup("mcp", variables=where)
-    assert done.returncode != 0
-    assert missing in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_its_help_names_each_way_to_a_client() -> None:

@@ -192,8 +192,7 @@ async def test_a_participant_that_joins_or_leaves_changes_the_lists() -> None:
     async def echo(text: str) -> str:
         return text
 
-    async with staged(left=ANYTHING, right=ANYTHING, alice=ANYTHING) as stage:
-        await stage.join("left", left.agent)
+    async with staged(left.agent, right=ANYTHING, alice=ANYTHING) as stage:
         async with served(stage, own="alice") as server, server.client() as client:
             assert (await client.list_tools()).tools == []
             async with client.listen(tools_list_changed=True) as events:
@@ -285,8 +284,7 @@ async def test_a_participant_that_does_not_answer_delays_no_call() -> None:
     async def called(_: Request) -> dict[str, Any]:
         return {"content": [{"type": "text", "text": "done"}]}
 
-    async with staged(left=ANYTHING, silent=ANYTHING, alice=ANYTHING) as stage:
-        await stage.join("left", left.agent)
+    async with staged(left.agent, silent=ANYTHING, alice=ANYTHING) as stage:
         async with served(stage, own="alice") as server, session(server, OLD[-1]) as client:
             listing = {"id": 1, "method": "tools/list", "params": {}}
             call = {"id": 2, "method": "tools/call", "params": {"name": "left_one"}}

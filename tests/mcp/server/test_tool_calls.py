@@ -37,8 +37,7 @@ def reviewer(*, reject: Reason | None = None, explain: str | None = None) -> Age
 @asynccontextmanager
 async def space_with(*deciding: Agent) -> AsyncGenerator[tuple[Stage, ServedSpace]]:
     """A space with tools, and clients that must propose calls of them."""
-    async with staged(files=ANYTHING, alice=PROPOSES, reviewer=ANYTHING, bob=ANYTHING) as stage:
-        await stage.join("files", files())
+    async with staged(files(), alice=PROPOSES, reviewer=ANYTHING, bob=ANYTHING) as stage:
         for agent in deciding:
             await stage.join("reviewer", agent)
         async with served(stage, own="alice") as server:
@@ -145,8 +144,7 @@ async def test_headers_that_repeat_arguments_must_agree_with_them() -> None:
         "mcp-method": "tools/call",
         "mcp-name": "files_put",
     }
-    async with staged(files=ANYTHING, bob=ANYTHING) as stage:
-        await stage.join("files", agent)
+    async with staged(agent, bob=ANYTHING) as stage:
         async with served(stage, own="bob") as server, server.http() as http:
             # The first call: no client has asked for the list before.
             sent = {**headers, "mcp-param-region": "south"}
