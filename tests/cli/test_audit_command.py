@@ -180,7 +180,7 @@ def test_no_colours_in_a_pipe(the_past: Past) -> None:
 @pytest.fixture(scope="module")
 def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("long") / "journal.db"
-    asyncio.run(write(path, 2 * LOOK_AHEAD))
+    asyncio.run(write(path, envelopes(2 * LOOK_AHEAD)))
     return path
 
 

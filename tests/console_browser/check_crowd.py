@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from tests.bench.console_site import ConsoleSite, console_site, proposal, withdrawal
+from tests.bench.console_site import ConsoleSite, console_site
+from tests.bench.envelopes import proposal, withdrawal
 from tests.console_browser.conftest import MILLISECONDS
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ from meup_agent.errors import AlreadyDecided
 from tests.gateways import RESUME_HEADER
 from tests.interaction.cast import willing
 from tests.interaction.people import Latch, Meeting, Notes, Raw, gathered, join, raw, until
-from tests.interaction.views import has_state, is_
+from tests.interaction.views import has_state
 from tests.wire import kinds
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("4.2.new_process")]

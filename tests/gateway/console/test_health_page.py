@@ -86,8 +86,8 @@ def test_plot_is_drawn_from_what_grew() -> None:
     assert samples.level("As it is", "accepted").latest == 30.0
     assert Samples().growth("Nothing", "accepted").points == ""
     later = Samples()
-    for at in (0.0, 10.0, 40.0):
-        later.note(at, {"n": 1})
+    for moment in (0.0, 10.0, 40.0):
+        later.note(moment, {"n": 1})
     assert later.level("N", "n").points == "0.0,2.0 60.0,2.0 240.0,2.0"
 
 

@@ -175,7 +175,7 @@ async def test_two_clients_with_one_configuration_each_answer_what_they_are_aske
 
         async def run(town: str, other: str) -> None:
             async def answer(
-                _: ClientRequestContext, __: types.ElicitRequestParams
+                context: ClientRequestContext, params: types.ElicitRequestParams
             ) -> types.ElicitResult:
                 return types.ElicitResult(action="accept", content={"city": town})
 
