@@ -12,7 +12,7 @@ from meup_agent.causes import Reason, read_reason
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.outcomes import Rejection
-from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState, state_at
+from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState
 from meup_agent.protocol.proposals.record import (
     FulfillingRequest,
     ProposalEntry,
@@ -179,8 +179,7 @@ class ProposalFold:
                     store.not_carried_out(record, known)
                 return Folded(record, known, was_pending=was_pending)
             store.not_carried_out(record, known)  # another one under its id takes its place
-        if state_at(record.state, record.expires_at, at) is not record.state:
-            record.step(ProposalEvent.EXPIRY, "", Reason.TIMEOUT)
+        record.expire(at)
         fulfillment = FulfillingRequest(
             request.replace(),
             executors_of(record, request),

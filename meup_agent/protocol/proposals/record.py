@@ -6,7 +6,7 @@ proposal is pending until its proposer withdraws it (PROTOCOL 4.5).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -14,7 +14,7 @@ from meup_agent.causes import Reason, declines, read_reason
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.outcomes import Rejection
 from meup_agent.protocol.payloads import Call, JsonObject, read_call, read_proposal
-from meup_agent.protocol.proposals.lifecycle import PROPOSAL, ProposalEvent, ProposalState
+from meup_agent.protocol.proposals.lifecycle import PROPOSAL, ProposalEvent, ProposalState, state_at
 from meup_agent.protocol.proposals.withdrawals import MAX_REJECTIONS, Waiting, read_withdrawal
 
 
@@ -78,21 +78,104 @@ class FulfillingRequest(msgspec.Struct):
         return not (self.live or self.running or self.carried_out)
 
 
-class ProposalEntry(msgspec.Struct):
+class NotedReason(Protocol):
+    """A rejection, as it is kept."""
+
+    @property
+    def reason(self) -> str:
+        """The reason code."""
+        ...
+
+
+N = TypeVar("N", bound=NotedReason)
+
+
+class ProposalProgress(msgspec.Struct, Generic[N], kw_only=True):
+    """How far a proposal has come by what was said about it, at its gateway and at an agent."""
+
+    state: ProposalState = ProposalState.PENDING
+    # The first rejection of each participant, in order.
+    rejections: dict[str, N] = msgspec.field(default_factory=dict[str, N])
+    rejected_first: int = 0  # how many of these came before the request that is out
+    # The time at which its proposer gives it up, in microseconds since 1970 (UTC), as far as said.
+    expires_at: int | None = None
+    renewals: int = 0  # how often that was moved
+    decided_by: str | None = None  # the participant that brought it to its final state
+    reason: str | None = None  # the reason code that came with that, if any
+
+    @property
+    def deciders(self) -> tuple[str, ...]:
+        """The participants that decide it; empty: all that may."""
+        raise NotImplementedError
+
+    @property
+    def proposer(self) -> str:
+        """Its proposer."""
+        raise NotImplementedError
+
+    def step(self, event: ProposalEvent, by: str, reason: str | None = None) -> bool:
+        """Take a step of the lifecycle; ``False`` if it has none for this event."""
+        following = PROPOSAL.get((self.state, event))
+        if following is not None:
+            self._move(following, by, reason)
+        return following is not None
+
+    def _move(self, following: ProposalState, by: str, reason: str | None) -> None:
+        if self.state is ProposalState.PENDING:
+            self.rejected_first = len(self.rejections)
+        self.state = following
+        if not following.is_pending:
+            self.decided_by, self.reason = by, reason
+
+    def state_at(self, at: int | None) -> ProposalState:
+        """Its state at a time: without a request out it expires (PROTOCOL 4.2)."""
+        return state_at(self.state, self.expires_at, at)
+
+    def expire(self, at: int | None) -> None:
+        """Step it, if it has expired at a time of the gateway's clock."""
+        if self.state_at(at) is not self.state:
+            self.step(ProposalEvent.EXPIRY, "", Reason.TIMEOUT)
+
+    @property
+    def waiting(self) -> Waiting:
+        """The wait for it, while it is pending."""
+        rejected_by = tuple(self.rejections)
+        return Waiting(self.state, self.deciders, rejected_by, self.rejected_first, self.expires_at)
+
+    def withdrawn(self, payload: JsonObject, at: int | None, said_by: str = "") -> bool:
+        """Note a withdraw of its proposer; ``False`` if it is no longer pending.
+
+        ``at`` is the gateway's time, in microseconds since 1970, as far as it is known, and
+        ``said_by`` the gateway where that withdrew it in the proposer's name.
+        """
+        if not self.state.is_pending:
+            return False
+        reason = read_reason(payload.get("reason"))
+        found = read_withdrawal(payload, self.waiting, at)
+        rejection = self.rejections.get(found.rejected_by)
+        for event in found.events:
+            if event is ProposalEvent.EXPIRY:
+                self.step(event, "", Reason.TIMEOUT)
+            elif event is ProposalEvent.REJECTION and rejection is not None:
+                self.step(event, found.rejected_by, rejection.reason)
+            else:
+                self.step(event, said_by or self.proposer, reason)
+        return True
+
+    def has_room_for(self, rejected_by: str) -> bool:
+        """True for a participant whose first rejection this is, and that can be kept."""
+        return rejected_by not in self.rejections and len(self.rejections) < MAX_REJECTIONS
+
+
+class ProposalEntry(ProposalProgress[Rejection]):
     """The record of one proposal."""
 
     key: ProposalKey
     envelope: Envelope
     # Its :func:`fingerprint_of`, which tells it from another one under the same id.
     fingerprint: int
-    state: ProposalState = ProposalState.PENDING
     # The requests that carry it out, in the gateway's order.
     fulfillments: list[FulfillingRequest] = msgspec.field(default_factory=list[FulfillingRequest])
-    # The first rejection of each participant.
-    rejections: dict[str, Rejection] = msgspec.field(default_factory=dict[str, Rejection])
-    rejected_first: int = 0  # how many of these came before the request that is out
-    decided_by: str | None = None  # the participant that brought it to its final state
-    reason: str | None = None  # the reason code that came with that, if any
     # Exchanges and handlers of ours that are about it; while there are any, it is not forgotten.
     holders: int = 0
     handled: bool = False  # a handler of ours has begun on it
@@ -104,9 +187,6 @@ class ProposalEntry(msgspec.Struct):
     seen_at: float = 0.0
     # It has no number that we have read: its own may still come.
     unnumbered: bool = True
-    # The time at which its proposer gives it up, in microseconds since 1970 (UTC), as far as said.
-    expires_at: int | None = None
-    renewals: int = 0  # how often that was moved
     # Ours, ended here by a rejection or its time: until our withdraw comes back, the gateway may
     # have ordered a result before it (PROTOCOL 4.13).
     unordered: bool = False
@@ -126,6 +206,11 @@ class ProposalEntry(msgspec.Struct):
     def proposer(self) -> str:
         """Its proposer."""
         return self.key.proposer
+
+    @property
+    def deciders(self) -> tuple[str, ...]:
+        """The participants that decide it; empty: all that may."""
+        return self.envelope.to
 
     @property
     def call(self) -> Call:
@@ -170,56 +255,20 @@ class ProposalEntry(msgspec.Struct):
 
     def step(self, event: ProposalEvent, by: str, reason: str | None = None) -> bool:
         """Take a step of the lifecycle; ``False`` if it has none for this event."""
-        following = PROPOSAL.get((self.state, event))
-        if following is None and self.unordered and event is ProposalEvent.RESPONSE:
-            following = ProposalState.FULFILLED
-        if following is None:
+        if self.unordered and event is ProposalEvent.RESPONSE:
+            self._move(ProposalState.FULFILLED, by, reason)
+        elif not ProposalProgress.step(self, event, by, reason):
             return False
-        if self.state is ProposalState.PENDING:
-            self.rejected_first = len(self.rejections)
-        self.state, self.unordered = following, False
-        if not following.is_pending:
-            self.decided_by, self.reason = by, reason
-        return True
-
-    @property
-    def waiting(self) -> Waiting:
-        """The wait for it, while it is pending."""
-        return Waiting(
-            self.state,
-            self.envelope.to,
-            tuple(self.rejections),
-            self.rejected_first,
-            self.expires_at,
-        )
-
-    def withdrawn(self, payload: JsonObject, at: int | None) -> bool:
-        """Note a withdraw of its proposer; ``False`` if it is no longer pending.
-
-        ``at`` is the gateway's time, in microseconds since 1970, as far as it is known.
-        """
-        if not self.state.is_pending:
-            return False
-        proposer, reason = self.key.proposer, read_reason(payload.get("reason"))
-        found = read_withdrawal(payload, self.waiting, at)
-        rejection = self.rejections.get(found.rejected_by)
-        for event in found.events:
-            if event is ProposalEvent.EXPIRY:
-                self.step(event, "", Reason.TIMEOUT)
-            elif event is ProposalEvent.REJECTION and rejection is not None:
-                self.step(event, rejection.by, rejection.reason)
-            else:
-                self.step(event, proposer, reason)
+        self.unordered = False
         return True
 
     def rejected(self, by: str, reason: str, reject_id: str = "") -> Rejection | None:
         """Note a rejection; ``None`` if this participant has rejected it before."""
-        is_known = by in self.rejections
-        if not is_known and len(self.rejections) >= MAX_REJECTIONS:
+        if by not in self.rejections and not self.has_room_for(by):
             return None
         if declines(reason):
             self.declined_by.add(by)
-        if is_known:
+        if by in self.rejections:
             return None
         noted = self.rejections[by] = Rejection(self.key.id, reason, by, reject_id)
         return noted

@@ -21,10 +21,8 @@ from meup_agent.protocol.proposals.lifecycle import (
     ProposalEvent,
     ProposalState,
     proposal_step,
-    state_at,
 )
-from meup_agent.protocol.proposals.record import ProposalKey
-from meup_agent.protocol.proposals.withdrawals import MAX_REJECTIONS, Waiting
+from meup_agent.protocol.proposals.record import ProposalKey, ProposalProgress
 
 MAX_DECIDED: Final = 4_096
 """Proposals of a participant that are remembered after their end, as many as an agent remembers:
@@ -64,8 +62,8 @@ OVER_HTTP: Final = 0
 """Number for what was begun over HTTP, which leaves no connection beside."""
 
 
-class OpenItem(msgspec.Struct, eq=False):
-    """A request or a proposal that has not ended."""
+class OpenItem(ProposalProgress[NotedRejection], eq=False):
+    """A request or a proposal that has not ended; of a proposal, how far it has come."""
 
     # As it was accepted. Where it was too large to keep, :attr:`whole` is false and the payload is
     # empty.
@@ -77,20 +75,12 @@ class OpenItem(msgspec.Struct, eq=False):
     refused_by: tuple[str, ...] = ()  # the addressees that refused to carry a request out
     # The cursor of a request for a list of tools; ``None``: it asks for something else.
     listing: str | None = None
-    state: ProposalState = ProposalState.PENDING  # of a proposal
     # Its method, and its tool (or prompt).
     called: tuple[str, str] = ("", "")
     addressees: Addressees = Addressees()  # of a proposal
-    # The first rejection of a proposal by each participant, in order, and how many of them came
-    # before the request that is out.
-    rejections: dict[str, NotedRejection] = msgspec.field(default_factory=dict[str, NotedRejection])
-    rejected_first: int = 0
     seq: int = 0  # its number; 0 until the journal has given it
     rule: str = ""  # the rule by which a fulfilling request says to be made
     decision: ItemDecision | None = None  # of a proposal; ``None`` while it is open
-    # The time at which a proposal expires, in microseconds since 1970 (UTC).
-    expires_at: int | None = None
-    renewals: int = 0
     # The participants that have decided to reject a proposal, each with its reason.
     declined: Mapping[str, Reason] = _NOBODY
     # Requests that are out to fulfill a proposal, by number.
@@ -130,17 +120,6 @@ class OpenItem(msgspec.Struct, eq=False):
         """Its name after its end."""
         return OpenItemKey(self.envelope.sender, self.envelope.id, self.number)
 
-    def step(self, event: ProposalEvent) -> None:
-        """Take a step of a proposal's lifecycle; IllegalStep if there is no such."""
-        if self.state is ProposalState.PENDING:
-            self.rejected_first = len(self.rejections)
-        self.state = proposal_step(self.state, event)
-
-    def rejected(self, by: str, rejection: NotedRejection) -> None:
-        """Note a rejection of a proposal; of each participant, the first."""
-        if by not in self.rejections and len(self.rejections) < MAX_REJECTIONS:
-            self.rejections[by] = rejection
-
     @property
     def proposer(self) -> str:
         """The proposer of a proposal."""
@@ -161,11 +140,9 @@ class OpenItem(msgspec.Struct, eq=False):
         return is_call_of(self.called, call)
 
     @property
-    def waiting(self) -> Waiting:
-        """The wait for a proposal that is pending."""
-        deciders = self.addressees.deciders
-        rejected_by = tuple(self.rejections)
-        return Waiting(self.state, deciders, rejected_by, self.rejected_first, self.expires_at)
+    def deciders(self) -> tuple[str, ...]:
+        """The participants that decide a proposal; empty: all that may."""
+        return self.addressees.deciders
 
     @property
     def moved_to(self) -> int | None:
@@ -173,10 +150,6 @@ class OpenItem(msgspec.Struct, eq=False):
         call = None if self.expires_at is None else payloads.read_proposal(self.envelope.payload)
         own = None if call is None else call.expiry(None)
         return None if own == self.expires_at else self.expires_at
-
-    def state_at(self, at: int) -> ProposalState:
-        """A proposal's state at a time: without a request out it expires (PROTOCOL 4.2)."""
-        return state_at(self.state, self.expires_at, at)
 
 
 MAX_CANCELLED_BYTES: Final = 256 * 1024

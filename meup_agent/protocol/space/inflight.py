@@ -20,7 +20,6 @@ from meup_agent.protocol.payloads import JsonObject
 from meup_agent.protocol.proposals.deadlines import DeadlineHeap
 from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState, renewal_problem
 from meup_agent.protocol.proposals.resolution import choose_addressed, resolve
-from meup_agent.protocol.proposals.withdrawals import read_withdrawal
 from meup_agent.protocol.space.decisions import (
     Broadcast,
     Consequence,
@@ -267,7 +266,8 @@ class InFlight:
     def drop_abandoned(self, participant: str, at: int, gone_until: int | None) -> None:
         """Forget what is abandoned, although it was not withdrawn."""
         for item in self.abandoned(participant, at, gone_until):
-            self.at, item.state = at, item.state_at(at)
+            self.at = at
+            item.expire(at)
             self.end(item)
 
     def orphan(self, participant: str) -> None:
@@ -317,17 +317,16 @@ class InFlight:
                 pass
         return None
 
-    def end(self, item: OpenItem, by: str = "", reason: str = "", rule: str = "") -> None:
+    def end(self, item: OpenItem, rule: str = "") -> None:
         """Forget something that has ended; another one under its id stays.
 
-        Of a decided proposal ``by`` is the participant that decided it; empty: it expired.
+        ``rule`` is that by which a proposal was decided.
         """
         is_proposal = item.is_proposal
         if is_proposal and not item.state.is_pending:
             self._ended += 1
-            if item.state is ProposalState.EXPIRED:
-                by, reason = "", Reason.TIMEOUT
-            item.decision = ItemDecision(self._ended, self.at, by, str(reason), rule)
+            by, reason = item.decided_by or "", str(item.reason or "")
+            item.decision = ItemDecision(self._ended, self.at, by, reason, rule)
             key = (item.envelope.sender, item.number)
             self._decided.put(key, item, self.at / 1_000_000, size=item.size)
         shelf, envelope = self._proposals if is_proposal else self._requests, item.envelope
@@ -341,7 +340,8 @@ class InFlight:
 
     def end_if_expired(self, item: OpenItem, at: int) -> bool:
         """End a proposal that has expired, which is for good; ``False``: it has not."""
-        self.at, item.state = at, item.state_at(at)
+        self.at = at
+        item.expire(at)
         if not item.state.is_pending:
             self.end(item)
         return not item.state.is_pending
@@ -376,7 +376,7 @@ class InFlight:
             if envelope.correlation:
                 fulfills = self._fulfilled_by(envelope, payloads.read_call(payload))
             if fulfills is not None:
-                fulfills.step(ProposalEvent.REQUEST)
+                fulfills.step(ProposalEvent.REQUEST, envelope.sender)
             rpc_name = payloads.rpc_name(payload.get("id"))
             request = OpenItem(
                 envelope,
@@ -457,16 +457,12 @@ class InFlight:
             # It was forgotten as too old, not as decided.
             self._proposals.withdraw_forgotten(sender, proposal)
             return None
-        self.at, item.state = at, item.state_at(at)
-        by, reason, rule = said_by, read_reason(payload.get("reason")), ""
-        if item.state.is_pending:
-            found = read_withdrawal(payload, item.waiting, at)
-            for event in found.events:
-                item.step(event)
-            if found.rejected_by:
-                by = found.rejected_by
-                _, reason, rule = item.rejections[by]
-        self.end(item, by, reason, rule)
+        self.at = at
+        item.expire(at)
+        item.withdrawn(payload, at, said_by)
+        decided_by = item.decided_by if item.state is ProposalState.REJECTED else None
+        rejection = item.rejections.get(decided_by or "")
+        self.end(item, "" if rejection is None else rejection.rule)
         return item.state
 
     def _rejected(self, reject: Envelope, payload: JsonObject) -> None:
@@ -474,11 +470,13 @@ class InFlight:
         for name in reject.correlation:
             if name in self._proposals:
                 self._declined(name, reject.sender, payload)
-                item = choose_addressed(reject, self._proposals.under(name)).record
-                if item is not None and item.proposer != reject.sender:
+                by, item = (
+                    reject.sender,
+                    choose_addressed(reject, self._proposals.under(name)).record,
+                )
+                if item is not None and item.proposer != by and item.has_room_for(by):
                     reason = read_reason(payload.get("reason"))[:MAX_KEPT_REASON_CHARS]
-                    noted = NotedRejection(reject.id, reason, _rule_in(payload))
-                    item.rejected(reject.sender, noted)
+                    item.rejections[by] = NotedRejection(reject.id, reason, _rule_in(payload))
                 return
 
     # --- changes ---
@@ -510,7 +508,7 @@ class InFlight:
         for item in self._deadlines.pop_due(at):
             if not self.is_listed(item):
                 continue
-            item.state = item.state_at(at)
+            item.expire(at)
             if item.state is ProposalState.EXPIRED:
                 self.end(item)
                 expired.append(item)
@@ -534,7 +532,7 @@ class InFlight:
         for proposal in notice.correlation:
             item = self._proposals.get(str(proposer), proposal)
             if item is not None and item.state is ProposalState.PENDING:
-                item.step(ProposalEvent.EXPIRY)
+                item.step(ProposalEvent.EXPIRY, "", Reason.TIMEOUT)
                 self.end(item)
 
     def _responded(self, response: Envelope, payload: dict[str, Any]) -> None:
@@ -581,8 +579,8 @@ class InFlight:
     def fulfilled(self, proposal: OpenItem, by: str, rule: str = "") -> None:
         """End a proposal that was answered, and whose request a participant made."""
         if proposal.state.is_pending:
-            proposal.step(ProposalEvent.RESPONSE)
-            self.end(proposal, by, rule=rule)
+            proposal.step(ProposalEvent.RESPONSE, by)
+            self.end(proposal, rule)
 
     def answered(self, proposer: str, proposal: str, by: str, at: int) -> None:
         """End an open proposal that a response of a participant decided by itself."""
@@ -634,7 +632,7 @@ class InFlight:
             del proposal.fulfilling[item.number]
             self._keep_cancelled(item, proposal)
             if not proposal.fulfilling and proposal.state is ProposalState.IN_PROGRESS:
-                proposal.step(ProposalEvent.REQUEST_CANCELLED)
+                proposal.step(ProposalEvent.REQUEST_CANCELLED, sender)
                 self._watch(proposal)  # its time may have passed meanwhile
 
     def _keep_cancelled(self, request: OpenItem, proposal: OpenItem) -> None:
@@ -650,7 +648,7 @@ class InFlight:
             return
         for item in shelf.of(sender):
             if _is_too_old(item, at):
-                item.state = item.state_at(at)  # expired, where that is known
+                item.expire(at)  # where that is known
                 self.end(item)
 
 
