@@ -470,10 +470,8 @@ class InFlight:
         for name in reject.correlation:
             if name in self._proposals:
                 self._declined(name, reject.sender, payload)
-                by, item = (
-                    reject.sender,
-                    choose_addressed(reject, self._proposals.under(name)).record,
-                )
+                by = reject.sender
+                item = choose_addressed(reject, self._proposals.under(name)).record
                 if item is not None and item.proposer != by and item.has_room_for(by):
                     reason = read_reason(payload.get("reason"))[:MAX_KEPT_REASON_CHARS]
                     item.rejections[by] = NotedRejection(reject.id, reason, _rule_in(payload))
