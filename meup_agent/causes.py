@@ -7,7 +7,7 @@ participant can know: the reason, who gave it, when, and the chain of exchanges 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -54,6 +54,10 @@ def declines(reason: str) -> bool:
     its participant, or to a person (PROTOCOL 4.4).
     """
     return reason not in _UNDECIDED
+
+
+USED_AGAIN: Final = "its sender used the id again"
+"""The text of a cause: the sender began something else under the same id."""
 
 
 class CauseStep(msgspec.Struct, frozen=True):

@@ -11,6 +11,9 @@ from typing import Final
 CLOCK_DIFFERENCE: Final = timedelta(seconds=60)
 """Difference of two clocks up to which neither is taken to be wrong (PROTOCOL 6)."""
 
+TRANSIT_SECONDS: Final = 5.0
+"""Time that the gateway's word may take to us: what it took before a deadline comes after it."""
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 

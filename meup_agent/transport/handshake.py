@@ -15,8 +15,6 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from urllib.parse import SplitResult, parse_qs, quote, urlsplit, urlunsplit
 
-from websockets.exceptions import InvalidStatus, WebSocketException
-
 from meup_agent.errors import CannotConnect, ConfigurationError, HandshakeRefused
 from meup_agent.transport.listener_owner import ForeignListener
 from meup_agent.transport.unix_socket import socket_path
@@ -90,6 +88,8 @@ def check_headers(headers: Mapping[str, str]) -> None:
 @contextmanager
 def explained(url: str, timeout: float) -> Generator[None]:
     """Turn the library's exceptions for a failed handshake into ours, in the block."""
+    from websockets.exceptions import InvalidStatus, WebSocketException  # not for an address alone
+
     try:
         yield
     except InvalidStatus as error:
@@ -205,6 +205,8 @@ def with_tls(scheme: str) -> str:
 
 def advice_for(error: BaseException, scheme: str) -> Advice | None:
     """Advice for another user at the port, TLS, or its lack; ``None`` for any other failure."""
+    from websockets.exceptions import WebSocketException
+
     is_tls = scheme in ("wss", "https")
     for each in _causes(error):
         match each:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from meup_agent import Envelope, Limits
-from meup_agent.protocol.exchange.table_context import TRANSIT_SECONDS
+from meup_agent.protocol.timestamps import TRANSIT_SECONDS
 from tests.effort import scaled
 from tests.properties.proposed_calls import Proposed, call_of, mark
 from tests.tables import (

@@ -19,9 +19,9 @@ from meup_agent.cli.render.console import Stderr
 from meup_agent.cli.render.formatting import name_some
 from meup_agent.errors import ConfigurationError, InvalidEnvelope
 from meup_agent.protocol.dialects import decode
-from meup_agent.protocol.exchange.table_context import TRANSIT_SECONDS
 from meup_agent.protocol.payloads import as_list
 from meup_agent.protocol.space.journal import Entry, NumberRange
+from meup_agent.protocol.timestamps import TRANSIT_SECONDS
 
 if TYPE_CHECKING:
     from meup_agent.gateway.journal.decisions import DecisionQuery

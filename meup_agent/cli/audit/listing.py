@@ -26,9 +26,8 @@ from meup_agent.cli.audit.phrases import (
     time_of,
     why,
 )
-from meup_agent.cli.render.exchange_observer import MAX_FOLLOWED
 from meup_agent.cli.render.formatting import format_answer, format_capability
-from meup_agent.cli.render.layout import NARROW, STATE_STYLES, RowBuilder
+from meup_agent.cli.render.layout import MAX_FOLLOWED, NARROW, STATE_STYLES, RowBuilder
 from meup_agent.escape import compact, visible
 from meup_agent.protocol.audit import ProposalAudit, SpaceOperation, Step, StepKind
 from meup_agent.protocol.payloads import objects_in

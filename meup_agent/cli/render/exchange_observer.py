@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 
 from meup_agent.causes import Reason
+from meup_agent.cli.render.layout import MAX_FOLLOWED
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.audit import Ignored
 from meup_agent.protocol.audit.records import IGNORED_DROPS
@@ -22,8 +23,6 @@ from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState
 from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
 from meup_agent.protocol.ttl_map import TTLMap
 from meup_agent.wording import FAILED, IGNORED, STATES
-
-MAX_FOLLOWED: Final = 10_000  # envelopes whose exchange is remembered: more than a person follows
 
 FOLLOWED_SECONDS: Final = 3600.0
 """Time for which they are: as long as the exchange table remembers a proposal."""

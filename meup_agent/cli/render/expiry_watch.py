@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange import ProposalKey
-from meup_agent.protocol.exchange.table_context import TRANSIT_SECONDS
 from meup_agent.protocol.proposals.lifecycle import ProposalState, last_moment
-from meup_agent.protocol.timestamps import microseconds
+from meup_agent.protocol.timestamps import TRANSIT_SECONDS, microseconds
 
 if TYPE_CHECKING:
     from meup_agent.client.space import Space

@@ -13,6 +13,9 @@ from typing import Final
 from rich.cells import cell_len
 from rich.text import Text
 
+MAX_FOLLOWED: Final = 10_000
+"""Ids that are remembered to be shown again alike: more than a person follows."""
+
 NARROW: Final = 76  # columns below which what is said gets a line of its own
 
 NARROWEST: Final = 12

@@ -18,11 +18,12 @@ from rich.text import Text
 
 from meup_agent.cli.render.console import console
 from meup_agent.cli.render.layout import Glyphs
-from meup_agent.cli.render.timeline import Timeline
 from meup_agent.escape import visible
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+    from meup_agent.cli.render.timeline import Timeline
 
 CHUNK: Final = 4096
 """Bytes that a pipe takes without making the writer wait once it can be written to (PIPE_BUF)."""
@@ -52,6 +53,8 @@ class Output:
 
     def timeline(self) -> Timeline:
         """A timeline that fits."""
+        from meup_agent.cli.render.timeline import Timeline  # loads the exchange table
+
         return Timeline(lambda: self.width, self.glyphs)
 
     async def show(self, *lines: RenderableType) -> None:

@@ -13,7 +13,7 @@ import logging
 import sqlite3
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from meup_agent.gateway.journal.name_index import (
     MAX_CHAINED,
@@ -30,9 +30,10 @@ from meup_agent.gateway.journal.name_index import (
 from meup_agent.gateway.journal.rows import checksum, entry_of, sealed
 from meup_agent.gateway.journal.survey import good_rows, is_damage
 from meup_agent.protocol.proposals.lifecycle import ProposalState, first_moment
-from meup_agent.protocol.space.inflight import TRACKED_KINDS
 from meup_agent.protocol.space.journal import Entry, FoldBegin, ProposalChange
-from meup_agent.protocol.space.state import SpaceState
+
+if TYPE_CHECKING:
+    from meup_agent.protocol.space.state import SpaceState
 
 log = logging.getLogger("meup_agent.gateway")
 
@@ -178,7 +179,8 @@ def make_index(connection: sqlite3.Connection, path: object) -> None:
     for name, table in INDEX_TABLES.items():
         execute(f"DROP TABLE IF EXISTS {name}")
         execute(table)
-    builder, follower, spaces = SegmentBuilder(), ProposalFollower(), dict[str, SpaceState]()
+    builder, follower = SegmentBuilder(), ProposalFollower()
+    spaces: dict[str, SpaceState] = {}
     rows = good_rows(connection)
     for count, entry in enumerate(filter(None, map(entry_of, rows)), 1):
         segment = builder.add(entry.seq, hashed_names(entry))
@@ -192,6 +194,8 @@ def make_index(connection: sqlite3.Connection, path: object) -> None:
 
 
 def _changes(entry: Entry, spaces: dict[str, SpaceState]) -> tuple[ProposalChange, ...]:
+    from meup_agent.protocol.space.state import SpaceState  # a command that reads a file folds none
+
     space = spaces.get(entry.space)
     if space is None:
         space = spaces[entry.space] = SpaceState(announce_withdrawals=True)
@@ -217,6 +221,8 @@ def read_open(
     if found is not None:
         yield from (entry for entry in found if entry.seq < before)
         return
+    from meup_agent.protocol.space.inflight import TRACKED_KINDS
+
     # All that begins or ends something: as much as a space ever folds.
     where = "WHERE space = ? AND seq >= ? AND seq < ? ORDER BY seq"
     for entry in read_entries(connection, where, space, rows[0].seq, before):

@@ -138,16 +138,10 @@ class NameSegment:
         self._hashes = hashes
         self._numbers = numbers
 
-    def find(self, wanted: Sequence[int]) -> Iterator[int]:
+    def find(self, wanted: frozenset[int]) -> Iterator[int]:
         """The numbers of the entries that have one of some names."""
         hashes, numbers = self._hashes, self._numbers
-        if len(wanted) > FEW_NAMES:
-            among = frozenset(wanted)
-            for each, number in zip(hashes, numbers, strict=True):
-                if each in among:
-                    yield number
-            return
-        for each in wanted:
+        for each in wanted if len(wanted) <= FEW_NAMES else wanted.intersection(hashes):
             at = bisect_left(hashes, each)
             while at < len(hashes) and hashes[at] == each:
                 yield numbers[at]
@@ -245,7 +239,7 @@ def read_chains(
             size += len(entry.envelope.frame)
             if size > MAX_CHAINED_BYTES:
                 return None
-        fresh = list(names - known)
+        fresh = frozenset(names - known)
         known |= names
         numbers = {number for segment in segments for number in segment.find(fresh)}
         wanted = numbers - found.keys()

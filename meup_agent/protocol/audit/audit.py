@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from meup_agent.causes import read_reason
+from meup_agent.causes import USED_AGAIN, read_reason
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.audit.fulfillments import FulfillmentRecorder
 from meup_agent.protocol.audit.operations import (
@@ -29,7 +29,6 @@ from meup_agent.protocol.audit.records import (
 )
 from meup_agent.protocol.dialects.executors import as_broadcast
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.inbound_exchange import USED_AGAIN
 from meup_agent.protocol.proposals.fold import ProposalFold
 from meup_agent.protocol.proposals.record import ProposalKey
 from meup_agent.protocol.proposals.resolution import MAX_NAMED

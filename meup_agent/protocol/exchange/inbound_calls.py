@@ -5,7 +5,7 @@ PROTOCOL 4.1 to 4.5 for proposals, withdraws and rejects, 4.4 and 4.7 for reques
 
 from __future__ import annotations
 
-from meup_agent.causes import Cause, Reason, cause_of_cancel, read_reason
+from meup_agent.causes import USED_AGAIN, Cause, Reason, cause_of_cancel, read_reason
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import PUBLISHED
 from meup_agent.protocol.dialects.executors import as_broadcast
@@ -13,7 +13,7 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.admission import early_fulfillment, is_early
 from meup_agent.protocol.exchange.effects import Conflict, Role
 from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, TablePart
-from meup_agent.protocol.exchange.inbound_exchange import USED_AGAIN, InboundExchange, cause_of_end
+from meup_agent.protocol.exchange.inbound_exchange import InboundExchange, cause_of_end
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.response_reader import ResponseReader
 from meup_agent.protocol.exchange.table_context import TableContext

@@ -37,9 +37,6 @@ Each sender has a share, so that one that asks a lot does not have another's req
 MAX_QUOTED_CHARS = 100
 """Characters of a stranger's words that an error repeats."""
 
-USED_AGAIN = "its sender used the id again"
-"""The text of a cause: the sender began something else under the same id."""
-
 Name = tuple[str, str]
 """A sender, and an id of its own."""
 

@@ -26,7 +26,6 @@ from meup_agent.protocol.exchange.own_streams import OwnStream
 from meup_agent.protocol.exchange.table_context import (
     CONTROL,
     EXPIRIES,
-    TRANSIT_SECONDS,
     FindHandler,
     Mode,
     TableContext,
@@ -37,6 +36,7 @@ from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
 from meup_agent.protocol.proposals.store import ProposalStore
 from meup_agent.protocol.streams import CANCELLED
+from meup_agent.protocol.timestamps import TRANSIT_SECONDS
 from meup_agent.protocol.ttl_map import Tombstones
 
 UNSENT = "the answer could not be sent"

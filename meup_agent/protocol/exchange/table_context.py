@@ -21,7 +21,7 @@ from meup_agent.protocol.proposals.fold import NOTHING, Folded, ProposalFold
 from meup_agent.protocol.proposals.lifecycle import ProposalState, state_at
 from meup_agent.protocol.proposals.record import ProposalEntry
 from meup_agent.protocol.proposals.store import ProposalStore
-from meup_agent.protocol.timestamps import microseconds, read_moment
+from meup_agent.protocol.timestamps import TRANSIT_SECONDS, microseconds, read_moment
 from meup_agent.protocol.ttl_map import Tombstones
 
 if TYPE_CHECKING:
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 ABSENCE_SECONDS = 30.0
 """Absence of a participant after which its requests, and waits for it, end (PROTOCOL 4.6)."""
-
-TRANSIT_SECONDS = 5.0
-"""Time that the gateway's word may take to us: what it took before a deadline comes after it."""
 
 EXPIRIES: Final = Key("job", "", "expiries")
 """Stands among the exchanges to look at again for the deadlines of all proposals."""

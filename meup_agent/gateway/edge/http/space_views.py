@@ -25,11 +25,10 @@ from meup_agent.gateway.edge.http.context import (
 from meup_agent.gateway.edge.http.messages import is_seq, page_size
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.audit import Audit, ProposalAudit, proposal_as_json
-from meup_agent.protocol.exchange.table_context import TRANSIT_SECONDS
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.space.journal import MAX_SEQ, Entry
 from meup_agent.protocol.space.server import SpaceServer
-from meup_agent.protocol.timestamps import rfc3339
+from meup_agent.protocol.timestamps import TRANSIT_SECONDS, rfc3339
 
 
 async def get_me(runtime: GatewayRuntime, request: Request) -> Response:
