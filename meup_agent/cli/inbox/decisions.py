@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from meup_agent.cli.inbox.card import MAX_NAME, title
 from meup_agent.errors import MeupError
 from meup_agent.escape import visible
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from meup_agent.approval.inbox import Inbox
     from meup_agent.approval.inbox_item import InboxItem
     from meup_agent.causes import Reason
-    from meup_agent.cli.inbox.rows import Part
     from meup_agent.client.tool_changes import ToolDifference
-
-
-class Tell(Protocol):
-    """Tells a person what came of a decision."""
-
-    def __call__(self, *parts: Part | str, style: str = "") -> None:
-        """Show a line."""
-        ...
 
 
 class PersonDecisions:
     """The decisions of a person; what they come to is told, whatever it is.
 
+    Args:
+        inbox: The inbox that carries them out.
+        tell: Shows a line of parts, in a ``style``.
+
     Attributes:
         underway: Approved calls that run.
     """
 
-    def __init__(self, inbox: Inbox, tell: Tell) -> None:
+    def __init__(self, inbox: Inbox, tell: Callable[..., None]) -> None:
         self._inbox = inbox
         self._tell = tell
         self.underway = 0
