@@ -280,7 +280,7 @@ def shown_on(terminal: int) -> str:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "what to learn from is missing"),
+        ((), "the journal is missing"),
         (("--journal", "x", "--http", "http://x"), "not both"),
         (("--journal", "nowhere.db"), "there is no journal"),
     ],

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
 
+import typer
 from anyio.lowlevel import checkpoint
 
-from meup_agent.cli.address import HttpAddress
+from meup_agent.cli.address import HttpAddress, HttpOptions, find_http_url
 from meup_agent.cli.failures import Failure
+from meup_agent.cli.options import Since
 from meup_agent.cli.render.console import Stderr
 from meup_agent.cli.render.formatting import name_some
 from meup_agent.errors import ConfigurationError, InvalidEnvelope
@@ -41,6 +45,16 @@ _SHOWN_SPACES: Final = 8
 _MICROSECONDS: Final = 1_000_000
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _AGO: Final = re.compile(r"(\d{1,9})([smhdw])")
+
+
+JournalFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--journal",
+        metavar="FILE",
+        help="Read this journal of a gateway, which may run; no token is needed.",
+    ),
+]
 
 
 class Page(NamedTuple):
@@ -74,6 +88,40 @@ class DamageNote:
 
             said = name_numbers(self._found)
             stderr.note(f"warning: damage took {said} of the journal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalOptions(HttpOptions):
+    """The options that name a journal, and the time from which it is read."""
+
+    journal: JournalFile = None
+    since: Since = None
+
+    def open_pages(
+        self,
+        kinds: tuple[str, ...] = (),
+        *,
+        accept_damage: bool,
+        query: DecisionQuery | None = None,
+    ) -> Pages:
+        """The entries that the options name, of some kinds at least; see :func:`read_file`.
+
+        Raises:
+            ConfigurationError: They name no journal, or two.
+        """
+        begin = None if self.since is None else moment(self.since, "--since", time.time())
+        if self.journal is not None and self.http is not None:
+            raise ConfigurationError("give --journal or --http, not both")
+        if self.journal is not None:
+            return read_file(
+                self.journal, self.space, begin, kinds, accept_damage=accept_damage, query=query
+            )
+        if find_http_url(self.http) is None:
+            raise ConfigurationError(
+                "the journal is missing; give --journal with a gateway's journal, or --http (or"
+                " MEUP_HTTP, or MEUP_URL) with the address of one that runs"
+            )
+        return read_over_http(self.address(), begin)
 
 
 async def read_file(
@@ -157,10 +205,10 @@ def _space_in(spaces: list[str], path: Path, wanted: str | None) -> str:
 def _entries(space: str, page: dict[str, Any]) -> Iterator[Entry]:
     """The entries of a page; what cannot be read is left out, as a gateway's own reading does."""
     messages, times = (as_list(page.get(name)) for name in ("messages", "times"))
-    for message, time in zip(messages, times, strict=False):
+    for message, at in zip(messages, times, strict=False):
         try:
             seq = int(cast("dict[str, Any]", message)["seq"])
-            yield Entry(seq, space, _microseconds(str(time)), decode(json.dumps(message)))
+            yield Entry(seq, space, _microseconds(str(at)), decode(json.dumps(message)))
         except (InvalidEnvelope, ValueError, KeyError, TypeError):
             continue
 

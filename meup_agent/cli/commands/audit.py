@@ -6,34 +6,18 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import anyio
 import typer
 from rich.text import Text
 
-from meup_agent.cli.address import (
-    Http,
-    HttpAddress,
-    HttpOptions,
-    Space,
-    Token,
-    TokenFile,
-    find_http_url,
-)
-from meup_agent.cli.audit.journal_readers import (
-    DamageNote,
-    Pages,
-    moment,
-    read_file,
-    read_over_http,
-)
+from meup_agent.cli.audit.journal_readers import DamageNote, JournalOptions, Pages
 from meup_agent.cli.audit.listing import ProposalListing
 from meup_agent.cli.audit.phrases import names, time_of
 from meup_agent.cli.audit.proposal_timeline import ProposalTimeline
 from meup_agent.cli.failures import Failure, Misuse
-from meup_agent.cli.options import AcceptDamage, NoColour, Since
+from meup_agent.cli.options import AcceptDamage, NoColour
 from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.formatting import counted
 from meup_agent.cli.render.output import Output, OutputClosed
@@ -86,18 +70,8 @@ class AuditFilter(NamedTuple):
 
 
 def audit(
-    journal: Annotated[
-        Path | None,
-        typer.Option(
-            "--journal",
-            metavar="FILE",
-            help="Read this journal of a gateway, which may run; no token is needed.",
-        ),
-    ] = None,
-    http: Http = None,
-    space: Space = None,
-    token: Token = None,
-    token_file: TokenFile = None,
+    *,
+    source: JournalOptions,
     proposal: Annotated[
         str | None,
         typer.Option(
@@ -120,7 +94,6 @@ def audit(
             " withdrawn or expired; may be given several times.",
         ),
     ] = None,
-    since: Since = None,
     grants: Annotated[
         bool,
         typer.Option(
@@ -153,30 +126,10 @@ def audit(
         raise ConfigurationError("--grants shows no proposals; leave --proposal and --state out")
     states = frozenset(ProposalState(each.value.replace("-", "_")) for each in state or ())
     shown = AuditFilter(proposal, proposer, states, grants, as_json)
-    now = time.time()
-    begin = None if since is None else moment(since, "--since", now)
-    http_options = HttpOptions(http=http, space=space, token=token, token_file=token_file)
-    where = _where(journal, http_options)
     log_nothing()
-    pages = (
-        read_file(where, space, begin, accept_damage=accept_damage, query=shown.query)
-        if isinstance(where, Path)
-        else read_over_http(where, begin)
-    )
-    anyio.run(_AuditRun(shown, now, colour=not no_colour, all_kept=begin is None).run, pages)
-
-
-def _where(journal: Path | None, http: HttpOptions) -> Path | HttpAddress:
-    if journal is not None:
-        if http.http is not None:
-            raise ConfigurationError("give --journal or --http, not both")
-        return journal
-    if find_http_url(http.http) is None:
-        raise ConfigurationError(
-            "what to audit is missing; give --journal with a gateway's journal, or --http (or"
-            " MEUP_HTTP, or MEUP_URL) with the address of one that runs"
-        )
-    return http.address()
+    pages = source.open_pages(accept_damage=accept_damage, query=shown.query)
+    run = _AuditRun(shown, time.time(), colour=not no_colour, all_kept=source.since is None)
+    anyio.run(run.run, pages)
 
 
 class _AuditRun:

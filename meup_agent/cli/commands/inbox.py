@@ -29,9 +29,8 @@ from meup_agent.cli.decision import (
     open_session,
 )
 from meup_agent.cli.failures import Failure, Misuse, code_for
-from meup_agent.cli.inbox.card import ONLY_HEARD, SHOW, card_rows
+from meup_agent.cli.inbox.card import ONLY_HEARD, SHOW, card_rows, difference_rows
 from meup_agent.cli.inbox.rows import ShownValue
-from meup_agent.cli.inbox.tool_rows import difference_rows
 from meup_agent.cli.options import NoColour, ResultOptions, expand_groups
 from meup_agent.cli.proposal_lookup import find_pending
 from meup_agent.client.tool_changes import accept_tools, read_difference

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 import typer
 
-from meup_agent.cli.audit.journal_readers import DamageNote, Pages
-from meup_agent.cli.commands.policy_journal import JournalOptions
+from meup_agent.cli.audit.journal_readers import DamageNote, JournalOptions, Pages
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.options import AcceptDamage
 from meup_agent.cli.render.console import Stderr, log_nothing

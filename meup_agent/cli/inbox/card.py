@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from meup_agent.approval.inbox_item import InboxItem
     from meup_agent.approval.proposal_history import ProposerRecord
     from meup_agent.approval.reviewer_rules import InboxRule
+    from meup_agent.client.tool_changes import ToolDifference
     from meup_agent.protocol.payloads import Change
 
 ONLY_HEARD: Final = "this gateway lists no proposals: those of before you came are not shown"
@@ -168,6 +169,25 @@ def change_rows(changes: tuple[Change, ...]) -> Iterator[CardRow]:
                 yield row(Part(sign, style), *theirs(said, style), indent=4)
     if len(changes) > MAX_CHANGES:
         yield row(Part(f"and {len(changes) - MAX_CHANGES} more", "dim"), indent=2)
+
+
+def difference_rows(difference: ToolDifference) -> Iterator[CardRow]:
+    """Each tool that differs, first by what its calls are, then by what a model reads."""
+    if not difference.tools:
+        yield row("The tools of ", *name(difference.server, "name"), " are as they were accepted.")
+        return
+    yield row("The tools of ", *name(difference.server, "name"), " are not as they were accepted:")
+    for tool in difference.tools:
+        yield CardRow()
+        yield row(*name(tool.name, "title"))
+        for line in tool.form:
+            yield row(Part("! ", "danger"), *theirs(line, "danger"), indent=2)
+        for line in tool.texts:
+            yield row(Part("its text ", "dim"), *theirs(line), indent=2)
+    if difference.omitted:
+        yield CardRow()
+        said = f"and {difference.omitted} more differences, for which there is no room"
+        yield row(Part(said, "danger"))
 
 
 def why_no_approval(item: InboxItem) -> str:

@@ -16,7 +16,13 @@ from meup_agent.approval.inbox_item import (
     ItemLeft,
     Verb,
 )
-from meup_agent.cli.inbox.card import ONLY_HEARD, change_rows, title, why_no_approval
+from meup_agent.cli.inbox.card import (
+    ONLY_HEARD,
+    change_rows,
+    difference_rows,
+    title,
+    why_no_approval,
+)
 from meup_agent.cli.inbox.editor import EditRefused, edited_arguments
 from meup_agent.cli.inbox.frame import InboxFrame
 from meup_agent.cli.inbox.questions import (
@@ -26,7 +32,6 @@ from meup_agent.cli.inbox.questions import (
     ScreenQuestion,
 )
 from meup_agent.cli.inbox.rows import CardRow, Part, row, theirs
-from meup_agent.cli.inbox.tool_rows import difference_rows
 from meup_agent.cli.inbox.views import RowsView
 from meup_agent.errors import MeupError
 from meup_agent.escape import visible
