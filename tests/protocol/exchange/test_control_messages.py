@@ -56,24 +56,20 @@ def test_paused_agent_begins_nothing_and_holds_what_waits() -> None:
     assert answers(effects) == [("status", "paused")]
     (status,) = said(effects)
     assert (status.to, status.correlation) == (("boss",), ("p",))
-    # A new request and an addressed proposal get busy; what waits begins when it resumes.
+    # A new request and an addressed proposal get busy; what waits, or names nobody, begins when
+    # it resumes.
     for effects in (me.request("other", "r3"), me.proposal("other", "p1", to=("me",))):
         (answer,) = said(effects)
         assert busy(answer)
+    for effects in (me.proposal("other", "p2"), me.request("other", "r4", to=())):
+        assert not said(effects)
+    me.withdraw("other", "p2")
     me.hears(kinds.CHAT, {"message": "hi"}, sender="other", id="c1", to=("me",))
     (first,) = started(me.effects)
     assert not started(me.did(me.table.returned(first, {}, me.now)))
-    assert [key.id for key in started(control(me, "resume"))] == ["r2"]
-
-
-@pytest.mark.rule("5.control.paused")
-def test_what_names_nobody_waits_for_the_end_of_a_pause() -> None:
-    me = at_ours()
-    control(me, "pause")
-    for effects in (me.proposal("other", "p1"), me.request("other", "r1", to=())):
-        assert not said(effects)
-    me.withdraw("other", "p1")
-    assert [key.id for key in started(control(me, "resume"))] == ["r1"]
+    (second,) = started(control(me, "resume"))
+    (third,) = started(me.did(me.table.returned(second, {}, me.now)))
+    assert (second.id, third.id) == ("r2", "r4")
 
 
 @pytest.mark.rule("5.control.reconnect")

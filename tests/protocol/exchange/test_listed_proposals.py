@@ -70,44 +70,30 @@ def me() -> Newcomer:
 
 
 @pytest.mark.rule("4.6.newcomers.handled")
-def test_what_is_pending_starts_a_handler_once(me: Newcomer) -> None:
+@pytest.mark.parametrize("told", [True, False])
+def test_what_is_pending_starts_a_handler_once(me: Newcomer, told: bool) -> None:
     proposal = me.proposes()
-    assert len(started(me.is_told(proposal), Role.PROPOSAL)) == 1
+    first = me.is_told(proposal) if told else me.receives(proposal)
+    assert len(started(first, Role.PROPOSAL)) == 1
     assert started(me.is_told(proposal)) == []
-    assert started(me.receives(proposal)) == []
+    if told:
+        assert started(me.receives(proposal)) == []
     assert me.record("alice", "p").state is ProposalState.PENDING
 
 
-@pytest.mark.rule("4.6.newcomers.handled")
-def test_what_was_read_before_does_not_start_another(me: Newcomer) -> None:
-    proposal = me.proposes()
-    assert len(started(me.receives(proposal))) == 1
-    assert started(me.is_told(proposal)) == []
-
-
 @pytest.mark.rule("4.6.newcomers.record")
-@pytest.mark.parametrize("executor", ["tool", "me"])
-def test_what_is_in_progress_is_a_record(me: Newcomer, executor: str) -> None:
-    assert started(me.is_told(me.proposes(), me.fulfills(executor))) == []
+@pytest.mark.parametrize(("executor", "sender"), [("tool", "bob"), ("me", "bob"), ("tool", "me")])
+def test_what_is_in_progress_is_a_record(me: Newcomer, executor: str, sender: str) -> None:
+    assert started(me.is_told(me.proposes(), me.fulfills(executor, sender))) == []
     assert me.record("alice", "p").state is ProposalState.IN_PROGRESS
-    assert me.record("alice", "p").in_progress_by == "bob"
+    assert me.record("alice", "p").in_progress_by == sender
     assert said(me.effects, kinds.MCP_RESPONSE) == []
-    me.response(executor, "r", to=("bob",))
+    if executor == "me":  # it started anew, and carries nothing out twice
+        assert started(me.request("carol", "s", fulfills="p", params={"name": "write"})) == []
+        (answer,) = said(me.effects, kinds.MCP_RESPONSE)
+        assert payloads.is_refusal(answer.payload)
+    me.response(executor, "r", to=(sender,))
     assert me.record("alice", "p").state is ProposalState.FULFILLED
-
-
-@pytest.mark.rule("4.6.newcomers.record")
-def test_in_progress_by_another_process_of_ours(me: Newcomer) -> None:
-    me.is_told(me.proposes(), me.fulfills(sender="me"))
-    assert me.record("alice", "p").in_progress_by == "me"
-
-
-@pytest.mark.rule("4.6.newcomers.record")
-def test_an_executor_that_started_anew_carries_nothing_out_twice(me: Newcomer) -> None:
-    me.is_told(me.proposes(), me.fulfills("me"))
-    assert started(me.request("carol", "s", fulfills="p", params={"name": "write"})) == []
-    (answer,) = said(me.effects, kinds.MCP_RESPONSE)
-    assert payloads.is_refusal(answer.payload)
 
 
 @pytest.mark.rule("4.6.newcomers.record")
@@ -177,22 +163,17 @@ def test_a_page_that_cannot_be_read_is_left_out(me: Newcomer, page: Any) -> None
     assert dropped(me.effects) == ["malformed_list"]
 
 
-@pytest.mark.rule("4.6.newcomers.again")
-@pytest.mark.parametrize(("missed", "gap"), [(0, False), (0, True)])
-def test_who_missed_nothing_does_not_ask_again(missed: int, gap: bool) -> None:
-    me = Newcomer(roles=EVERYTHING, wall_clock=lambda: NOON)
+@pytest.mark.rule("4.6.newcomers.again", "4.6.newcomers.handled")
+@pytest.mark.parametrize(("missed", "gap"), [(0, False), (0, True), (1, True)])
+def test_who_missed_nothing_does_not_ask_again_and_who_did_asks_when_it_is_read(
+    me: Newcomer, missed: int, gap: bool
+) -> None:
     me.loses_connection()
     asked = said(me.enters(missed=missed, gap=gap), kinds.LIST_PROPOSALS)
-    assert len(asked) == gap
-
-
-@pytest.mark.rule("4.6.newcomers.handled")
-def test_while_we_read_what_we_missed_we_do_not_ask() -> None:
-    me = Newcomer(roles=EVERYTHING, wall_clock=lambda: NOON)
-    me.loses_connection()
-    assert said(me.enters(missed=1, gap=True), kinds.LIST_PROPOSALS) == []
-    effects = me.withdraw("alice", "p")  # the last that we missed
-    assert len(said(effects, kinds.LIST_PROPOSALS)) == 1
+    assert len(asked) == (gap and not missed)
+    if missed:
+        effects = me.withdraw("alice", "p")  # the last that we missed
+        assert len(said(effects, kinds.LIST_PROPOSALS)) == 1
 
 
 @pytest.mark.rule("4.4.gone_before_us")

@@ -42,8 +42,10 @@ def copied(me: Peer) -> Peer:
     return me
 
 
-@pytest.mark.rule("4.4.says_whose")
+@pytest.mark.rule("4.4.says_whose", "4.4.ambiguous")
 def test_a_request_that_says_whose_proposal_it_means_runs(copied: Peer) -> None:
+    assert dropped(copied.reject("bob", "p1")) == ["ambiguous_reject"]
+    assert [copied.record(by, "p1").rejections for by in ("alice", "mallory")] == [{}, {}]
     effects = copied.request("bob", "b1", fulfills="p1", meta=meta_of("mallory"))
     assert started(effects) == [Key("in", "bob", "b1")]
     assert copied.record("mallory", "p1").in_progress_by == "bob"
@@ -120,14 +122,6 @@ def test_the_same_call_under_the_same_id_again_is_the_later_one(me: Peer, edited
     assert me.record("alice", "p1").in_progress_by == "bob"
 
 
-@pytest.mark.rule("5.memory.bounded")
-def test_a_copied_id_of_what_is_forgotten_is_none(me: Peer) -> None:
-    me.proposal("alice", "p1", to=("nobody",))
-    me.withdraw("alice", "p1")
-    me.passes(3601)
-    assert len(started(me.proposal("mallory", "p1"))) == 1
-
-
 @pytest.mark.rule("4.4.reused_id")
 def test_a_first_proposer_keeps_its_id_when_it_uses_it_again(me: Peer) -> None:
     me.proposal("alice", "p1")
@@ -156,13 +150,6 @@ def test_no_handler_sees_a_copied_id_but_those_for_conflicts() -> None:
     (start,) = of(effects, Start)
     conflict = Conflict("p1", None, None, proposer="alice", copied_by="mallory")
     assert (start.work.role, start.work.subject) == (Role.CONFLICT, conflict)
-
-
-@pytest.mark.rule("4.4.ambiguous")
-def test_a_rejection_that_does_not_tell_weighs_for_neither(copied: Peer) -> None:
-    assert dropped(copied.reject("bob", "p1")) == ["ambiguous_reject"]
-    for by in ("alice", "mallory"):
-        assert copied.record(by, "p1").rejections == {}
 
 
 @pytest.mark.rule("4.4.by_proposer")

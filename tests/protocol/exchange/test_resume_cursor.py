@@ -108,9 +108,15 @@ def test_the_number_of_an_envelope_is_its_own(frame: bytes, seq: int | None) -> 
     assert read_seq(frame) == seq
 
 
-@pytest.mark.rule("6.resume.asks")
-def test_a_gateway_that_does_not_resume_has_no_numbers(me: Numbered) -> None:
+@pytest.mark.rule("6.resume.asks", "6.resume.gap")
+def test_a_gateway_whose_numbers_begin_anew_is_read_and_one_that_does_not_resume_has_none(
+    me: Numbered,
+) -> None:
     assert me.table.seq == me.seq
+    me.seq = 10
+    me.returns_to_space(1, gap=True)
+    assert [key.id for key in started(me.request("alice", "r1"), Role.REQUEST)] == ["r1"]
+    assert me.table.seq == 11
     me.loses_connection()
     me.welcomed("alice")  # without a word of what it gives
     me.hears(kinds.CHAT, {}, sender="alice", id="c1")
@@ -271,14 +277,6 @@ def test_a_gap_is_told_first_with_what_is_known_of_it() -> None:
     gap = Gap(now - timedelta(seconds=120), 120.0, before)
     assert told.work.subject == gap
     assert of(effects, CaughtUp) == [CaughtUp(2, 120.0, gap)]
-
-
-@pytest.mark.rule("6.resume.gap")
-def test_a_gateway_whose_numbers_began_anew_below_ours_is_read(me: Numbered) -> None:
-    me.seq = 10
-    me.returns_to_space(1, gap=True)
-    assert [key.id for key in started(me.request("alice", "r1"), Role.REQUEST)] == ["r1"]
-    assert me.table.seq == 11
 
 
 def gateway_cancels(me: Peer, request: str, by: str, *, to: tuple[str, ...]) -> list[Effect]:

@@ -45,6 +45,8 @@ def test_old_proposals_that_nothing_of_ours_is_about_are_forgotten(me: Peer) -> 
     me.withdraw("alice", "p1")
     me.passes(3600)
     assert me.table.proposal_store.records(me.now) == []
+    me.passes(1)
+    assert len(started(me.proposal("mallory", "p1"))) == 1, "its id is nobody's"
 
 
 @pytest.mark.rule("4.4.before_it_is_sent")

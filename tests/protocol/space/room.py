@@ -5,6 +5,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+from tests.protocol.frames import frame_by
 from tests.spaces import (
     TAKEN_OVER,
     Allowance,
@@ -33,8 +34,6 @@ MAY: dict[str, list[Said]] = {
 
 
 class Member:
-    """A member that keeps what it gets."""
-
     place = Place.ANSWERING
 
     def __init__(
@@ -61,8 +60,6 @@ class Member:
 
 
 class Room:
-    """A host with participants who say things."""
-
     def __init__(self, *, entries: int = 100_000) -> None:
         ids = count(1)
         self.now = NOW
@@ -83,16 +80,8 @@ class Room:
         )
 
     def say(self, sender: str, kind: str, payload: Said, id: str, **header: Any) -> None:
-        frame = {
-            "protocol": "meup/v0.1",
-            "id": id,
-            "from": sender,
-            "kind": kind,
-            "payload": payload,
-            **header,
-        }
-        refused: list[Any] = []
-        self.host.owner.receive_as(sender, json.dumps(frame).encode(), "meup/v0.1", refused.append)
+        frame, refused = frame_by(sender, kind, payload, id=id, **header), list[Any]()
+        self.host.owner.receive_as(sender, frame, "meup/v0.1", refused.append)
         assert hasattr(refused[0], "seq"), refused
 
     def propose(self, sender: str, id: str, *, tool: str = "write", **header: Any) -> None:
@@ -119,9 +108,8 @@ class Room:
     def list_for(self, name: str, **query: Any) -> list[Said]:
         """The proposals that a newcomer is told of, which it asks for."""
         asker = self.joins(name)
-        frame = {"protocol": "meup/v0.1", "id": "ask", "from": name, "kind": "space.list-proposals"}
-        question = json.dumps({**frame, "payload": {"to_decide": True, **query}}).encode()
-        self.host.receive(asker, question)
+        question = {"to_decide": True, **query}
+        self.host.receive(asker, frame_by(name, "space.list-proposals", question, id="ask"))
         assert asker.heard[-1]["kind"] == "space.proposals"
         listed: list[Said] = asker.heard[-1]["payload"].get("proposals", [])
         return listed

@@ -181,15 +181,20 @@ def test_who_is_let_go_on_tells_its_status_without_a_capability(scene: Controlle
     assert scene.error_of("other", "participant.status", status, **answer)
 
 
-@pytest.mark.rule("3.control.answers")
-def test_answer_takes_none(scene: Controlled) -> None:
-    asked = scene.say("boss", "participant.request-status", {}, to=["worker"])
+@pytest.mark.rule("3.control.answers", "3.control.restart")
+@pytest.mark.parametrize("restarted", [False, True])
+def test_answer_takes_none(restarted: bool) -> None:
+    journal = MemoryJournal(lambda: 0)
+    scene = Controlled(journal=journal)
+    asked = scene.say("boss", "participant.request-status", {}, to=["worker"], id="asked")
     answer = {"to": ["boss"], "correlationId": asked}
+    if restarted:
+        scene = Controlled(journal=journal)
     scene.pauses()
     for kind in ("participant.status", "participant.compact-done"):
-        assert scene.error_of("worker", kind, {"status": "paused"}, **answer) == ""
-        assert scene.error_of("other", kind, {}, **answer) == "capability_violation"
-        assert scene.error_of("worker", kind, {}) == "capability_violation"
+        assert scene.error_of("worker", kind, {"status": "paused"}, **answer, id=kind) == ""
+        assert scene.error_of("other", kind, {}, **answer, id="o") == "capability_violation"
+        assert scene.error_of("worker", kind, {}, id="w") == "capability_violation"
 
 
 @pytest.mark.rule("3.control.payload")
@@ -232,17 +237,6 @@ def test_pause_and_shutdown_outlive_the_gateway() -> None:
     assert not facts(journal, SHUT_DOWN_FACT)
     again.at = 60.0
     assert again.error_of("worker", "chat") == ""
-
-
-@pytest.mark.rule("3.control.answers", "3.control.restart")
-def test_answer_may_come_after_a_restart() -> None:
-    journal = MemoryJournal(lambda: 0)
-    asked = Controlled(journal=journal).say(
-        "boss", "participant.request-status", {}, to=["worker"], id="asked"
-    )
-    again = Controlled(journal=journal)
-    assert again.error_of("worker", "participant.status", {}, correlationId=asked) == ""
-    assert again.error_of("other", "participant.status", {}, correlationId=asked)
 
 
 @pytest.mark.rule("3.control.bounded")

@@ -1,10 +1,10 @@
 """What a participant has rejected, it carries out no more, in no process (PROTOCOL 4.4)."""
 
-import json
 from typing import Any
 
 import pytest
 
+from tests.protocol.frames import frame_by
 from tests.protocol.space.room import CALL, Room
 from tests.spaces import Allowance, Refusal
 
@@ -17,22 +17,13 @@ def reject(room: Room, sender: str, proposal: str | list[str], reason: str = "un
 
 def refused(room: Room, sender: str, proposal: str, to: tuple[str, ...] = ("tools",)) -> str:
     """The state for which a request that names a proposal is refused; empty: it passes."""
-    frame = {
-        "protocol": "meup/v0.1",
-        "id": room.new_id(),
-        "from": sender,
-        "kind": "mcp.request",
-        "payload": {**CALL, "id": 1},
-        "correlationId": proposal,
-        "to": list(to),
-    }
-    decided: list[Any] = []
-    room.host.owner.receive_as(sender, json.dumps(frame).encode(), "meup/v0.1", decided.append)
+    header: dict[str, Any] = {"id": room.new_id(), "correlationId": proposal, "to": list(to)}
+    frame, decided = frame_by(sender, "mcp.request", {**CALL, "id": 1}, **header), list[Any]()
+    room.host.owner.receive_as(sender, frame, "meup/v0.1", decided.append)
     if not isinstance(decided[0], Refusal):
         return ""
     assert decided[0].code == "not_pending"
-    state: str = decided[0].error.payload_object["state"]
-    return state
+    return str(decided[0].error.payload_object["state"])
 
 
 @pytest.mark.parametrize("restarted", [False, True])

@@ -1,10 +1,10 @@
 """The joins that end what a participant has open, and what they leave open (PROTOCOL 4.2)."""
 
-import json
 from typing import Any
 
 import pytest
 
+from tests.protocol.frames import frame_by
 from tests.protocol.space.room import CALL, Member, Room
 from tests.protocol.space.scene import CutOff
 from tests.spaces import Allowance, MemoryJournal, Place
@@ -13,16 +13,8 @@ pytestmark = pytest.mark.rule("4.2.new_process")
 
 
 def says(room: Room, member: Member, kind: str, payload: Any, id: str, **header: Any) -> None:
-    """Let a member say something on its connection."""
-    frame = {
-        "protocol": member.form.dialect,
-        "id": id,
-        "from": member.participant,
-        "kind": kind,
-        "payload": payload,
-        **header,
-    }
-    room.host.receive(member, json.dumps(frame).encode())
+    said = {"id": id, "protocol": member.form.dialect, **header}
+    room.host.receive(member, frame_by(member.participant, kind, payload, **said))
 
 
 def begins(room: Room, **how: Any) -> Member:
