@@ -39,10 +39,8 @@ def test_sentence_names_the_decider_the_capability_and_who_grants_it() -> None:
         'nobody here may call files.write; reviewer could, if granted {"kind": "mcp/request",'
         ' "payload": {"method": "tools/call", "params": {"name": "write"}}}, which lead may do'
     )
-
-
-def test_where_no_participant_rejects_one_that_makes_other_calls_is_named() -> None:
-    people: dict[str, list[Any]] = {"me": [{"kind": "*"}], "lister": LISTS, "reader": READS}
+    # Where no participant rejects, one that makes other calls is named.
+    people = {"me": [{"kind": "*"}], "lister": LISTS, "reader": READS}
     missing = find_missing(call(target=None), people.items(), me="me")
     assert missing.could == ("reader",)
     assert str(missing).startswith("nobody here may call write; reader could, if granted ")

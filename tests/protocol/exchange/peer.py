@@ -198,33 +198,21 @@ class Peer:
         to: tuple[str, ...] | None = None,
         **params: Any,
     ) -> list[Effect]:
-        return self.hears(
-            kinds.MCP_REQUEST,
-            payloads.notification(kinds.CANCELLED, {"requestId": request_id, **params}),
-            sender=sender,
-            id=id or self._new_id(),
-            to=(self.name,) if to is None else to,
-        )
+        told = {"requestId": request_id, **params}
+        return self._notified(sender, kinds.CANCELLED, told, to, id=id or self._new_id())
 
     def progress(
-        self,
-        sender: str,
-        token: Any,
-        done: Any,
-        *,
-        to: tuple[str, ...] | None = None,
-        correlation: tuple[str, ...] = (),
+        self, sender: str, token: Any, done: Any, to: tuple[str, ...] | None = None, **header: Any
     ) -> list[Effect]:
-        return self.hears(
-            kinds.MCP_REQUEST,
-            payloads.notification(
-                kinds.PROGRESS, {"progressToken": token, "progress": done, "total": 10}
-            ),
-            sender=sender,
-            id=self._new_id(),
-            to=(self.name,) if to is None else to,
-            correlation=correlation,
-        )
+        told = {"progressToken": token, "progress": done, "total": 10}
+        return self._notified(sender, kinds.PROGRESS, told, to, id=self._new_id(), **header)
+
+    def _notified(
+        self, sender: str, method: str, params: Any, to: tuple[str, ...] | None, **header: Any
+    ) -> list[Effect]:
+        body = payloads.notification(method, params)
+        addressees = (self.name,) if to is None else to
+        return self.hears(kinds.MCP_REQUEST, body, sender=sender, to=addressees, **header)
 
     def proposal(
         self,
@@ -243,24 +231,18 @@ class Peer:
     def withdraw(
         self, sender: str, proposal: str, reason: Any = "no_longer_needed", *, id: str | None = None
     ) -> list[Effect]:
-        return self.hears(
-            kinds.MCP_WITHDRAW,
-            {"reason": reason},
-            sender=sender,
-            id=id or self._new_id(),
-            correlation=(proposal,),
-        )
+        return self._decided(kinds.MCP_WITHDRAW, sender, proposal, reason, id)
 
     def reject(
         self, sender: str, proposal: str, reason: Any = "unsafe", *, id: str | None = None
     ) -> list[Effect]:
-        return self.hears(
-            kinds.MCP_REJECT,
-            {"reason": reason},
-            sender=sender,
-            id=id or self._new_id(),
-            correlation=(proposal,),
-        )
+        return self._decided(kinds.MCP_REJECT, sender, proposal, reason, id)
+
+    def _decided(
+        self, kind: str, sender: str, proposal: str, reason: Any, id: str | None
+    ) -> list[Effect]:
+        name, about = id or self._new_id(), (proposal,)
+        return self.hears(kind, {"reason": reason}, sender=sender, id=name, correlation=about)
 
     def response(
         self,
@@ -392,9 +374,6 @@ class Peer:
         return self.did(self.table.tick(self.now))
 
     # --- what can be seen ---
-
-    def table_starts(self) -> list[Start]:
-        return of(self.effects, Start)
 
     def record(self, proposer: str, proposal: str) -> ProposalEntry:
         record = self.table.proposal_store.get(ProposalKey(proposer, proposal), self.now)

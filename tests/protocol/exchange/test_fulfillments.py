@@ -32,12 +32,15 @@ def test_an_executor_that_proposed_it_refuses_it_after_its_own_end(me: Peer) -> 
     assert response.payload["error"]["data"] == {"reason": "refused"}
 
 
-@pytest.mark.rule("4.4.already_in_progress")
-def test_after_anothers_request_our_fulfill_raises(me: Peer) -> None:
+@pytest.mark.rule("4.4.already_in_progress", "5.tombstone.before_fulfillment")
+def test_after_anothers_request_or_a_withdraw_our_fulfill_raises(me: Peer) -> None:
     me.proposal("alice", "p1")
     me.request("bob", "b1", to=("tool",), fulfills="p1")
     with pytest.raises(AlreadyInProgress, match="'bob'"):
         me.begins_request(fulfills=PROPOSAL)
+    me.withdraw("alice", "p2")  # of what we never saw
+    with pytest.raises(AlreadyDecided, match="withdrawn"):
+        me.begins_request(fulfills=ProposalKey("alice", "p2"))
     assert me.table.waiting == 0
 
 
@@ -90,14 +93,6 @@ def test_all_correlation_ids_are_looked_at(me: Peer) -> None:
     )
     me.did(me.table.receive(relay, me.now))
     assert isinstance(me.ending(key), Fulfillment)
-
-
-@pytest.mark.rule("5.tombstone.before_fulfillment")
-def test_a_fulfillment_of_what_we_never_saw_is_not_sent_after_its_withdraw(me: Peer) -> None:
-    me.withdraw("alice", "p1")
-    with pytest.raises(AlreadyDecided, match="withdrawn"):
-        me.begins_request(fulfills=PROPOSAL)
-    assert me.table.waiting == 0
 
 
 @pytest.mark.rule("5.who.fulfill")

@@ -12,12 +12,6 @@ from tests.tables import Effect, Key, Role, Start
 from tests.wire import Ending, Responded, Unknown, Unsent, kinds
 
 
-def rejected_by_bob(me: Peer) -> Key:
-    key = me.begins_proposal(to=("bob", "alice"))
-    me.reject("bob", key.id)
-    return key
-
-
 @pytest.mark.rule("5.own.unsent.deadline", "5.own.unsent.gives_up")
 @pytest.mark.parametrize("begins", ["begins_request", "begins_proposal"])
 @pytest.mark.parametrize("ends", ["deadline", "gives_up"])
@@ -177,21 +171,15 @@ def test_given_up_late_response_to_a_proposal_is_a_conflict(ends: str) -> None:
     assert started(again) == []
 
 
-@pytest.mark.rule("5.own.given_up.rejection")
-def test_given_up_rejection_is_ignored() -> None:
+@pytest.mark.rule("5.own.given_up.rejection", "5.own.given_up.other")
+def test_given_up_nothing_else_matters() -> None:
     me = Peer.among("alice", "bob", roles=EXCHANGES | {Role.REJECT})
-    key = rejected_by_bob(me)
-    effects = me.reject("alice", key.id, "policy")
-    assert effects == []
+    key = me.begins_proposal(to=("bob", "alice"))
+    me.reject("bob", key.id)
+    assert me.reject("alice", key.id, "policy") == []
     assert set(me.own(key).rejections) == {"bob", "alice"}
-
-
-@pytest.mark.rule("5.own.given_up.other")
-def test_given_up_nothing_else_matters(me: Peer) -> None:
-    key = rejected_by_bob(me)
     me.did(me.table.sent(key.id, me.now))
-    assert me.refused(key.id) == []
-    assert me.gives_up(key) == []
+    assert me.refused(key.id) == me.gives_up(key) == []
     me.left("alice")
     me.left("bob")
     assert me.passes(1000) == []

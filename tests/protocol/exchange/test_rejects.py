@@ -8,30 +8,27 @@ from meup_agent.protocol.exchange.explanations import (
     EXPLANATION_SECONDS,
     ExplanationStore,
 )
-from tests.protocol.exchange.peer import EXCHANGES, MAY_PROPOSE, Peer, dropped, said, started, woken
+from tests.protocol.exchange.peer import EXCHANGES, MAY_PROPOSE, Peer, dropped, said, started
 from tests.tables import EXPLANATION_CHARS, Role
 from tests.wire import draft, kinds
 
 
 @pytest.mark.rule("4.4.recorded_in_progress")
-def test_while_a_request_is_out_rejections_are_only_recorded(me: Peer) -> None:
-    key = me.begins_proposal(to=("bob",), wait=Wait.FIRST)
+@pytest.mark.parametrize(("wait", "completes"), [(Wait.FIRST, True), (Wait.ADDRESSED, False)])
+def test_while_a_request_is_out_rejections_are_only_recorded(
+    me: Peer, wait: Wait, completes: bool
+) -> None:
+    key = me.begins_proposal(to=("bob",), wait=wait)
     me.request("alice", "a1", to=("tool",), fulfills=key.id)
     assert said(me.reject("bob", key.id, "unsafe")) == []
     assert me.is_waiting(key)
     assert me.own(key).rejections["bob"].reason == "unsafe"
-    me.response("tool", "a1", to=("alice",))
-    assert isinstance(me.ending(key), Fulfillment)
-
-
-@pytest.mark.rule("4.4.recorded_in_progress")
-def test_a_recorded_rejection_counts_when_the_request_comes_to_nothing(me: Peer) -> None:
-    key = me.begins_proposal(to=("bob",))
-    me.request("alice", "a1", to=("tool",), fulfills=key.id)
-    me.reject("bob", key.id, "unsafe")
-    effects = me.cancel("alice", "a1", to=("tool",))
-    ending = woken(effects)[key]
-    assert isinstance(ending, Rejection)
+    if completes:
+        me.response("tool", "a1", to=("alice",))
+        assert isinstance(me.ending(key), Fulfillment)
+        return
+    effects = me.cancel("alice", "a1", to=("tool",))  # so it counts
+    ending = me.ended(key, Rejection)
     assert (ending.by, ending.reason) == ("bob", "unsafe")
     assert len(said(effects, "mcp/withdraw")) == 1
 

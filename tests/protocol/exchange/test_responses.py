@@ -50,18 +50,12 @@ def test_a_response_from_who_was_not_asked_or_to_another_with_our_id_is_not_ours
 
 
 @pytest.mark.rule("5.who.response", "4.4.sender_at_each_step")
-def test_a_response_for_a_proposal_from_a_stranger_is_dropped(me: Peer) -> None:
+def test_the_fulfiller_may_relay_the_outcome_and_a_copy_is_a_duplicate(me: Peer) -> None:
     key = me.begins_proposal()
     me.request("bob", "b1", to=("tool",), fulfills=key.id)
     assert "unknown_response" in dropped(me.response("alice", "b1", to=("bob", "me")))
     assert me.is_waiting(key)
     assert me.own(key).state == "in_progress"
-
-
-@pytest.mark.rule("5.who.response")
-def test_the_fulfiller_may_relay_the_outcome_and_a_copy_is_a_duplicate(me: Peer) -> None:
-    key = me.begins_proposal()
-    me.request("bob", "b1", to=("tool",), fulfills=key.id)
     me.response("bob", key.id, result={"content": [4]})
     assert me.ending(key) == Fulfillment(key.id, "bob", "tool", {"content": [4]})
     key = me.begins_proposal()

@@ -76,12 +76,15 @@ def test_what_a_process_left_behind_makes_room_when_another_has_begun(scene: Sce
 
 @pytest.mark.rule("3.open.ghosts")
 def test_what_was_left_for_long_makes_room_whoever_comes_back(scene: Scene) -> None:
-    scene.space.join("alice")
+    scene.space.join("alice", NEW)
     scene.fill()
     scene.space.leave("alice")
     scene.later(GONE_SECONDS)
     scene.space.join("alice")
     assert scene.propose()
+    # The proposer alone can still withdraw what made room.
+    assert scene.say("mcp/withdraw", "alice", {"reason": "other"}, correlation=("x1y",))
+    assert not scene.say("mcp/withdraw", "bob", {"reason": "other"}, correlation=("x1y",))
 
 
 @pytest.mark.rule("3.open.ghosts")
@@ -128,14 +131,3 @@ def test_after_a_restart_who_does_not_come_back_has_left(scene: Scene) -> None:
     assert not scene.propose()
     scene.later(GONE_SECONDS)
     assert scene.propose()
-
-
-def test_the_proposer_can_still_withdraw_what_makes_room(scene: Scene) -> None:
-    scene.space.join("alice", NEW)
-    scene.fill()
-    scene.space.leave("alice")
-    scene.later(GONE_SECONDS)
-    scene.space.join("alice")
-    assert scene.propose()
-    assert scene.say("mcp/withdraw", "alice", {"reason": "other"}, correlation=("x1y",))
-    assert not scene.say("mcp/withdraw", "bob", {"reason": "other"}, correlation=("x1y",))

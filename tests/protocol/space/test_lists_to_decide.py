@@ -101,23 +101,18 @@ def test_many_requests_for_one_proposal_keep_nobody_from_the_others(room: Room) 
 
 
 @pytest.mark.rule("4.6.newcomers")
-def test_of_too_many_each_proposer_has_its_newest_told(room: Room) -> None:
+@pytest.mark.parametrize("size", [0, MAX_SHARED_BYTES, MAX_SHARED_BYTES - 1_000])
+def test_of_too_much_each_proposer_has_its_newest_told(room: Room, size: int) -> None:
     room.propose("ann", "hers")
-    for number in range(3 * MAX_LISTED):
-        room.propose("eve", f"flood{number}")
+    call = {"method": "tools/call", "params": {"name": "write", "text": "x" * size}}
+    flood = MAX_READ_BYTES // MAX_SHARED_BYTES - 2 if size else 3 * MAX_LISTED
+    for number in range(flood):
+        room.propose("eve", f"flood{number}", payload=call)
     found = told(room, "reviewer")
-    assert len(found) == MAX_LISTED
-    assert (found[0], found[-1]) == ("hers", f"flood{3 * MAX_LISTED - 1}")
-
-
-@pytest.mark.rule("4.6.newcomers")
-@pytest.mark.parametrize("size", [MAX_SHARED_BYTES, MAX_SHARED_BYTES - 1_000])
-def test_what_is_large_keeps_nobody_from_the_others(room: Room, size: int) -> None:
-    room.propose("ann", "hers")
-    for number in range(MAX_READ_BYTES // MAX_SHARED_BYTES - 2):
-        params = {"name": "write", "text": "x" * size}
-        room.propose("eve", f"p{number}", payload={"method": "tools/call", "params": params})
-    assert "hers" in told(room, "reviewer")
+    assert "hers" in found
+    if not size:
+        assert len(found) == MAX_LISTED
+        assert (found[0], found[-1]) == ("hers", f"flood{flood - 1}")
 
 
 @pytest.mark.rule("4.6.newcomers")

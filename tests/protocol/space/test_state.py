@@ -54,10 +54,8 @@ def accept(decision: Decision) -> Envelope:
 def refuse(decision: Decision, code: str) -> dict[str, Any]:
     """The payload of the refusal's error."""
     assert isinstance(decision, Refusal)
-    assert decision.code == code
     error = decision.error
-    assert error.kind == "system/error"
-    assert error.sender == "system:gateway"
+    assert (decision.code, error.kind, error.sender) == (code, "system/error", "system:gateway")
     payload: dict[str, Any] = error.payload
     assert payload["error"] == code
     assert payload["message"]

@@ -102,8 +102,7 @@ def test_new_process_of_the_owner_ends_the_streams_of_the_old(
     if left_before:
         scene.leave("ann")
     scene.forget()
-    newer = scene.join("ann", resumes=True)
-    assert streams_of(newer) == []
+    assert streams_of(scene.join("ann", resumes=True)) == []
     assert closed(stream) in scene.readers["bob"].heard()
 
 
