@@ -288,7 +288,10 @@ class Peer:
         """We make a request; ``deadline`` counts from now."""
         request_id = self._new_id()
         fulfills: ProposalKey | None = options.get("fulfills")
-        meta = {} if fulfills is None else {"_meta": {payloads.PROPOSER: fulfills.proposer}}
+        meta = options.pop("meta", None)
+        if meta is None and fulfills is not None:
+            meta = {payloads.PROPOSER: fulfills.proposer}
+        params = CALL if meta is None else {**CALL, "_meta": meta}
         if fulfills is not None:
             even_if_gone = options.pop("even_if_gone", False)
             follows = options.pop("follows", False)
@@ -298,7 +301,7 @@ class Peer:
         return self._begins(
             draft(
                 kinds.MCP_REQUEST,
-                payloads.request(method, {**CALL, **meta}, request_id),
+                payloads.request(method, params, request_id),
                 id=request_id,
                 sender=self.name,
                 to=to,

@@ -23,11 +23,6 @@ def starts(effects: list[Any]) -> list[Key]:
     return started(effects, Role.REQUEST)
 
 
-def at(moment: datetime) -> Peer:
-    peer = Peer.among("alice", "bob", "carol", wall_clock=lambda: moment)
-    return peer
-
-
 @pytest.mark.rule("4.4.every_path")
 def test_every_role_is_in_the_one_list_and_one_line_starts_handlers() -> None:
     assert set(PATHS) == set(Role)
@@ -55,14 +50,16 @@ def test_a_repeat_is_not_run_however_late(me: Peer, to: tuple[str, ...]) -> None
 
 @ADDRESSED
 @pytest.mark.rule("4.4.executor_refuses")
-def test_what_is_certainly_expired_is_refused(to: tuple[str, ...]) -> None:
-    for seconds, runs in ((61, False), (59, True)):
-        me = at(NOW)
-        expires = (NOW - timedelta(seconds=seconds)).isoformat()
-        me.proposal("alice", "p1", params={**CALL, "_meta": {payloads.EXPIRES_AT: expires}})
-        effects = me.request("bob", "b1", fulfills="p1", to=to)
-        assert bool(starts(effects)) is runs
-        assert refusals(effects) == ([] if runs else ["b1"])
+@pytest.mark.parametrize(("seconds", "runs"), [(61, False), (59, True)])
+def test_what_is_certainly_expired_is_refused(
+    to: tuple[str, ...], seconds: int, runs: bool
+) -> None:
+    me = Peer.among("alice", "bob", "carol", wall_clock=lambda: NOW)
+    expires = (NOW - timedelta(seconds=seconds)).isoformat()
+    me.proposal("alice", "p1", params={**CALL, "_meta": {payloads.EXPIRES_AT: expires}})
+    effects = me.request("bob", "b1", fulfills="p1", to=to)
+    assert bool(starts(effects)) is runs
+    assert refusals(effects) == ([] if runs else ["b1"])
 
 
 @ADDRESSED

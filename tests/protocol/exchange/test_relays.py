@@ -18,8 +18,8 @@ from tests.protocol.exchange.peer import (
     said,
     woken,
 )
-from tests.tables import Effect, FulfillmentTarget, Key, ProposalKey, Role, Start
-from tests.wire import OURS, draft, kinds, payloads
+from tests.tables import Effect, Key, ProposalKey, Role, Start
+from tests.wire import OURS, kinds, payloads
 
 HIDES = Guarantees(hidden_targets=True)
 SHOWS = Guarantees(echo=True)
@@ -63,20 +63,7 @@ def relay(
 def fulfilling(me: Peer, *, meta: dict[str, Any] | None = None) -> Key:
     asked = {**CALL, "_meta": {"progressToken": "t1"}}
     me.proposal("alice", "p1", to=("me",), params=asked)
-    params = CALL if meta is None else {**CALL, "_meta": meta}
-    request_id = me.table.new_id()
-    request = draft(
-        kinds.MCP_REQUEST,
-        payloads.request("tools/call", params, request_id),
-        id=request_id,
-        sender=me.name,
-        to=("tool",),
-        correlation=("p1",),
-    )
-    key, effects = me.table.open(
-        request, now=me.now, deadline=me.now + 60, fulfills=FulfillmentTarget(P1)
-    )
-    me.did(effects)
+    key = me.begins_request(fulfills=P1, sent=False, meta=meta)
     me.did(me.table.sent(key.id, me.now))
     me.effects.clear()
     return key
