@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import InvalidStatus
 
 from meup_agent.gateway import Gateway
 from tests.gateway.conftest import envelope
@@ -48,50 +48,6 @@ async def ended(reader: asyncio.StreamReader) -> bytes:
     with anyio.fail_after(PATIENCE), contextlib.suppress(ConnectionError):
         return await reader.read()
     return b""
-
-
-async def test_slow_handshake_byte_by_byte_is_still_one() -> None:
-    async with running(handshake_timeout=PATIENCE) as gateway, raw(gateway) as (reader, writer):
-        for byte in head(gateway):
-            writer.write(bytes((byte,)))
-            await writer.drain()
-            await anyio.lowlevel.checkpoint()
-        with anyio.fail_after(PATIENCE):
-            assert b" 101 " in await reader.readline()
-
-
-async def test_handshakes_that_never_end_are_dropped_and_nobody_waits_for_them() -> None:
-    async with running(handshake_timeout=3.0) as gateway, contextlib.AsyncExitStack() as stack:
-        slow = [await stack.enter_async_context(raw(gateway)) for _ in range(50)]
-        for number, (_, writer) in enumerate(slow):
-            writer.write(head(gateway)[: 4 * number])
-        async with dial(gateway, "bob") as bob:
-            await undisturbed(bob)
-            for reader, _ in slow:
-                assert await ended(reader) == b""
-            await undisturbed(bob)
-
-
-async def test_who_only_holds_places_does_not_keep_others_out() -> None:
-    limits = {"max_connections": 40, "handshake_timeout": 3_600.0}
-    async with running(**limits) as gateway, contextlib.AsyncExitStack() as stack:
-        held = [await stack.enter_async_context(raw(gateway)) for _ in range(100)]
-        async with dial(gateway, "bob") as bob:
-            await undisturbed(bob)
-            for reader, _ in held[:80]:
-                assert await ended(reader) == b""
-            await undisturbed(bob)
-
-
-async def test_handshake_without_an_end_is_not_read_forever() -> None:
-    async with running() as gateway, raw(gateway) as (reader, writer):
-        with contextlib.suppress(ConnectionError):
-            for _ in range(100):
-                writer.write(b"X-Filler: " + b"x" * 10_000 + b"\r\n")
-                await writer.drain()
-        await ended(reader)
-        async with dial(gateway, "bob") as bob:
-            await undisturbed(bob)
 
 
 async def test_asking_for_compression_gives_none() -> None:
@@ -169,15 +125,6 @@ async def test_fragments_without_an_end_are_bounded() -> None:
             writer.write(masked(0x00, b" " * 100) * 200)
             assert await said_close(reader) == 1009
         await undisturbed(bob)
-
-
-async def test_stranger_gets_no_room_for_fragments_either() -> None:
-    async with running(close_timeout=0.2) as gateway, dial(gateway, "", "/") as stranger:
-        with contextlib.suppress(ConnectionClosed):
-            await stranger.send(["x" * 1_000] * 100)
-        with anyio.fail_after(PATIENCE):
-            await stranger.wait_closed()
-        assert stranger.close_code == 1009
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,7 @@ async def test_page_has_no_more_than_fits(make_journal: MakeJournal) -> None:
         await kept(journal, chat(5), chat(6))
         assert ids(await read(journal)) == ["0", "1", "2", "3", "4"]
         assert ids(await read(journal, after=NOW + 3)) == ["3", "4", "5", "6"]
+        assert ids(journal.recover("demo", since=0, limit=100).entries) == list("0123456")
 
 
 async def test_facts_hold_until_they_are_replaced(make_journal: MakeJournal) -> None:

@@ -107,20 +107,6 @@ async def test_damaged_journal(path: Path, clock: Clock) -> None:
         SqliteJournal(path, JournalConfig(), clock)
 
 
-def test_another_gateways_journal(path: Path) -> None:
-    for _ in range(2):  # once it is closed, the next may have it
-        with closing(Database(path, "normal")) as database:
-            said = refused(path)
-            assert said.startswith("the journal FILE is another gateway's, which is running; stop")
-            database.writer.execute("DELETE FROM space")
-
-
-def test_empty_file_becomes_a_journal(path: Path) -> None:
-    path.touch()
-    Database(path, "normal").close()
-    assert path.stat().st_size
-
-
 @pytest.mark.parametrize(("said", "means"), [("normal", 1), ("full", 2)])
 def test_synchronous_writes(path: Path, said: Literal["normal", "full"], means: int) -> None:
     with closing(Database(path, said)) as database:
