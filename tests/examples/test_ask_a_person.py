@@ -219,23 +219,17 @@ def test_ctrl_c_leaves_nothing_undecided(gateway: ThreadedGateway) -> None:
     assert "proposal 1: needs no answer any more" in screen.screen
 
 
-def test_without_anybody_to_ask_it_says_that_it_is_busy(gateway: ThreadedGateway) -> None:
+def test_a_stranger_cannot_write_on_the_screen_nor_wait_when_nobody_is_there(
+    gateway: ThreadedGateway,
+) -> None:
     async def converse(space: Space, screen: Terminal) -> None:
-        async with printing(space, 1) as proposal:
+        trick = {"pages": 1, "title": "\x1b[2J\n1 yes"}
+        async with space.propose("tools", "print_pages", trick, to="fulfiller") as proposal:
             await screen.shows("type: 1 yes")
             screen.type("\x04")  # Ctrl-D, the end of input
             rejected = await proposal.outcome()
             assert isinstance(rejected, Rejection)
             assert rejected.reason == "busy"
-
-    conversation(gateway, "asyncio", converse)
-
-
-def test_a_stranger_cannot_write_on_the_screen(gateway: ThreadedGateway) -> None:
-    async def converse(space: Space, screen: Terminal) -> None:
-        trick = {"pages": 1, "title": "\x1b[2J\n1 yes"}
-        async with space.propose("tools", "print_pages", trick, to="fulfiller"):
-            await screen.shows("type: 1 yes")
 
     screen = conversation(gateway, "asyncio", converse)
     assert r'"title": "\u001b[2J\n1 yes"' in screen.screen

@@ -43,18 +43,28 @@ def anyio_backend() -> Any:
     return "asyncio"
 
 
+def connect_until_refused(
+    pace: JoinThrottle, *addresses: str, of_page: bool = False
+) -> dict[str, str]:
+    """Connect from these addresses, the last of which is refused; the headers that say so."""
+    *taken, one_too_many = addresses
+    for address in taken:
+        pace.connect(address, of_page=of_page)
+    with pytest.raises(NotAdmitted, match="strangers_per_second") as refused:
+        pace.connect(one_too_many, of_page=of_page)
+    return refused.value.headers
+
+
+ADDRESS = "10.0.0.1"
+
+
 @pytest.mark.rule("3.join.pages")
 def test_pages_of_an_address_are_counted_by_themselves(pace: JoinThrottle) -> None:
-    for _ in range(2):
-        pace.connect("10.0.0.1", of_page=True)
-    with pytest.raises(NotAdmitted):
-        pace.connect("10.0.0.1", of_page=True)
-    pace.connect("10.0.0.1")
-    pace.joined("10.0.0.1", of_page=True)
-    pace.connect("10.0.0.1", of_page=True)
-    pace.connect("10.0.0.1")
-    with pytest.raises(NotAdmitted):
-        pace.connect("10.0.0.1")
+    connect_until_refused(pace, *[ADDRESS] * 3, of_page=True)
+    pace.connect(ADDRESS)
+    pace.joined(ADDRESS, of_page=True)
+    pace.connect(ADDRESS, of_page=True)
+    connect_until_refused(pace, *[ADDRESS] * 2)
 
 
 @pytest.mark.limit("joins_per_second", "joins_burst")
@@ -75,30 +85,20 @@ def test_who_joins_too_often_is_told_when_to_come_back(pace: JoinThrottle, clock
 @pytest.mark.limit("strangers_per_second", "strangers_burst")
 def test_stranger_that_joins_does_not_count(pace: JoinThrottle) -> None:
     for _ in range(100):
-        pace.connect("10.0.0.1")
-        pace.joined("10.0.0.1")
-    pace.connect("10.0.0.1")
-    pace.connect("10.0.0.1")
-    with pytest.raises(NotAdmitted, match="strangers_per_second") as refused:
-        pace.connect("10.0.0.1")
-    assert refused.value.headers == {"Retry-After": "4"}
+        pace.connect(ADDRESS)
+        pace.joined(ADDRESS)
+    assert connect_until_refused(pace, *[ADDRESS] * 3) == {"Retry-After": "4"}
     pace.connect("10.0.0.2")
 
 
 def test_joins_of_who_never_connected_give_nothing(pace: JoinThrottle) -> None:
     for _ in range(100):
-        pace.joined("10.0.0.1")
-    for _ in range(2):
-        pace.connect("10.0.0.1")
-    with pytest.raises(NotAdmitted):
-        pace.connect("10.0.0.1")
+        pace.joined(ADDRESS)
+    connect_until_refused(pace, *[ADDRESS] * 3)
 
 
 def test_network_of_an_address_counts(pace: JoinThrottle) -> None:
-    pace.connect("2001:db8::1")
-    pace.connect("2001:db8::2")
-    with pytest.raises(NotAdmitted):
-        pace.connect("2001:db8::3")
+    connect_until_refused(pace, "2001:db8::1", "2001:db8::2", "2001:db8::3")
 
 
 def test_memory_of_who_came_is_bounded(pace: JoinThrottle, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,9 +106,7 @@ def test_memory_of_who_came_is_bounded(pace: JoinThrottle, monkeypatch: pytest.M
     for number in range(100):
         pace.connect(f"10.0.0.{number}")
         pace.join(Identity("demo", str(number)))
-    pace.connect("10.0.0.99")
-    with pytest.raises(NotAdmitted):
-        pace.connect("10.0.0.99")
+    connect_until_refused(pace, *["10.0.0.99"] * 2)
 
 
 @pytest.mark.anyio

@@ -10,7 +10,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 import pytest
@@ -170,23 +170,27 @@ async def test_without_http_a_request_is_refused_and_members_stay() -> None:
             await heard_by(alice, alice)
 
 
-async def test_a_socket_needs_no_certificate_where_the_port_has_one() -> None:
-    secure = replace(CONFIG, tls=TlsConfig(CERTIFICATE, CERTIFICATE))
-    with TemporaryDirectory() as folder, in_thread(Path(folder) / "x.sock", secure) as place:
-        assert place.port.startswith("wss://")
-        with anyio.fail_after(PATIENCE):
-            async with place.join("bob") as bob:
-                assert bob.me == "bob"
-        await test_http_is_served_there_too(place)
+async def both_ways(place: Place) -> None:
+    """HTTP is served there, and members join."""
+    await test_http_is_served_there_too(place)
+    with anyio.fail_after(PATIENCE):
+        async with place.join("bob") as bob:
+            assert bob.me == "bob"
 
 
-async def test_http_of_a_port_of_its_own_is_there_too() -> None:
-    apart = replace(CONFIG, http=HttpConfig(host="127.0.0.1", port=0))
-    with TemporaryDirectory() as folder, in_thread(Path(folder) / "x.sock", apart) as place:
-        await test_http_is_served_there_too(place)
-        with anyio.fail_after(PATIENCE):
-            async with place.join("bob") as bob:
-                assert bob.me == "bob"
+@pytest.mark.parametrize(
+    ("change", "scheme"),
+    [
+        ({"http": HttpConfig(host="127.0.0.1", port=0)}, "ws"),
+        ({"tls": TlsConfig(CERTIFICATE, CERTIFICATE)}, "wss"),
+    ],
+    ids=["HTTP at a port of its own", "TLS, for which a socket needs no certificate"],
+)
+async def test_whatever_the_port_is_like(change: dict[str, Any], scheme: str) -> None:
+    config = replace(CONFIG, **change)
+    with TemporaryDirectory() as folder, in_thread(Path(folder) / "x.sock", config) as place:
+        assert place.port.startswith(f"{scheme}://")
+        await both_ways(place)
 
 
 async def test_a_long_path_can_be_listened_at_and_dialled() -> None:
@@ -197,10 +201,7 @@ async def test_a_long_path_can_be_listened_at_and_dialled() -> None:
         with in_thread(path) as place:
             assert place.url.isascii()
             assert stat.S_ISSOCK(path.stat().st_mode)
-            await test_http_is_served_there_too(place)
-            with anyio.fail_after(PATIENCE):
-                async with place.join("bob") as bob:
-                    assert bob.me == "bob"
+            await both_ways(place)
         assert not path.exists()
 
 
@@ -257,20 +258,11 @@ def test_any_path_has_an_address(path: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "unix:",
-        "unix:relative",
-        "unix:/x",
-        "unix://host/x",
-        "unix:///x?space=demo",
-        "unix:///x#y",
-        "unix:///x/",
-        "unix:////",
-        "unix:///%00",
-        "unix://[x/",
+        *("unix:", "unix:relative", "unix:/x", "unix://host/x", "unix:///x?space=demo"),
+        *("unix:///x#y", "unix:///x/", "unix:////", "unix:///%00", "unix://[x/"),
     ],
 )
 def test_what_is_no_path_is_no_address(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="write it like unix:///run/meup"):
-        websocket_connector(url)
-    with pytest.raises(ConfigurationError, match="write it like unix:///run/meup"):
-        check_http_url(url)
+    for check in (websocket_connector, check_http_url):
+        with pytest.raises(ConfigurationError, match="write it like unix:///run/meup"):
+            check(url)
