@@ -12,7 +12,7 @@ BEFORE = (
     *("gateway_crowd", "gateway_fanout"),
 )
 AFTER = (
-    *("gateway_inbound", "gateway_setup", "one_port", "gateway_stalled", "gateway_streams"),
+    *("gateway_inbound", "gateway_setup", "gateway_stalled", "gateway_streams"),
     *("journal", "audit", "suggest", "inbox", "console", "memory", "imports", "meup_up"),
 )
 

@@ -16,7 +16,7 @@ from time import process_time
 
 from websockets.frames import Frame, Opcode
 
-from meup_agent.gateway.config import HttpConfig, JournalConfig
+from meup_agent.gateway.config import JournalConfig
 from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.resume import numbered
 from tests.bench.figures import Figure, Program
@@ -177,12 +177,11 @@ def crowd(
     receivers: int,
     dialects: Sequence[str] = ("meup/v0.1",),
     journal: JournalConfig = IN_MEMORY,
-    http: HttpConfig | None = None,
 ) -> Iterator[Crowd]:
     """A gateway with so many receivers."""
     names = ["speaker", *(f"r{number}" for number in range(receivers))]
     spaces = {"demo": {name: [{"kind": "chat"}] for name in names}}
-    with process(gateway, spaces, None, journal, http) as pipe:
+    with process(gateway, spaces, None, journal) as pipe:
         gathered = Crowd(pipe, names, dialects)
         yield gathered
         gathered.close()

@@ -16,7 +16,7 @@ import uvloop
 
 from meup_agent import Agent, Settings, Space
 from meup_agent.gateway.auth import new_token
-from meup_agent.gateway.config import Config, HttpConfig, JournalConfig, SpaceConfig, participant
+from meup_agent.gateway.config import Config, JournalConfig, SpaceConfig, participant
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import GatewayLimits
 
@@ -129,7 +129,6 @@ def gateway(
     spaces: Spaces,
     before: Address | None = None,
     journal: JournalConfig = IN_MEMORY,
-    http: HttpConfig | None = None,
 ) -> None:
     """A gateway: tells its :class:`Address`, then its :class:`Usage` whenever it is asked.
 
@@ -153,7 +152,6 @@ def gateway(
         port=before.port if before else 0,
         limits=UNBOUNDED,
         journal=journal,
-        http=http,
     )
 
     async def main() -> None:

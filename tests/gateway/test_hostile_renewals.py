@@ -1,7 +1,6 @@
-"""Renewals and explanations from many at once: bounded for each, and unnoticed by the others."""
+"""Renewals from many at once: bounded for each, and unnoticed by the others."""
 
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,12 +8,10 @@ import anyio
 import pytest
 from websockets.asyncio.client import ClientConnection
 
-from meup_agent import Agent, Explanation
 from meup_agent.gateway import Gateway, GatewayLimits
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.test_attacks import dial, hear_until, undisturbed
 from tests.patience import PATIENCE
-from tests.tables import EXPLANATION_CHARS
 from tests.wire import DEFAULT_DIALECT, draft, encode, kinds, payloads
 
 pytestmark = pytest.mark.anyio
@@ -22,17 +19,6 @@ pytestmark = pytest.mark.anyio
 HOSTILE = tuple(f"mallory{number}" for number in range(6))
 RENEWALS = 20
 """Renewals that are accepted of one proposal here."""
-
-
-@asynccontextmanager
-async def crowded(**limits: Any) -> AsyncGenerator[tuple[Gateway, list[ClientConnection]]]:
-    """A gateway, and connections of those with bad intentions."""
-    everyone = {name: [{"kind": "*"}] for name in (*HOSTILE, "bob")}
-    async with (
-        Gateway(participants=everyone, limits=GatewayLimits(**limits)) as gateway,
-        AsyncExitStack() as stack,
-    ):
-        yield gateway, [await stack.enter_async_context(dial(gateway, name)) for name in HOSTILE]
 
 
 def said(sender: str, id: str, kind: str, payload: dict[str, Any], *about: str) -> bytes:
@@ -51,7 +37,10 @@ def proposed(sender: str, id: str) -> bytes:
 
 async def test_renewals_of_many_are_bounded_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meup_agent.protocol.proposals.lifecycle.MAX_RENEWALS", RENEWALS)
-    async with crowded(messages_per_second=10_000, max_queued_frames=20_000) as (gateway, flood):
+    everyone = {name: [{"kind": "*"}] for name in (*HOSTILE, "bob")}
+    limits = GatewayLimits(messages_per_second=10_000, max_queued_frames=20_000)
+    async with Gateway(participants=everyone, limits=limits) as gateway, AsyncExitStack() as stack:
+        flood = [await stack.enter_async_context(dial(gateway, name)) for name in HOSTILE]
         async with dial(gateway, "bob") as bob:
             refused_before = gateway.counters.refused["not_renewed"]
 
@@ -87,47 +76,3 @@ async def test_renewals_of_many_are_bounded_for_each(monkeypatch: pytest.MonkeyP
             # And perhaps those of another's proposal, where that was not made yet.
             most = 2 * RENEWALS * len(HOSTILE)
             assert most <= refused <= most + len(HOSTILE)
-
-
-async def test_explanations_of_many_count_once_and_are_cut() -> None:
-    heard: list[Explanation] = []
-    agent = Agent("bob")
-
-    @agent.on_explanation
-    async def listen(explanation: Explanation) -> None:
-        heard.append(explanation)
-
-    async with crowded(messages_per_second=10_000) as (gateway, flood):
-        async with agent.join(gateway.url, space="demo", token=gateway.token("bob")) as bob:
-
-            async def explain(client: ClientConnection, sender: str) -> None:
-                await client.send(proposed(sender, f"p-{sender}"))
-                words = {"reason": "no_longer_needed"}
-                withdrawal = f"w-{sender}"
-                await client.send(
-                    said(sender, withdrawal, kinds.MCP_WITHDRAW, words, f"p-{sender}")
-                )
-                for number in range(30):
-                    text = {"text": f"{number} " + "x" * 2 * EXPLANATION_CHARS}
-                    id = f"{sender}-{number}"
-                    await client.send(said(sender, id, kinds.CHAT, text, withdrawal))
-                    # Nor can the words of another be put into its mouth.
-                    stolen = f"w-{HOSTILE[HOSTILE.index(sender) - 1]}"
-                    await client.send(said(sender, f"{id}-s", kinds.CHAT, text, stolen))
-                await client.send(said(sender, f"{sender}-end", kinds.CHAT, {"text": "done"}))
-
-            ended: set[str] = set()
-            with anyio.fail_after(PATIENCE), bob.watch() as envelopes:
-                async with anyio.create_task_group() as tasks:
-                    for client, sender in zip(flood, HOSTILE, strict=True):
-                        tasks.start_soon(explain, client, sender)
-                    while len(ended) < len(HOSTILE):
-                        envelope = await anext(aiter(envelopes))
-                        if envelope.id == f"{envelope.sender}-end":
-                            ended.add(envelope.sender)
-                while len(heard) < len(HOSTILE):
-                    await anyio.lowlevel.checkpoint()
-                await bob.chat("still here")
-    assert sorted(each.by for each in heard) == sorted(HOSTILE)
-    assert {each.proposal_ids for each in heard} == {(f"p-{name}",) for name in HOSTILE}
-    assert {len(each.text) for each in heard} == {EXPLANATION_CHARS}

@@ -1,17 +1,16 @@
 """The event stream of a space: nothing twice, nothing lost, and no gap in silence."""
 
 import json
-import socket
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
 from meup_agent.gateway import Gateway, JournalConfig
 from tests.gateway.http.conftest import LIMITS, Api, config, served
+from tests.gateways import OBSERVE_HEADER
 from tests.no_tls import ALONE
 from tests.patience import PATIENCE
 
@@ -37,10 +36,15 @@ def stream(api: Api, participant: str = "carol", **more: str) -> Generator[Itera
     """The events of the space, from when the gateway has taken the request on."""
     last = more.pop("last", None)
     headers = {**api.header(participant), **({"Last-Event-ID": last} if last else {})}
+    observe = more.pop("observe", None)
+    headers |= {OBSERVE_HEADER: observe} if observe else {}
     path = "/spaces/demo/events"
     with api.client.stream("GET", path, params=more, headers=headers) as response:
         assert response.status_code == 200
         assert response.headers["content-type"].startswith("text/event-stream")
+        if observe:
+            assert response.headers[OBSERVE_HEADER] == observe
+            assert response.headers["meup-protocol"] == "meup/v0.1"
         yield events(response.iter_lines())
 
 
@@ -150,46 +154,10 @@ def test_a_stream_ends_for_who_is_removed(api: Api) -> None:
     assert "space.kick" in kinds or "space/kick" in kinds
 
 
-def test_a_reader_that_reads_nothing_is_ended() -> None:
-    limits = replace(LIMITS, max_message_bytes=200_000, close_timeout=0.2)
-    with served(limits) as api, socket.socket() as reader:
-        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        reader.settimeout(PATIENCE)
-        parts = urlsplit(api.gateway.http_url)
-        reader.connect((parts.hostname, parts.port or 0))
-        token = api.header("carol")["Authorization"]
-        asks = "GET /spaces/demo/events HTTP/1.1\r\nHost: x\r\n"
-        reader.sendall(f"{asks}Authorization: {token}\r\n\r\n".encode())
-        assert reader.recv(64).startswith(b"HTTP/1.1 200")
-        with stream(api, "bob") as heard:
-            # Until more has been said than the system and the gateway's queue keep for it.
-            for _ in range(LIMITS.max_queued_frames * 3):
-                api.say("x" * 180_000)
-                next(heard)
-        received = b""
-        while chunk := reader.recv(1 << 16):
-            received += chunk
-    # It was told less than what was said, and the connection has ended.
-    assert received.count(b"id: ") < LIMITS.max_queued_frames * 3
-
-
-OBSERVE = {"MEUP-Observe": "1"}
-
-
-@contextmanager
-def observing(api: Api, last: int | None = None) -> Generator[Iterator[Event]]:
-    """Carol's stream, as an observer's."""
-    headers = {**api.header("carol"), **OBSERVE, **({"Last-Event-ID": str(last)} if last else {})}
-    with api.client.stream("GET", "/spaces/demo/events", headers=headers) as response:
-        assert (response.status_code, response.headers["meup-observe"]) == (200, "1")
-        assert response.headers["meup-protocol"] == "meup/v0.1"
-        yield events(response.iter_lines())
-
-
 @pytest.mark.rule("3.observe.not_present", "3.observe.takes_no_part")
 def test_an_observers_stream_begins_with_a_welcome_and_disturbs_no_connection(api: Api) -> None:
     before = api.say("before")
-    with api.join("carol") as agent, observing(api) as heard:
+    with api.join("carol") as agent, stream(api, observe="1") as heard:
         welcome = json.loads(next(heard)["data"])
         assert welcome["kind"] == "system.welcome"
         payload = welcome["payload"]
@@ -205,7 +173,7 @@ def test_an_observers_stream_begins_with_a_welcome_and_disturbs_no_connection(ap
 @pytest.mark.rule("3.observe.resume")
 def test_an_observers_stream_resumes_after_its_welcome(api: Api) -> None:
     first, second = api.say("one"), api.say("two")
-    with observing(api, last=first) as heard:
+    with stream(api, observe="1", last=str(first)) as heard:
         welcome = json.loads(next(heard)["data"])["payload"]
         assert (welcome["resumed"], welcome["gap"], welcome["until"]) == (True, False, second)
         assert message(next(heard)) == "two"
@@ -213,7 +181,7 @@ def test_an_observers_stream_resumes_after_its_welcome(api: Api) -> None:
 
 @pytest.mark.rule("3.observe.ends")
 def test_an_observers_stream_says_why_it_ends(api: Api) -> None:
-    with observing(api) as heard:
+    with stream(api, observe="1") as heard:
         assert json.loads(next(heard)["data"])["kind"] == "system.welcome"
         kick = {"kind": "space/kick", "payload": {"participant_id": "carol"}}
         assert api.post(kick, "bob").status_code == 200
@@ -222,7 +190,7 @@ def test_an_observers_stream_says_why_it_ends(api: Api) -> None:
 
 
 def test_an_observers_stream_is_asked_for_with_a_one(api: Api) -> None:
-    headers = {**api.header("carol"), "MEUP-Observe": "yes"}
+    headers = {**api.header("carol"), OBSERVE_HEADER: "yes"}
     answer = api.client.get("/spaces/demo/events", headers=headers)
     assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")
 
@@ -231,9 +199,9 @@ def test_an_observers_stream_is_asked_for_with_a_one(api: Api) -> None:
 def test_observers_streams_have_a_pace_as_other_joins() -> None:
     with served(replace(LIMITS, joins_per_second=0.001, joins_burst=2)) as api:
         for _ in range(2):
-            with observing(api) as heard:
+            with stream(api, observe="1") as heard:
                 next(heard)
-        headers = {**api.header("carol"), **OBSERVE}
+        headers = {**api.header("carol"), OBSERVE_HEADER: "1"}
         with api.client.stream("GET", "/spaces/demo/events", headers=headers) as answer:
             assert answer.status_code == 429
             assert int(answer.headers["Retry-After"]) > 100
