@@ -8,18 +8,25 @@ import anyio
 import anyio.lowlevel
 
 from meup_agent import Agent, Proposal, Reason
-from meup_agent.approval import Inbox, InboxItem, Reviewer
+from meup_agent.approval import Inbox, InboxItem
 from meup_agent.approval.edit_check import EditCheck
 from meup_agent.errors import MeupError
 from tests.bypass.incident import incident
-from tests.bypass.place import Place, about, attempt, call_itself, let_call, proposed, requested
+from tests.bypass.place import (
+    Place,
+    about,
+    attempt,
+    call_itself,
+    fulfill_by_hand,
+    let_call,
+    proposed,
+    requested,
+)
 from tests.cli.commands import InboxApp, request
 from tests.interaction.people import raw, until
 from tests.spaces import Rules
 from tests.tables import Admission
 from tests.wire import kinds, payloads
-
-RULES = "policy.yaml"
 
 READS_ONLY = [
     {"kind": "mcp/request", "payload": {"method": "tools/call", "params": {"name": "read"}}},
@@ -54,16 +61,10 @@ def _ask_no_reviewer(place: Place) -> None:
 
 @incident(off=_ask_no_reviewer)
 async def edited_past_a_rule(place: Place) -> None:
-    path = place.folder / RULES
-    path.write_text(
-        'rules: [deny: {tool: delete, arguments: {path: "prod*"}}, ask: {tool: delete}]\n'
-        "end: true\n",
-        "utf-8",
-    )
-    connector, token = place.meeting.connector("reviewer"), place.meeting.token("reviewer")
+    rules = '[deny: {tool: delete, arguments: {path: "prod*"}}, ask: {tool: delete}]'
     async with (
         place.joined("second", "agent") as (person, agent),
-        Reviewer(path).join(connector, token=token),
+        place.reviewer(rules),
         Inbox(person) as inbox,
         agent.propose("tools", "delete", {"path": "notes.md"}) as proposal,
     ):
@@ -102,13 +103,7 @@ def _read_it_anew(place: Place) -> None:
 
 @incident(off=_read_it_anew)
 async def shown_other_arguments(place: Place) -> None:
-    held: list[Proposal] = []
-    reviewer = Agent("reviewer")
-
-    @reviewer.on_proposal
-    async def show(proposal: Proposal) -> None:
-        held.append(proposal)
-
+    reviewer, held = place.holding()
     async with place.joined(reviewer), raw(place.meeting, "agent") as agent:
         await agent.say(kinds.MCP_PROPOSAL, proposed("pay", amount=50), id="p1")
         await until(lambda: len(held) == 1)
@@ -131,11 +126,7 @@ async def used_twice(place: Place) -> None:
             await reviewer.hear(lambda e: e.id == "p1")
             place.approved.append("pay 50")
             for again in ("r1", "r2"):
-                paid = requested(again, "pay", amount=50)
-                await reviewer.say(
-                    kinds.MCP_REQUEST, paid, id=again, to=("tools",), correlation=("p1",)
-                )
-                await reviewer.hear(about(again))
+                await fulfill_by_hand(reviewer, "pay", again, amount=50)
 
 
 def _allow_copies(place: Place) -> None:
@@ -159,9 +150,7 @@ async def approved_as_one(place: Place) -> None:
         while (heard := await reviewer.hear(lambda e: e.id in ("p1", "c1"))).id == "p1":
             waiting = heard  # as a client does that knows what waits by its id alone
         call = payloads.read_proposal(waiting.payload)
-        approved = requested("r1", call.name, **call.arguments)
-        await reviewer.say(kinds.MCP_REQUEST, approved, id="r1", to=("tools",), correlation=("p1",))
-        await reviewer.hear(about("r1"))
+        await fulfill_by_hand(reviewer, call.name, **call.arguments)
 
 
 def _save(pattern: Callable[[str], str]) -> Callable[[Place], None]:
@@ -175,7 +164,7 @@ def _save(pattern: Callable[[str], str]) -> Callable[[Place], None]:
             outcome = await approve(self, item)
             like_it = pattern(str(item.arguments["command"]))
             rule = {"allow": {"tool": "shell", "arguments": {"command": like_it}}}
-            await anyio.Path(place.folder / RULES).write_text(
+            await anyio.Path(place.folder / "policy.yaml").write_text(
                 f"{json.dumps({'rules': [rule], 'end': True})}\n"
             )
             return outcome
@@ -187,12 +176,9 @@ def _save(pattern: Callable[[str], str]) -> Callable[[Place], None]:
 
 async def _ask_twice(place: Place, first: str, second: str) -> None:
     """Let a person approve a command once, beside a reviewer, and the agent ask for another."""
-    path = place.folder / RULES
-    path.write_text("rules: [ask: {tool: shell}]\nend: true\n", "utf-8")
-    connector, token = place.meeting.connector("reviewer"), place.meeting.token("reviewer")
     async with (
         place.joined("second", "agent") as (person, agent),
-        Reviewer(path).join(connector, token=token),
+        place.reviewer("[ask: {tool: shell}]"),
         Inbox(person) as inbox,
     ):
         async with agent.propose("tools", "shell", {"command": first}) as proposal:
@@ -283,13 +269,7 @@ async def approved_with_the_rest(place: Place) -> None:
 
 @incident(off=_keep_capabilities)
 async def revoked_approver(place: Place) -> None:
-    held: list[Proposal] = []
-    second = Agent("second")
-
-    @second.on_proposal
-    async def keep(proposal: Proposal) -> None:
-        held.append(proposal)
-
+    second, held = place.holding("second")
     async with (
         place.joined("reviewer", second) as (manager, _),
         raw(place.meeting, "agent") as agent,

@@ -4,16 +4,16 @@ import anyio
 import httpx
 
 from meup_agent import Agent
-from meup_agent.approval import AllowRule, Policy, Reviewer
+from meup_agent.approval import AllowRule, Policy
 from meup_agent.approval.voting import Vote, VoteCount
 from meup_agent.protocol.space.management import SpaceManager
 from tests.bypass.incident import incident
 from tests.bypass.place import (
     CALLS,
     Place,
-    about,
     attempt,
     call_itself,
+    fulfill_by_hand,
     let_call,
     proposed,
     requested,
@@ -33,14 +33,7 @@ async def anybody_approves(place: Place) -> None:
         async with raw(place.meeting, "bystander") as bystander:
             await agent.say(kinds.MCP_PROPOSAL, proposed("pay", amount=5000), id="p1")
             await bystander.hear(lambda e: e.id == "p1")
-            await bystander.say(
-                kinds.MCP_REQUEST,
-                requested("r1", "pay", amount=5000),
-                id="r1",
-                to=("tools",),
-                correlation=("p1",),
-            )
-            await bystander.hear(about("r1"))
+            await fulfill_by_hand(bystander, "pay", amount=5000)
 
 
 def _believe_senders(place: Place) -> None:
@@ -78,14 +71,9 @@ def _count_every_vote(place: Place) -> None:
 
 @incident(off=_count_every_vote)
 async def one_counts_as_two(place: Place) -> None:
-    path = place.folder / "policy.yaml"
-    path.write_text(
-        "rules: [quorum: {tool: delete, of: 2, among: [second, bystander]}]\nend: true\n", "utf-8"
-    )
-    connector, token = place.meeting.connector("reviewer"), place.meeting.token("reviewer")
     async with (
         place.joined("second", "agent") as (second, agent),
-        Reviewer(path).join(connector, token=token),
+        place.reviewer("[quorum: {tool: delete, of: 2, among: [second, bystander]}]"),
         agent.propose("tools", "delete", {"path": "prod.db"}, to="reviewer") as proposal,
     ):
         about_it = {"proposal": proposal.id, "proposer": "agent"}
@@ -106,14 +94,7 @@ async def model_approves_itself(place: Place) -> None:
         body["params"]["approved"] = True
         await agent.say(kinds.MCP_PROPOSAL, body, id="p1")
         await agent.say(kinds.CHAT, {"message": "/approve p1"}, id="c1")
-        await agent.say(
-            kinds.MCP_REQUEST,
-            requested("r1", "delete", path="prod.db"),
-            id="r1",
-            to=("tools",),
-            correlation=("p1",),
-        )
-        await agent.hear(about("r1"))
+        await fulfill_by_hand(agent, "delete", path="prod.db")
 
 
 @incident(given=let_call("agent"), off=let_call("subagent"))

@@ -1,15 +1,23 @@
 """A space in which an agent that is not trusted tries to get a call carried out."""
 
+import math
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import anyio
 import pytest
 
 from meup_agent import Agent, Envelope, Proposal, Space
+from meup_agent.approval import Policy, PolicyRule, Reviewer
 from meup_agent.errors import MeupError
 from meup_agent.gateway import Gateway, HttpConfig
 from tests.gateways import one_space_config
@@ -20,9 +28,10 @@ from tests.interaction.people import (
     Meeting,
     Notes,
     OverSockets,
+    Raw,
     join,
 )
-from tests.wire import payloads
+from tests.wire import kinds, payloads
 
 PROPOSES: Final[Capabilities] = [
     {"kind": "mcp/proposal"},
@@ -121,15 +130,37 @@ class Place:
 
         return owner
 
-    def approving(self, name: str = "reviewer") -> Agent:
-        """A reviewer that approves every proposal that it sees, as it is."""
-        reviewer = Agent(name)
+    def reviewer(self, rules: str) -> AbstractAsyncContextManager[Space]:
+        """A reviewer that decides by a policy's file, `policy.yaml`."""
+        path = self.folder / "policy.yaml"
+        path.write_text(f"rules: {rules}\nend: true\n", "utf-8")
+        token = self.meeting.token("reviewer")
+        return Reviewer(path).join(self.meeting.connector("reviewer"), token=token)
 
-        @reviewer.on_proposal
-        async def approve(proposal: Proposal) -> None:
-            await self.approve(proposal)
+    async def call_under(
+        self,
+        rules: Sequence[PolicyRule],
+        call: tuple[str, str, dict[str, Any]],
+        *owners: Agent,
+        patience: float = math.inf,
+    ) -> None:
+        """Let the agent call a tool, where a reviewer decides by these rules."""
+        reviewer = Agent("reviewer")
+        reviewer.use(Policy(rules))
+        async with self.joined(*owners, reviewer, "agent") as (*_, agent):
+            with anyio.move_on_after(patience):
+                await attempt(agent.call(*call))
 
-        return reviewer
+    def holding(self, name: str = "reviewer") -> tuple[Agent, list[Proposal]]:
+        """An agent that decides nothing, and the proposals that it holds."""
+        held: list[Proposal] = []
+        agent = Agent(name)
+
+        @agent.on_proposal
+        async def keep(proposal: Proposal) -> None:
+            held.append(proposal)
+
+        return agent, held
 
     async def approve(self, proposal: Any) -> None:
         """Approve one proposal, and note what was approved."""
@@ -154,6 +185,15 @@ async def attempt(verb: Awaitable[Any]) -> object:
         return await verb
     except MeupError as error:
         return error
+
+
+async def fulfill_by_hand(
+    member: Raw, tool: str, /, id: str = "r1", of: str = "p1", **arguments: Any
+) -> None:
+    """Let a member send the request that fulfills a proposal, and hear what becomes of it."""
+    payload = requested(id, tool, **arguments)
+    await member.say(kinds.MCP_REQUEST, payload, id=id, to=("tools",), correlation=(of,))
+    await member.hear(about(id))
 
 
 async def call_itself(agent: Space, tool: str, /, **arguments: Any) -> object:

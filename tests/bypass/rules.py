@@ -13,7 +13,6 @@ from meup_agent.approval import (
     DenyRule,
     Policy,
     PolicyDecision,
-    Reviewer,
     Verdict,
     load_policy,
 )
@@ -71,18 +70,16 @@ def _forget_own_files(place: Place) -> None:
 
 @incident(off=_forget_own_files)
 async def agent_writes_the_policy(place: Place) -> None:
-    path = place.folder / "rules.yaml"
-    path.write_text("rules:\n  - allow: {tool: [write, read]}\nend: true\n", "utf-8")
+    path = place.folder / "policy.yaml"
     tools = Agent("other")
 
     @tools.tool
     async def write(file: str, text: str) -> None:
         await anyio.Path(file).write_text(text, "utf-8")
 
-    reviewer, meeting = Reviewer(path), place.meeting
     async with (
         place.joined("agent", tools) as (agent, _),
-        reviewer.join(meeting.connector("reviewer"), token=meeting.token("reviewer")),
+        place.reviewer("[allow: {tool: [write, read]}]"),
     ):
         everything = "rules:\n  - allow: {tool: [write, read, shell]}\nend: true\n"
         for target, tool, arguments in (
@@ -112,11 +109,8 @@ async def check_raises(place: Place) -> None:
         raise ZeroDivisionError
 
     place.patch.setattr(Policy, "decide", fail)
-    reviewer = Agent("reviewer")
-    reviewer.use(Policy([AllowRule("read")]))
-    async with place.joined(reviewer, "agent") as (_, agent):
-        with anyio.move_on_after(place.patience):
-            await attempt(agent.call("tools", "delete", {"path": "prod.db"}))
+    call = ("tools", "delete", {"path": "prod.db"})
+    await place.call_under([AllowRule("read")], call, patience=place.patience)
 
 
 def _read_paths_as_text(place: Place) -> None:
@@ -126,11 +120,9 @@ def _read_paths_as_text(place: Place) -> None:
 
 @incident(off=_read_paths_as_text)
 async def path_leaves_folder(place: Place) -> None:
-    reviewer = Agent("reviewer")
-    reviewer.use(Policy([AllowRule("read", arguments={"path": "handbook/**"})]))
-    async with place.joined(reviewer, "agent") as (_, agent):
-        with anyio.move_on_after(place.patience):
-            await attempt(agent.call("tools", "read", {"path": "handbook/../../etc/passwd"}))
+    rule = AllowRule("read", arguments={"path": "handbook/**"})
+    call = ("tools", "read", {"path": "handbook/../../etc/passwd"})
+    await place.call_under([rule], call, patience=place.patience)
 
 
 @incident(off=None)
@@ -147,10 +139,8 @@ async def link_leads_out(place: Place) -> None:
         place.ran.append(f"read {(place.folder / path).read_text('utf-8')}")
         return "done"
 
-    reviewer = Agent("reviewer")
-    reviewer.use(Policy([AllowRule("read", arguments={"path": "handbook/**"})]))
-    async with place.joined(owner, reviewer, "agent") as (*_, agent):
-        await attempt(agent.call("other", "read", {"path": "handbook/more/key"}))
+    rule = AllowRule("read", arguments={"path": "handbook/**"})
+    await place.call_under([rule], ("other", "read", {"path": "handbook/more/key"}), owner)
 
 
 def _compare_beginnings(place: Place) -> None:
@@ -170,10 +160,7 @@ def _compare_beginnings(place: Place) -> None:
 async def tail_behind_a_long_command(place: Place) -> None:
     command = f"echo {'a' * 5_000} && rm -r data"
     rules = [DenyRule("shell", arguments={"command": "*rm -r*"}), AllowRule("shell")]
-    reviewer = Agent("reviewer")
-    reviewer.use(Policy(rules))
-    async with place.joined(reviewer, "agent") as (_, agent):
-        await attempt(agent.call("tools", "shell", {"command": command}))
+    await place.call_under(rules, ("tools", "shell", {"command": command}))
 
 
 def _by_name_alone(place: Place) -> None:
@@ -184,11 +171,8 @@ def _by_name_alone(place: Place) -> None:
 async def shadowed_name(place: Place) -> None:
     by_name = "by name alone" in place.notes.all
     rule = AllowRule("read") if by_name else AllowRule("read", target="tools")
-    reviewer = Agent("reviewer")
-    reviewer.use(Policy([rule]))
-    async with place.joined(place.tools("other"), reviewer, "agent") as (_, _, agent):
-        with anyio.move_on_after(place.patience):
-            await attempt(agent.call("other", "read", {"path": "secrets"}))
+    call = ("other", "read", {"path": "secrets"})
+    await place.call_under([rule], call, place.tools("other"), patience=place.patience)
 
 
 def _unpinned(place: Place) -> None:
@@ -209,10 +193,8 @@ async def description_changed(place: Place) -> None:
 
 @incident(off=None)
 async def chained_command(place: Place) -> None:
-    reviewer = Agent("reviewer")
-    reviewer.use(Policy([AllowRule("shell", arguments={"command": "ls data/*"}, target="tools")]))
-    async with place.joined(reviewer, "agent") as (_, agent):
-        await attempt(agent.call("tools", "shell", {"command": "ls data/a && rm -r data"}))
+    rule = AllowRule("shell", arguments={"command": "ls data/*"}, target="tools")
+    await place.call_under([rule], ("tools", "shell", {"command": "ls data/a && rm -r data"}))
 
 
 @incident(off=None)

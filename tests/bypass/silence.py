@@ -2,17 +2,16 @@
 
 import anyio
 
-from meup_agent import Agent, Proposal
+from meup_agent import Agent
 from meup_agent.protocol.exchange.fulfillment_check import FulfillmentCheck
 from tests.bypass.incident import incident
 from tests.bypass.place import (
     Place,
-    about,
     attempt,
     call_itself,
+    fulfill_by_hand,
     let_call,
     proposed,
-    requested,
 )
 from tests.interaction.people import raw, until
 from tests.spaces import Rules
@@ -54,13 +53,7 @@ def _forget_absence(place: Place) -> None:
 
 @incident(off=_forget_absence, hours=True)
 async def approved_after_the_run_died(place: Place) -> None:
-    held: list[Proposal] = []
-    reviewer = Agent("reviewer")
-
-    @reviewer.on_proposal
-    async def keep(proposal: Proposal) -> None:
-        held.append(proposal)
-
+    reviewer, held = place.holding()
     async with place.joined(reviewer):
         async with raw(place.meeting, "agent") as agent:
             await agent.say(kinds.MCP_PROPOSAL, proposed("delete", path="prod.db"), id="p1")
@@ -78,13 +71,7 @@ def _forget_endings(place: Place) -> None:
 
 @incident(off=_forget_endings, hours=True)
 async def approved_when_nobody_waits(place: Place) -> None:
-    held: list[Proposal] = []
-    reviewer = Agent("reviewer")
-
-    @reviewer.on_proposal
-    async def keep(proposal: Proposal) -> None:
-        held.append(proposal)
-
+    reviewer, held = place.holding()
     async with place.joined(reviewer, "agent") as (_, agent):
         with anyio.move_on_after(150):
             await attempt(agent.call("tools", "delete", {"path": "prod.db"}, timeout=300))
@@ -106,9 +93,5 @@ async def approved_after_the_stop(place: Place) -> None:
             await reviewer.hear(lambda e: e.id == proposal.id)
             await proposal.withdraw()
             await reviewer.hear(lambda e: e.kind == kinds.MCP_WITHDRAW)
-        late = requested("r1", "delete", path="prod.db")
-        await reviewer.say(
-            kinds.MCP_REQUEST, late, id="r1", to=("tools",), correlation=(proposal.id,)
-        )
-        await reviewer.hear(about("r1"))
+        await fulfill_by_hand(reviewer, "delete", of=proposal.id, path="prod.db")
         await call_itself(agent, "delete", path="prod.db")
