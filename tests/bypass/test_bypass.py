@@ -40,6 +40,13 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
     return "asyncio"
 
 
+@pytest.fixture
+def place(incident: Incident, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Place:
+    made = Place(kind, monkeypatch, tmp_path)
+    incident.given(made)
+    return made
+
+
 async def unapproved(incident: Incident, place: Place) -> list[str]:
     """Calls that ran without approval."""
     with place.open(), anyio.fail_after(24 * 3600 if incident.hours else PATIENCE):
@@ -48,32 +55,20 @@ async def unapproved(incident: Incident, place: Place) -> list[str]:
 
 
 @pytest.mark.parametrize(("incident", "kind"), _runs(STOPPED))
-async def test_it_is_stopped(
-    incident: Incident, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    place = Place(kind, monkeypatch, tmp_path)
-    incident.given(place)
+async def test_it_is_stopped(incident: Incident, place: Place) -> None:
     assert await unapproved(incident, place) == []
 
 
 @pytest.mark.parametrize(("incident", "kind"), _runs(STOPPED))
-async def test_it_succeeds_without_its_rule(
-    incident: Incident, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    place = Place(kind, monkeypatch, tmp_path)
+async def test_it_succeeds_without_its_rule(incident: Incident, place: Place) -> None:
     assert incident.off is not None
-    incident.given(place)
     incident.off(place)
     place.patience = PATIENCE
     assert await unapproved(incident, place) != []
 
 
 @pytest.mark.parametrize(("incident", "kind"), _runs(OPEN))
-async def test_what_nothing_stops_is_admitted(
-    incident: Incident, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    place = Place(kind, monkeypatch, tmp_path)
-    incident.given(place)
+async def test_what_nothing_stops_is_admitted(incident: Incident, place: Place) -> None:
     assert await unapproved(incident, place) != []
 
 

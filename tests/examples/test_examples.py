@@ -1,16 +1,17 @@
 """The examples, run as programs at a gateway made of `examples/space.yaml`."""
 
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import TaskGroup
 
 from examples import fulfiller
 from examples.tutorial import reviewer
-from meup_agent import Agent, Chat, Progress, Rejection, Space
+from meup_agent import Agent, Chat, Rejection, Space
 from meup_agent.errors import InvalidArguments, RequestError, ToolError
 from meup_agent.gateway import Gateway, ThreadedGateway, dev_config, load_config
 from tests.gateways import ROLES
@@ -179,23 +180,28 @@ def test_fulfiller_notes_a_withdrawal(gateway: ThreadedGateway) -> None:
         deciding.wait_for("'proposer' took a proposal back: no_longer_needed")
 
 
+@asynccontextmanager
+async def exporting(space: Space, tool: str) -> AsyncGenerator[TaskGroup]:
+    """A long export that has begun, and that is cancelled before its end."""
+    begun = anyio.Event()
+
+    async def wait_for_it() -> None:
+        rows, note = {"rows": 10**9}, lambda _: begun.set()
+        with pytest.raises(RequestError, match="cancelled"):
+            await space.call("tools", tool, rows, timeout=None, on_progress=note)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait_for_it)
+        await begun.wait()
+        yield tasks
+
+
 @pytest.mark.parametrize("tool", ["export", "export_in_a_thread"])
 def test_long_job_leaves_whole_files(gateway: ThreadedGateway, tmp_path: Path, tool: str) -> None:
     async def export(space: Space) -> None:
         name = await space.call("tools", tool, {"rows": 3})
         assert (tmp_path / name).read_text(encoding="utf-8") == "0,0\n1,1\n2,4\n"
-
-        begun = anyio.Event()
-
-        def note(_: Progress) -> None:
-            begun.set()
-
-        async def wait_for_it() -> None:
-            await space.call("tools", tool, {"rows": 10**9}, timeout=None, on_progress=note)
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(wait_for_it)
-            await begun.wait()
+        async with exporting(space, tool) as tasks:
             assert [path async for path in anyio.Path(tmp_path).glob("*.part")]
             tasks.cancel_scope.cancel()
 
@@ -212,18 +218,7 @@ def test_long_job_cleans_up_when_stopped(
     gateway: ThreadedGateway, tmp_path: Path, tool: str
 ) -> None:
     async def begin_and_stop(space: Space) -> None:
-        begun = anyio.Event()
-
-        def note(_: Progress) -> None:
-            begun.set()
-
-        async def wait_for_it() -> None:
-            with pytest.raises(RequestError, match="cancelled"):
-                await space.call("tools", tool, {"rows": 10**9}, timeout=None, on_progress=note)
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(wait_for_it)
-            await begun.wait()
+        async with exporting(space, tool):
             job.interrupt()
             await anyio.to_thread.run_sync(job.wait_for, "Ctrl-C again")
             job.interrupt()

@@ -13,6 +13,7 @@ from meup_agent import Envelope
 from meup_agent.gateway import JournalConfig
 from meup_agent.gateway.journal import engines
 from tests.gateway.journal.elsewhere import ELSEWHERE
+from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateways import ENGINES, SqliteJournal
 from tests.patience import PATIENCE
 from tests.spaces import Entry, Fact, Journal
@@ -29,17 +30,6 @@ class Clock:
 
     def __call__(self) -> int:
         return self.now
-
-
-@pytest.fixture(
-    params=[
-        pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
-        pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"),
-    ],
-)
-def anyio_backend(request: pytest.FixtureRequest) -> Any:
-    """The gateway's loops."""
-    return request.param
 
 
 @pytest.fixture
