@@ -174,9 +174,7 @@ class Crowd:
 
 @contextlib.contextmanager
 def crowd(
-    receivers: int,
-    dialects: Sequence[str] = ("meup/v0.1",),
-    journal: JournalConfig = IN_MEMORY,
+    receivers: int, dialects: Sequence[str] = ("meup/v0.1",), journal: JournalConfig = IN_MEMORY
 ) -> Iterator[Crowd]:
     """A gateway with so many receivers."""
     names = ["speaker", *(f"r{number}" for number in range(receivers))]

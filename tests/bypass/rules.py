@@ -8,14 +8,7 @@ import msgspec
 import yaml
 
 from meup_agent import Agent, Proposal
-from meup_agent.approval import (
-    AllowRule,
-    DenyRule,
-    Policy,
-    PolicyDecision,
-    Verdict,
-    load_policy,
-)
+from meup_agent.approval import AllowRule, DenyRule, Policy, PolicyDecision, Verdict, load_policy
 from meup_agent.approval.decider import Decider
 from meup_agent.approval.rules import RULES
 from meup_agent.errors import ConfigurationError, MeupError

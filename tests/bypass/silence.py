@@ -5,14 +5,7 @@ import anyio
 from meup_agent import Agent
 from meup_agent.protocol.exchange.fulfillment_check import FulfillmentCheck
 from tests.bypass.incident import incident
-from tests.bypass.place import (
-    Place,
-    attempt,
-    call_itself,
-    fulfill_by_hand,
-    let_call,
-    proposed,
-)
+from tests.bypass.place import Place, attempt, call_itself, fulfill_by_hand, let_call, proposed
 from tests.interaction.people import raw, until
 from tests.spaces import Rules
 from tests.tables import Admission

@@ -54,8 +54,7 @@ def errors(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ("what", "limits", "number", "kind", "payload"),
     [
         pytest.param(
-            *("messages_per_second", (400, 20), 100, "chat", {}),
-            marks=pytest.mark.rule("3.limits"),
+            *("messages_per_second", (400, 20), 100, "chat", {}), marks=pytest.mark.rule("3.limits")
         ),
         pytest.param(
             *("withdrawals_per_second", (200, 2), 40, "mcp.withdraw", {}),

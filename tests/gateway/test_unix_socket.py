@@ -100,10 +100,7 @@ def place(request: pytest.FixtureRequest) -> Generator[Place]:
 
 async def test_members_of_both_ways_hear_each_other(place: Place) -> None:
     with anyio.fail_after(PATIENCE):
-        async with (
-            place.join("alice") as alice,
-            place.join("bob", place.port) as bob,
-        ):
+        async with place.join("alice") as alice, place.join("bob", place.port) as bob:
             await heard_by(bob, alice)
             assert {each.id for each in alice.participants} >= {"alice", "bob"}
 

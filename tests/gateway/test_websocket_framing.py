@@ -6,13 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meup_agent.gateway.edge.websocket import (
-    CONTINUATION,
-    TEXT,
-    Assembler,
-    BadMessage,
-    pack_text,
-)
+from meup_agent.gateway.edge.websocket import CONTINUATION, TEXT, Assembler, BadMessage, pack_text
 from tests.gateways import TOO_BIG
 
 
