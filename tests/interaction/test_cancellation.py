@@ -7,6 +7,7 @@ import pytest
 
 from meup_agent import Agent, Context
 from meup_agent.errors import OutcomeUnknown, RequestTimeout
+from tests.interaction.cast import sleep_until_stopped
 from tests.interaction.people import LONG_ENOUGH, Meeting, Notes, gathered, join, raw, until
 from tests.interaction.views import call_of, is_idle, lines, note_result, session_of, taped
 from tests.patience import PATIENCE
@@ -21,11 +22,7 @@ async def test_a_timed_out_call_is_cancelled_where_it_runs(meeting: Meeting, not
 
     @tools.tool
     async def slow(ctx: Context) -> None:
-        try:
-            await anyio.sleep_forever()
-        finally:
-            assert ctx.reason is not None
-            notes((ctx.reason.code, ctx.reason.by))
+        await sleep_until_stopped(notes, ctx)
 
     async with (
         gathered(meeting, tools, "second") as (tools_space, caller),
@@ -33,8 +30,9 @@ async def test_a_timed_out_call_is_cancelled_where_it_runs(meeting: Meeting, not
     ):
         with pytest.raises(RequestTimeout, match="was cancelled"):
             await caller.call("tools", "slow", timeout=LONG_ENOUGH)
-        await notes.until(("timeout", "second"))
         await until(lambda: is_idle(tools_space))
+        (by, why) = notes.all[-1]
+        assert (by, why.partition(":")[0]) == ("second", "timeout")
         await tape.all_said(tools_space, caller)
         (cancel,) = tape.calls(kinds.CANCELLED)
         (request,) = tape.calls("tools/call")
@@ -106,8 +104,8 @@ async def test_a_cancel_may_come_before_its_request(meeting: Meeting, notes: Not
     tools = Agent("tools")
 
     @tools.tool
-    async def work(envelope_of: Context) -> str:
-        notes(envelope_of.envelope.id)
+    async def work(ctx: Context) -> str:
+        notes(ctx.envelope.id)
         return "done"
 
     async with gathered(meeting, tools) as (tools_space,), raw(meeting) as mallory:

@@ -7,6 +7,7 @@ import pytest
 
 from meup_agent import Agent, Context, Fulfillment, Limits, Proposal, ProposalState, Withdrawal
 from meup_agent.errors import NoSuchSpace, TakenOver, TokenRefused
+from tests.interaction.cast import sleep_until_stopped
 from tests.interaction.people import (
     ONE_PLACE,
     InMemory,
@@ -153,12 +154,7 @@ async def test_a_missed_withdraw_reaches_a_reviewer_later(meeting: Meeting, note
 
     @reviewer.on_proposal
     async def review(proposal: Proposal, ctx: Context) -> None:
-        notes("reviewing")
-        try:
-            await anyio.sleep_forever()
-        finally:
-            assert ctx.reason is not None
-            notes(("stopped", ctx.reason.code))
+        await sleep_until_stopped(notes, ctx)
 
     latch = Latch()
     async with gathered(meeting, join(meeting, reviewer, latch=latch), "proposer") as (
@@ -166,13 +162,13 @@ async def test_a_missed_withdraw_reaches_a_reviewer_later(meeting: Meeting, note
         proposers,
     ):
         async with proposers.propose("tools", "work", to="reviewer"):
-            await notes.until("reviewing")
+            await notes.until("runs")
             latch.closed = True
             meeting.drop("reviewer")
             await until(lambda: "reviewer" not in {p.id for p in proposers.participants})
         await until(lambda: is_idle(proposers))
         latch.closed = False
-        await notes.until(("stopped", "no_longer_needed"))
+        await notes.until(("proposer", "no_longer_needed"))
         await until(lambda: is_idle(reviewers))
 
 

@@ -19,6 +19,7 @@ from meup_agent.types import (
     Shutdown,
     StatusRequest,
 )
+from tests.interaction.cast import sleep_until_stopped
 from tests.interaction.people import (
     Meeting,
     Notes,
@@ -57,11 +58,7 @@ def worker(notes: Notes) -> Agent:
 
     @agent.tool
     async def wait(ctx: Context) -> None:
-        notes("waiting")
-        try:
-            await anyio.sleep_forever()
-        finally:
-            notes(("stopped", ctx.reason and ctx.reason.by))
+        await sleep_until_stopped(notes, ctx, "waiting")
 
     @agent.on_pause
     async def paused(pause: Pause, space: Space) -> None:
@@ -155,7 +152,7 @@ async def test_status_compaction_and_restart(controlled: Meeting, notes: Notes) 
             )
             await notes.until("waiting")
             await boss.restart("worker", reason="stuck")
-        await notes.until(("stopped", "boss"), ("restarted", "stuck"))
+        await notes.until(("boss", "no_longer_needed: stuck"), ("restarted", "stuck"))
         assert (await boss.request_status("worker")).status == "active"
 
 

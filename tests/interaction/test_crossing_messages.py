@@ -15,6 +15,7 @@ from tests.interaction.views import (
     call_of,
     has_state,
     is_request,
+    run_within,
     session_of,
     state_of,
     taped,
@@ -80,25 +81,17 @@ async def test_of_two_who_fulfill_one_executes(meeting: Meeting, notes: Notes) -
 
     reviewer.on_proposal(review)
     second.on_proposal(review)
-    async with gathered(meeting, tools, reviewer, second, "proposer") as (
-        tools_space,
-        reviewers,
-        seconds,
-        proposers,
-    ):
-        async with proposers.propose("tools", "pay") as proposal:
+    async with gathered(meeting, tools, reviewer, second, "proposer") as everybody:
+        async with everybody[-1].propose("tools", "pay") as proposal:
             outcome = await proposal.outcome()
         assert isinstance(outcome, Fulfillment)
         assert not outcome.is_error
-        await all_idle(tools_space, reviewers, seconds, proposers)
-        for space in (tools_space, reviewers, seconds, proposers):
+        await all_idle(*everybody)
+        for space in everybody:
             await until(partial(has_state, space, proposal.id, ProposalState.FULFILLED))
     assert notes.all.count("paid") == 1
-    assert sorted(note[0] for note in notes.all if isinstance(note, tuple)) == [
-        "fulfilled",
-        "too late for",
-    ]
-    assert {note[1] for note in notes.all if isinstance(note, tuple)} == {outcome.by}
+    told = sorted(note for note in notes.all if isinstance(note, tuple))
+    assert told == [("fulfilled", outcome.by), ("too late for", outcome.by)]
 
 
 @pytest.mark.rule("race.reject_crosses_fulfillment")
@@ -129,22 +122,16 @@ async def test_a_reject_that_crosses_a_fulfillment(meeting: Meeting, notes: Note
         except AlreadyInProgress:
             notes("the fulfillment came first")
 
-    async with gathered(meeting, tools, reviewer, second, "proposer") as (
-        tools_space,
-        reviewers,
-        seconds,
-        proposers,
-    ):
+    async with gathered(meeting, tools, reviewer, second, "proposer") as everybody:
         to = ["reviewer", "second"]
-        async with proposers.propose("tools", "pay", to=to) as proposal:
+        async with everybody[-1].propose("tools", "pay", to=to) as proposal:
             outcome = await proposal.outcome()
-        everybody = (tools_space, reviewers, seconds, proposers)
         await all_idle(*everybody)
         for space in everybody:
             # What this one has said is with the others when it has come back to itself.
             async with taped(space) as own:
                 await own.all_said(*everybody)
-        others = {state_of(space, proposal.id) for space in (tools_space, reviewers, seconds)}
+        others = {state_of(space, proposal.id) for space in everybody[:-1]}
         if isinstance(outcome, Fulfillment):
             assert proposal.state is ProposalState.FULFILLED
             assert others == {ProposalState.FULFILLED}
@@ -162,7 +149,6 @@ async def test_a_refusal_inside_a_tool_is_its_failure(meeting: Meeting, notes: N
 
     @tools.tool
     async def outer(ctx: Context) -> None:
-        notes("half done")
         await ctx.space.request("mallory", "inner")
 
     async with (
@@ -170,14 +156,8 @@ async def test_a_refusal_inside_a_tool_is_its_failure(meeting: Meeting, notes: N
         gathered(meeting, tools, "second") as (_, caller),
         anyio.create_task_group() as tasks,
     ):
-
-        async def ask() -> None:
-            with pytest.raises(ToolError, match="refused"):
-                await caller.call("tools", "outer")
-            notes("failed")
-
-        tasks.start_soon(ask)
+        failing = pytest.raises(ToolError, match="refused")
+        tasks.start_soon(run_within, failing, caller.call, "tools", "outer")
         request = await mallory.hear(lambda e: call_of(e).method == "inner")
         refusal = payloads.error(request.id, -32000, "refused: no", {"reason": "refused"})
         await mallory.answer(request, refusal)
-        await notes.until("failed")

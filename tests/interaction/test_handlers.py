@@ -23,8 +23,9 @@ from meup_agent import (
     handlers,
 )
 from meup_agent.errors import ToolError, UsageError
+from tests.interaction.cast import onlooking, sleep_until_stopped
 from tests.interaction.people import ONE_PLACE, Meeting, Notes, gathered, join, until
-from tests.interaction.views import all_idle, is_idle, note_result, session_of, state_of
+from tests.interaction.views import all_idle, is_idle, note_result, run_within, session_of, state_of
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -93,32 +94,23 @@ async def test_plain_functions_do_not_block_the_loop(meeting: Meeting, notes: No
 
 @pytest.mark.rule("5.proposal.running.returns")
 async def test_a_handler_that_does_not_decide_says_nothing(meeting: Meeting, notes: Notes) -> None:
-    reviewer = Agent("reviewer")
-
-    @reviewer.on_proposal
-    async def review(proposal: Proposal) -> None:
-        notes("seen")
-
-    async with gathered(meeting, reviewer, "proposer") as (reviewers, proposers):
+    async with gathered(meeting, onlooking(notes), "proposer") as (reviewers, proposers):
         async with proposers.propose("tools", "write", to="reviewer") as proposal:
-            await notes.until("seen")
+            await notes.until(proposal.id)
             await until(lambda: is_idle(reviewers))
             assert proposal.state is ProposalState.PENDING
 
 
 @pytest.mark.rule("4.5.told", "4.3.unknown_survive")
 async def test_rejections_that_do_not_count_are_told_too(meeting: Meeting, notes: Notes) -> None:
-    proposer, reviewer = Agent("proposer"), Agent("reviewer")
-
-    @reviewer.on_proposal
-    async def keep(proposal: Proposal) -> None: ...
+    proposer = Agent("proposer")
 
     @proposer.on_reject
     async def rejected(rejection: Rejection) -> None:
         notes((rejection.by, rejection.reason, rejection.counts))
 
     async with (
-        gathered(meeting, reviewer, "second", proposer) as (_, seconds, proposers),
+        gathered(meeting, onlooking(notes), "second", proposer) as (_, seconds, proposers),
         proposers.propose("tools", "write", to="reviewer") as proposal,
     ):
         await until(lambda: state_of(seconds, proposal.id) is not None)
@@ -268,12 +260,7 @@ async def test_one_agent_in_two_spaces(meeting: Meeting, notes: Notes) -> None:
 
     @slow.tool
     async def answer(ctx: Context) -> str:
-        notes("runs")
-        try:
-            await anyio.sleep_forever()
-        finally:
-            assert ctx.reason is not None
-            notes((ctx.reason.code, ctx.reason.by))
+        await sleep_until_stopped(notes, ctx)
         return "never"
 
     quick = Agent("reviewer")
@@ -291,7 +278,7 @@ async def test_one_agent_in_two_spaces(meeting: Meeting, notes: Notes) -> None:
             tasks.start_soon(caller.call, "deep", "relay")
             await notes.until("runs")
             tasks.cancel_scope.cancel()
-        await notes.until(("no_longer_needed", "tools"))
+        await notes.until(("tools", "no_longer_needed"))
         await all_idle(first, second)
 
 
@@ -307,12 +294,7 @@ async def test_handlers_get_their_grace_at_the_end(meeting: Meeting, notes: Note
 
     @agent.tool
     async def endless(ctx: Context) -> None:
-        notes("endless runs")
-        try:
-            await anyio.sleep_forever()
-        finally:
-            assert ctx.reason is not None
-            notes((ctx.reason.by, ctx.reason.text))
+        await sleep_until_stopped(notes, ctx, "endless runs")
 
     answers: dict[str, Any] = {}
     async with gathered(meeting, "second") as (caller,), anyio.create_task_group() as tasks:
@@ -340,7 +322,7 @@ async def test_handlers_get_their_grace_at_the_end(meeting: Meeting, notes: Note
     assert answers["quick"] == "done"
     assert answers["late"].data == {"reason": "busy"}
     assert answers["endless"].data == {"reason": "cancelled"}
-    assert ("tools", "the agent shuts down") in notes.all
+    assert ("tools", "no_longer_needed: the agent shuts down") in notes.all
 
 
 async def test_a_cancelled_join_tells_its_handlers_why(meeting: Meeting, notes: Notes) -> None:
@@ -349,26 +331,15 @@ async def test_a_cancelled_join_tells_its_handlers_why(meeting: Meeting, notes: 
 
     @agent.tool
     async def endless(ctx: Context) -> None:
-        notes("runs")
-        try:
-            await anyio.sleep_forever()
-        finally:
-            assert ctx.reason is not None
-            notes(ctx.reason.text)
+        await sleep_until_stopped(notes, ctx)
 
     async with gathered(meeting, "second") as (caller,), anyio.create_task_group() as tasks:
-
-        async def call() -> None:
-            with pytest.raises(Exception, match="cancelled"):
-                await caller.call("tools", "endless")
-            notes("answered")
-
         with anyio.CancelScope() as scope:
             async with join(meeting, agent) as tools:
-                tasks.start_soon(call)
+                cancelled = pytest.raises(Exception, match="cancelled")
+                tasks.start_soon(run_within, cancelled, caller.call, "tools", "endless")
                 await notes.until("runs")
                 scope.cancel()
                 await anyio.sleep_forever()
-        assert notes.all[1] == "the agent shuts down"
-        await notes.until("answered")
-        assert not session_of(tools).table.running
+        assert notes.all[1] == ("tools", "no_longer_needed: the agent shuts down")
+    assert not session_of(tools).table.running

@@ -10,6 +10,7 @@ import pytest
 from meup_agent import Agent, Context, Envelope, Space, Withdrawal
 from meup_agent.errors import Kicked, Refused, TokenRefused, UsageError
 from meup_agent.types import Grant, Invitation, Revocation
+from tests.interaction.cast import sleep_until_stopped
 from tests.interaction.people import Meeting, Notes, gathered, join, open_meeting, until
 from tests.interaction.views import of_kind, taped
 
@@ -53,11 +54,7 @@ def slow_tools(notes: Notes) -> Agent:
     @agent.tool
     async def read(ctx: Context) -> str:
         """Reads for ever."""
-        notes("reading")
-        try:
-            await anyio.sleep_forever()
-        finally:
-            notes(("stopped", str(ctx.reason), ctx.reason and ctx.reason.by))
+        await sleep_until_stopped(notes, ctx, "reading")
         raise AssertionError
 
     return agent
@@ -130,7 +127,7 @@ async def test_request_ends_when_its_grant_is_revoked(managed: Meeting, notes: N
         tasks.start_soon(call)
         await notes.until("reading")
         await admin.revoke("worker", grant=grant)
-        await notes.until(("refused", "revoked"), ("stopped", "revoked", "system:gateway"))
+        await notes.until(("refused", "revoked"), ("system:gateway", "revoked"))
 
 
 @pytest.mark.rule("3.manage.in_flight", "5.who.gateway")

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from meup_agent import Agent, Context
 from meup_agent.agent.results import MAX_RESULT_BYTES
 from meup_agent.errors import RequestError, ToolError
+from tests.interaction.cast import sleep_until_stopped
 from tests.interaction.mcp_client import mcp_client
 from tests.interaction.people import Meeting, Notes, gathered, raw, until
 from tests.interaction.views import is_idle, lines, taped
@@ -112,12 +113,7 @@ async def test_an_official_client_hears_progress(meeting: Meeting, notes: Notes)
 
     @agent.tool
     async def forever(ctx: Context) -> None:
-        notes("runs")
-        try:
-            await anyio.sleep_forever()
-        finally:
-            assert ctx.reason is not None
-            notes(("stopped", ctx.reason.by))
+        await sleep_until_stopped(notes, ctx)
 
     seen: list[tuple[float, float | None, str | None]] = []
 
@@ -138,8 +134,9 @@ async def test_an_official_client_hears_progress(meeting: Meeting, notes: Notes)
             tasks.start_soon(client.call_tool, "forever", {})
             await notes.until("runs")
             tasks.cancel_scope.cancel()
-        await notes.until(("stopped", "second"))
+        await until(lambda: len(notes.all) == 2)
         await until(lambda: is_idle(tools))
+        assert notes.all[-1][0] == "second"
 
 
 @pytest.mark.rule("4.8.request_id")
@@ -266,13 +263,9 @@ async def test_odd_results_are_errors(meeting: Meeting, caplog: pytest.LogCaptur
         return anyio.lowlevel.checkpoint()
 
     async with gathered(meeting, agent, "second") as (tools, caller):
-        for tool, said in [
-            ("number", "'number'"),
-            ("thing", "'thing'"),
-            ("large", "at most"),
-            ("forgot_async", "async def"),
-        ]:
-            with pytest.raises(ToolError, match=said):
+        said = {"number": "'number'", "thing": "'thing'", "large": "at most"}
+        for tool, words in {**said, "forgot_async": "async def"}.items():
+            with pytest.raises(ToolError, match=words):
                 await caller.call("tools", tool)
         assert is_idle(tools)
         assert await caller.request("tools", "ping") == {}

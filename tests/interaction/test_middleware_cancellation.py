@@ -8,6 +8,7 @@ import pytest
 from meup_agent import Agent, Context, Proposal, ProposalState, Reason
 from meup_agent.errors import HandlerCancelled
 from meup_agent.types import CallNext, InboundMessage, OutboundMessage
+from tests.interaction.cast import sleep_until_stopped
 from tests.interaction.people import Meeting, Notes, gathered, join, until
 from tests.interaction.views import has_state, is_idle, taped
 from tests.patience import PATIENCE
@@ -27,18 +28,14 @@ async def test_withdrawal_ends_the_onion_with_its_reason(meeting: Meeting, notes
 
     @agent.on_proposal
     async def decide(proposal: Proposal, ctx: Context) -> None:
-        notes("begun")
-        try:
-            await anyio.sleep_forever()
-        finally:
-            notes(("handler", ctx.reason and ctx.reason.code))
+        await sleep_until_stopped(notes, ctx, "begun")
 
     async with gathered(meeting, agent, "proposer") as (reviewer, proposer):
         async with proposer.propose("tools", "add", to="reviewer") as proposal:
             await notes.until("begun")
             await proposal.withdraw(Reason.DUPLICATE)
         await until(lambda: is_idle(reviewer))
-    assert notes.all == ["begun", ("handler", "duplicate"), ("middleware", "duplicate")]
+    assert notes.all == ["begun", ("proposer", "duplicate"), ("middleware", "duplicate")]
 
 
 async def test_middleware_that_waits_is_ended(meeting: Meeting, notes: Notes) -> None:

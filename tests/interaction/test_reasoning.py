@@ -9,6 +9,7 @@ from meup_agent import Agent, Chat, Context, Envelope, Space
 from meup_agent.client import talk
 from meup_agent.errors import ReasoningCancelled, RequestError, UsageError
 from meup_agent.types import CallNext, OutboundMessage
+from tests.interaction.cast import sleep_until_stopped
 from tests.interaction.people import Meeting, Notes, gathered
 from tests.interaction.views import note_result, of_kind, taped
 
@@ -61,21 +62,11 @@ def waiter(notes: Notes) -> Agent:
 
     @agent.tool
     async def wait(ctx: Context) -> None:
-        notes("waiting")
-        try:
-            await anyio.sleep_forever()
-        finally:
-            assert ctx.reason is not None
-            notes(("stopped", ctx.reason.code))
+        await sleep_until_stopped(notes, ctx, "waiting")
 
     @agent.on_chat
     async def chat(chat: Chat, ctx: Context) -> None:
-        notes(("reads", chat.text))
-        try:
-            await anyio.sleep_forever()
-        finally:
-            assert ctx.reason is not None
-            notes((ctx.reason.by, ctx.reason.code))
+        await sleep_until_stopped(notes, ctx, ("reads", chat.text))
 
     return agent
 
@@ -114,7 +105,7 @@ async def test_cancel_ends_the_block_and_its_calls(meeting: Meeting, notes: Note
             await observer.cancel_reasoning(start.id, reason="because")
             await second.cancel_reasoning("another", reason="because")
             await second.cancel_reasoning(start.id, reason="superseded")
-            await notes.until(("stopped", "superseded"))
+            await notes.until(("tools", "superseded"))
         assert answers == ["second: superseded"]
         await tape.until(lambda each: each.sender == "tools" and each.kind == "reasoning/cancel")
         said = [each for each in tape.of("reasoning/cancel") if each.context != "another"]

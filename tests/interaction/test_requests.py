@@ -8,9 +8,9 @@ import pytest
 
 from meup_agent import Agent, CallScope, Context, Reason, Request
 from meup_agent.errors import RequestError
+from tests.interaction.cast import sleep_until_stopped
 from tests.interaction.people import Meeting, Notes, gathered, join, until
-from tests.interaction.views import is_, is_response, is_withdraw, taped
-from tests.patience import PATIENCE
+from tests.interaction.views import is_, is_response, is_withdraw, run_within, taped
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
@@ -146,33 +146,21 @@ async def test_broadcast_request_starts_where_it_may(meeting: Meeting, notes: No
 
 
 async def test_call_scope_cancels_with_its_reason(meeting: Meeting, notes: Notes) -> None:
-    begun, ended = anyio.Event(), anyio.Event()
     agent = Agent("tools")
 
     @agent.on_request("tools/call")
     async def answer(request: Request, ctx: Context) -> Any:
-        begun.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            notes(str(ctx.reason))
-            ended.set()
+        await sleep_until_stopped(notes, ctx)
 
     async with gathered(meeting, agent, "second") as (_, space), anyio.create_task_group() as tasks:
-        scope = CallScope()
-
-        async def call() -> None:
-            with scope:
-                await space.request("tools", "tools/call", {"name": "wait"})
-
-        tasks.start_soon(call)
-        with anyio.fail_after(PATIENCE):
-            await begun.wait()
-            scope.cancel(Reason.TIMEOUT, text="stopped by the user")
-            scope.cancel("later")
-            await ended.wait()
+        scope, call = CallScope(), {"name": "wait"}
+        tasks.start_soon(run_within, scope, space.request, "tools", "tools/call", call)
+        await notes.until("runs")
+        scope.cancel(Reason.TIMEOUT, text="stopped by the user")
+        scope.cancel("later")
+        await notes.until(("second", "timeout: stopped by the user"))
     assert scope.cancelled
-    assert notes.all == ["timeout: stopped by the user"]
+    assert len(notes.all) == 2
 
 
 async def test_call_scope_withdraws_with_its_reason(meeting: Meeting) -> None:
@@ -213,10 +201,9 @@ async def test_request_says_whose_proposal_it_carries_out(meeting: Meeting, note
         gathered(meeting, agent, "second", "proposer") as (_, fulfiller, space),
         space.propose("tools", "write") as proposal,
     ):
-        with anyio.fail_after(PATIENCE):
-            await until(lambda: bool(fulfiller.proposals))
-            await fulfiller.proposal(fulfiller.proposals[0]).fulfill()
-            await proposal.outcome()
+        await until(lambda: bool(fulfiller.proposals))
+        await fulfiller.proposal(fulfiller.proposals[0]).fulfill()
+        await proposal.outcome()
         assert notes.all == [("second", "proposer", proposal.id)]
 
 

@@ -16,16 +16,9 @@ from meup_agent import Agent, Context, Fulfillment, Proposal, Rejection, Space, 
 from meup_agent.errors import AlreadyInProgress, OutcomeUnknown, ProposalWithdrawn
 from meup_agent.gateway import Gateway, HttpConfig
 from tests.gateways import one_space_config
-from tests.interaction.people import (
-    PARTICIPANTS,
-    InMemory,
-    Meeting,
-    Notes,
-    OverSockets,
-    gathered,
-    until,
-)
-from tests.interaction.views import is_, is_idle, lines, session_of, taped
+from tests.interaction.cast import sleep_until_stopped
+from tests.interaction.people import PARTICIPANTS, InMemory, Meeting, Notes, OverSockets, gathered
+from tests.interaction.views import all_idle, is_, lines, note_result, run_within, session_of, taped
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 from tests.wire import draft, encode, kinds, payloads
@@ -105,11 +98,6 @@ def nothing_is_remarkable(caplog: pytest.LogCaptureFixture) -> Generator[None]:
     assert lines(caplog, logging.WARNING) == []
 
 
-async def is_over(*spaces: Space) -> None:
-    """Nothing runs, waits, or is to be said any more."""
-    await until(lambda: all(is_idle(space) for space in spaces))
-
-
 async def test_a_withdrawal_ends_the_wait(meeting: Meeting) -> None:
     async with gathered(meeting, "proposer", "observer") as (space, observer):
         async with taped(observer) as tape, beside(meeting) as person:
@@ -125,7 +113,7 @@ async def test_a_withdrawal_ends_the_wait(meeting: Meeting) -> None:
             await tape.all_said(space)
         assert len(tape.of(kinds.MCP_WITHDRAW)) == 1
         assert space.connected
-        await is_over(space)
+        await all_idle(space)
 
 
 @pytest.mark.rule("5.own.given_up.response", "4.13.loser_is_reported")
@@ -154,7 +142,7 @@ async def test_a_result_after_a_withdrawal_is_told(meeting: Meeting, notes: Note
             assert isinstance(await proposal.outcome(), Withdrawal)
             notes("withdrawn")
             await notes.until("conflict")
-        await is_over(space, carrying_out)
+        await all_idle(space, carrying_out)
 
 
 async def test_a_cancel_ends_the_wait_and_the_work(meeting: Meeting, notes: Notes) -> None:
@@ -163,31 +151,18 @@ async def test_a_cancel_ends_the_wait_and_the_work(meeting: Meeting, notes: Note
     @tools.tool
     async def write(ctx: Context) -> None:
         notes(ctx.envelope.id)
-        notes("writes")
-        try:
-            await anyio.sleep_forever()
-        finally:
-            assert ctx.reason is not None
-            notes((ctx.reason.by, ctx.reason.code))
-
-    async def calls(space: Space) -> None:
-        with pytest.raises(OutcomeUnknown, match="was given up: policy: not today"):
-            await space.call("tools", "write")
-        notes("returned")
+        await sleep_until_stopped(notes, ctx)
 
     async with gathered(meeting, tools, "reviewer") as (working, space):
         async with beside(meeting) as person, anyio.create_task_group() as tasks:
-            tasks.start_soon(calls, space)
-            await notes.until("writes")
+            given_up = pytest.raises(OutcomeUnknown, match="was given up: policy: not today")
+            tasks.start_soon(run_within, given_up, space.call, "tools", "write")
+            await notes.until("runs")
             cancel = {"requestId": notes.all[0], "reason": "policy: not today"}
-            await person.says(
-                "reviewer",
-                kinds.MCP_REQUEST,
-                payloads.notification(kinds.CANCELLED, cancel),
-                to=("tools",),
-            )
-            await notes.until("returned", ("reviewer", "policy"))
-        await is_over(space, working)
+            said = payloads.notification(kinds.CANCELLED, cancel)
+            await person.says("reviewer", kinds.MCP_REQUEST, said, to=("tools",))
+            await notes.until(("reviewer", "policy: not today"))
+        await all_idle(space, working)
 
 
 async def test_a_rejection_ends_the_handler_that_looks(meeting: Meeting, notes: Notes) -> None:
@@ -195,12 +170,7 @@ async def test_a_rejection_ends_the_handler_that_looks(meeting: Meeting, notes: 
 
     @reviewer.on_proposal
     async def review(ctx: Context) -> None:
-        notes("looks")
-        try:
-            await anyio.sleep_forever()
-        finally:
-            assert ctx.reason is not None
-            notes((ctx.reason.by, str(ctx.reason)))
+        await sleep_until_stopped(notes, ctx, "looks")
 
     @reviewer.on_withdraw
     async def withdrawn(withdrawal: Withdrawal) -> None:
@@ -216,7 +186,7 @@ async def test_a_rejection_ends_the_handler_that_looks(meeting: Meeting, notes: 
                 outcome = await proposal.outcome()
                 assert isinstance(outcome, Rejection)
                 assert (outcome.by, outcome.reason) == ("reviewer", "unsafe")
-            await is_over(reviewing, space)
+            await all_idle(reviewing, space)
             await tape.all_said(space, reviewing)
         assert len(tape.of(kinds.MCP_REJECT)) == 1
     why = "unsafe: another process of ours rejected it"
@@ -259,7 +229,7 @@ async def test_what_is_fulfilled_is_not_fulfilled_again(
         outcome = await proposal.outcome()
         assert isinstance(outcome, Fulfillment)
         assert (outcome.by, outcome.executor) == ("reviewer", "tools")
-        await is_over(reviewing)
+        await all_idle(reviewing)
         await tape.all_said(reviewing)
         assert tape.of(kinds.MCP_REJECT) == []
         assert session_of(reviewing).counters == {}
@@ -283,7 +253,7 @@ async def test_a_request_to_the_agent_itself_is_answered(meeting: Meeting) -> No
             asked = await person.says("tools", kinds.MCP_REQUEST, call, to=("tools",))
             answer = await tape.until(lambda e: e.correlation == (asked,))
         assert (answer.sender, answer.to) == ("tools", ("tools",))
-        await is_over(working)
+        await all_idle(working)
         assert session_of(working).counters == {}
 
 
@@ -294,30 +264,23 @@ async def test_who_answers_in_the_agents_place_has_answered(meeting: Meeting, no
     @tools.tool
     async def ask_a_person(ctx: Context) -> None:
         notes(ctx.envelope.id)
-        notes("asked")
-        try:
-            await anyio.sleep_forever()
-        finally:
-            assert ctx.reason is not None
-            notes(str(ctx.reason))
+        await sleep_until_stopped(notes, ctx, "asked")
 
-    async def calls(space: Space) -> None:
-        answer = await space.call("tools", "ask_a_person")
-        notes(answer["answer"])
-
+    answers: list[Any] = []
     async with gathered(meeting, tools, "reviewer") as (working, space):
         async with beside(meeting) as person, anyio.create_task_group() as tasks:
-            tasks.start_soon(calls, space)
+            tasks.start_soon(note_result, answers.append, space.call, "tools", "ask_a_person")
             await notes.until("asked")
             request, answer = notes.all[0], {"structuredContent": {"answer": 42}, "content": []}
             payload = {"jsonrpc": "2.0", "id": request, "result": answer}
             await person.says(
                 "tools", kinds.MCP_RESPONSE, payload, to=("reviewer",), about=(request,)
             )
-            await notes.until("no_longer_needed: another process of ours answered it")
-        await is_over(working, space)
+            why = "no_longer_needed: another process of ours answered it"
+            await notes.until(("tools", why))
+        await all_idle(working, space)
         assert session_of(space).counters == {}
-    assert 42 in notes.all
+    assert answers == [{"answer": 42}]
 
 
 async def test_what_a_person_asks_and_says_is_no_affair_of_the_agents(meeting: Meeting) -> None:
@@ -338,4 +301,4 @@ async def test_what_a_person_asks_and_says_is_no_affair_of_the_agents(meeting: M
             await tape.until(is_(proposed))
         assert [str(each.state) for each in space.proposals] == ["pending"]
         assert session_of(space).counters == {}
-        await is_over(space)
+        await all_idle(space)

@@ -5,7 +5,7 @@ import pytest
 
 from meup_agent import Agent, Context, Fulfillment, Proposal, ProposalState, Reason, Withdrawal
 from meup_agent.errors import AlreadyDecided
-from tests.interaction.cast import onlooking, willing
+from tests.interaction.cast import adder, onlooking, unwilling, willing
 from tests.interaction.people import Meeting, Notes, gathered, raw, until
 from tests.interaction.views import (
     all_idle,
@@ -81,17 +81,11 @@ async def test_a_withdrawal_stops_everything_in_four_agents(meeting: Meeting, no
         notes(("on_withdraw", withdrawal.by, withdrawal.cause.code))
 
     async with (
-        gathered(meeting, deep, tools, reviewer, "observer", "proposer") as (
-            deeps,
-            tools_space,
-            reviewers,
-            observers,
-            proposers,
-        ),
-        taped(observers) as tape,
-        taped(proposers) as proposed,
+        gathered(meeting, deep, tools, reviewer, "proposer", "observer") as everybody,
+        taped(everybody[4]) as tape,
+        taped(everybody[3]) as proposed,
     ):
-        everybody = (deeps, tools_space, reviewers, observers, proposers)
+        *deciding, proposers, _ = everybody
         async with proposers.propose("tools", "reindex", to="reviewer") as proposal:
             await notes.until("deep runs")
             # The gateway may hold the others' requests back for a moment.
@@ -109,7 +103,7 @@ async def test_a_withdrawal_stops_everything_in_four_agents(meeting: Meeting, no
             ("on_withdraw", "proposer", "unsafe"),
         )
         await all_idle(*everybody)
-        await tape.all_said(deeps, tools_space, reviewers, proposers)
+        await tape.all_said(*deciding, proposers)
 
         assert [e.sender for e in tape.of(kinds.MCP_RESPONSE)] == []
         assert [e.sender for e in tape.of(kinds.MCP_WITHDRAW)] == ["proposer"]
@@ -160,14 +154,8 @@ async def test_leaving_the_block_withdraws_too(meeting: Meeting, notes: Notes) -
 
 @pytest.mark.rule("4.1.no_answer", "4.2.one_way")
 async def test_a_late_withdraw_changes_nothing(meeting: Meeting) -> None:
-    tools = Agent("tools")
-
-    @tools.tool
-    def add(a: int, b: int) -> int:
-        return a + b
-
     async with (
-        gathered(meeting, tools, willing(), "proposer") as (_, reviewers, proposers),
+        gathered(meeting, adder(), willing(), "proposer") as (_, reviewers, proposers),
         taped(reviewers) as tape,
     ):
         async with proposers.propose("tools", "add", {"a": 1, "b": 2}) as proposal:
@@ -178,10 +166,9 @@ async def test_a_late_withdraw_changes_nothing(meeting: Meeting) -> None:
         await tape.all_said(proposers)
         assert tape.of(kinds.MCP_WITHDRAW) == [], "there was nothing to take back"
         async with raw(meeting) as mallory:
-            late = {"reason": "other"}
             await mallory.propose({"name": "x"}, id="p1")
-            await mallory.say(kinds.MCP_WITHDRAW, late, id="w1", correlation=("p1",))
-            await mallory.say(kinds.MCP_WITHDRAW, late, id="w2", correlation=("p1",))
+            await mallory.withdraw("p1", id="w1")
+            await mallory.withdraw("p1", id="w2")
             await until(lambda: session_of(reviewers).counters["late_withdraw"] == 1)
         assert proposal.state is ProposalState.FULFILLED
         assert state_of(reviewers, proposal.id) is ProposalState.FULFILLED
@@ -215,14 +202,14 @@ async def test_nobody_else_can_withdraw(meeting: Meeting, notes: Notes) -> None:
 
 @pytest.mark.rule("5.tombstone")
 async def test_what_was_withdrawn_unseen_is_not_reviewed(meeting: Meeting, notes: Notes) -> None:
-    payload = {"method": "tools/call", "params": {"name": "write", "arguments": {}}}
+    call = {"name": "write", "arguments": {}}
     async with (
         gathered(meeting, onlooking(notes)) as (reviewers,),
         raw(meeting) as mallory,
     ):
         await mallory.withdraw("p", id="w", reason="unsafe")
-        await mallory.say(kinds.MCP_PROPOSAL, payload, id="p", to=("reviewer",))
-        await mallory.say(kinds.MCP_PROPOSAL, payload, id="other", to=("reviewer",))
+        await mallory.propose(call, id="p", to=("reviewer",))
+        await mallory.propose(call, id="other", to=("reviewer",))
         await notes.until("other")
         assert notes.all == ["other"]
         assert state_of(reviewers, "p") is ProposalState.WITHDRAWN
@@ -268,11 +255,7 @@ async def test_one_who_decides_later_is_told_of_a_withdrawal(
     meeting: Meeting, notes: Notes
 ) -> None:
     """A handler may leave the decision to a person, and return."""
-    reviewer = Agent("reviewer")
-
-    @reviewer.on_proposal
-    async def keep(proposal: Proposal) -> None:
-        notes("kept")
+    reviewer = onlooking(notes)
 
     @reviewer.on_withdraw
     async def forget(withdrawal: Withdrawal) -> None:
@@ -280,7 +263,7 @@ async def test_one_who_decides_later_is_told_of_a_withdrawal(
 
     async with gathered(meeting, reviewer, "proposer") as (reviewers, proposers):
         async with proposers.propose("tools", "write") as proposal:
-            await notes.until("kept")
+            await notes.until(proposal.id)
             await until(lambda: is_idle(reviewers))
             await proposal.withdraw(Reason.DUPLICATE)
         await notes.until((proposal.id, "duplicate"))
@@ -288,11 +271,7 @@ async def test_one_who_decides_later_is_told_of_a_withdrawal(
 
 async def test_our_own_reject_is_no_news_to_us(meeting: Meeting, notes: Notes) -> None:
     """A proposer ends its wait with a withdraw (PROTOCOL 4.5): on_withdraw is not for that."""
-    reviewer = Agent("reviewer")
-
-    @reviewer.on_proposal
-    async def review(proposal: Proposal) -> None:
-        await proposal.reject(Reason.POLICY)
+    reviewer = unwilling()
 
     @reviewer.on_withdraw
     async def forget(withdrawal: Withdrawal) -> None:
