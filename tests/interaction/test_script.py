@@ -2,19 +2,19 @@
 
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
+from anyio.abc import TaskGroup
 
-from meup_agent import Space
 from meup_agent.errors import OutcomeUnknown, RequestError
 from meup_agent.gateway import ThreadedGateway
-from tests.interaction.people import OverSockets, gateway_for_everybody, join, until
+from tests.interaction.people import OverSockets, gateway_for_everybody, join
 from tests.interaction.views import note_result, run_within
 from tests.patience import PATIENCE
 from tests.programs import Program, program
@@ -64,8 +64,17 @@ async def aside(call: Callable[..., Any], *arguments: Any) -> Any:
     return await anyio.to_thread.run_sync(call, *arguments)
 
 
-async def present(space: Space) -> None:
-    await until(lambda: "tools" in {participant.id for participant in space.participants})
+@asynccontextmanager
+async def calling(
+    gateway: ThreadedGateway, script: Program, ending: AbstractContextManager[Any], tool: str
+) -> AsyncGenerator[TaskGroup]:
+    """A call of the script's tool, which runs."""
+    async with join(OverSockets(gateway), "second") as caller:
+        await caller.present("tools", timeout=None)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run_within, ending, caller.call, "tools", tool)
+            await aside(script.wait_for, f"{tool} runs")
+            yield tasks
 
 
 def terminate(script: Program) -> None:
@@ -76,7 +85,7 @@ async def test_it_finishes_in_its_grace(gateway: ThreadedGateway, backend: str) 
     results: list[str] = []
     with anyio.fail_after(2 * PATIENCE), running(gateway, backend) as script:
         async with join(OverSockets(gateway), "second") as caller:
-            await present(caller)
+            await caller.present("tools", timeout=None)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(note_result, results.append, caller.call, "tools", "finish")
                 await aside(script.wait_for, "finish runs")
@@ -94,24 +103,15 @@ async def test_it_finishes_in_its_grace(gateway: ThreadedGateway, backend: str) 
 async def test_twice_ends_it_at_once(
     gateway: ThreadedGateway, backend: str, press: Callable[[Program], None]
 ) -> None:
-    errors: list[RequestError] = []
     with anyio.fail_after(2 * PATIENCE), running(gateway, backend, 3600.0) as script:
-        async with join(OverSockets(gateway), "second") as caller:
-            await present(caller)
-            async with anyio.create_task_group() as tasks:
-
-                async def call() -> None:
-                    with pytest.raises(RequestError) as caught:
-                        await caller.call("tools", "endless")
-                    errors.append(caught.value)
-
-                tasks.start_soon(call)
-                await aside(script.wait_for, "endless runs")
-                press(script)
-                await aside(script.wait_for, "stopping: running handlers")
-                press(script)
-            assert errors[0].data == {"reason": "cancelled"}
-            assert await aside(script.wait) == 0
+        ending = pytest.raises(RequestError)
+        async with calling(gateway, script, ending, "endless"):
+            press(script)
+            await aside(script.wait_for, "stopping: running handlers")
+            press(script)
+        assert ending.excinfo is not None
+        assert ending.excinfo.value.data == {"reason": "cancelled"}
+        assert await aside(script.wait) == 0
     assert script.stdout[-1] == "endless stopped: no_longer_needed: the agent shuts down"
     assert "stopping at once" in script.stderr
 
@@ -140,19 +140,10 @@ async def test_it_ends_while_it_waits_for_one(gateway: ThreadedGateway, backend:
 
 async def test_an_endless_thread_keeps_nobody(gateway: ThreadedGateway, backend: str) -> None:
     with anyio.fail_after(2 * PATIENCE), running(gateway, backend, 0.0) as script:
-        async with join(OverSockets(gateway), "second") as caller:
-            await present(caller)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(
-                    run_within,
-                    pytest.raises(RequestError, match="cancelled"),
-                    caller.call,
-                    "tools",
-                    "deaf",
-                )
-                await aside(script.wait_for, "deaf runs")
-                script.interrupt()
-            assert await aside(script.wait) == 0
+        ending = pytest.raises(RequestError, match="cancelled")
+        async with calling(gateway, script, ending, "deaf"):
+            script.interrupt()
+        assert await aside(script.wait) == 0
 
 
 @pytest.mark.parametrize("signals", [1, 3])
@@ -161,22 +152,13 @@ async def test_a_handler_that_never_ends_keeps_nobody(
 ) -> None:
     grace = 0.0 if signals == 1 else 3600.0
     with anyio.fail_after(2 * PATIENCE), running(gateway, backend, grace) as script:
-        async with join(OverSockets(gateway), "second") as caller:
-            await present(caller)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(
-                    run_within,
-                    pytest.raises((RequestError, OutcomeUnknown)),
-                    caller.call,
-                    "tools",
-                    "stubborn",
-                )
-                await aside(script.wait_for, "stubborn runs")
-                for said in ("stopping: running handlers", "stopping at once", "leaving")[:signals]:
-                    script.interrupt()
-                    await aside(script.wait_for, said)
-                assert await aside(script.wait) == 0
-                tasks.cancel_scope.cancel()
+        ending = pytest.raises((RequestError, OutcomeUnknown))
+        async with calling(gateway, script, ending, "stubborn") as tasks:
+            for said in ("stopping: running handlers", "stopping at once", "leaving")[:signals]:
+                script.interrupt()
+                await aside(script.wait_for, said)
+            assert await aside(script.wait) == 0
+            tasks.cancel_scope.cancel()
     left, named = script.stderr[-1].split(": ")
     assert left == "leaving although these do not end"
     assert named.startswith("'stubborn' for 'second'")

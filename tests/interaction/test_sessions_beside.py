@@ -31,14 +31,9 @@ BESIDE = replace(QUICK, mode=Mode.BESIDE)
 
 
 @pytest.fixture
-def gateway() -> Generator[ThreadedGateway]:
-    with Gateway(participants=PARTICIPANTS, limits=LIMITS).in_thread() as found:
-        yield found
-
-
-@pytest.fixture
-def meeting(gateway: ThreadedGateway) -> OverSockets:
-    return OverSockets(gateway)
+def meeting() -> Generator[OverSockets]:
+    with Gateway(participants=PARTICIPANTS, limits=LIMITS).in_thread() as gateway:
+        yield OverSockets(gateway)
 
 
 class Streams:
@@ -60,7 +55,7 @@ class Streams:
 
 @asynccontextmanager
 async def beside(
-    gateway: ThreadedGateway,
+    meeting: OverSockets,
     name: str,
     *,
     agent: Agent | None = None,
@@ -69,7 +64,7 @@ async def beside(
 ) -> AsyncGenerator[Space]:
     """A participant's second session."""
     async with (agent or Agent(name)).join(
-        streams or Streams(gateway), token=gateway.token(name), settings=settings, grace=0.0
+        streams or Streams(meeting.gateway), token=meeting.token(name), settings=settings, grace=0.0
     ) as space:
         yield space
 
@@ -92,13 +87,11 @@ def rejecting(name: str, notes: Notes) -> Agent:
 
 
 @pytest.mark.rule("5.who.me.beside")
-async def test_it_answers_and_rejects_nothing_for_the_agent_beside_it(
-    gateway: ThreadedGateway, meeting: OverSockets
-) -> None:
+async def test_it_answers_and_rejects_nothing_for_the_agent_beside_it(meeting: OverSockets) -> None:
     theirs, ours = Notes(), Notes()
     async with (
         gathered(meeting, rejecting("reviewer", theirs)) as (first,),
-        beside(gateway, "reviewer", agent=rejecting("reviewer", ours)) as second,
+        beside(meeting, "reviewer", agent=rejecting("reviewer", ours)) as second,
         join(meeting, "tools") as asking,
         taped(asking) as tape,
     ):
@@ -122,15 +115,13 @@ async def test_it_answers_and_rejects_nothing_for_the_agent_beside_it(
 
 
 @pytest.mark.rule("5.control.onlooker")
-async def test_one_that_joins_in_a_pause_goes_on_after_it(
-    gateway: ThreadedGateway, meeting: OverSockets
-) -> None:
+async def test_one_that_joins_in_a_pause_goes_on_after_it(meeting: OverSockets) -> None:
     notes = Notes()
     async with gathered(
         meeting, rejecting("tools", notes), rejecting("reviewer", notes), "second"
     ) as (_, agent, boss):
         pause = await boss.pause("reviewer")
-        async with beside(gateway, "reviewer") as space:
+        async with beside(meeting, "reviewer") as space:
             assert (agent.paused, space.paused) == (pause, None)
             # The gateway holds the participant to its pause, by whichever connection.
             with pytest.raises(Refused):
@@ -144,9 +135,7 @@ async def test_one_that_joins_in_a_pause_goes_on_after_it(
 
 
 @pytest.mark.rule("4.5.broadcast", "4.5.withdraw_follows")
-async def test_a_broadcast_ends_when_all_who_could_have_rejected_it(
-    gateway: ThreadedGateway, meeting: OverSockets
-) -> None:
+async def test_a_broadcast_ends_when_all_who_could_have_rejected_it(meeting: OverSockets) -> None:
     notes = Notes()
     async with (
         gathered(meeting, rejecting("reviewer", notes), rejecting("second", notes), "proposer") as (
@@ -154,7 +143,7 @@ async def test_a_broadcast_ends_when_all_who_could_have_rejected_it(
             second,
             _,
         ),
-        beside(gateway, "proposer") as space,
+        beside(meeting, "proposer") as space,
         taped(second) as tape,
     ):
         async with space.propose("tools", "write", {}) as proposal:
@@ -165,9 +154,7 @@ async def test_a_broadcast_ends_when_all_who_could_have_rejected_it(
 
 
 @pytest.mark.rule("4.6.gone")
-async def test_it_waits_for_an_executor_that_comes_back(
-    gateway: ThreadedGateway, meeting: OverSockets
-) -> None:
+async def test_it_waits_for_an_executor_that_comes_back(meeting: OverSockets) -> None:
     tools, notes, go = Agent("tools"), Notes(), anyio.Event()
 
     @tools.tool
@@ -182,7 +169,7 @@ async def test_it_waits_for_an_executor_that_comes_back(
 
     async with (
         gathered(meeting, tools, "reviewer") as (executor, _),
-        beside(gateway, "reviewer") as space,
+        beside(meeting, "reviewer") as space,
         taped(space) as tape,
         anyio.create_task_group() as tasks,
     ):
@@ -198,10 +185,10 @@ async def test_it_waits_for_an_executor_that_comes_back(
 
 @pytest.mark.rule("4.6.gone")
 async def test_it_gives_up_when_the_addressee_stays_away(
-    gateway: ThreadedGateway, meeting: OverSockets, monkeypatch: pytest.MonkeyPatch
+    meeting: OverSockets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("meup_agent.protocol.exchange.table_context.ABSENCE_SECONDS", 0.01)
-    async with gathered(meeting, "proposer"), beside(gateway, "proposer") as space:
+    async with gathered(meeting, "proposer"), beside(meeting, "proposer") as space:
         async with join(meeting, "second"):
             await until(lambda: "second" in session_of(space).table.roster)
             proposing = space.propose("tools", "write", {}, to="second")
@@ -212,9 +199,9 @@ async def test_it_gives_up_when_the_addressee_stays_away(
 
 @pytest.mark.rule("5.own.waiting.connection_lost")
 async def test_what_is_idempotent_is_sent_again_to_a_gateway_that_forgot_it(
-    gateway: ThreadedGateway, meeting: OverSockets
+    meeting: OverSockets,
 ) -> None:
-    notes, streams = Notes(), Streams(gateway)
+    notes, streams = Notes(), Streams(meeting.gateway)
 
     async def call(space: Space) -> None:
         assert await space.call("tools", "write", {"text": "b"}, idempotent=True) == "b"
@@ -222,14 +209,14 @@ async def test_what_is_idempotent_is_sent_again_to_a_gateway_that_forgot_it(
 
     with anyio.fail_after(PATIENCE):
         async with (
-            beside(gateway, "reviewer", streams=streams) as space,
+            beside(meeting, "reviewer", streams=streams) as space,
             taped(space) as tape,
             anyio.create_task_group() as tasks,
         ):
             tasks.start_soon(call, space)
             await tape.until(is_request)
             streams.open = anyio.Event()
-            gateway.restart()
+            meeting.restart()
             # Nobody hears of a request that was made before they came.
             async with join(meeting, rejecting("tools", notes)):
                 streams.open.set()
@@ -238,13 +225,11 @@ async def test_what_is_idempotent_is_sent_again_to_a_gateway_that_forgot_it(
 
 
 @pytest.mark.rule("6.resume.sent_again", "6.resume.order")
-async def test_nothing_is_lost_or_said_twice_when_the_stream_breaks(
-    gateway: ThreadedGateway, meeting: OverSockets
-) -> None:
-    streams = Streams(gateway)
+async def test_nothing_is_lost_or_said_twice_when_the_stream_breaks(meeting: OverSockets) -> None:
+    streams = Streams(meeting.gateway)
     async with (
         gathered(meeting, "tools") as (other,),
-        beside(gateway, "reviewer", streams=streams) as space,
+        beside(meeting, "reviewer", streams=streams) as space,
         taped(space) as ours,
         taped(other) as theirs,
     ):
@@ -261,16 +246,16 @@ async def test_nothing_is_lost_or_said_twice_when_the_stream_breaks(
         assert texts == ["missed 0", "missed 1", "missed 2", "so far"]
 
 
-async def test_who_leaves_withdraws_all(gateway: ThreadedGateway, meeting: OverSockets) -> None:
+async def test_who_leaves_withdraws_all(meeting: OverSockets) -> None:
     async with gathered(meeting, "tools") as (other,), taped(other) as tape:
-        async with beside(gateway, "proposer") as space:
+        async with beside(meeting, "proposer") as space:
             async with space.propose("tools", "write", {}, ttl=None) as proposal:
                 await tape.until(is_(proposal.id))
         withdraw = await tape.until(is_withdraw)
         assert withdraw.correlation == (proposal.id,)
 
 
-async def test_it_writes_in_streams(meeting: OverSockets, gateway: ThreadedGateway) -> None:
+async def test_it_writes_in_streams(meeting: OverSockets) -> None:
     listener, frames = Agent("second"), list[bytes]()
 
     @listener.on_stream
@@ -278,7 +263,7 @@ async def test_it_writes_in_streams(meeting: OverSockets, gateway: ThreadedGatew
         async for chunk in stream:
             frames.append(chunk)
 
-    async with gathered(meeting, listener), beside(gateway, "reviewer") as space:
+    async with gathered(meeting, listener), beside(meeting, "reviewer") as space:
         async with space.stream(to="second") as out:
             for number in range(20):
                 await out.send(b"%d\xff" % number)
