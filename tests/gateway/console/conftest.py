@@ -4,7 +4,7 @@ import re
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -67,36 +67,6 @@ class Clock:
         return self.now
 
 
-class _Form(HTMLParser):
-    """The forms of a page, with the values that a browser would send."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.forms: list[dict[str, Any]] = []
-        self._area: str | None = None
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        said = dict(attrs)
-        if tag == "form":
-            self.forms.append({"action": said.get("action"), "fields": {}})
-        elif tag == "input" and self.forms and said.get("name"):
-            self.forms[-1]["fields"][said["name"]] = said.get("value") or ""
-        elif tag == "textarea" and self.forms and said.get("name"):
-            self._area = said["name"]
-            self.forms[-1]["fields"][self._area] = ""
-
-    def handle_data(self, data: str) -> None:
-        if self._area is not None:
-            self.forms[-1]["fields"][self._area] += data
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "textarea" and self._area is not None:
-            fields = self.forms[-1]["fields"]
-            # The line end after the tag is none of the text's.
-            fields[self._area] = fields[self._area].removeprefix("\n")
-            self._area = None
-
-
 @dataclass
 class Browser:
     """A browser without a script: it follows links, sends forms, and keeps cookies."""
@@ -151,15 +121,22 @@ def key_in(page: str) -> str:
 
 def fields_in(page: str, action: str, having: str = "csrf") -> dict[str, str]:
     """The fields of the form in a page that goes to an address, and has a certain field."""
-    parser = _Form()
-    parser.feed(page)
-    found = [
-        each
-        for each in parser.forms
-        if each["action"] == f"/console{action}" and (having in each["fields"] or having == "csrf")
-    ]
-    assert found, f"no form goes to {action}: {[each['action'] for each in parser.forms]}"
-    fields: dict[str, str] = found[0]["fields"]
+    forms = re.findall(r'(?s)<form\b[^>]*?\baction="([^"]*)"(.*?)(?=<form\b|\Z)', page)
+    found = [_values(form) for goes_to, form in forms if goes_to == f"/console{action}"]
+    found = [each for each in found if having in each or having == "csrf"]
+    assert found, f"no form goes to {action}: {[goes_to for goes_to, _ in forms]}"
+    return found[0]
+
+
+def _values(form: str) -> dict[str, str]:
+    """The values of a form's fields that a browser would send."""
+    fields: dict[str, str] = {}
+    # The line end after the tag of a text is not part of it.
+    field = r"(?s)<(?:input\b([^>]*)|textarea\b([^>]*)>\n?(.*?)</textarea)>"
+    for input, area, text in re.findall(field, form):
+        said = dict(re.findall(r'([\w-]+)="([^"]*)"', input or area))
+        if "name" in said:
+            fields[said["name"]] = unescape(text if area else said.get("value", ""))
     return fields
 
 

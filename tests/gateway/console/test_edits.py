@@ -5,14 +5,14 @@ from typing import Any
 import httpx
 import pytest
 
-from meup_agent import Fulfillment
+from meup_agent import Fulfillment, ProposalHandle
 from meup_agent.gateway.console.schema_form import (
     MAX_FIELD_CHARS,
     MAX_SCHEMA_FIELDS,
     fields_of,
     read_fields,
 )
-from tests.gateway.console.conftest import Browser, Site, fields_in
+from tests.gateway.console.conftest import Browser, Site, fields_in, key_in
 
 pytestmark = pytest.mark.anyio
 
@@ -51,9 +51,8 @@ def test_untouched_form_changes_nothing() -> None:
         assert typed(arguments).arguments == arguments
 
 
-@pytest.mark.parametrize(
-    ("name", "said", "value"),
-    [
+def test_field_is_read_by_its_type() -> None:
+    for name, said, value in (
         ("to", "c@d", "c@d"),
         ("to", "one\r\ntwo", "one\ntwo"),
         ("copies", "7", 7),
@@ -61,22 +60,14 @@ def test_untouched_form_changes_nothing() -> None:
         ("urgent", "true", True),
         ("urgent", "false", False),
         ("note", '"x"', "x"),
-    ],
-)
-def test_field_is_read_by_its_type(name: str, said: str, value: object) -> None:
-    read = typed({"to": "a@b", "copies": 2}, **{name: said})
-    assert read.problems == {}
-    assert read.arguments == {"to": "a@b", "copies": 2, name: value}
-
-
-def test_emptied_field_leaves_its_argument_out() -> None:
+    ):
+        read = typed({"to": "a@b", "copies": 2}, **{name: said})
+        assert read.problems == {}, (name, said)
+        assert read.arguments == {"to": "a@b", "copies": 2, name: value}
+    # One that is emptied leaves its argument out, but for a text, which may be meant to be empty.
     arguments = {"to": "a", "copies": 2, "form": "pdf", "urgent": True}
-    read = typed(arguments, to="", copies="", form="", urgent="")
-    # A text that was there may be meant to be empty.
-    assert read.arguments == {"to": ""}
-
-
-def test_unreadable_field_is_named_and_kept() -> None:
+    assert typed(arguments, to="", copies="", form="", urgent="").arguments == {"to": ""}
+    # One that cannot be read is named and kept.
     read = typed({"to": "a", "copies": 2}, copies="two")
     assert list(read.problems) == ["field-1"]
     assert [each.text for each in read.fields if each.name == "copies"] == ["two"]
@@ -89,38 +80,58 @@ def test_schema_that_is_too_much_for_a_form_has_none() -> None:
     assert fields_of({}, {"to": "x"}) == []
 
 
-async def begin(site: Site) -> tuple[Browser, str, Any]:
-    """A browser at the decision about a call with a schema, the decision's key, its proposal."""
+class Editing:
+    """A browser at the decision about a call with a schema."""
+
+    def __init__(self, browser: Browser, page: str, proposal: ProposalHandle) -> None:
+        self.browser = browser
+        self.page = page
+        self.proposal = proposal
+        self.path = f"/inbox/{key_in(page)}"
+        self.form = fields_in(page, f"{self.path}/edit", "field-1")
+
+    async def post(self, fields: dict[str, str], verb: str = "edit") -> httpx.Response:
+        return await self.browser.post(f"{self.path}/{verb}", fields)
+
+    async def seen(self, copies: str) -> dict[str, str]:
+        """The form that sends a change, once that is shown."""
+        shown = await self.post({**self.form, "field-1": copies})
+        assert shown.status_code == 200
+        return fields_in(shown.text, f"{self.path}/edit", "seen")
+
+    async def run(self, fields: dict[str, str]) -> None:
+        """Send a change, which carries the call out."""
+        assert self.proposal.state.is_pending
+        assert (await self.post(fields)).status_code == 303
+        assert isinstance(await self.proposal.outcome(), Fulfillment)
+
+
+async def begin(site: Site, *words: str) -> Editing:
     given = {"to": "a@b", "copies": 2}
     proposal = await site.propose(await site.proposer(), given, tool="send_report")
     browser = await site.browser("you")
-    return browser, await browser.key("fields-form"), proposal
+    return Editing(browser, await browser.page("/inbox", "fields-form", *words), proposal)
 
 
 async def test_edit_that_does_not_fit_the_schema_is_not_sent(site: Site) -> None:
-    browser, key, proposal = await begin(site)
-    action = f"/inbox/{key}/edit"
-    form = fields_in((await browser.get("/inbox")).text, action, "field-1")
+    editing = await begin(site)
     for value, words in (
         ("1.5", "it should be integer, not number"),
         ("", "it is required"),
         ("{", "it is no JSON yet"),
     ):
-        answer = await browser.post(action, {**form, "field-1": value})
+        answer = await editing.post({**editing.form, "field-1": value})
         assert answer.status_code == 400
         assert words in answer.text
         assert "send-edit" not in answer.text
-        assert fields_in(answer.text, action, "field-1")["field-1"] == value
+        assert fields_in(answer.text, f"{editing.path}/edit", "field-1")["field-1"] == value
     unfit = '{"to": "a@b", "copies": "2", "cc": "c@d"}'
-    answer = await browser.post(action, {"csrf": form["csrf"], "digest": form["digest"],
-                                         "arguments": unfit, "seen": unfit})  # fmt: skip
+    kept = {name: editing.form[name] for name in ("csrf", "digest")}
+    answer = await editing.post({**kept, "arguments": unfit, "seen": unfit})
     assert answer.status_code == 400
     assert "should be integer, not string" in answer.text
     assert site.ran == []
-    shown = await browser.post(action, {**form, "field-1": "3"})
-    assert shown.status_code == 200
-    await browser.post(action, fields_in(shown.text, action, "seen"))
-    assert isinstance(await proposal.outcome(), Fulfillment)
+    await editing.run(await editing.seen("3"))
     assert site.ran == [{"to": "a@b", "copies": 3, "form": "pdf", "urgent": False}]
 
 
@@ -135,77 +146,54 @@ end: true
 @pytest.mark.rule("4.4.edits_judged")
 async def test_edit_that_a_rule_denies_is_not_sent_and_not_lost(site: Site) -> None:
     await site.review(POLICY)
-    browser, key, proposal = await begin(site)
-    await browser.page("/inbox", "by hand")
-    action = f"/inbox/{key}/edit"
-
-    async def send(copies: str) -> httpx.Response:
-        form = fields_in((await browser.get("/inbox")).text, action, "field-1")
-        shown = await browser.post(action, {**form, "field-1": copies})
-        return await browser.post(action, fields_in(shown.text, action, "seen"))
-
-    answer = await send("3")
+    editing = await begin(site, "by hand")
+    answer = await editing.post(await editing.seen("3"))
     assert answer.status_code == 400
     assert "the rule &#39;paper&#39; of &#39;reviewer&#39;: too many" in answer.text
-    assert fields_in(answer.text, action, "field-1")["field-1"] == "3"
+    assert fields_in(answer.text, f"{editing.path}/edit", "field-1")["field-1"] == "3"
     assert site.ran == []
-    assert (await send("4")).status_code == 303
-    assert isinstance(await proposal.outcome(), Fulfillment)
+    await editing.run(await editing.seen("4"))
     assert [each["copies"] for each in site.ran] == [4]
 
 
 async def test_edit_is_checked_while_it_is_typed(site: Site) -> None:
-    browser, key, _ = await begin(site)
-    form = fields_in((await browser.get("/inbox")).text, f"/inbox/{key}/edit", "field-1")
-    for changed, problems in (
-        ({}, {}),
-        ({"field-1": "true"}, {"field-1": "it should be integer, not boolean"}),
-        ({"field-1": ""}, {"field-1": "it is required"}),
+    editing = await begin(site)
+    whole = {"csrf": editing.form["csrf"], "arguments": "{}"}
+    for fields, problems in (
+        (editing.form, {}),
+        ({**editing.form, "field-1": "true"}, {"field-1": "it should be integer, not boolean"}),
+        ({**editing.form, "field-1": ""}, {"field-1": "it is required"}),
+        (whole, {"arguments": "'to' is required; 'copies' is required"}),
     ):
-        answer = await browser.post(f"/inbox/{key}/check", {**form, **changed})
-        assert answer.json() == {"problems": problems}
-    whole = {"csrf": form["csrf"], "arguments": "{}"}
-    answer = await browser.post(f"/inbox/{key}/check", whole)
-    assert answer.json() == {"problems": {"arguments": "'to' is required; 'copies' is required"}}
-    answer = await browser.post(f"/inbox/{'0' * 24}/check", whole)
+        assert (await editing.post(fields, "check")).json() == {"problems": problems}
+    answer = await editing.browser.post(f"/inbox/{'0' * 24}/check", whole)
     assert answer.json() == {"problems": {}}
 
 
 @pytest.mark.parametrize("digest", ["0" * 64, "", None], ids=["another", "empty", "none"])
 async def test_tampered_digest_decides_nothing(site: Site, digest: str | None) -> None:
-    browser, key, proposal = await begin(site)
-    page = (await browser.get("/inbox")).text
-    edit = fields_in(page, f"/inbox/{key}/edit", "field-1")
-    shown = await browser.post(f"/inbox/{key}/edit", {**edit, "field-1": "3"})
-    seen = fields_in(shown.text, f"/inbox/{key}/edit", "seen")
-    reject = fields_in(page, f"/inbox/{key}/reject")
-    for path, form in (("edit", edit), ("edit", seen), ("reject", reject), ("vote", reject)):
+    editing = await begin(site)
+    seen = await editing.seen("3")
+    edit, reject = editing.form, fields_in(editing.page, f"{editing.path}/reject")
+    for verb, form in (("edit", edit), ("edit", seen), ("reject", reject), ("vote", reject)):
         sent = {name: value for name, value in form.items() if name != "digest"}
-        if digest is not None:
-            sent["digest"] = digest
-        answer = await browser.post(f"/inbox/{key}/{path}", {**sent, "vote": "approve"})
+        sent |= {} if digest is None else {"digest": digest}
+        answer = await editing.post({**sent, "vote": "approve"}, verb)
         assert answer.status_code == 409
         assert "another one than you were shown" in answer.text
     assert site.ran == []
-    assert proposal.state.is_pending
-    await browser.post(f"/inbox/{key}/edit", seen)
-    assert isinstance(await proposal.outcome(), Fulfillment)
+    await editing.run(seen)
 
 
 async def test_edit_is_sent_only_as_it_was_seen(site: Site) -> None:
-    browser, key, proposal = await begin(site)
-    action = f"/inbox/{key}/edit"
-    form = fields_in((await browser.get("/inbox")).text, action, "field-1")
-    shown = await browser.post(action, {**form, "field-1": "3"})
-    seen = fields_in(shown.text, action, "seen")
+    editing = await begin(site)
+    seen = await editing.seen("3")
     another = seen["seen"].replace("3", "4")
     assert another != seen["seen"]
     for tampered in ({**seen, "arguments": another}, {**seen, "seen": another}):
-        answer = await browser.post(action, tampered)
+        answer = await editing.post(tampered)
         assert answer.status_code == 200  # it is shown, and nothing is sent
         assert "send-edit" in answer.text
     assert site.ran == []
-    assert proposal.state.is_pending
-    await browser.post(action, seen)
-    await proposal.outcome()
+    await editing.run(seen)
     assert [each["copies"] for each in site.ran] == [3]

@@ -93,9 +93,9 @@ def test_plot_is_drawn_from_what_grew() -> None:
 
 def test_plot_says_in_words_what_it_shows() -> None:
     samples, said = Samples(), list[str]()
-    for moment in (None, 0.0, 90.0):
-        if moment is not None:
-            samples.note(moment, {"s": 1_024 if moment else 2_048})
+    for since in (None, 0.0, 90.0):
+        if since is not None:
+            samples.note(since, {"s": 1_024 if since else 2_048})
         said.append(samples.level("Size", "s", size).label)
     assert said == [
         "Size: now 0 bytes, measured while this page is open",
