@@ -7,8 +7,6 @@ from tests.conformance.conftest import PARTICIPANTS
 from tests.conformance.wire import Json, Site, Wire, serving
 
 WITHDRAW = {"kind": "mcp/withdraw"}
-
-
 ANSWERS = {"id": "mcp-response", "kind": "mcp/response"}
 
 
@@ -39,10 +37,8 @@ def test_everybody_is_told_who_comes(site: Site) -> None:
         bob.hear("system/welcome")
         for member in (alice, carol, bob):
             said = member.hear("system/presence")
-            assert said["payload"] == {
-                "event": "join",
-                "participant": described("bob", site.dialect),
-            }
+            newcomer = described("bob", site.dialect)
+            assert said["payload"] == {"event": "join", "participant": newcomer}
             assert "to" not in said
 
 
@@ -99,13 +95,15 @@ def test_what_no_capability_allows_goes_no_further(site: Site) -> None:
         assert (error["from"], error["to"]) == ("system:gateway", ["alice"])
         assert error["correlation_id"] == [refused]
         assert error["payload"].pop("message")
-        assert error["payload"] == {
-            "error": "capability_violation",
-            "attempted_kind": "mcp/request",
-            "your_capabilities": held("alice"),
-        }
+        said = {"error": "capability_violation", "attempted_kind": "mcp/request"}
+        assert error["payload"] == {**said, "your_capabilities": held("alice")}
         alice.send("chat", {"text": "hi"})
         assert bob.hear("chat")["from"] == "alice"
+
+
+def params(**values: object) -> Json:
+    """A capability for requests with these parameters."""
+    return {"kind": "mcp/request", "payload": {"params": values}}
 
 
 PATTERNS: list[tuple[Json, Json, bool]] = [
@@ -120,14 +118,10 @@ PATTERNS: list[tuple[Json, Json, bool]] = [
     ({"kind": "mcp/request", "payload": {"method": "tools/*"}}, {"method": "x"}, False),
     ({"kind": "mcp/request", "payload": {"method": "tools/*"}}, {"method": 5}, False),
     ({"kind": "mcp/request", "payload": {"method": "*/list"}}, {"method": "a/list"}, True),
-    (
-        {"kind": "mcp/request", "payload": {"params": {"name": ["a", "b"]}}},
-        {"params": {"name": "b", "more": 1}},
-        True,
-    ),
-    ({"kind": "mcp/request", "payload": {"params": {"n": 1}}}, {"params": {"n": 1}}, True),
-    ({"kind": "mcp/request", "payload": {"params": {"n": 1}}}, {"params": {"n": 2}}, False),
-    ({"kind": "mcp/request", "payload": {"params": {"b": True}}}, {"params": {"b": False}}, False),
+    (params(name=["a", "b"]), {"params": {"name": "b", "more": 1}}, True),
+    (params(n=1), {"params": {"n": 1}}, True),
+    (params(n=1), {"params": {"n": 2}}, False),
+    (params(b=True), {"params": {"b": False}}, False),
     ({"kind": "mcp/request", "payload": {"$.params.p": "/a/*"}}, {"params": {"p": "/a/b"}}, True),
     ({"kind": "mcp/request", "payload": {"$.params.p": "/a/*"}}, {"params": {"p": "/b/b"}}, False),
 ]

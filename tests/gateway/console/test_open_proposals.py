@@ -1,4 +1,4 @@
-"""A desk over what a space knows of its open proposals: the first screen, and then the rest."""
+"""A desk over the open proposals of a space: the first screen, the rest, and who leaves it."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -12,6 +12,8 @@ from meup_agent import Agent, ProposalHandle, ProposalState, Reason, Space
 from meup_agent.approval import Inbox, InboxItem, InboxRenewed, ItemArrived, Reviewer, Verb
 from meup_agent.errors import ParticipantGone
 from meup_agent.gateway.console.desk import Desk, DeskOpener
+from meup_agent.gateway.console.guard import RequestDenied
+from meup_agent.gateway.console.presence import PersonPresences
 from meup_agent.gateway.runtime import WriteBatcher
 from tests.gateways import Identity
 from tests.interaction.cast import calculator
@@ -275,3 +277,30 @@ async def test_what_its_proposer_left_is_not_approved(
     with pytest.raises(ParticipantGone):
         await inbox.approve(item)
     assert item.state is ProposalState.PENDING
+
+
+async def test_page_that_is_asked_for_as_a_gateway_stops_keeps_nobody_waiting(hall: Hall) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            presences = PersonPresences(hall.meeting.space._runtime, tasks, "/console")
+            presences.close()
+            tasks.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True), pytest.raises(RequestDenied, match="stops"):
+                await presences.open(Identity("demo", "second"))
+
+
+async def test_page_that_is_asked_for_as_its_person_leaves_begins_anew(
+    hall: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            presences = PersonPresences(hall.meeting.space._runtime, tasks, "/console")
+            first = await presences.open(Identity("demo", "second"))
+            monkeypatch.setattr("meup_agent.gateway.console.presence.IDLE_SECONDS", 0.0)
+            first.touch()
+            await until(lambda: first.ended)
+            monkeypatch.undo()
+            second = await presences.open(Identity("demo", "second"))
+            assert second is not first
+            assert not second.ended
+            tasks.cancel_scope.cancel()
