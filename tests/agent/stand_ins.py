@@ -16,7 +16,6 @@ class SpecialContext(Context):
 
 
 def reads(**types: type) -> dict[str, Callable[[Any], Any]]:
-    """The readers for parameters of these types."""
     return {name: PROPOSAL.injects[type] for name, type in types.items()}
 
 
@@ -26,5 +25,4 @@ def read(fn: Callable[..., Any], *, tool: bool = True) -> HandlerSignature:
 
 
 def tool_of(fn: Callable[..., Any], **options: Any) -> ToolDefinition:
-    """The tool that a function makes."""
     return define_tool(read(fn), ToolOptions(**options))

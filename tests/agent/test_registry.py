@@ -26,7 +26,6 @@ def registry() -> Registry:
 
 @pytest.fixture
 def own(registry: Registry) -> Decorators:
-    """The decorators of the agent whose registry it is."""
     return Decorators(registry.add)
 
 
@@ -87,9 +86,6 @@ class Files(Base):
         return path
 
 
-# --- registering ----------------------------------------------------------------------------
-
-
 def test_second_tool_of_a_name_fails(registry: Registry, own: Decorators) -> None:
 
     @own.tool
@@ -118,9 +114,6 @@ def test_method_without_its_instance_fails(own: Decorators) -> None:
                 return path
 
     assert "Broken.read" in str(caught.value)
-
-
-# --- including ------------------------------------------------------------------------------
 
 
 def test_module_gives_what_it_defines_and_what_it_exports(registry: Registry) -> None:

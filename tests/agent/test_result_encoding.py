@@ -125,9 +125,6 @@ def test_value_with_a_schema_is_structured_content(
     jsonschema.validate(result["structuredContent"], tool.output_schema)
 
 
-# --- whole results --------------------------------------------------------------------------
-
-
 def test_whole_result_is_passed_on() -> None:
     whole = mcp_types.CallToolResult(
         content=[TEXT, IMAGE], structured_content={"a": None}, is_error=True, _meta={"m": 1}
@@ -164,9 +161,6 @@ def test_whole_result_keeps_the_promise(annotation: Any, structured: Any, keeps:
 def test_whole_error_needs_no_structure() -> None:
     whole = mcp_types.CallToolResult(content=[TEXT], is_error=True)
     assert tool_of(returning(Item)).result(whole)["isError"] is True
-
-
-# --- values that cannot be results ----------------------------------------------------------
 
 
 def endless() -> list[Any]:
@@ -217,9 +211,6 @@ def test_what_nobody_awaits_fails(annotation: Any, make: Callable[[], object], s
         tool_of(returning(annotation)).result(make())
 
 
-# --- errors ---------------------------------------------------------------------------------
-
-
 NESTED = ExceptionGroup("h", [ValueError("a")])
 
 
@@ -250,8 +241,6 @@ def test_text_of_an_exception_is_bounded() -> None:
     (content,) = error_result(ValueError("x" * 1_000_000))["content"]
     assert len(content["text"]) == limits.MAX_ERROR_CHARS
 
-
-# --- what it costs --------------------------------------------------------------------------
 
 WITHOUT_MCP_TYPES = """
 import sys

@@ -20,9 +20,6 @@ def parameters_of(signature: Any) -> list[str]:
     return [] if signature.arguments is None else list(signature.arguments.parameters.values())
 
 
-# --- what works ----------------------------------------------------------------------------
-
-
 async def plain(path: str, ctx: Context, text: str = "") -> str:
     return path + text
 
@@ -65,9 +62,6 @@ def test_return_annotation_is_resolved() -> None:
     assert read(future_hints.at_module_level).returns == list[str]
     assert read(no_parameters).returns is type(None)
     assert read(lambda: 1).returns is Any
-
-
-# --- async or not, behind what a callable may be --------------------------------------------
 
 
 def plain_sync(n: int) -> int:
@@ -157,9 +151,6 @@ def test_what_a_partial_has_fixed_is_no_argument(
 
 def test_wrapper_is_read_through_in_the_module_of_what_it_wraps() -> None:
     assert read(through(future_hints.at_module_level)).injected == reads(ctx=Context)
-
-
-# --- what does not work ---------------------------------------------------------------------
 
 
 async def optional(ctx: Context | None) -> None: ...

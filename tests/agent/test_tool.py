@@ -31,9 +31,6 @@ from tests.agent.tool_types import (
 jsonschema: Any = import_module("jsonschema")  # comes with mcp, and without types
 
 
-# --- the description ------------------------------------------------------------------------
-
-
 async def write_file(path: str, text: str = "", *, ctx: Context) -> str:
     """Write a file
     of text.
@@ -130,9 +127,6 @@ def test_description_is_the_callers_to_change() -> None:
     tool.describe()["outputSchema"].clear()
     assert list(tool.describe()["inputSchema"]["properties"]) == ["path", "text"]
     assert tool.describe()["outputSchema"]
-
-
-# --- schemas of arguments -------------------------------------------------------------------
 
 
 WHERE = {"description": "Where"}
@@ -235,8 +229,6 @@ def test_failure_that_does_not_come_again_is_reported() -> None:
         tool_of(one(Moody))
 
 
-# --- defaults -------------------------------------------------------------------------------
-
 NOTHING = object()
 
 
@@ -278,9 +270,6 @@ def test_annotations_that_are_equal_keep_their_order_and_defaults() -> None:
     for default in (1, True, 1.0, -0.0):
         bound = tool_of(one(int | bool | float, default)).bind({})
         assert repr(bound) == repr({"value": default})
-
-
-# --- names that pydantic keeps for itself ---------------------------------------------------
 
 
 async def reserved(

@@ -56,8 +56,6 @@ NAMES = typing_extensions.TypeAliasType("NAMES", list[str])
 
 
 def one(annotation: Any, *default: Any) -> Callable[..., Any]:
-    """A function with one parameter, `value`, of that annotation."""
-
     async def fn(value):  # type: ignore[no-untyped-def]
         pass
 
@@ -67,8 +65,6 @@ def one(annotation: Any, *default: Any) -> Callable[..., Any]:
 
 
 def returning(annotation: Any) -> Callable[..., Any]:
-    """A function with that return annotation."""
-
     async def fn():  # type: ignore[no-untyped-def]
         pass
 

@@ -17,7 +17,6 @@ DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 
 
 def of(schema: JsonObject) -> JsonObject:
-    """A tool's schema with one argument, x."""
     return {"type": "object", "properties": {"x": schema}}
 
 

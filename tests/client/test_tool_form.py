@@ -17,7 +17,6 @@ from meup_agent.client.tool_form import (
 
 
 def tool(schema: Any, **parts: Any) -> dict[str, Any]:
-    """A tool with a schema."""
     return {"name": "t", "inputSchema": schema, **parts}
 
 

@@ -75,7 +75,6 @@ def served(request: pytest.FixtureRequest) -> ServeSite:
 
 @pytest.fixture
 def site(served: ServeSite, dialect: str) -> Generator[Site]:
-    """A gateway with two spaces, and how to join it."""
     with served(config_of(PARTICIPANTS, dialect=dialect, more=ELSEWHERE)) as gateway:
         yield Site(gateway, dialect)
 
@@ -88,7 +87,6 @@ def version(request: pytest.FixtureRequest) -> Version:
 
 @pytest.fixture
 def gateway(version: Version) -> Generator[ExistingGateway]:
-    """Each of the existing gateways in turn."""
     with gateway_of(version).in_thread() as running:
         yield running
 

@@ -135,7 +135,6 @@ class ExistingGateway:
 
     @property
     def frames(self) -> list[Heard]:
-        """Every frame received from clients so far, in order."""
         with self._news:
             return list(self._frames)
 

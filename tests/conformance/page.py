@@ -49,7 +49,6 @@ def _rules(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
 
 
 def page() -> str:
-    """The page's text."""
     tests = shown_by_rule()
     differing = [line for line in LINES if line.differs]
     kept = sum(not line.differs for line in LINES)
@@ -126,5 +125,4 @@ A level is the specification's word; *rule* is what it states as a plain fact.
 
 
 def main() -> None:
-    """Write the page."""
     Path(PAGE).write_text(page(), encoding="utf-8")

@@ -25,7 +25,6 @@ CLOSE_TIMEOUT = 0.2
 
 
 def first_of(correlation: Any) -> str:
-    """The one entry of a correlation that they look at."""
     return str(correlation[0] if isinstance(correlation, list) and correlation else correlation)
 
 

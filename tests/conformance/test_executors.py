@@ -41,7 +41,6 @@ def gateway(dialect: str) -> Generator[ThreadedGateway]:
 async def joined(
     gateway: ThreadedGateway, *agents: Agent, speaks: str = V01
 ) -> AsyncGenerator[list[Space]]:
-    """Agents of ours in the space."""
     with anyio.fail_after(PATIENCE):
         async with AsyncExitStack() as stack:
             options: dict[str, Any] = {"space": "demo", "settings": Settings(dialect=speaks)}
@@ -90,9 +89,6 @@ class Terminal:
         header = {"to": proposal["to"]} if proposal.get("to") else {}
         about = [proposal["id"]]
         return self.wire.send("mcp/request", proposal["payload"], **header, correlation_id=about)
-
-
-# --- theirs proposes ------------------------------------------------------------------------
 
 
 @pytest.mark.anyio
@@ -159,9 +155,6 @@ async def test_theirs_proposes_ours_approves_theirs_executes(
             assert proposer.outcomes[proposal]["payload"]["result"] == 3
     assert answered[0]["from"] == "files"
     assert seen == [((), "files")]
-
-
-# --- ours proposes --------------------------------------------------------------------------
 
 
 @pytest.mark.anyio
@@ -248,9 +241,6 @@ async def test_in_our_own_dialect_the_addressee_decides(
             reject = await to_thread.run_sync(wire.until, "mcp.reject")
     assert (reject["from"], reject["payload"]["reason"]) == ("files", "incapable")
     assert ran == []
-
-
-# --- answering a proposal -------------------------------------------------------------------
 
 
 @pytest.mark.rule("3.answers_proposal", "C.W28")

@@ -125,9 +125,6 @@ def test_a_kind_and_a_text_are_enough(site: Site, script: Script) -> None:
         assert root.hear("chat")["id"] == answer.json()["id"]
 
 
-# --- invitations ----------------------------------------------------------------------------
-
-
 @pytest.mark.rule("3.invited_over_http")
 @pytest.mark.parametrize("present", [True, False])
 def test_an_invitation_is_answered_with_its_token(
@@ -199,13 +196,9 @@ def test_an_invitation_without_a_name_is_refused(script: Script, name: Any) -> N
     assert script.invite("dave", by="alice").status_code == 403
 
 
-# --- addressees in capabilities -------------------------------------------------------------
-
-
 @pytest.mark.rule("7.to")
 @pytest.mark.parametrize("granted", [False, True])
 def test_a_capability_limits_addressees(dialect: str, granted: bool) -> None:
-    """In the configuration and in a grant."""
     limited: Json = {"id": "x", "kind": "mcp/request", "to": ["root", "tool-*"]}
     own = [{"kind": "chat"}, *([] if granted else [limited])]
     people = {"alice": own, "root": [{"kind": "*"}], "tool-1": [], "observer": []}

@@ -25,7 +25,6 @@ def is_probe(heard: Heard) -> bool:
 
 
 async def calls_after(space: Space) -> None:
-    """A message after a reconnect arrives, and is answered."""
     assert await space.call("files", "add", {"a": 1, "b": 2}) == 3
 
 

@@ -49,7 +49,6 @@ def all_hear(members: dict[str, Wire], sender: str) -> dict[str, Json]:
 
 @pytest.mark.rule("1.kinds", "1.forward.between", "1.rpc_ids", "1.one_space")
 def test_one_proposes_one_rejects_one_fulfills_one_executes(gateway: ThreadedGateway) -> None:
-    """Every frame of the story, as each of the four sees it."""
     site = Site(gateway, V01)
     with ExitStack() as stack:
         members: dict[str, Wire] = {}
@@ -195,9 +194,6 @@ def test_what_was_missed_is_read_in_the_dialect_of_the_day(
             assert missed["payload"]["x"] == 1
 
 
-# --- which dialect a member speaks --------------------------------------------------------------
-
-
 @pytest.mark.rule("1.dialect_chosen")
 @pytest.mark.parametrize("header", [None, *DIALECTS])
 @pytest.mark.parametrize("joins", [None, *DIALECTS])
@@ -243,14 +239,11 @@ def test_a_dialect_that_nobody_knows_is_refused(gateway: ThreadedGateway) -> Non
         assert wire.end() == 4400
 
 
-# --- agents of this package ---------------------------------------------------------------------
-
 SETTINGS = {name: Settings(dialect=dialect) for name, dialect in SPEAKS.items()}
 
 
 @pytest.fixture(params=["memory", "sockets"])
 def place(request: pytest.FixtureRequest) -> Generator[MemorySpace | ThreadedGateway]:
-    """The same space in memory and behind a socket."""
     if request.param == "memory":
         yield MemorySpace(participants=MAY)
     else:
@@ -356,8 +349,6 @@ async def test_a_revocation_in_one_dialect_stops_what_others_asked_for(
     assert people.stopped == ["revoked", "revoked"]
     assert [each.error for each in refused] == ["revoked", "revoked"]
 
-
-# --- participants as the existing ones, unchanged -----------------------------------------------
 
 EXISTING = {name: [{"kind": "mcp/*"}, {"kind": "chat"}] for name in (*SPEAKS, "typescript")}
 

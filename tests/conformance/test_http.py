@@ -20,7 +20,6 @@ PEOPLE: dict[str, list[Json]] = {
 
 @pytest.fixture
 def place(dialect: str) -> Generator[ThreadedGateway]:
-    """A gateway with an HTTP port."""
     config = replace(config_of(PEOPLE, dialect=dialect), http=HttpConfig(port=0))
     with Gateway(config=config).in_thread() as running:
         yield running

@@ -53,7 +53,6 @@ def test_a_binary_frame_that_holds_an_envelope_is_one(site: Site) -> None:
 
 
 def limited(dialect: str, **limits: Any) -> Config:
-    """A space with one participant, and limits."""
     config = config_of({"alice": [{"kind": "chat"}]}, dialect=dialect)
     return replace(config, limits=GatewayLimits(**limits))
 

@@ -24,7 +24,6 @@ def envelope(dialect: str, payload: Json, **header: object) -> Json:
 
 
 def may_speak(alice: Wire, dialect: str) -> None:
-    """Once it is welcomed in a dialect, what it says is heard."""
     welcome = alice.hear("system/welcome")
     assert (welcome["protocol"], welcome["payload"]["you"]["id"]) == (dialect, "alice")
     alice.until("system/presence")

@@ -42,7 +42,6 @@ def gateway(served: ServeSite, dialect: str) -> Generator[Dialled]:
 
 @pytest.fixture
 def managed(gateway: Dialled, dialect: str) -> Site:
-    """A space with a participant that may manage it."""
     return Site(gateway, dialect)
 
 
@@ -52,7 +51,6 @@ def grant(manager: Wire, recipient: str, *capabilities: Json, **header: Any) -> 
 
 
 def revoke(manager: Wire, recipient: str, granted: str) -> None:
-    """Take a grant back."""
     payload = {"recipient": recipient, "grant_id": granted, "reason": "done"}
     manager.send("capability/revoke", payload)
 
@@ -213,9 +211,6 @@ def test_participants_are_named_by_what_their_token_says(managed: Site) -> None:
         assert tries(alice)
 
 
-# --- who is let in, and who is put out ----------------------------------------------------------
-
-
 @pytest.mark.rule("A.G27", "C.W10")
 def test_who_is_invited_joins_with_what_they_were_given(managed: Site) -> None:
     with managed.join("manager", "alice") as (manager, alice):
@@ -280,9 +275,6 @@ def test_who_is_kicked_goes_and_stays_out(managed: Site) -> None:
         with managed.join("alice") as (again,):
             again.send("chat", {"text": "hi"})
             assert again.hear("chat")["from"] == "alice"
-
-
-# --- what is left of it -------------------------------------------------------------------------
 
 
 @pytest.mark.rule("A.G22", "A.G29", "C.W15")

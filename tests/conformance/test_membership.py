@@ -11,14 +11,12 @@ ANSWERS = {"id": "mcp-response", "kind": "mcp/response"}
 
 
 def held(name: str) -> list[Json]:
-    """The capabilities of a participant."""
     own = PARTICIPANTS[name]
     covered = own == [{"kind": "*"}] or {"kind": "mcp/*"} in own
     return own if covered else [*own, WITHDRAW]
 
 
 def described(name: str, dialect: str) -> Json:
-    """A participant as a welcome and a presence describe it."""
     return {"id": name, "capabilities": [*held(name), ANSWERS], "dialect": dialect}
 
 
@@ -102,7 +100,6 @@ def test_what_no_capability_allows_goes_no_further(site: Site) -> None:
 
 
 def params(**values: object) -> Json:
-    """A capability for requests with these parameters."""
     return {"kind": "mcp/request", "payload": {"params": values}}
 
 
@@ -165,9 +162,6 @@ def test_only_the_proposer_withdraws(site: Site) -> None:
         for member in (alice, bob, root):
             said = member.until("mcp/withdraw")
             assert (said["from"], said["correlation_id"]) == ("alice", [proposal])
-
-
-# --- how one joins ------------------------------------------------------------------------------
 
 
 @pytest.mark.rule("3.join.token", "A.G18", "C.W26")

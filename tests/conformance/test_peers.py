@@ -188,7 +188,6 @@ async def test_their_answer_to_our_proposal_itself_is_its_outcome(
 async def test_their_answers_to_what_was_asked_of_others_are_left_out(
     gateway: ExistingGateway,
 ) -> None:
-    """They answer whatever they see."""
     calls: list[str] = []
     answers = {"write": {"result": "not mine to answer"}}
     async with joined(gateway, writer(calls)):

@@ -47,12 +47,10 @@ class Wire:
         self.socket.send(json.dumps(frame) if isinstance(frame, dict) else frame)
 
     def read(self) -> str:
-        """The next message, as it came."""
         data = self.socket.recv(PATIENCE)
         return data if isinstance(data, str) else data.decode()
 
     def hear_any(self) -> Json:
-        """The next message, decoded."""
         said: Json = json.loads(self.read())
         return said
 
@@ -170,7 +168,6 @@ def serving(
 
 @contextmanager
 def serving_site(participants: Mapping[str, Capabilities], dialect: str) -> Generator[Site]:
-    """A gateway in a thread, with a default dialect, and how to join it."""
     with serving(participants, dialect=dialect) as gateway:
         yield Site(gateway, dialect)
 

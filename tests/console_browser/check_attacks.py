@@ -22,7 +22,6 @@ pytestmark = pytest.mark.anyio
 
 
 async def elsewhere(desk: Desk, page: Page, html: str) -> None:
-    """Show a page of another site."""
     desk.foreign.append("http://evil.example/")
 
     async def answer(route: Route) -> None:

@@ -16,7 +16,6 @@ OPEN = 10_000
 
 
 async def open_inbox(site: ConsoleSite, chromium: Browser, problems: list[str]) -> Page:
-    """A page of a browser that is signed in."""
     context = await chromium.new_context(viewport={"width": 1280, "height": 900})
     name, _, value = site.address.cookies["you0"].partition("=")
     url = f"http://127.0.0.1:{site.address.port}/console"

@@ -32,7 +32,6 @@ TOP = """(selector) => document.querySelector(selector).getBoundingClientRect().
 
 
 async def fill(desk: Desk) -> None:
-    """A space in which something happens."""
     site = desk.site
     tools = await site.tools()
     proposer = await site.join("proposer")

@@ -138,13 +138,11 @@ class Desk:
         return proposal, page
 
     async def show(self, path: str, participant: str = "you", **options: Any) -> Page:
-        """A page in a browser of its own, signed in."""
         page = await self.open(participant, **options)
         await page.goto(f"{self.url}/{path}")
         return page
 
     async def tab(self, context: Any) -> Page:
-        """A further tab of a browser."""
         page: Page = await context.new_page()
         page.set_default_timeout(MILLISECONDS)
         page.on("console", lambda message: self.problems.append(f"{message.type}: {message.text}"))

@@ -54,7 +54,6 @@ class End:
         await self.say(kinds.SYSTEM_PRESENCE, payload, sender=kinds.GATEWAY)
 
     async def refuse(self, about: Envelope, payload: Any) -> None:
-        """Say that an envelope is not let through."""
         header: dict[str, Any] = {"to": (ME,), "correlation": (about.id,)}
         await self.say(kinds.SYSTEM_ERROR, payload, sender=kinds.GATEWAY, **header)
 
@@ -83,7 +82,6 @@ class End:
         await self.raw(encode(envelope, self.dialect))
 
     async def joined(self) -> JsonObject:
-        """The next frame, which must be a join frame."""
         frame: JsonObject = json.loads(await anext(self.transport))
         assert frame["type"] == "join"
         return frame
@@ -157,14 +155,12 @@ class Gate:
         return memory_connector(accept, capacity=1024)
 
     async def accept(self) -> End:
-        """The next connection."""
         while not self._ends:
             self._came = anyio.Event()
             await self._came.wait()
         return self._ends.popleft()
 
     async def welcomed(self, *present: str) -> End:
-        """The next connection, welcomed."""
         end = await self.accept()
         await end.welcome(*present)
         return end

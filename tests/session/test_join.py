@@ -66,7 +66,6 @@ async def rejoined(gate: Gate) -> AsyncGenerator[tuple[Session, End, Envelope]]:
 
 
 async def probe(end: End) -> Envelope:
-    """The next frame, which must be a probe."""
     heard = await end.hear(kinds.MCP_RESPONSE)
     assert (heard.sender, heard.to, heard.correlation) == (ME, (ME,), (heard.id,))
     return heard

@@ -41,7 +41,6 @@ def put(outbox: Outbox, priority: Priority, *ids: object, at: float = 0.0) -> No
 
 
 def taken(outbox: Outbox) -> QueuedEnvelope:
-    """The next envelope, on its way now."""
     waiting = outbox.take(0.0)
     assert isinstance(waiting, QueuedEnvelope)
     return waiting
@@ -167,7 +166,6 @@ async def test_it_is_emptied_when_everything_has_been_sent_and_not_before(outbox
 
 
 def sent(outbox: Outbox, *ids: str, priority: Priority = Priority.OPEN) -> None:
-    """Say something and send it to a gateway that numbers it."""
     for id in ids:
         put(outbox, priority, id)
         outbox.keep(taken(outbox))

@@ -170,7 +170,6 @@ Run = Callable[[threading.Event, asyncio.Event], Coroutine[Any, Any, None]]
 
 @contextmanager
 def in_thread(loop: asyncio.AbstractEventLoop, run: Run) -> Generator[None]:
-    """Runs a server in a thread for the length of a block."""
     ready, stop = threading.Event(), asyncio.Event()
     thread = threading.Thread(
         target=lambda: loop.run_until_complete(run(ready, stop)), name="test server"

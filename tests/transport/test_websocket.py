@@ -37,7 +37,6 @@ async def listening(serve: Callable[[SocketStream], Awaitable[None]]) -> AsyncGe
 
 @asynccontextmanager
 async def dialled(server: Server) -> AsyncGenerator[tuple[Transport, SocketPeer]]:
-    """Both ends of a connection to the server."""
     with anyio.fail_after(PATIENCE):
         async with websocket_connector(f"ws://127.0.0.1:{server.port}")({}) as transport:
             yield transport, await server.accept()
@@ -46,7 +45,6 @@ async def dialled(server: Server) -> AsyncGenerator[tuple[Transport, SocketPeer]
 async def cannot_connect(
     said: str, address: str, error: type[Exception] = CannotConnect, **options: Any
 ) -> Any:
-    """The error with which an address is not connected to."""
     with anyio.fail_after(PATIENCE), pytest.raises(error, match=said) as caught:
         async with websocket_connector(address, **options)({}):
             pytest.fail("must not connect")

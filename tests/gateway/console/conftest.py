@@ -113,7 +113,6 @@ class Browser:
 
 
 def key_in(page: str) -> str:
-    """The key of the decision that an inbox shows."""
     found = re.search(r'data-key="([0-9a-f]{24})"', page)
     assert found is not None, "nothing waits"
     return found[1]
@@ -154,7 +153,6 @@ class Site:
         return self.gateway.token(participant, space)
 
     async def browser(self, participant: str | None = None, space: str | None = None) -> Browser:
-        """A browser, signed in as a participant."""
         client = httpx.AsyncClient(base_url=self.gateway.http_url, **ALONE)
         browser = Browser(await self.stack.enter_async_context(client), self.gateway.http_url)
         if participant is not None:
@@ -165,14 +163,12 @@ class Site:
     async def join(
         self, participant: str, agent: Agent | None = None, space: str = "demo"
     ) -> Space:
-        """Let an agent be in the space until the test ends."""
         joining = (agent or Agent(participant)).join(
             self.gateway.url, space=space, token=self.token(participant, space)
         )
         return await self.stack.enter_async_context(joining)
 
     async def post(self, participant: str, envelope: dict[str, Any]) -> None:
-        """Send an envelope as it is, over HTTP."""
         headers = {"Authorization": f"Bearer {self.token(participant, 'demo')}"}
         path = f"/participants/{participant}/messages"
         async with httpx.AsyncClient(base_url=self.gateway.http_url, **ALONE) as client:
@@ -180,7 +176,6 @@ class Site:
         assert answer.status_code in (200, 202), answer.text
 
     async def tools(self) -> Space:
-        """Let the participant that has tools join."""
         agent = Agent("tools")
 
         @agent.tool
@@ -229,7 +224,6 @@ class Site:
         tool: str = "write_file",
         to: str = "",
     ) -> ProposalHandle:
-        """Propose a call until the test ends."""
         given = {"path": "a.md", "text": "hello"} if arguments is None else arguments
         proposal = space.propose("tools", tool, given, ttl=600, to=to or ())
         return await self.stack.enter_async_context(proposal)

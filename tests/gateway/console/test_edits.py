@@ -100,7 +100,6 @@ class Editing:
         return fields_in(shown.text, f"{self.path}/edit", "seen")
 
     async def run(self, fields: dict[str, str]) -> None:
-        """Send a change, which carries the call out."""
         assert self.proposal.state.is_pending
         assert (await self.post(fields)).status_code == 303
         assert isinstance(await self.proposal.outcome(), Fulfillment)

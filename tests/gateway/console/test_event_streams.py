@@ -164,7 +164,6 @@ async def test_one_person_holds_so_many_streams_and_no_more(
 async def signed_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncGenerator[tuple[Browser, list[SpaceFeeds]]]:
-    """A person's browser, and the feeds behind its pages."""
     made: list[SpaceFeeds] = []
 
     class Feeds(SpaceFeeds):

@@ -20,14 +20,12 @@ BIG = {"kind": "chat", "payload": {"text": "x" * 100_000}}
 
 
 async def plots_of(browser: Browser) -> dict[str, str]:
-    """Names of the plots of the page, each with its words."""
     page = (await browser.get("/health")).text
     labels = re.findall(r'role="img" aria-label="([^"]*)"', page)
     return dict(each.split(": ", 1) for each in labels)
 
 
 def slow_down(site: Site, participant: str) -> None:
-    """Let a member read nothing any more."""
     runtime = site.console.runtime
     assert runtime is not None
     member = runtime.spaces["demo"].delivery.member(participant)

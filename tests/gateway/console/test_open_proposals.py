@@ -65,7 +65,6 @@ class Hall:
         await self._stack.enter_async_context(reviewer.join(connector, token=token))
 
     async def inbox(self, name: str = "second") -> Inbox:
-        """The inbox of a person, until the test ends."""
         return (await self._stack.enter_async_context(self.desk(name))).inbox
 
     async def propose(self, a: int, ttl: float | None = 600, to: str = "") -> ProposalHandle:
@@ -100,7 +99,6 @@ def numbers(inbox: Inbox) -> list[int]:
 
 
 async def found(inbox: Inbox, id: str, proposer: str = "proposer") -> InboxItem:
-    """A proposal, once an inbox shows it."""
     await until(lambda: inbox.find(proposer, id) is not None)
     item = inbox.find(proposer, id)
     assert item is not None

@@ -27,7 +27,6 @@ async def people(browser: Browser) -> dict[str, str]:
 
 
 async def may(browser: Browser, who: str, deed: str, **asked: str) -> str:
-    """The answer to whether a participant may do something."""
     question = {"who": who, "deed": deed, **asked}
     page = (await browser.get("/participants/try", params=question)).text
     said = re.search(

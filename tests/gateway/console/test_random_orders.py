@@ -65,7 +65,6 @@ class Orders:
         self.story.append(" ".join(map(str, words)))
 
     async def step(self) -> None:
-        """One thing that happens."""
         chance = self.random.random()
         if chance < 0.35:
             await self._propose()
@@ -151,7 +150,6 @@ class Orders:
         }
 
     async def proposals(self) -> list[dict[str, Any]]:
-        """All proposals, as the gateway's journal has them."""
         headers = {"Authorization": f"Bearer {self.site.token('boss')}"}
         answer = await self.tabs["boss"].client.get(
             "/spaces/demo/proposals?limit=100", headers=headers

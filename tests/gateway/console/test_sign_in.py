@@ -17,7 +17,6 @@ pytestmark = pytest.mark.anyio
 
 
 def link_of(site: Site) -> str:
-    """The path of a link that signs in."""
     return site.console.sign_in_link("/console", site.token("you")).partition("/console")[2]
 
 
@@ -145,9 +144,6 @@ async def test_session_has_a_new_cookie_at_each_sign_in(site: Site) -> None:
     for name, value in planted.items():
         attacker.client.cookies.set(name, value)
     assert not await is_signed_in(attacker)
-
-
-# --- links ---
 
 
 async def test_link_signs_in_once_and_no_look_at_it_uses_it(site: Site) -> None:

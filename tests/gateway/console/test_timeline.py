@@ -156,7 +156,6 @@ def older_than(page: str) -> str:
 
 
 async def rows_of(browser: Browser, **query: str) -> list[tuple[str, str]]:
-    """Kind and state of the rows of a page."""
     page = (await browser.get("/timeline", params=query)).text
     return re.findall(r'data-tone="(\w+)" data-thread="\w*" data-state="(\w*)"', page)
 

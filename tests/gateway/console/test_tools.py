@@ -47,7 +47,6 @@ class ChangedServer:
                 return {}
 
     def sent(self, method: str) -> list[dict[str, Any]]:
-        """The parameters of each request of a method."""
         return [params for each, params in self.got if each == method]
 
 
