@@ -261,10 +261,7 @@ async def test_browser_gets_what_is_pushed_to_all(
         return write(self, chunk)
 
     monkeypatch.setattr(ChunkWriter, "write", note)
-    async with (
-        signed_in(monkeypatch) as (browser, made),
-        opened(browser, version) as (sock, heard),
-    ):
+    async with signed_in(monkeypatch) as (browser, made), opened(browser, version) as (sock, heard):
         with anyio.fail_after(PATIENCE):
             queues = made[0].of("demo").queues
             queues.publish("inbox", pack("inbox", {"number": 1}))

@@ -215,9 +215,7 @@ async def test_page_that_is_drawn_anew_has_what_was_loaded(
     assert len(await rows_of(browser, kept="1")) == PAGE_ROWS + 5
 
 
-async def test_thoughts_and_streams_are_one_row_each_and_say_how_long_ago(
-    site: Site,
-) -> None:
+async def test_thoughts_and_streams_are_one_row_each_and_say_how_long_ago(site: Site) -> None:
     for said in (
         {"kind": "reasoning/start", "id": "t", "payload": {"message": "Where to begin"}},
         {"kind": "reasoning/thought", "context": "t", "payload": {"message": "a <b>thought</b>"}},
