@@ -81,9 +81,7 @@ def test_decorator_gives_the_function_back() -> None:
 
 
 @pytest.mark.anyio
-async def test_agent_without_middleware_has_nothing_in_its_way(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_nothing_is_in_the_way_without_middleware(monkeypatch: pytest.MonkeyPatch) -> None:
     def stand_in_the_way(*_: object) -> None:
         raise AssertionError("a message passed the onion of an agent that has none")
 

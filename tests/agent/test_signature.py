@@ -138,9 +138,7 @@ def test_async_is_seen(fn: Callable[..., Any], is_async: bool) -> None:
         (functools.partial(through(functools.partial(plain, text="x"))), ["path"]),
     ],
 )
-def test_what_a_partial_has_fixed_is_no_argument(
-    fn: Callable[..., Any], arguments: list[str]
-) -> None:
+def test_what_a_partial_fixes_is_no_argument(fn: Callable[..., Any], arguments: list[str]) -> None:
     signature = read(fn)
     assert parameters_of(signature) == arguments
     assert signature.injected == reads(ctx=Context)

@@ -114,7 +114,7 @@ def test_name_and_description_of_other_callables(
         (write_file, {"name": "a" * 129}, "use 1 to 128"),
     ],
 )
-def test_tool_without_a_usable_name_fails(
+def test_tool_without_a_name_fails(
     fn: Callable[..., Any], options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(HandlerDefinitionError, match=said):
@@ -145,7 +145,7 @@ ARGUMENTS = [
 
 
 @pytest.mark.parametrize(("annotation", "schema", "sent", "got"), ARGUMENTS)
-def test_argument_is_described_and_read(
+def test_argument_is_described(
     annotation: Any, schema: dict[str, Any], sent: Any, got: Any
 ) -> None:
     tool = tool_of(one(annotation))

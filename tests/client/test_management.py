@@ -72,9 +72,7 @@ async def test_where_nothing_comes_back_it_is_not_waited_for(gate: Gate) -> None
         ({}, "error", "refused"),
     ],
 )
-async def test_refusal_is_raised_whatever_it_says(
-    gate: Gate, payload: Any, code: str, words: str
-) -> None:
+async def test_refusal_is_raised_as_it_is(gate: Gate, payload: Any, code: str, words: str) -> None:
     async def refuse(end: End) -> None:
         await end.refuse(await end.hear(), payload)
 

@@ -115,7 +115,7 @@ def test_what_cannot_be_read_is_no_obstacle(schema: Any, caplog: pytest.LogCaptu
     "schema",
     [of({"$ref": "#/$defs/missing"}), {"$ref": "#"}, of({"allOf": [{"$ref": "#/properties/x"}]})],
 )
-def test_what_fails_when_it_is_used_is_given_up_once(
+def test_what_fails_in_use_is_given_up_once(
     schema: JsonObject, caplog: pytest.LogCaptureFixture
 ) -> None:
     checker = ArgumentChecker(schema, "the tool")
@@ -125,9 +125,7 @@ def test_what_fails_when_it_is_used_is_given_up_once(
     assert len(caplog.records) == 1
 
 
-def test_a_small_schema_that_takes_years_is_left_to_its_tool(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_schema_that_takes_years_is_left_to_its_tool(caplog: pytest.LogCaptureFixture) -> None:
     definitions: JsonObject = {"a0": {"type": "integer"}}
     for number in range(1, 60):
         either = {"$ref": f"#/$defs/a{number - 1}"}

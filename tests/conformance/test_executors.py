@@ -95,7 +95,7 @@ class Terminal:
 @pytest.mark.rule("4.4.executor")
 @pytest.mark.parametrize("dialect", [V02, V04])
 @pytest.mark.parametrize("speaks", ["ours", "theirs"])
-async def test_theirs_proposes_ours_approves_ours_executes(
+async def test_ours_approves_for_theirs_and_ours(
     gateway: ThreadedGateway, dialect: str, speaks: str
 ) -> None:
     files, ran = tools()
@@ -120,7 +120,7 @@ async def test_theirs_proposes_ours_approves_ours_executes(
 @pytest.mark.anyio
 @pytest.mark.rule("4.4.executor")
 @pytest.mark.parametrize("dialect", [V02, V04])
-async def test_theirs_proposes_their_terminal_approves_ours_executes(
+async def test_their_terminal_approves_for_theirs_and_ours(
     gateway: ThreadedGateway, dialect: str
 ) -> None:
     files, ran = tools()
@@ -137,9 +137,7 @@ async def test_theirs_proposes_their_terminal_approves_ours_executes(
 @pytest.mark.anyio
 @pytest.mark.rule("4.4.executor")
 @pytest.mark.parametrize("dialect", [V02, V04])
-async def test_theirs_proposes_ours_approves_theirs_executes(
-    gateway: ThreadedGateway, dialect: str
-) -> None:
+async def test_ours_approves_for_theirs_and_theirs(gateway: ThreadedGateway, dialect: str) -> None:
     approver, seen = reviewer()
     options: dict[str, Any] = {"version": VERSION[dialect], "space": "demo"}
     answers = {"add": lambda given: {"result": given["a"] + 1}}
@@ -185,7 +183,7 @@ async def test_ours_proposes_their_terminal_approves_theirs_executes(
 @pytest.mark.anyio
 @pytest.mark.rule("4.4.executor.written")
 @pytest.mark.parametrize("dialect", [V04])
-async def test_ours_proposes_their_agent_approves_ours_executes(
+async def test_their_agent_approves_for_ours_and_ours(
     gateway: ThreadedGateway, dialect: str
 ) -> None:
     """It answers the proposal with what its own request got: that is the outcome."""
@@ -204,7 +202,7 @@ async def test_ours_proposes_their_agent_approves_ours_executes(
 @pytest.mark.anyio
 @pytest.mark.rule("4.4.executor.written")
 @pytest.mark.parametrize("dialect", [V02, V04])
-async def test_the_deciders_of_ours_are_not_taken_for_executors(
+async def test_our_deciders_are_not_taken_for_executors(
     gateway: ThreadedGateway, dialect: str
 ) -> None:
     """Members of these dialects read the target of a proposal of ours in `to`."""
@@ -230,9 +228,7 @@ async def test_the_deciders_of_ours_are_not_taken_for_executors(
 @pytest.mark.rule("4.4.executor", "4.4.incapable")
 @pytest.mark.parametrize("dialect", [V01])
 @pytest.mark.parametrize("speaks", [V01, V02, V04])
-async def test_in_our_own_dialect_the_addressee_decides(
-    gateway: ThreadedGateway, speaks: str
-) -> None:
+async def test_in_our_dialect_the_addressee_decides(gateway: ThreadedGateway, speaks: str) -> None:
     files, ran = tools()
     async with joined(gateway, files, speaks=speaks):
         with Site(gateway, V01).member("proposer") as wire:

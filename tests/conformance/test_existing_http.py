@@ -127,9 +127,7 @@ def test_a_kind_and_a_text_are_enough(site: Site, script: Script) -> None:
 
 @pytest.mark.rule("3.invited_over_http")
 @pytest.mark.parametrize("present", [True, False])
-def test_an_invitation_is_answered_with_its_token(
-    site: Site, script: Script, present: bool
-) -> None:
+def test_an_invitation_is_answered_by_its_token(site: Site, script: Script, present: bool) -> None:
     """Its inviter need not be connected; one that is gets the acknowledgement as well."""
     with site.join("observer", *(["root"] if present else [])) as members:
         observer = members[0]
@@ -229,9 +227,7 @@ def test_a_capability_limits_addressees(dialect: str, granted: bool) -> None:
         {"kind": "chat", "to": ["!"]},
     ],
 )
-def test_what_is_not_understood_is_not_granted(
-    site: Site, script: Script, capability: Json
-) -> None:
+def test_what_is_not_understood_is_refused(site: Site, script: Script, capability: Json) -> None:
     with site.join("root") as (root,):
         root.send("capability/grant", {"recipient": "alice", "capabilities": [capability]})
         assert root.refused()["error"] == "invalid_capability"

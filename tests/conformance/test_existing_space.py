@@ -28,9 +28,7 @@ def gateway() -> Generator[ThreadedGateway]:
 @pytest.mark.parametrize(
     ("name", "dialect"), [("tools", V04), ("approver", V02), ("proposer", V04)]
 )
-def test_the_file_says_what_its_participants_speak(
-    gateway: ThreadedGateway, name: str, dialect: str
-) -> None:
+def test_the_file_says_what_they_speak(gateway: ThreadedGateway, name: str, dialect: str) -> None:
     with Site(gateway, dialect).by_frame(name) as wire:
         wire.write({"type": "join", "space": "demo", "token": f"change-me-{name}"})
         assert wire.hear("system/welcome")["protocol"] == dialect
@@ -38,7 +36,7 @@ def test_the_file_says_what_its_participants_speak(
 
 @pytest.mark.anyio
 @pytest.mark.rule("2.existing_clients", "1.one_space")
-async def test_an_agent_proposes_what_existing_participants_approve_and_run(
+async def test_existing_participants_approve_and_run_what_ours_proposes(
     gateway: ThreadedGateway,
 ) -> None:
     """The one that approves says nowhere what its request is for: it reports by a chat."""

@@ -29,9 +29,7 @@ async def calls_after(space: Space) -> None:
 
 
 @pytest.mark.rule("2.probe", "2.join_frame")
-async def test_after_a_drop_we_join_again_and_probe_before_we_speak(
-    gateway: ExistingGateway,
-) -> None:
+async def test_after_a_drop_we_join_and_probe_before_we_speak(gateway: ExistingGateway) -> None:
     async with joined(gateway, files()), joined(gateway, "caller") as space:
         await calls_after(space)
         gateway.drop("caller")
@@ -116,9 +114,7 @@ async def test_who_is_evicted_long_after_joining_gets_back_in(gateway: ExistingG
 
 
 @pytest.mark.rule("2.liveness")
-async def test_a_connection_that_is_open_and_dead_is_found_by_our_ping(
-    gateway: ExistingGateway,
-) -> None:
+async def test_an_open_and_dead_connection_is_found_by_our_ping(gateway: ExistingGateway) -> None:
     """Gateways that exist never ping, and never close."""
     hasty = True
 
@@ -157,9 +153,7 @@ async def test_a_restart_without_a_word_is_survived(gateway: ExistingGateway) ->
 
 
 @pytest.mark.rule("4.14.on_join", "2.relay.sent")
-async def test_an_outcome_that_came_while_the_proposer_was_away_is_said_again(
-    gateway: ExistingGateway,
-) -> None:
+async def test_an_outcome_that_its_proposer_missed_is_said_again(gateway: ExistingGateway) -> None:
     agent, may_go_on, began = Agent("files"), anyio.Event(), anyio.Event()
     reviewer = Agent("reviewer")
     relayed = anyio.Event()
@@ -186,7 +180,7 @@ async def test_an_outcome_that_came_while_the_proposer_was_away_is_said_again(
 
 
 @pytest.mark.rule("4.14.on_join")
-async def test_a_withdrawal_that_was_said_while_nobody_heard_stops_the_work_after_all(
+async def test_a_withdrawal_that_nobody_heard_stops_the_work_later(
     gateway: ExistingGateway,
 ) -> None:
     agent, began, ended = Agent("files"), anyio.Event(), anyio.Event()

@@ -50,9 +50,7 @@ async def test_system_messages_of_others_change_nothing(gateway: ExistingGateway
 
 
 @pytest.mark.rule("2.guarantees", "2.second_welcome")
-async def test_a_forged_welcome_gives_no_guarantee_and_no_other_name(
-    gateway: ExistingGateway,
-) -> None:
+async def test_a_forged_welcome_gives_no_guarantee_and_no_name(gateway: ExistingGateway) -> None:
     """There, even the gateway's name can be forged."""
     stated = {"dev.meup/guarantees": {"identity_checked": True, "echo": True, "resume": True}}
     async with joined(gateway, "caller") as space:

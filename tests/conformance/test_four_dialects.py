@@ -103,9 +103,7 @@ def test_one_proposes_one_rejects_one_fulfills_one_executes(gateway: ThreadedGat
 
 
 @pytest.mark.rule("1.rpc_ids", "1.one_space")
-def test_an_answer_by_json_rpc_id_reaches_its_request_in_every_dialect(
-    gateway: ThreadedGateway,
-) -> None:
+def test_an_answer_by_json_rpc_id_is_found_in_every_dialect(gateway: ThreadedGateway) -> None:
     site = Site(gateway, V04)
     with (
         site.join("files", dialect=MCPX) as (files,),
@@ -128,7 +126,7 @@ def test_an_answer_by_json_rpc_id_reaches_its_request_in_every_dialect(
 
 @pytest.mark.rule("1.one_space")
 @pytest.mark.parametrize("dialect", [V01, V02, V04])
-def test_what_one_dialect_cannot_say_is_left_out_there_alone(
+def test_what_a_dialect_cannot_say_is_left_out_there(
     gateway: ThreadedGateway, dialect: str
 ) -> None:
     """A request without a method is a response where the kind of both is one."""
@@ -148,7 +146,7 @@ def test_what_one_dialect_cannot_say_is_left_out_there_alone(
 
 @pytest.mark.rule("1.one_space")
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_what_the_gateway_says_is_in_the_dialect_of_its_reader(
+def test_the_gateway_speaks_the_dialect_of_its_reader(
     gateway: ThreadedGateway, dialect: str
 ) -> None:
     slash = "." if dialect == V01 else "/"
@@ -167,9 +165,7 @@ def test_what_the_gateway_says_is_in_the_dialect_of_its_reader(
 
 @pytest.mark.rule("1.one_space")
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_what_was_missed_is_read_in_the_dialect_of_the_day(
-    gateway: ThreadedGateway, dialect: str
-) -> None:
+def test_what_was_missed_is_read_in_the_new_dialect(gateway: ThreadedGateway, dialect: str) -> None:
     """A member that comes back in another dialect gets what was said meanwhile in that."""
     slash = "." if dialect == V01 else "/"
     site = Site(gateway, V04)
@@ -304,7 +300,7 @@ class People:
 
 @pytest.mark.anyio
 @pytest.mark.rule("1.one_space")
-async def test_agents_of_four_dialects_settle_a_proposal_or_withdraw_it(
+async def test_agents_of_four_dialects_settle_proposals(
     place: MemorySpace | ThreadedGateway,
 ) -> None:
     people = People(place)
@@ -323,7 +319,7 @@ async def test_agents_of_four_dialects_settle_a_proposal_or_withdraw_it(
 
 @pytest.mark.anyio
 @pytest.mark.rule("1.one_space")
-async def test_a_revocation_in_one_dialect_stops_what_others_asked_for(
+async def test_a_revocation_stops_what_runs_in_another(
     place: MemorySpace | ThreadedGateway,
 ) -> None:
     """The gateway's own cancel is understood in each dialect, whichever the request was in."""
@@ -387,9 +383,7 @@ def test_existing_participants_meet_here_unchanged(home: ThreadedGateway, versio
 
 
 @pytest.mark.rule("2.existing_clients", "2.repeated_ids")
-def test_ids_that_repeat_after_a_restart_are_new_messages(
-    home: ThreadedGateway, version: Version
-) -> None:
+def test_ids_that_repeat_after_a_restart_are_new(home: ThreadedGateway, version: Version) -> None:
     with (
         ReferencePeer(home.url, "typescript", version=version, space="demo") as peer,
         ReferencePeer(home.url, "files", version=version, space="demo") as other,
@@ -411,9 +405,7 @@ def test_the_token_decides_who_they_are(home: ThreadedGateway, version: Version)
 
 @pytest.mark.anyio
 @pytest.mark.rule("2.existing_clients")
-async def test_an_existing_fulfiller_and_tool_serve_our_proposer(
-    home: ThreadedGateway, version: Version
-) -> None:
+async def test_existing_participants_serve_ours(home: ThreadedGateway, version: Version) -> None:
     """The fulfiller says nowhere what its request is for; the proposer learns what it can."""
     options: dict[str, Any] = {"version": version, "space": "demo"}
     with ToolOwner(home.url, "files", {"add": {"result": 5}}, **options):

@@ -49,9 +49,7 @@ class Caller:
 
 
 @pytest.mark.rule("C.W24")
-def test_what_is_posted_reaches_everybody_as_if_it_were_said(
-    site: Site, place: ThreadedGateway
-) -> None:
+def test_what_is_posted_reaches_all_as_if_it_were_said(site: Site, place: ThreadedGateway) -> None:
     with site.join("bob", "root") as members:
         answer = Caller(place, "alice").post("chat", {"text": "hi"}, to=["bob"], odd=[1])
         assert answer.is_success
@@ -102,9 +100,7 @@ def test_a_withdrawal_is_the_proposers_by_http_too(site: Site, place: ThreadedGa
 
 
 @pytest.mark.rule("C.W25")
-def test_what_was_said_is_read_whole_and_without_the_private_words_of_others(
-    site: Site, place: ThreadedGateway
-) -> None:
+def test_what_was_said_is_read_but_for_private_words(site: Site, place: ThreadedGateway) -> None:
     with site.join("alice", "bob") as (alice, bob):
         alice.send("system/presence")
         alice.until("system/error")

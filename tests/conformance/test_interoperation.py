@@ -85,9 +85,7 @@ def test_a_gateway_that_stops_says_so(dialect: str) -> None:
 
 
 @pytest.mark.rule("E.E10")
-def test_a_message_that_is_too_large_is_refused_by_name_and_ends_its_connection(
-    dialect: str,
-) -> None:
+def test_a_message_that_is_too_large_is_refused_and_ends_its_connection(dialect: str) -> None:
     with Gateway(config=limited(dialect)).in_thread() as gateway:
         with Site(gateway, dialect).join("alice") as (alice,):
             frame = {"protocol": dialect, "id": "a", "from": "alice", "kind": "chat"}

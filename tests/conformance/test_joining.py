@@ -56,9 +56,7 @@ def test_frames_and_envelopes_join(
 
 
 @pytest.mark.rule("3.join.envelope")
-def test_the_name_may_be_called_otherwise_and_the_protocol_is_that_of_the_envelope(
-    site: Site,
-) -> None:
+def test_the_name_may_be_called_otherwise_and_the_envelope_says_the_protocol(site: Site) -> None:
     other = V02 if site.dialect == V04 else V04
     claims = {"participant": "alice", "token": "alice-token", "capabilities": [{"kind": "*"}]}
     with site.by_frame("alice", dialect=other) as alice:
@@ -82,7 +80,7 @@ def test_the_name_may_be_called_otherwise_and_the_protocol_is_that_of_the_envelo
         (HEADER, {"payload": {**OWN, "token": "bob-token", "participantId": "bob"}}),
     ],
 )
-def test_a_join_as_somebody_else_is_refused(
+def test_a_join_as_another_is_refused(
     site: Site, headers: dict[str, str] | None, said: Json
 ) -> None:
     with site.by_frame("alice", headers=headers) as wire:

@@ -190,9 +190,7 @@ def test_the_recipient_is_told_what_it_may_and_acknowledges(managed: Site) -> No
 
 @only_v04
 @pytest.mark.rule("C.W8")
-def test_an_existing_participant_takes_a_grant_and_acknowledges_it(
-    managed: Site, gateway: Dialled
-) -> None:
+def test_an_existing_participant_acknowledges_a_grant(managed: Site, gateway: Dialled) -> None:
     with managed.join("manager") as (manager,):
         with ReferencePeer(gateway.url, "alice", version=MEW_V04, space="demo") as alice:
             granted = grant(manager, "alice", LIST)
@@ -248,9 +246,7 @@ def test_the_token_of_an_invitation_is_the_inviters_alone(managed: Site) -> None
 
 
 @pytest.mark.rule("A.G26", "C.W12", "C.W13")
-def test_an_invitation_is_not_mailed_and_its_address_has_no_path(
-    managed: Site, gateway: Dialled
-) -> None:
+def test_an_invitation_is_not_mailed_and_has_no_path(managed: Site, gateway: Dialled) -> None:
     with managed.join("manager") as (manager,):
         manager.send("space/invite", {"participant_id": "dave", "email": "dave@example.org"})
         ack = manager.until("space/invite-ack")["payload"]
@@ -278,9 +274,7 @@ def test_who_is_kicked_goes_and_stays_out(managed: Site) -> None:
 
 
 @pytest.mark.rule("A.G22", "A.G29", "C.W15")
-def test_everything_that_was_done_to_a_space_can_be_read_later(
-    dialect: str, tmp_path: Path
-) -> None:
+def test_all_that_was_done_to_a_space_can_be_read_later(dialect: str, tmp_path: Path) -> None:
     """In the journal's file, by whom and in which order, and no token with it."""
     file = tmp_path / "journal.db"
     config = replace(config_of(PEOPLE, dialect=dialect), journal=JournalConfig(path=file))

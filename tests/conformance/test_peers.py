@@ -43,7 +43,7 @@ async def test_their_tools_are_called_whatever_they_answer(gateway: ExistingGate
 
 
 @pytest.mark.rule("2.answered_notification")
-async def test_their_answers_to_notifications_make_no_noise(
+async def test_answers_to_notifications_are_silent(
     gateway: ExistingGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("WARNING", "meup_agent")
@@ -73,9 +73,7 @@ async def test_their_heartbeats_and_registrations_make_no_noise(
 
 
 @pytest.mark.rule("2.repeated_ids", "race.restarted_peer")
-async def test_what_they_say_after_a_restart_is_new_though_its_id_is_not(
-    gateway: ExistingGateway,
-) -> None:
+async def test_what_they_say_after_a_restart_is_new(gateway: ExistingGateway) -> None:
     calls: list[str] = []
     with ReferencePeer(gateway.url, "typescript", **options(gateway)) as peer:
         async with joined(gateway, writer(calls)):
@@ -95,9 +93,7 @@ async def test_what_they_say_after_a_restart_is_new_though_its_id_is_not(
 
 
 @pytest.mark.rule("2.relay.sent", "2.routing", "1.lenient")
-async def test_their_proposal_is_fulfilled_and_they_learn_the_outcome(
-    gateway: ExistingGateway,
-) -> None:
+async def test_their_proposal_is_fulfilled_and_they_learn_it(gateway: ExistingGateway) -> None:
     calls: list[str] = []
     seen: list[Fulfillment] = []
     reviewer = Agent("reviewer")
@@ -163,7 +159,7 @@ async def test_they_learn_of_our_rejection(gateway: ExistingGateway) -> None:
 @pytest.mark.rule("2.relay.accepted", "2.routing")
 @only_on_v04  # the others tell the proposer by a chat, which decides nothing
 @pytest.mark.parametrize("to", [(), ("typescript",)], ids=["broadcast", "addressed"])
-async def test_their_answer_to_our_proposal_itself_is_its_outcome(
+async def test_their_answer_to_a_proposal_ends_it(
     gateway: ExistingGateway, to: tuple[str, ...]
 ) -> None:
     calls: list[str] = []
@@ -185,9 +181,7 @@ async def test_their_answer_to_our_proposal_itself_is_its_outcome(
 
 
 @pytest.mark.rule("5.who.response")
-async def test_their_answers_to_what_was_asked_of_others_are_left_out(
-    gateway: ExistingGateway,
-) -> None:
+async def test_their_answers_for_others_are_left_out(gateway: ExistingGateway) -> None:
     calls: list[str] = []
     answers = {"write": {"result": "not mine to answer"}}
     async with joined(gateway, writer(calls)):

@@ -32,7 +32,7 @@ def existing(version: Version) -> Generator[ExistingGateway]:
 @beside
 @pytest.mark.anyio
 @pytest.mark.parametrize("participant", [None, "reviewer"])
-async def test_no_join_frame_is_sent_beside_an_agent_which_stays(
+async def test_none_joins_beside_an_agent(
     existing: ExistingGateway, participant: str | None
 ) -> None:
     join = partial(Agent("reviewer").join, existing.url, **PLACE)
@@ -48,9 +48,7 @@ async def test_no_join_frame_is_sent_beside_an_agent_which_stays(
 
 @beside
 @pytest.mark.anyio
-async def test_who_may_take_over_joins_though_it_asks_for_a_place_beside(
-    existing: ExistingGateway,
-) -> None:
+async def test_who_may_take_over_joins_though_not_beside(existing: ExistingGateway) -> None:
     joining = Agent("reviewer").join(existing.url, **PLACE, beside=True, take_over=True)
     with anyio.fail_after(PATIENCE):
         async with joining as space:
@@ -61,7 +59,7 @@ async def test_who_may_take_over_joins_though_it_asks_for_a_place_beside(
 @observing
 @pytest.mark.anyio
 @pytest.mark.parametrize("participant", [None, "reviewer"])
-async def test_no_join_frame_is_sent_without_the_echo(
+async def test_observer_sends_no_join_frame(
     existing: ExistingGateway, participant: str | None
 ) -> None:
     joining = Agent("reviewer").join(existing.url, **PLACE, participant=participant, observe=True)
@@ -73,9 +71,7 @@ async def test_no_join_frame_is_sent_without_the_echo(
 
 @observing
 @pytest.mark.anyio
-async def test_who_takes_over_joins_and_says_nothing_all_the_same(
-    existing: ExistingGateway,
-) -> None:
+async def test_who_takes_over_joins_and_says_nothing(existing: ExistingGateway) -> None:
     joining = Agent("reviewer").join(existing.url, **PLACE, observe=True, take_over=True)
     async with joining as space:
         with anyio.fail_after(PATIENCE), space.watch() as envelopes:

@@ -76,9 +76,7 @@ class Reviewer:
 
 
 @pytest.mark.rule("2.join_frame", "1.dialect_adopted", "2.guarantees")
-async def test_agents_join_under_their_names_and_speak_its_dialect(
-    gateway: ExistingGateway,
-) -> None:
+async def test_agents_join_by_their_names_and_speak_its_dialect(gateway: ExistingGateway) -> None:
     async with joined(gateway, "proposer") as space:
         assert (space.me, space.dialect) == ("proposer", gateway.version.protocol)
         given, hidden = space.guarantees, gateway.version.to_routes
@@ -99,9 +97,7 @@ async def test_a_participant_may_be_named_otherwise_than_its_agent(
             assert space.me == "else"
 
 
-async def test_a_tool_is_called_and_a_call_that_is_given_up_stops_it(
-    gateway: ExistingGateway,
-) -> None:
+async def test_a_call_that_is_given_up_stops_its_tool(gateway: ExistingGateway) -> None:
     files = Files()
     async with joined(gateway, files.agent), joined(gateway, "caller") as space:
         assert await space.call("files", "write", {"path": "a"}) == "wrote a"
@@ -134,9 +130,7 @@ async def test_a_proposal_is_fulfilled_and_its_proposer_sees_the_outcome(
 
 
 @pytest.mark.rule("2.relay.edits")
-async def test_a_proposer_learns_that_something_else_was_carried_out(
-    gateway: ExistingGateway,
-) -> None:
+async def test_a_proposer_learns_that_something_else_was_run(gateway: ExistingGateway) -> None:
     files, reviewer = Files(), Reviewer()
     reviewer.answer = "edit"
     async with joined(gateway, files.agent), joined(gateway, reviewer.agent):
@@ -195,9 +189,7 @@ async def test_code_after_a_rejection_runs_to_its_end(gateway: ExistingGateway) 
 
 
 @pytest.mark.parametrize("to", [(), ("reviewer",)], ids=["broadcast", "addressed"])
-async def test_a_withdrawal_stops_what_already_runs(
-    gateway: ExistingGateway, to: tuple[str, ...]
-) -> None:
+async def test_a_withdrawal_stops_what_runs(gateway: ExistingGateway, to: tuple[str, ...]) -> None:
     files, reviewer = Files(), Reviewer()
     async with joined(gateway, files.agent), joined(gateway, reviewer.agent):
         async with joined(gateway, "proposer") as space:
@@ -241,9 +233,7 @@ async def test_a_grant_is_an_update_and_no_new_session(gateway: ExistingGateway)
 
 @pytest.mark.rule("2.routing", "race.two_fulfillers")
 @pytest.mark.parametrize("to", [(), ("reviewer", "caller", "files")], ids=["all", "addressed"])
-async def test_two_fulfillers_race_and_the_tool_runs_once(
-    gateway: ExistingGateway, to: tuple[str, ...]
-) -> None:
+async def test_of_two_fulfillers_one_runs_it(gateway: ExistingGateway, to: tuple[str, ...]) -> None:
     """The executor must see the proposal to know of the race, where targets are hidden."""
     ran: list[str] = []
     first, second = Reviewer(), Reviewer()

@@ -105,9 +105,7 @@ async def test_what_is_sent_twice_is_the_same_twice() -> None:
 @pytest.mark.parametrize(
     ("came_back", "blamed"), [(None, []), ("first", ["second"]), ("second", [])]
 )
-async def test_of_several_on_their_way_none_is_blamed(
-    came_back: str | None, blamed: list[str]
-) -> None:
+async def test_of_several_sent_none_is_blamed(came_back: str | None, blamed: list[str]) -> None:
     outbox, owner = Outbox(), Owner()
     connection = SessionConnection(outbox, owner, dialect="meup/v0.1", new_id=new_id)
     ours, gateways = memory_pair()

@@ -268,9 +268,7 @@ async def test_a_gateway_that_states_what_it_gives_is_not_probed(gate: Gate) -> 
 
 @pytest.mark.rule("2.probe")
 @pytest.mark.parametrize("dialect", ["meup/v0.1", "mcpx/v0.1"])
-async def test_a_gateway_that_may_never_send_a_probe_back_is_not_probed(
-    existing: Gate, dialect: str
-) -> None:
+async def test_a_gateway_that_may_answer_no_probe_gets_none(existing: Gate, dialect: str) -> None:
     """Only those of two dialects are known to do so; of another it would lock us out."""
     existing.dialect = dialect
     async with rejoined(existing) as (_, again, said):

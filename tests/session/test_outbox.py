@@ -99,9 +99,7 @@ def test_the_same_envelope_twice_is_once_and_what_could_not_be_sent_is_next(outb
 
 
 @pytest.mark.parametrize("priority", Priority)
-def test_what_is_too_old_is_left_out_but_requests_and_proposals(
-    outbox: Outbox, priority: Priority
-) -> None:
+def test_what_is_too_old_is_left_out_but_what_opens(outbox: Outbox, priority: Priority) -> None:
     put(outbox, priority, "old")
     put(outbox, priority, "new", at=1.0)
     grows_old = priority is not Priority.OPEN
@@ -186,9 +184,7 @@ def test_what_has_not_come_back_is_the_next_to_be_sent_in_its_order(outbox: Outb
 @pytest.mark.parametrize(
     ("replayed", "again"), [(False, ["c"]), (True, ["a", "c"])], ids=["live", "replayed"]
 )
-def test_what_has_come_back_is_never_sent_again(
-    outbox: Outbox, replayed: bool, again: list[str]
-) -> None:
+def test_what_came_back_is_not_sent_again(outbox: Outbox, replayed: bool, again: list[str]) -> None:
     """A refused envelope is no part of a replay: it is sent again, to be refused again."""
     sent(outbox, "a", "b", "c")
     outbox.accepted("b", replayed=replayed)
@@ -220,9 +216,7 @@ def test_after_a_gap_nothing_is_sent_again_but_what_never_left(outbox: Outbox) -
 
 @pytest.mark.rule("6.resume.sent_again")
 @pytest.mark.parametrize("by", ["count", "bytes"])
-async def test_more_than_is_kept_waits_for_what_comes_back_or_is_given_up(
-    outbox: Outbox, by: str
-) -> None:
+async def test_more_than_is_kept_waits_until_less_is_owed(outbox: Outbox, by: str) -> None:
     payload, count = ({}, MAX_UNACCEPTED) if by == "count" else ("x" * 2**20, 64)
     for number in range(count):
         assert not outbox.is_owed_too_much

@@ -103,9 +103,7 @@ async def test_backoff_is_what_the_settings_say(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize(("stable", "resets"), [(29.0, False), (31.0, True)])
-async def test_only_a_stable_welcome_begins_the_pauses_anew(
-    gate: Gate, stable: float, resets: bool
-) -> None:
+async def test_a_stable_welcome_begins_pauses_anew(gate: Gate, stable: float, resets: bool) -> None:
     gate.refusals.extend([DOWN] * 12)
     waits = []
     async with present(gate) as (_, end):
@@ -118,9 +116,7 @@ async def test_only_a_stable_welcome_begins_the_pauses_anew(
     assert (max(waits) <= 0.25) is resets
 
 
-async def test_a_gateway_that_accepts_and_closes_at_once_is_not_dialled_ever_faster(
-    gate: Gate,
-) -> None:
+async def test_a_gateway_that_closes_at_once_is_not_dialled_ever_faster(gate: Gate) -> None:
     async with present(gate) as (_, end):
         started = anyio.current_time()
         for _ in range(60):
@@ -246,7 +242,7 @@ async def test_a_token_callable_is_asked_once_for_each_attempt(gate: Gate, as_as
     ("status", "words", "error"),
     [(401, "", TokenRefused), (403, "the gateway's words", TokenRefused), (403, "", SessionEnded)],
 )
-async def test_a_token_that_is_refused_twice_ends_it(
+async def test_token_refused_twice_ends(
     gate: Gate, status: int, words: str, error: type[SessionEnded]
 ) -> None:
     vault = Vault()

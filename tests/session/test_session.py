@@ -188,7 +188,7 @@ async def test_what_only_the_gateway_may_say_is_believed_from_nobody_else(
     assert "forged_system" in caplog.text
 
 
-async def test_progress_that_a_callback_cannot_take_harms_nothing(
+async def test_callback_that_fails_harms_nothing(
     gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: object) -> None:
@@ -284,9 +284,7 @@ async def test_what_is_too_large_for_a_gateway_fails_and_is_not_said_again(gate:
 
 @pytest.mark.rule("3.codes.blamed")
 @pytest.mark.parametrize(("code", "blamed"), [(1007, True), (1009, True), (1011, False)])
-async def test_only_what_a_connection_is_closed_for_is_given_up(
-    gate: Gate, code: int, blamed: bool
-) -> None:
+async def test_what_a_connection_ends_for_is_given_up(gate: Gate, code: int, blamed: bool) -> None:
     async with present(gate, None, "bob", settings=AT_ONCE) as (session, end):
         async with Space(session).propose("bob", "write", to="bob"):
             await end.hear(kinds.MCP_PROPOSAL)

@@ -250,9 +250,7 @@ async def test_send_that_was_cancelled_in_time_sends_nothing(link: TransportPair
 
 
 @pytest.mark.parametrize("politely", [True, False])
-async def test_closing_wakes_a_blocked_sender_in_bounded_time(
-    link: TransportPair, politely: bool
-) -> None:
+async def test_closing_wakes_a_blocked_sender_in_time(link: TransportPair, politely: bool) -> None:
     async with linked(link) as (transport, _):
         failed = anyio.Event()
 
@@ -299,9 +297,7 @@ async def test_sender_cancelled_before_its_turn_disturbs_nobody(link: TransportP
         assert transport.closed is None
 
 
-async def test_peer_that_does_not_read_cannot_hold_up_a_cancelled_block(
-    link: TransportPair,
-) -> None:
+async def test_unread_messages_do_not_hold_up_a_cancelled_block(link: TransportPair) -> None:
     with anyio.fail_after(PATIENCE):
         with anyio.CancelScope() as scope:
             async with linked(link) as (transport, _):
@@ -342,9 +338,7 @@ async def test_concurrent_senders_keep_their_messages_whole(link: TransportPair)
             ]
 
 
-async def test_what_is_sent_in_one_go_keeps_its_order_whatever_its_size(
-    link: TransportPair,
-) -> None:
+async def test_what_is_sent_in_one_go_keeps_its_order(link: TransportPair) -> None:
     sizes = (1, 100, 40_000, 1, 20_000, 20_000, 0, 3, 100_000, 7)
     frames = [b"%d " % number + bytes(size) for number, size in enumerate(sizes)]
     async with linked(link) as (transport, peer):

@@ -81,9 +81,7 @@ async def refused(connector: Connector) -> str:
     ],
 )
 @pytest.mark.parametrize("way", WAYS)
-async def test_another_user_at_the_port_is_sent_nothing(
-    way: str, listens: str, dialled: str
-) -> None:
+async def test_another_user_at_a_port_gets_nothing(way: str, listens: str, dialled: str) -> None:
     with stranger(listens) as other:
         said = await refused(WAYS[way](f"{in_url(dialled)}:{other.port}"))
         _, heard = await anyio.to_thread.run_sync(other.hear)
@@ -225,9 +223,7 @@ def write(path: Path, *rows: tuple[str, str, int, int]) -> None:
 LISTENER = "0100007F:20E4 00000000:0000"
 
 
-def test_a_connection_that_waits_is_its_listeners_whatever_user_an_older_kernel_writes(
-    tables: Path,
-) -> None:
+def test_a_connection_that_waits_is_its_listeners_whatever_user_is_written(tables: Path) -> None:
     write(tables / "tcp", (LISTENER, "0A", STRANGER, 7), (CONNECTION, "01", 0, 0))
     with pytest.raises(ForeignListener):
         check_listener(Made())
@@ -264,9 +260,7 @@ def test_a_table_of_ipv6_has_connections_of_ipv4(tables: Path) -> None:
         check_listener(Made())
 
 
-def test_an_unknown_user_on_this_machine_is_warned_of_once(
-    tables: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unknown_user_is_warned_of_once(tables: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = Made(peer=("127.0.0.1", 8433))
     with caplog.at_level(logging.WARNING, "meup_agent.transport"):
         check_listener(made)
@@ -275,7 +269,7 @@ def test_an_unknown_user_on_this_machine_is_warned_of_once(
     assert said.startswith("the user who listens at 127.0.0.1:8433 is not known")
 
 
-def test_elsewhere_nothing_is_known_and_nothing_said(
+def test_elsewhere_nothing_is_known_and_said(
     tables: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(tables / "tcp", (LISTENER, "0A", STRANGER, 7))

@@ -93,7 +93,7 @@ async def test_handshake_carries_space_and_headers_and_logs_no_token(
     ("status", "wait", "seconds"),
     [(401, "", None), (404, "", None), (503, "", None), (503, "7", 7.0), (429, "soon", None)],
 )
-async def test_refused_handshake_says_why(
+async def test_refusal_says_why(
     server: Server, status: int, wait: str, seconds: float | None
 ) -> None:
     query = f"status={status}" + (f"&wait={wait}" if wait else "")
@@ -324,7 +324,7 @@ async def test_two_connections_of_one_connector(server: Server) -> None:
 
 
 @pytest.mark.parametrize("installed", ["16.0", "16.1.2", "17.0", "17.0.0rc1"])
-async def test_library_too_old_for_trio_is_refused_in_a_sentence(
+async def test_library_too_old_for_trio_is_refused(
     installed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("websockets.version.version", installed)

@@ -131,7 +131,7 @@ async def test_queue_is_kept_alive_only_where_nothing_was_sent() -> None:
     assert await queue.take() == NOTHING_NEW
 
 
-async def test_one_person_holds_so_many_streams_and_no_more(
+async def test_one_person_holds_so_many_streams(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = 8
@@ -249,9 +249,7 @@ async def test_stream_tells_nothing_of_what_comes_after_its_session(site: Site) 
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
-async def test_browser_gets_what_is_pushed_to_all(
-    version: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_browser_gets_what_all_get(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pushed: list[bytes] = []
     write = ChunkWriter.write
 

@@ -32,9 +32,7 @@ async def test_changing_request_from_elsewhere_is_refused(site: Site, origin: st
 
 
 @pytest.mark.parametrize("csrf", [None, "", "wrong", "other"])
-async def test_changing_request_without_its_sessions_token_is_refused(
-    site: Site, csrf: str | None
-) -> None:
+async def test_change_without_its_sessions_token_is_refused(site: Site, csrf: str | None) -> None:
     browser, other = await site.browser("boss"), await site.browser("boss")
     if csrf == "other":
         csrf = (await other.fields("/health", "/sign-out"))["csrf"]
@@ -55,7 +53,7 @@ async def test_changing_request_without_its_sessions_token_is_refused(
         (b"a" * 13_000_000, FORM, 413),
     ],
 )
-async def test_form_that_no_page_sends_is_refused(
+async def test_form_of_no_page_is_refused(
     site: Site, content: bytes, media: str, status: int
 ) -> None:
     browser = await site.browser("boss")

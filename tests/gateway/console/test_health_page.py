@@ -120,7 +120,7 @@ def test_samples_and_their_reasons_are_bounded() -> None:
     assert not samples.has(f"reason {MAX_REASONS}")
 
 
-async def test_slow_members_journal_and_drops_are_named_and_plotted(
+async def test_slow_members_and_drops_are_plotted(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plots, "SAMPLE_SECONDS", 0.0)

@@ -160,9 +160,7 @@ async def test_card_tells_the_record_and_what_differs_from_before_one_signed_in(
     assert "That one was rejected by" in page
 
 
-async def test_what_comes_alone_is_told_at_once(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_comes_alone_comes_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meup_agent.gateway.console.feed.GATHER_SECONDS", 3_600.0)
     browser = await site.browser("you")
     proposer = await site.proposer()
@@ -172,7 +170,7 @@ async def test_what_comes_alone_is_told_at_once(
     await browser.page("/inbox", "data-version=", gone=before[0])
 
 
-async def test_first_screen_compiles_nothing_once_its_templates_are(
+async def test_first_screen_compiles_nothing_again(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("meup_agent.gateway.console.template_environment.COMPILE_SECONDS", 0.0)

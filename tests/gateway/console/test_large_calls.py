@@ -94,9 +94,7 @@ async def test_stranger_is_read_no_further_than_a_token_goes(site: Site) -> None
         assert answer.status_code == status
 
 
-async def test_large_forms_count_as_many_requests(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_large_forms_are_many_requests(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     browser = await site.browser("boss")
     fields = await browser.fields("/health", "/sign-out")
     amounts: list[int] = []

@@ -59,7 +59,7 @@ async def test_record_and_similar_call_come_to_the_first_screen(site: Site) -> N
     assert waiting(page) == 3
 
 
-async def test_rest_is_read_once_a_browser_has_opened_its_stream(
+async def test_rest_is_read_once_a_stream_is_open(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("meup_agent.gateway.console.shared_desk.STREAM_SECONDS", math.inf)
@@ -83,9 +83,7 @@ async def test_rest_is_read_once_a_browser_has_opened_its_stream(
     assert waiting(page) == 3
 
 
-async def test_own_proposals_of_the_one_whose_session_all_follow_wait_for_the_others(
-    site: Site,
-) -> None:
+async def test_own_proposals_of_the_one_whom_all_follow_wait_for_the_others(site: Site) -> None:
     await site.tools()
     for who in ("boss", "reviewer"):
         await site.propose(await site.join(who), {"path": f"by-{who}.md"})

@@ -122,7 +122,7 @@ async def test_the_most_urgent_of_ours_is_there_at_once_and_the_rest_follows(hal
     await until(lambda: numbers(inbox) == [5, 2, 3, 1])
 
 
-async def test_one_that_is_decided_before_its_turn_is_never_listed(
+async def test_one_decided_before_its_turn_is_not_listed(
     hall: Hall, turns: pytest.MonkeyPatch
 ) -> None:
     begin_turns_after(turns, 0.1)
@@ -261,9 +261,7 @@ async def test_votes_count_among_many(hall: Hall, tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("4.6.proposer_left", "4.4.before_it_is_sent")
-async def test_what_its_proposer_left_is_not_approved(
-    hall: Hall, turns: pytest.MonkeyPatch
-) -> None:
+async def test_what_its_proposer_left_is_refused(hall: Hall, turns: pytest.MonkeyPatch) -> None:
     turns.setattr(AbsenceTracker, "left_after", lambda _, who, accepted: accepted - 31_000_000)
     call = {"name": "add", "arguments": {"a": 1, "b": 1}}
     said = payloads.build_proposal("tools/call", call, target="tools", expires=None)
@@ -287,7 +285,7 @@ async def test_page_that_is_asked_for_as_a_gateway_stops_keeps_nobody_waiting(ha
                 await presences.open(Identity("demo", "second"))
 
 
-async def test_page_that_is_asked_for_as_its_person_leaves_begins_anew(
+async def test_page_begins_anew_as_its_person_leaves(
     hall: Hall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with anyio.fail_after(PATIENCE):

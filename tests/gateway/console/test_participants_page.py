@@ -149,9 +149,7 @@ async def test_minutes_of_a_pause_are_checked(site: Site) -> None:
         assert "paused" not in (await people(browser))["tools"], minutes
 
 
-async def test_silent_participant_is_said_to_be_silent(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_silent_participant_is_named(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(participants, "STATUS_SECONDS", 0.0)
     await site.join("tools")
     browser = await site.browser("boss")

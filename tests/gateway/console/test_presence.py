@@ -39,9 +39,7 @@ async def test_person_leaves_a_running_agent_its_connection(site: Site) -> None:
     assert site.gateway.counters.taken_over == 0
 
 
-async def test_agent_that_comes_takes_the_place_and_nothing_is_lost(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_agent_that_comes_loses_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """An approved call runs on, and the browser goes on beside the agent."""
     monkeypatch.setattr("meup_agent.gateway.console.pages.inbox.OUTCOME_SECONDS", 0.0)
     begun, go_on = anyio.Event(), anyio.Event()

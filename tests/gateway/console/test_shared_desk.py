@@ -65,7 +65,7 @@ async def test_proposal_for_one_is_shown_to_that_one_alone(site: Site) -> None:
     await theirs.page(gone="secret.md")
 
 
-async def test_proposal_that_names_many_opens_their_desks_one_after_the_other(
+async def test_proposal_that_names_many_opens_a_desk_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("meup_agent.gateway.console.desk.MAX_OPENING", 1)
@@ -140,7 +140,7 @@ async def test_gateway_goes_on_without_the_one_whom_a_proposal_names(
         assert (await other.get("/inbox")).status_code == 200
 
 
-async def test_an_inbox_that_nobody_leads_any_more_is_led_by_the_next(
+async def test_inbox_is_led_by_the_next_in_turn(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proposer = await site.proposer()

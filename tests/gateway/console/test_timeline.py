@@ -197,7 +197,7 @@ async def test_older_page_knows_the_proposals_of_its_rows(site: Site) -> None:
     assert found == [("withdraw", "withdrawn")]
 
 
-async def test_page_that_is_drawn_anew_has_what_was_loaded(
+async def test_page_drawn_anew_has_what_was_loaded(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proposer = await site.join("proposer")
