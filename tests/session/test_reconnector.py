@@ -1,6 +1,5 @@
 """Dialling again, and stopping: an hour of it, on a clock that jumps (PROTOCOL 3)."""
 
-import math
 import random
 from collections.abc import Generator
 from contextlib import AbstractAsyncContextManager
@@ -28,6 +27,8 @@ from tests.session.gate import End, Gate, Recorder
 pytestmark = pytest.mark.anyio
 
 PATIENT = Settings(first_welcome=None)
+DAY = 86_400.0
+"""Seconds of the clock that jumps; none of the hours here is as long."""
 DOWN = CannotConnect("nobody is there")
 
 
@@ -52,13 +53,14 @@ def session_at(gate: Gate, token: Token = "secret", settings: Settings = PATIENT
 
 def present(gate: Gate) -> AbstractAsyncContextManager[tuple[Session, End]]:
     """A welcomed session and the gateway's end, for as many hours as the test lets pass."""
-    return gates.present(gate, settings=PATIENT, patience=math.inf)
+    return gates.present(gate, settings=PATIENT, patience=DAY)
 
 
 async def dial(gate: Gate, token: Token = "secret", settings: Settings = PATIENT) -> None:
     """Dial a gateway that never welcomes."""
-    async with session_at(gate, token, settings):
-        pytest.fail("nobody has welcomed us")
+    with anyio.fail_after(DAY):
+        async with session_at(gate, token, settings):
+            pytest.fail("nobody has welcomed us")
 
 
 async def dial_for(gate: Gate, seconds: float, settings: Settings = PATIENT) -> list[float]:
