@@ -76,6 +76,14 @@ def call_of(tool: str, arguments: dict[str, str], target: str = "tools") -> Call
     return Call("tools/call", {"name": tool, "arguments": arguments, META: {TARGET: target}})
 
 
+def is_near_miss(wanted: dict[str, Any], given: dict[str, Any], schema: dict[str, Any]) -> bool:
+    """True if a call is asked about since a deny of these arguments nearly matches it."""
+    call = Call("tools/call", {"name": "deploy", "arguments": given})
+    around = surroundings_of(ArgumentSchema(schema), {"deploy"}, {"bot"})
+    policy = Policy([DenyRule("deploy", arguments=wanted), AllowRule("deploy")])
+    return not is_let_pass(policy, "bot", call, around)
+
+
 PLACES = [
     at
     for at in range(len(TEXT))
@@ -206,10 +214,7 @@ def test_a_nearly_equal_argument_is_asked_about(arguments: dict[str, Any], is_ne
         }
     }
     given = {"version": 13, "force": True, "branch": "main", "stage": "production"}
-    call = Call("tools/call", {"name": "deploy", "arguments": given})
-    around = surroundings_of(ArgumentSchema(schema), {"deploy"}, {"bot"})
-    policy = Policy([DenyRule("deploy", arguments=arguments), AllowRule("deploy")])
-    assert is_let_pass(policy, "bot", call, around) is not is_near
+    assert is_near_miss(arguments, given, schema) is is_near
 
 
 @pytest.mark.parametrize(
@@ -245,38 +250,25 @@ def test_a_nearly_equal_argument_is_asked_about(arguments: dict[str, Any], is_ne
 def test_a_value_of_another_type_is_asked_about_wherever_it_stands(
     wanted: dict[str, Any], given: dict[str, Any], is_near: bool
 ) -> None:
-    schema = ArgumentSchema({"properties": {name: {} for name in ("mode", "opts", "path")}})
+    schema = {"properties": {name: {} for name in ("mode", "opts", "path")}}
     call = Call("tools/call", {"name": "deploy", "arguments": given})
-    around = surroundings_of(schema, {"deploy"}, {"bot"})
     policy = Policy([DenyRule("deploy", arguments=wanted), AllowRule("deploy")])
     assert policy.decide(call, "bot").verdict is Verdict.ALLOW
-    assert is_let_pass(policy, "bot", call, around) is not is_near
+    assert is_near_miss(wanted, given, schema) is is_near
 
 
 def test_values_that_are_listed_behind_a_reference_are_compared_as_well() -> None:
-    schema = ArgumentSchema(
-        {
-            "allOf": [{"properties": {"stage": {"$ref": "#/$defs/Stage"}}}],
-            "$defs": {"Stage": {"enum": ["test", "production"]}},
-        }
-    )
-    around = surroundings_of(schema, {"deploy"}, {"bot"})
-    rule = DenyRule("deploy", arguments={"stage": "prodution"})
-    call = Call("tools/call", {"name": "deploy", "arguments": {"stage": "production"}})
-    assert not is_let_pass(Policy([rule, AllowRule("deploy")]), "bot", call, around)
+    schema = {
+        "allOf": [{"properties": {"stage": {"$ref": "#/$defs/Stage"}}}],
+        "$defs": {"Stage": {"enum": ["test", "production"]}},
+    }
+    assert is_near_miss({"stage": "prodution"}, {"stage": "production"}, schema)
 
 
 def test_an_argument_that_the_schema_leaves_open_is_no_mistake() -> None:
-    policy = Policy([DenyRule("deploy", arguments={"purge": True}), AllowRule("deploy")])
-    call = Call("tools/call", {"name": "deploy", "arguments": {"stage": "test"}})
-    opened: list[dict[str, Any]] = [
-        {"additionalProperties": True},
-        {"patternProperties": {"^p": {}}},
-    ]
-    for more in opened:
-        schema = ArgumentSchema({"properties": {"stage": {}}, **more})
-        around = surroundings_of(schema, {"deploy"}, {"bot"})
-        assert is_let_pass(policy, "bot", call, around)
+    for more in ({"additionalProperties": True}, {"patternProperties": {"^p": {}}}):
+        schema: dict[str, Any] = {"properties": {"stage": {}}, **more}
+        assert not is_near_miss({"purge": True}, {"stage": "test"}, schema)
 
 
 def test_a_long_name_is_compared_with_none_and_asked_about() -> None:
@@ -288,10 +280,8 @@ def test_a_long_name_is_compared_with_none_and_asked_about() -> None:
 def test_names_that_take_too_much_work_are_asked_about() -> None:
     name = "\u0301" * 50_000 + "\u0316" * 50_000
     call = call_of("shell_ls", {})
-    for rule in (
-        DenyRule("shell_ls", arguments={"a?b": "x"}),
-        DenyRule("shell_r?", arguments={"a": "x"}),
-    ):
+    for tool, argument in (("shell_ls", "a?b"), ("shell_r?", "a")):
+        rule = DenyRule(tool, arguments={argument: "x"})
         policy = Policy([rule, AllowRule("shell_ls")])
         assert is_let_pass(policy, "bot", call)
         around = AROUND._replace(tools=["shell_ls", name], unsure=[name])

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
 from typing import Any, Final
 
 import pytest
@@ -36,41 +37,20 @@ def verdict(*rules: PolicyRule, by: str = "bob", **arguments: Any) -> str:
 
 
 HOME = {"path": "/home/ann/**"}
-
-
-@pytest.mark.rule("7.readings")
-@pytest.mark.parametrize(
-    "path",
-    ["/home/ann/.ssh/id_rsa", "/home/ann/.env", "/home/ann/./x", "/HOME/Ann/x", "//home/ann/x"],
-)
-def test_a_deny_of_a_folder_holds_back_all_that_is_in_it(path: str) -> None:
-    assert verdict(DenyRule("read_file", arguments=HOME), AllowRule("read_file"), path=path) == (
-        "deny"
-    )
-
-
-@pytest.mark.rule("7.readings")
-@pytest.mark.parametrize("dot", ["\u3002", "\uff61", "\uff0e"])
-def test_each_dot_of_a_host_is_one_for_a_deny(dot: str) -> None:
-    deny = DenyRule("read_file", arguments={"url": "https://evil.example/**"})
-    url = f"https://evil{dot}example/x"
-    assert verdict(deny, AllowRule("read_file"), url=url) == "deny"
-
-
-@pytest.mark.rule("7.readings")
-@pytest.mark.parametrize("name", ["x*", "[x]", "x?", "{x}", "x*/y\\.."])
-def test_a_folder_whose_name_has_a_wildcard_leads_past_no_deny(name: str) -> None:
-    deny = DenyRule("read_file", arguments={"path": "/etc/**"})
-    path = f"/{name}/../etc/passwd"
-    assert verdict(deny, AllowRule("read_file"), path=path) == "deny"
-    allow = AllowRule("read_file", arguments={"path": "!/etc/**"})
-    assert verdict(allow, path=path) == "ask"
+EVIL = "https://evil.example/**"
 
 
 @pytest.mark.rule("7.readings")
 @pytest.mark.parametrize(
     ("pattern", "path"),
     [
+        *product(["/home/ann/**"], ["/home/ann/.ssh/id_rsa", "/home/ann/.env", "/home/ann/./x"]),
+        *product(["/home/ann/**"], ["/HOME/Ann/x", "//home/ann/x"]),
+        # Each of these is a dot of a host.
+        *((EVIL, f"https://evil{dot}example/x") for dot in "\u3002\uff61\uff0e"),
+        # A folder whose name has a wildcard.
+        *(("/etc/**", f"/{name}/../etc/passwd") for name in ("x*", "[x]", "x?", "{x}", "x*/y\\..")),
+        *product(["/etc/**"], ["/etc/.ssh/id", "/home/../etc/x", "/ETC/x"]),
         ("C:\\Windows\\*", "C:\\..\\Windows\\y"),
         ("C:/Windows/**", "C:\\a\\..\\..\\Windows\\y"),
         ("c:/windows/y", "C:\\..\\Windows\\y"),
@@ -85,7 +65,7 @@ def test_a_folder_whose_name_has_a_wildcard_leads_past_no_deny(name: str) -> Non
         ("secret/[xy]", "https://host/../../secret/y"),
     ],
 )
-def test_no_step_back_from_a_drive_or_a_host_leads_past_a_deny(pattern: str, path: str) -> None:
+def test_no_way_to_write_a_path_or_an_address_leads_past_a_deny(pattern: str, path: str) -> None:
     deny = DenyRule("read_file", arguments={"path": pattern})
     several = DenyRule("read_file", arguments={"path": [pattern, "z"]})
     others = [DenyRule("read_file", arguments={"path": f"{n}/*"}) for n in range(9)]
@@ -184,12 +164,6 @@ def test_an_argument_in_capitals_is_held_back_as_well(given: dict[str, Any]) -> 
     assert verdict(*rules, AllowRule("read_file"), **given) == "deny"
     assert verdict(*rules[:-1], AllowRule("read_file"), **given) == "allow"
     assert verdict(AllowRule("read_file", arguments={"path": "/etc/*"}), **given) == "ask"
-
-
-@pytest.mark.rule("7.readings")
-@pytest.mark.parametrize("path", ["/etc/.ssh/id", "/home/../etc/x", "/ETC/x"])
-def test_an_allow_of_all_but_a_folder_takes_nothing_of_it(path: str) -> None:
-    assert verdict(AllowRule("read_file", arguments={"path": "!/etc/**"}), path=path) == "ask"
 
 
 @pytest.mark.rule("7.readings")

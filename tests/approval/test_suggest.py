@@ -108,24 +108,17 @@ def test_what_was_rejected_parts_the_rules(past: Past) -> None:
     assert allow.rule.arguments == {"path": "docs/**"}
 
 
-def test_one_rejection_keeps_a_rule_from_allowing(past: Past) -> None:
-    past.approve(times=100, path="docs/a.md")
-    assert len(past.suggest()) == 1
-    past.reject(path="docs/a.md")
-    assert past.suggest() == []
-
-
-def test_an_edit_is_no_approval(past: Past) -> None:
-    past.approve(times=50, path="docs/a.md")
-    p = past.propose({"path": "docs/a.md"})
-    past.fulfill(p, {"path": "docs/b.md"})
-    assert past.suggest() == []
-
-
-def test_few_decisions_are_too_few(past: Past) -> None:
+@pytest.mark.parametrize("is_rejected", [True, False], ids=["rejection", "edit"])
+def test_one_rejection_or_edit_keeps_a_rule_from_allowing(past: Past, is_rejected: bool) -> None:
     past.approve(times=19, path="docs/a.md")
+    assert (past.suggest(), len(past.suggest(least=19))) == ([], 1)
+    past.approve(times=81, path="docs/a.md")
+    assert len(past.suggest()) == 1
+    if is_rejected:
+        past.reject(path="docs/a.md")
+    else:
+        past.fulfill(past.propose({"path": "docs/a.md"}), {"path": "docs/b.md"})
     assert past.suggest() == []
-    assert len(past.suggest(least=19)) == 1
 
 
 @pytest.mark.parametrize("reason", ["busy", "timeout", "incapable", "no_longer_needed"])
@@ -136,23 +129,16 @@ def test_a_reason_of_the_moment_denies_nothing(past: Past, reason: str) -> None:
 
 def test_decisions_by_a_policy_are_no_evidence_but_their_rejections_count(past: Past) -> None:
     rule = {"verdict": "allow", "rule": "r", "policy": "x"}
-    for _ in range(50):
-        p = past.propose({"path": "docs/a.md"})
-        past.fulfill(p, {"path": "docs/a.md"}, rule=rule)
-    assert past.suggest() == []
-    past.approve(times=50, path="docs/a.md")
-    assert len(past.suggest()) == 1
+    # What a person decided that a rule asked is evidence.
+    for verdict, found in (("allow", 0), ("ask", 1)):
+        for _ in range(50):
+            p = past.propose({"path": "docs/a.md"})
+            past.fulfill(p, {"path": "docs/a.md"}, rule=rule | {"verdict": verdict})
+        assert len(past.suggest()) == found
     p = past.propose({"path": "docs/a.md"})
     payload = {"reason": "policy", "_meta": {payloads.RULE: rule | {"verdict": "deny"}}}
     past.say("reviewer", kinds.MCP_REJECT, payload, p)
     assert past.suggest() == []
-
-
-def test_what_a_person_decided_that_a_rule_asked_is_evidence(past: Past) -> None:
-    for _ in range(20):
-        p = past.propose({"path": "docs/a.md"})
-        past.fulfill(p, {"path": "docs/a.md"}, rule={"verdict": "ask", "rule": "r"})
-    assert len(past.suggest()) == 1
 
 
 def test_a_deny_may_change_few(past: Past) -> None:
