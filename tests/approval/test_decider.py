@@ -79,9 +79,8 @@ async def test_what_is_allowed_is_carried_out_with_its_rule(meeting: Meeting, no
 async def test_what_is_denied_is_rejected_with_its_rule(meeting: Meeting, notes: Notes) -> None:
     async with together(meeting, notes) as proposer:
         with proposer.watch() as envelopes:
-            async with proposer.propose(
-                "tools", "add", {"a": 13}, to="reviewer", ttl=30
-            ) as proposal:
+            denied = proposer.propose("tools", "add", {"a": 13}, to="reviewer", ttl=30)
+            async with denied as proposal:
                 outcome = await proposal.outcome()
                 assert isinstance(outcome, Rejection)
                 assert (outcome.reason, outcome.by) == ("unsafe", "reviewer")
@@ -94,10 +93,9 @@ async def test_what_is_denied_is_rejected_with_its_rule(meeting: Meeting, notes:
 
 async def test_what_people_decide_is_left_alone(meeting: Meeting, notes: Notes) -> None:
     async with together(meeting, notes) as proposer:
+        asked = proposer.propose("tools", "divide", {"a": 1, "b": 2}, to="reviewer", ttl=0.3)
         with pytest.raises(ProposalExpired):
-            async with proposer.propose(
-                "tools", "divide", {"a": 1, "b": 2}, to="reviewer", ttl=0.3
-            ) as proposal:
+            async with asked as proposal:
                 await proposal.result()
 
 
@@ -144,7 +142,9 @@ async def test_no_rule_allows_what_it_was_not_shown(meeting: Meeting, notes: Not
     proposals = {name: params for name, (params, _) in UNSHOWN.items()} | {"denied": denied}
     wanted = {name: reason for name, (_, reason) in UNSHOWN.items() if reason is not None}
     wanted["denied"] = "unsafe"
-    async with gathered(meeting, tools(notes), reviewer()), raw(meeting, "proposer") as peer:
+    # Who proposes here answers no question about its tools: nothing is to wait for that at the end.
+    hurried = join(meeting, reviewer(), grace=0.0)
+    async with join(meeting, tools(notes)), hurried, raw(meeting, "proposer") as peer:
         for name, params in proposals.items():
             body = payloads.proposal("tools/call", {"_meta": {payloads.TARGET: "tools"}, **params})
             await peer.say(kinds.MCP_PROPOSAL, body, id=name, to=("reviewer",))
@@ -214,10 +214,9 @@ async def test_a_reviewer_that_may_not_reject_leaves_it_to_people(notes: Notes) 
         reviewer().join(space.connector("reviewer")),
         Agent("p").join(space.connector("proposer")) as proposer,
     ):
+        denied = proposer.propose("tools", "add", {"a": 13}, to="reviewer", ttl=0.3)
         with pytest.raises(ProposalExpired):
-            async with proposer.propose(
-                "tools", "add", {"a": 13}, to="reviewer", ttl=0.3
-            ) as proposal:
+            async with denied as proposal:
                 await proposal.result()
     assert notes.all == []
 

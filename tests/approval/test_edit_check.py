@@ -14,7 +14,7 @@ from meup_agent.approval.edit_check import EditCheck
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.errors import MeupError, NotOffered, Refused
 from tests.approval.test_inbox_edits import POLICY as POLICY
-from tests.approval.test_inbox_rules import Office, office, ruled
+from tests.approval.test_inbox_rules import Office, office, ruled, there, wiping
 from tests.interaction.people import EVERYTHING, Capabilities, InMemory, Meeting, join
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("4.4.edits_judged")]
@@ -69,11 +69,7 @@ async def test_a_reviewer_with_part_of_the_rights_judges_edits(path: Path, may: 
 async def test_a_reviewer_that_may_carry_out_what_it_was_edited_to_judges_it(path: Path) -> None:
     denied = {"method": "tools/call", "params": {"name": "wipe", "arguments": DENIED}}
     meeting = with_reviewer(LIST, {"kind": "mcp/request", "payload": denied})
-    async with (
-        office(meeting, "mallory", policy=path) as o,
-        o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
-    ):
-        item = await o.until("mallory", lambda _: True)
+    async with wiping(meeting, path, until=there) as (o, proposal, item):
         with pytest.raises(Refused, match="the rule 'never' of 'reviewer'"):
             await o.inboxes["mallory"].approve(item, DENIED)
         assert proposal.state.is_pending
@@ -141,13 +137,8 @@ async def test_an_edit_must_pass_both_rules(meeting: Meeting, path: Path, tmp_pa
     other.write_text(
         "rules: [{deny: {tool: wipe, arguments: {disk: scratch}, name: not that}}]\nend: true\n"
     )
-    connector, token = meeting.connector("deep"), meeting.token("deep")
-    async with (
-        office(meeting, "mallory", policy=path) as o,
-        Reviewer(other).join(connector, token=token),
-        o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
-    ):
-        item = await o.until("mallory", ruled)
+    deep = Reviewer(other).join(meeting.connector("deep"), token=meeting.token("deep"))
+    async with deep, wiping(meeting, path) as (o, proposal, item):
         for edited, said in ((DENIED, "'never' of 'reviewer'"), (ALLOWED, "'not that' of 'deep'")):
             with pytest.raises(Refused, match=said):
                 await o.inboxes["mallory"].approve(item, edited)
@@ -200,16 +191,12 @@ async def test_the_yes_of_another_one_outweighs_no_reviewer(path: Path, answer: 
 @pytest.mark.parametrize("answer", [{}, {"verdict": "quorum"}, {"verdict": ["allow"]}, "allow", 1])
 async def test_an_answer_that_is_no_yes_stops_the_edit(answer: Any) -> None:
     meeting = InMemory()
-    async with (
-        pretender(meeting, "deep", answer),
-        office(meeting, "mallory", policy=None) as o,
-        o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
-    ):
-        item = await o.until("mallory", lambda _: True)
-        with pytest.raises(MeupError):
-            await o.inboxes["mallory"].approve(item, ALLOWED)
-        assert proposal.state.is_pending
-        assert o.item("mallory") is item
+    async with pretender(meeting, "deep", answer):
+        async with wiping(meeting, None, until=there) as (o, proposal, item):
+            with pytest.raises(MeupError):
+                await o.inboxes["mallory"].approve(item, ALLOWED)
+            assert proposal.state.is_pending
+            assert o.item("mallory") is item
 
 
 async def test_silence_about_an_edit_stops_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,12 +208,7 @@ async def test_silence_about_an_edit_stops_it(path: Path, monkeypatch: pytest.Mo
         await anyio.sleep_forever()
 
     meeting = InMemory()
-    async with (
-        join(meeting, silent),
-        office(meeting, "mallory", policy=path) as o,
-        o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
-    ):
-        item = await o.until("mallory", lambda _: True)
+    async with join(meeting, silent), wiping(meeting, path, until=there) as (o, proposal, item):
         # On a machine that stood still for so long, one of the others is silent as well.
         with pytest.raises(
             NotOffered, match=r"'(deep|tools|reviewer)', who may decide, has not judged it"
@@ -245,11 +227,7 @@ async def test_who_may_not_reach_the_judge_edits_nothing(path: Path) -> None:
             "mallory": [LIST, CALLS],
         }
     )
-    async with (
-        office(meeting, "mallory", policy=path) as o,
-        o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
-    ):
-        item = await o.until("mallory", lambda _: True)
+    async with wiping(meeting, path, until=there) as (o, proposal, item):
         with pytest.raises(NotOffered, match=r"may not send dev.meup/judge to 'reviewer'"):
             await o.inboxes["mallory"].approve(item, ALLOWED)
         assert proposal.state.is_pending
@@ -257,11 +235,7 @@ async def test_who_may_not_reach_the_judge_edits_nothing(path: Path) -> None:
 
 @pytest.mark.parametrize("dialect", ["meup/v0.2", "mew/v0.4", "mew/v0.3"])
 async def test_a_dialect_that_names_the_executor_is_judged(path: Path, dialect: str) -> None:
-    async with (
-        office(InMemory(), "mallory", policy=path) as o,
-        o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
-    ):
-        await o.until("mallory", lambda item: item.id == proposal.id)
+    async with wiping(InMemory(), path, until=there) as (o, proposal, _):
         space = o.spaces["mallory"]
         published = space.proposal(proposal.id).envelope.replace(protocol=dialect, to=("tools",))
         with pytest.raises(Refused, match="the rule 'never' of 'reviewer'"):

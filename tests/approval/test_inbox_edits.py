@@ -9,7 +9,7 @@ import pytest
 from meup_agent.approval import Verb
 from meup_agent.errors import NotOffered, Refused, RequestError
 from tests.approval.test_decider import hear
-from tests.approval.test_inbox_rules import office, rewrite, ruled
+from tests.approval.test_inbox_rules import office, rewrite, ruled, wiping
 from tests.interaction.people import Capabilities, InMemory, Meeting
 
 pytestmark = pytest.mark.anyio
@@ -39,11 +39,7 @@ UNFIT: dict[str, Any] = {"disk": 7}
 async def test_an_edit_that_the_reviewers_rules_do_not_let_pass_runs_nowhere(
     meeting: Meeting, path: Path, arguments: dict[str, Any], words: str
 ) -> None:
-    async with (
-        office(meeting, "mallory", policy=path) as o,
-        o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
-    ):
-        item = await o.until("mallory", ruled)
+    async with wiping(meeting, path) as (o, proposal, item):
         with o.proposer.watch() as envelopes:
             with pytest.raises(Refused, match=words):
                 await o.inboxes["mallory"].approve(item, arguments)
@@ -85,11 +81,7 @@ async def test_an_edit_passes_no_limit_that_is_full(meeting: Meeting, path: Path
 @pytest.mark.rule("4.4.edits_judged")
 @pytest.mark.parametrize("disk", ["scratch", "older"], ids=["allowed", "asked"])
 async def test_an_edit_left_to_people_runs(meeting: Meeting, path: Path, disk: str) -> None:
-    async with (
-        office(meeting, "mallory", policy=path) as o,
-        o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
-    ):
-        item = await o.until("mallory", ruled)
+    async with wiping(meeting, path) as (o, proposal, item):
         done = await o.inboxes["mallory"].approve(item, {"disk": disk})
         assert done is not None
         assert await proposal.result(accept_edits=True) == disk
@@ -98,11 +90,7 @@ async def test_an_edit_left_to_people_runs(meeting: Meeting, path: Path, disk: s
 @pytest.mark.rule("4.4.edits_judged")
 @pytest.mark.usefixtures("changes_at_once")
 async def test_an_edit_is_judged_by_the_rules_of_the_moment(meeting: Meeting, path: Path) -> None:
-    async with (
-        office(meeting, "mallory", policy=path) as o,
-        o.proposer.propose("tools", "wipe", {"disk": "old"}),
-    ):
-        item = await o.until("mallory", ruled)
+    async with wiping(meeting, path) as (o, _, item):
         rewrite(path, POLICY.replace("disk: system", "disk: older"))
         with pytest.raises(Refused, match="never"):
             await o.inboxes["mallory"].approve(item, {"disk": "older"})
@@ -115,11 +103,7 @@ async def test_without_an_answer_no_edit_runs(path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("meup_agent.approval.decider.Decider.judge", never)
     monkeypatch.setattr("meup_agent.approval.edit_check.JUDGE_SECONDS", 0.1)
-    async with (
-        office(InMemory(), "mallory", policy=path) as o,
-        o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
-    ):
-        item = await o.until("mallory", ruled)
+    async with wiping(InMemory(), path) as (o, proposal, item):
         with pytest.raises(
             NotOffered, match=r"'(reviewer|tools)', who may decide, has not judged it"
         ):
@@ -138,11 +122,7 @@ async def test_who_may_not_ask_the_reviewer_may_edit_nothing_that_it_asks_about(
     everything: Capabilities = [{"kind": "*"}]
     names = ("tools", "reviewer", "proposer")
     meeting = InMemory({**dict.fromkeys(names, everything), "clerk": capabilities})
-    async with (
-        office(meeting, "clerk", policy=path) as o,
-        o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
-    ):
-        item = await o.until("clerk", ruled)
+    async with wiping(meeting, path, person="clerk") as (o, proposal, item):
         assert Verb.APPROVE in item.may
         with pytest.raises(NotOffered, match=r"may not send dev.meup/judge to '(reviewer|tools)'"):
             await o.inboxes["clerk"].approve(item, {"disk": "older"})

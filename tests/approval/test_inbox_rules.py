@@ -9,7 +9,7 @@ import anyio
 import pytest
 from trio.testing import MockClock
 
-from meup_agent import Agent, Proposal, Rejection, Request, Space
+from meup_agent import Agent, Proposal, ProposalHandle, Rejection, Request, Space
 from meup_agent.approval import Inbox, InboxItem, ItemArrived, Reviewer, Verb
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, NotOffered, RequestError
 from tests.interaction.people import PARTICIPANTS, InMemory, Meeting, join
@@ -97,6 +97,26 @@ async def office(
 
 def ruled(item: InboxItem) -> bool:
     return item.rule is not None
+
+
+def there(_: InboxItem) -> bool:
+    return True
+
+
+@asynccontextmanager
+async def wiping(
+    meeting: Meeting,
+    policy: Path | None,
+    *,
+    until: Callable[[InboxItem], object] = ruled,
+    person: str = "mallory",
+) -> AsyncGenerator[tuple[Office, ProposalHandle, InboxItem]]:
+    """A person that is asked whether a disk may be wiped."""
+    async with (
+        office(meeting, person, policy=policy) as o,
+        o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
+    ):
+        yield o, proposal, await o.until(person, until)
 
 
 async def test_approving_is_a_vote_where_a_reviewer_counts_it(meeting: Meeting, path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from meup_agent import Envelope, ProposalHandle
 from meup_agent.approval import InboxItem
 from meup_agent.errors import MeupError, NotOffered, Refused
-from tests.approval.test_inbox_rules import Office, office
+from tests.approval.test_inbox_rules import Office, there, wiping
 from tests.interaction.people import Meeting, Notes, Raw, raw
 from tests.patience import PATIENCE
 from tests.wire import decode, kinds, payloads
@@ -78,11 +78,8 @@ async def asking(
     async with raw(meeting, "deep") as peer, anyio.create_task_group() as tasks:
         reviewer = HandReviewer(peer, answer)
         tasks.start_soon(reviewer.serve)
-        async with (
-            office(meeting, "mallory", policy=None) as o,
-            o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
-        ):
-            yield o, reviewer, proposal, await o.until("mallory", lambda _: True)
+        async with wiping(meeting, None, until=there) as (o, proposal, item):
+            yield o, reviewer, proposal, item
         tasks.cancel_scope.cancel()
 
 

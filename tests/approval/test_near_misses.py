@@ -250,7 +250,7 @@ def test_a_nearly_equal_argument_is_asked_about(arguments: dict[str, Any], is_ne
 def test_a_value_of_another_type_is_asked_about_wherever_it_stands(
     wanted: dict[str, Any], given: dict[str, Any], is_near: bool
 ) -> None:
-    schema = {"properties": {name: {} for name in ("mode", "opts", "path")}}
+    schema: dict[str, Any] = {"properties": {name: {} for name in ("mode", "opts", "path")}}
     call = Call("tools/call", {"name": "deploy", "arguments": given})
     policy = Policy([DenyRule("deploy", arguments=wanted), AllowRule("deploy")])
     assert policy.decide(call, "bot").verdict is Verdict.ALLOW
@@ -266,8 +266,9 @@ def test_values_that_are_listed_behind_a_reference_are_compared_as_well() -> Non
 
 
 def test_an_argument_that_the_schema_leaves_open_is_no_mistake() -> None:
-    for more in ({"additionalProperties": True}, {"patternProperties": {"^p": {}}}):
-        schema: dict[str, Any] = {"properties": {"stage": {}}, **more}
+    opened: dict[str, Any] = {"additionalProperties": True, "patternProperties": {"^p": {}}}
+    for key, value in opened.items():
+        schema = {"properties": {"stage": {}}, key: value}
         assert not is_near_miss({"purge": True}, {"stage": "test"}, schema)
 
 

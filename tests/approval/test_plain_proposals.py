@@ -40,19 +40,18 @@ async def test_a_bare_fulfill_goes_to_the_only_owner(meeting: Meeting) -> None:
 @pytest.mark.rule("4.4.plain")
 async def test_a_plain_proposal_is_approved_in_an_inbox(meeting: Meeting) -> None:
     async with (
-        gathered(meeting, calculator(), "reviewer") as (_, reviewer),
-        raw(meeting, "proposer") as proposer,
+        gathered(meeting, calculator(), "reviewer", "proposer") as (_, reviewer, proposer),
         Inbox(reviewer) as inbox,
+        proposer.propose(None, "add", {"a": 1, "b": 2}, ttl=60) as proposal,
     ):
-        await proposer.say(kinds.MCP_PROPOSAL, payloads.proposal("tools/call", CALL), id="p1")
         await until(lambda: len(inbox) == 1)
         [item] = inbox.items
-        assert item.target is None
+        assert (item.target, payloads.TARGET in str(item.envelope.payload)) == (None, False)
         assert item.may == {Verb.APPROVE, Verb.REJECT}
         fulfillment = await inbox.approve(item)
         assert fulfillment is not None
         assert (fulfillment.executor, fulfillment.result()) == ("tools", 3)
-        assert state_of(reviewer, "p1") is ProposalState.FULFILLED
+        assert state_of(reviewer, proposal.id) is ProposalState.FULFILLED
 
 
 @pytest.mark.rule("4.4.plain")

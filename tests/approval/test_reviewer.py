@@ -8,11 +8,11 @@ import anyio
 import pytest
 from trio.testing import MockClock
 
-from meup_agent import Agent, Rejection, Space
+from meup_agent import Agent, Space
 from meup_agent.approval import Reviewer
 from meup_agent.errors import ConfigurationError, RequestError
 from meup_agent.protocol.proposal_query import MAX_LISTED
-from tests.interaction.people import InMemory, Notes, join
+from tests.interaction.people import InMemory, Notes, join, rejected
 from tests.interaction.views import Tape, session_of
 from tests.wire import kinds, payloads
 
@@ -89,8 +89,7 @@ async def test_people_are_reminded_until_the_time_is_up(path: Path, notes: Notes
     async with reviewed(path, notes, "proposer") as (proposer,):
         session_of(proposer).watchers.listen(tape)
         async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer", ttl=None) as p:
-            outcome = await p.outcome()
-            assert isinstance(outcome, Rejection)
+            outcome = await rejected(p)
             assert outcome.reason == "timeout"
             assert "neither a refusal nor a permission" in await outcome.explanation(5)
     reminders = [
@@ -132,7 +131,7 @@ async def test_a_reloaded_policy_decides_what_comes_next(path: Path, notes: Note
         write(path, DENY)
         await anyio.sleep(60)
         async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer") as proposal:
-            assert isinstance(await proposal.outcome(), Rejection)
+            await rejected(proposal)
     assert notes.all == ["add"]
 
 
@@ -142,10 +141,10 @@ async def test_while_the_file_changes_nothing_runs_unasked(path: Path, notes: No
         write(path, DENY)
         async with add as proposal:
             await until_held(second)
-            assert isinstance(await proposal.outcome(), Rejection)
+            await rejected(proposal)
         write(path, ALLOW)
         async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer") as proposal:
-            assert isinstance(await proposal.outcome(), Rejection)
+            await rejected(proposal)
         await anyio.sleep(60)
         async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer") as proposal:
             assert await proposal.result() == 2
@@ -188,9 +187,7 @@ async def test_what_a_reload_denies_waits_for_nobody(path: Path, notes: Notes, b
         async with add as proposal:
             await until_held(second)
             write(path, DENY)
-            outcome = await proposal.outcome()
-            assert isinstance(outcome, Rejection)
-            assert outcome.reason == "policy"
+            assert (await rejected(proposal)).reason == "policy"
         assert (await second.request("reviewer", "dev.meup/waiting"))["proposals"] == []
     assert notes.all == []
 
@@ -253,9 +250,7 @@ async def test_votes_that_do_not_come_approve_nothing(path: Path, notes: Notes) 
         async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer", ttl=None) as p:
             await until_held(second)
             await vote(second, p.id)
-            outcome = await p.outcome()
-            assert isinstance(outcome, Rejection)
-            assert outcome.reason == "timeout"
+            assert (await rejected(p)).reason == "timeout"
         with pytest.raises(RequestError, match=r"waits here|no vote counts"):
             await vote(second, p.id)
     assert notes.all == []

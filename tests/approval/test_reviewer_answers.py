@@ -11,7 +11,7 @@ import pytest
 from meup_agent import Agent, Envelope, ProposalHandle, Request
 from meup_agent.approval import Inbox, InboxItem, Verb
 from meup_agent.errors import RequestError
-from tests.approval.test_inbox_rules import VIRTUAL, Office, office, ruled
+from tests.approval.test_inbox_rules import VIRTUAL, Office, office, ruled, wiping
 from tests.approval.test_judge_answers import HandReviewer
 from tests.gateways import Connector, Transport
 from tests.interaction.people import EVERYTHING, InMemory, Latch, Meeting, join, raw
@@ -177,11 +177,8 @@ async def listing(
     async with raw(meeting, "deep") as peer, anyio.create_task_group() as tasks:
         reviewer = ListingReviewer(peer, answer)
         tasks.start_soon(reviewer.serve)
-        async with (
-            office(meeting, "mallory", policy=None) as o,
-            o.proposer.propose("tools", "wipe", WIPE) as proposal,
-        ):
-            yield o, proposal, await o.until("mallory", lambda item: item.tool_facts)
+        async with wiping(meeting, None, until=lambda item: item.tool_facts) as scene:
+            yield scene
         tasks.cancel_scope.cancel()
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import anyio
 
-from meup_agent import Agent, Backoff, Envelope, Limits, Settings, Space
+from meup_agent import Agent, Backoff, Envelope, Limits, Rejection, Settings, Space
 from meup_agent.errors import CannotConnect
 from meup_agent.gateway import Gateway, GatewayLimits, ThreadedGateway
 from meup_agent.testing import MemorySpace
@@ -166,6 +166,13 @@ async def until(condition: Callable[[], bool]) -> None:
     """Wait for a state that no event tells of."""
     while not condition():  # noqa: ASYNC110 - there is no event to wait for
         await anyio.sleep(0.001)
+
+
+async def rejected(proposal: Any) -> Rejection:
+    """The rejection that ends a proposal."""
+    outcome = await proposal.outcome()
+    assert isinstance(outcome, Rejection)
+    return outcome
 
 
 class Notes:
