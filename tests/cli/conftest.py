@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import NamedTuple
 
 import pytest
@@ -49,6 +50,15 @@ class Done(NamedTuple):
     code: int
     out: str
     err: str
+
+
+def assert_fails(done: Done | CompletedProcess[str], code: int, *said: str) -> None:
+    """A command has failed with a code, and with one sentence that has, or begins with, words."""
+    failed = done if isinstance(done, Done) else Done(done.returncode, done.stdout, done.stderr)
+    assert (failed.code, failed.out) == (code, "")
+    assert failed.err.count("\n") == 1
+    for each in said:
+        assert failed.err.startswith(each) if each.startswith("meup: ") else each in failed.err
 
 
 Here = Callable[..., Done]

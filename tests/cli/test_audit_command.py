@@ -22,7 +22,7 @@ from meup_agent.wording import IGNORED, duration
 from tests.bench.audit import envelopes, write
 from tests.cli.audited import PARTICIPANTS, Past, past
 from tests.cli.commands import Output, exit_codes
-from tests.cli.conftest import Done, Here
+from tests.cli.conftest import Done, Here, assert_fails
 from tests.cli.processes import meup
 from tests.cli.stage import ESCAPED, HOSTILE
 from tests.gateways import Archive, first_token
@@ -134,9 +134,7 @@ def test_an_id_of_two_is_asked_about(audit: Audit) -> None:
         "meup: several participants have used the id 'p-twice': carol, alice; say with --from"
         " whose is meant\n"
     )
-    several = audit("--proposal", "p-")
-    assert several.code == exit_codes.USAGE
-    assert "several proposals begin with 'p-'" in several.err
+    assert_fails(audit("--proposal", "p-"), exit_codes.USAGE, "several proposals begin with 'p-'")
     assert audit("--proposal", "nothing").code == exit_codes.FAILED
 
 
@@ -266,8 +264,7 @@ def test_a_copy_in_a_read_only_folder_is_read(audit: Audit, the_past: Past, tmp_
 
 def test_what_is_no_journal_is_said(audit: Audit, tmp_path: Path) -> None:
     missing = audit(journal=tmp_path / "nothing.db")
-    assert missing.code == exit_codes.USAGE
-    assert missing.err.startswith("meup: there is no journal ")
+    assert_fails(missing, exit_codes.USAGE, "meup: there is no journal ")
     text = tmp_path / "text.db"
     text.write_text("no database " * 100)
     assert "or no journal: file is not a database" in audit(journal=text).err
@@ -299,22 +296,17 @@ def test_a_newer_journal_is_refused(audit: Audit, the_past: Past, tmp_path: Path
     newer = tmp_path / "newer.db"
     with copied(the_past, newer) as target:
         target.execute("PRAGMA user_version = 999")
-    done = audit(journal=newer)
-    assert done.code == exit_codes.USAGE
-    assert "newer version" in done.err
+    assert_fails(audit(journal=newer), exit_codes.USAGE, "newer version")
 
 
 def test_space_must_be_there(audit: Audit) -> None:
     assert audit("--space", "demo", "--json").code == 0
-    done = audit("--space", "other")
-    assert done.code == exit_codes.USAGE
-    assert "has no space 'other'; it has demo" in done.err
+    assert_fails(audit("--space", "other"), exit_codes.USAGE, "has no space 'other'; it has demo")
 
 
 def test_a_source_is_needed(the_past: Past) -> None:
     nothing = meup("audit")
-    assert nothing.returncode == exit_codes.USAGE
-    assert "give --journal with a gateway's journal, or --http" in nothing.stderr
+    assert_fails(nothing, exit_codes.USAGE, "give --journal with a gateway's journal, or --http")
     both = meup("audit", "--journal", str(the_past.journal), "--http", the_past.http)
     assert both.returncode == exit_codes.USAGE
     refused = meup("audit", variables=the_past.variables(MEUP_TOKEN="wrong"))

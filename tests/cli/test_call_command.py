@@ -9,7 +9,7 @@ import pytest
 
 from meup_agent import Space
 from tests.cli.commands import exit_codes
-from tests.cli.conftest import Here
+from tests.cli.conftest import Here, assert_fails
 from tests.cli.processes import INTERRUPT, TERMINATE, meup, running
 from tests.cli.stage import ESCAPED, HOSTILE, ON_ONE_LINE, Stage
 
@@ -95,10 +95,7 @@ def test_what_a_tool_does_not_take_is_not_sent(stage: Stage, here: Here) -> None
     ],
 )
 def test_a_wrong_call_is_said(here: Here, words: tuple[str, ...], code: int, sentence: str) -> None:
-    done = here("call", *words)
-    assert (done.code, done.out) == (code, "")
-    assert sentence in done.err
-    assert done.err.count("\n") == 1
+    assert_fails(here("call", *words), code, sentence)
 
 
 def test_nobody_who_answers_is_waited_for_only_so_long(here: Here) -> None:
@@ -151,13 +148,11 @@ def test_progress_shows_on_a_terminal(stage: Stage) -> None:
 
 def test_a_wrong_token_is_no_way_in(here: Here) -> None:
     done = here("call", "files", "nothing", "--token", "wrong")
-    assert (done.code, done.out) == (exit_codes.NO_CONNECTION, "")
-    assert "refused the token" in done.err
+    assert_fails(done, exit_codes.NO_CONNECTION, "refused the token")
     gone = here("call", "files", "nothing", "--url", "ws://127.0.0.1:1")
     assert (gone.code, gone.err.count("\n")) == (exit_codes.NO_CONNECTION, 1)
     other = here("call", "files", "nothing", "--participant", "reviewer")
-    assert (other.code, other.out) == (exit_codes.NO_CONNECTION, "")
-    assert "takes us for 'alice', not for 'reviewer'" in other.err
+    assert_fails(other, exit_codes.NO_CONNECTION, "takes us for 'alice', not for 'reviewer'")
 
 
 @pytest.mark.parametrize("given", [(), ("--idempotent",)])

@@ -5,7 +5,7 @@ import threading
 
 from meup_agent import Envelope, Space
 from tests.cli.commands import exit_codes
-from tests.cli.conftest import Here
+from tests.cli.conftest import Here, assert_fails
 from tests.cli.processes import meup
 from tests.cli.stage import Stage
 
@@ -47,8 +47,7 @@ def test_a_refusal_is_told(here: Here) -> None:
 
 def test_nobody_to_hear_it_is_told(here: Here) -> None:
     done = here("chat", "hello", "--to", "reviewer", "--to", "paul")
-    assert (done.code, done.out) == (exit_codes.ABSENT, "")
-    assert "'paul' is not in the space 'demo'" in done.err
+    assert_fails(done, exit_codes.ABSENT, "'paul' is not in the space 'demo'")
 
 
 def test_nothing_to_say_is_wrong(here: Here) -> None:

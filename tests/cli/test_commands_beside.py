@@ -16,7 +16,7 @@ import pytest
 from meup_agent import Fulfillment, Outcome, Rejection, Space, Withdrawal
 from meup_agent.gateway import Gateway, HttpConfig, TlsConfig
 from tests.cli.commands import exit_codes
-from tests.cli.conftest import Here
+from tests.cli.conftest import Here, assert_fails
 from tests.cli.processes import COMMAND, Running, environment, meup, running
 from tests.cli.stage import ESCAPED, HOSTILE, PARTICIPANTS, Stage
 from tests.forkserver import start
@@ -82,8 +82,7 @@ def test_fulfill_carries_out_what_is_proposed(stage: Stage, here: Here) -> None:
     assert (outcome.by, outcome.executor, outcome.as_proposed) == ("alice", "files", True)
     assert [call["path"] for call in stage.calls] == ["a"]
     again = here("fulfill", proposed.id)
-    assert (again.code, again.out) == (exit_codes.USAGE, "")
-    assert f"proposal {proposed.id} is fulfilled" in again.err
+    assert_fails(again, exit_codes.USAGE, f"proposal {proposed.id} is fulfilled")
 
 
 def test_nobody_is_asked_where_no_terminal_is(stage: Stage, here: Here) -> None:
@@ -213,8 +212,7 @@ def test_a_digest_says_which_call_is_approved(stage: Stage, here: Here) -> None:
         return found
 
     read = here("fulfill", id, "--yes", "--digest", digest("harmless"))
-    assert read.code == exit_codes.USAGE
-    assert "is withdrawn" in read.err
+    assert_fails(read, exit_codes.USAGE, "is withdrawn")
     other = here("fulfill", id, "--yes", "--digest", digest("another"))
     assert (other.code, stage.calls) == (exit_codes.FAILED, [])
     done = here("fulfill", id, "--yes", "--digest", digest("harmful"))
@@ -342,19 +340,12 @@ def test_propose_beside_the_running_agent(stage: Stage, here: Here) -> None:
     ],
 )
 def test_what_fails_is_said(here: Here, words: tuple[str, ...], code: int, said: str) -> None:
-    done = here(*words)
-    assert (done.code, done.out) == (code, "")
-    assert said in done.err
-    assert done.err.count("\n") == 1
+    assert_fails(here(*words), code, said)
 
 
 def test_without_an_address_it_says_what_to_give(here: Here) -> None:
-    done = here("withdraw", "x", MEUP_URL="")
-    assert done.code == exit_codes.USAGE
-    assert "give --url or set MEUP_URL" in done.err
-    done = here("audit", MEUP_URL="")
-    assert done.code == exit_codes.USAGE
-    assert "--http (or MEUP_HTTP, or MEUP_URL)" in done.err
+    assert_fails(here("withdraw", "x", MEUP_URL=""), exit_codes.USAGE, "give --url or set MEUP_URL")
+    assert_fails(here("audit", MEUP_URL=""), exit_codes.USAGE, "--http (or MEUP_HTTP, or MEUP_URL)")
 
 
 @pytest.mark.parametrize("path", ["", "/", "/ws", "/ws?space=demo"])
@@ -366,8 +357,7 @@ def test_http_is_found_where_the_url_leads(stage: Stage, here: Here, path: str) 
 def test_nobody_approves_their_own(stage: Stage, here: Here) -> None:
     proposed = Proposed(stage, "nothing", {}, to="alice")
     done = here("fulfill", proposed.id, participant="paula")
-    assert done.code == exit_codes.USAGE
-    assert "no participant approves its own" in done.err
+    assert_fails(done, exit_codes.USAGE, "no participant approves its own")
     proposed.withdraw(here)
 
 
@@ -399,15 +389,6 @@ def test_https_trusts_what_the_machine_trusts() -> None:
         lost = meup("audit", variables=plain)
         assert lost.returncode == exit_codes.NO_CONNECTION
         assert lost.stderr.endswith("if it speaks TLS, write https://\n")
-
-
-def test_tools_of_one_who_is_absent_or_not_to_be_asked(here: Here) -> None:
-    absent = here("tools", "fils", "--as", "alice")
-    assert (absent.code, absent.out) == (exit_codes.ABSENT, "")
-    assert "'fils' is not in the space 'demo'" in absent.err
-    refused = here("tools", "--as", "nobody", participant="nobody")
-    assert (refused.code, refused.out) == (exit_codes.REFUSED, "")
-    assert refused.err.startswith("meup: 'nobody' may not ask for tools: that takes")
 
 
 @pytest.mark.rule("4.6.proposer_left", "4.4.before_it_is_sent")

@@ -16,7 +16,7 @@ from meup_agent.cli.commands.env import FORMS, Shell
 from meup_agent.cli.dev_state import DevGateway, DevState, state_folder
 from meup_agent.errors import ConfigurationError
 from tests.cli.commands import exit_codes
-from tests.cli.conftest import Here
+from tests.cli.conftest import Here, assert_fails
 from tests.cli.processes import TERMINATE, environment, meup, running
 from tests.forkserver import launched
 from tests.gateways import short_path
@@ -249,8 +249,7 @@ def test_at_a_terminal_env_says_its_use(command: Here, monkeypatch: pytest.Monke
 def test_env_says_what_is_missing(state: DevState, command: Here) -> None:
     def failed(code: int, *arguments: str) -> str:
         done = command("env", *arguments)
-        assert (done.code, done.out) == (code, "")
-        assert done.err.startswith("meup: ")
+        assert_fails(done, code, "meup: ")
         return done.err[6:]
 
     none = "no gateway of meup up or meup gateway --dev runs"
@@ -314,8 +313,7 @@ def test_tokens_outlive_a_gateway_that_is_killed(tmp_path: Path, own: dict[str, 
         before = meup("env", "guest1", variables=own).stdout
         first.process.kill()
         first.process.wait()
-    gone = meup("env", "guest1", variables=own)
-    assert (gone.returncode, gone.stdout) == (exit_codes.NO_CONNECTION, "")
+    assert_fails(meup("env", "guest1", variables=own), exit_codes.NO_CONNECTION)
     with running(*start, variables=own) as second:
         second.until(KEPT)
         after = meup("env", "guest1", variables=own).stdout

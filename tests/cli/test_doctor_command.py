@@ -8,7 +8,7 @@ import pytest
 
 from meup_agent.gateway import ThreadedGateway
 from tests.cli.commands import NAMES, exit_codes
-from tests.cli.conftest import Here
+from tests.cli.conftest import Here, assert_fails
 from tests.cli.processes import INTERRUPT, meup, running
 from tests.cli.servers import listening
 from tests.conformance.gateways import MEUP_V02, ExistingGateway
@@ -90,7 +90,4 @@ def test_wrong_usage_is_one_sentence(
     arguments: tuple[str, ...], sentence: str, command: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MEUP_URL", raising=False)
-    done = command("doctor", *arguments)
-    assert (done.code, done.out) == (exit_codes.USAGE, "")
-    assert done.err.startswith(sentence)
-    assert done.err.count("\n") == 1
+    assert_fails(command("doctor", *arguments), exit_codes.USAGE, sentence)

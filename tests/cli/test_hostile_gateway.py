@@ -9,7 +9,7 @@ import pytest
 from websockets.sync.server import ServerConnection
 
 from meup_agent.cli.exit_codes import FAILED
-from tests.cli.conftest import Done, Here
+from tests.cli.conftest import Done, Here, assert_fails
 from tests.cli.servers import answering, websockets_to
 from tests.cli.stage import HOSTILE
 
@@ -160,9 +160,7 @@ def test_no_command_passes_it_on_over_http(
 @pytest.mark.parametrize("words", [("audit",), ("policy", "suggest")], ids=" ".join)
 def test_journal_without_an_end_is_not_read_for_ever(words: tuple[str, ...], command: Here) -> None:
     page = {"id": "me", "space": "demo", "messages": [], "times": [], "next": 7}
-    done = run_over_http(command, words, 200, page)
-    assert done.code == FAILED
-    assert "its journal has no end" in done.err
+    assert_fails(run_over_http(command, words, 200, page), FAILED, "its journal has no end")
 
 
 def run_over_http(command: Here, words: tuple[str, ...], status: int, said: object) -> Done:

@@ -11,6 +11,7 @@ import yaml
 
 from meup_agent.gateway import load_config
 from tests.cli.commands import exit_codes
+from tests.cli.conftest import assert_fails
 from tests.cli.processes import COMMAND, INTERRUPT, environment, meup, running
 from tests.patience import PATIENCE
 
@@ -63,8 +64,7 @@ def test_rules_decide_in_a_space_made_with_a_policy(tmp_path: Path, state: dict[
     (tmp_path / "space.yaml").unlink()
     (tmp_path / "rules.yaml").write_text("rules:\n  - allwo: {tool: add}\nend: true\n")
     done = meup("init", "--policy", "rules.yaml", cwd=tmp_path, variables=state)
-    assert done.returncode == exit_codes.USAGE
-    assert "allwo" in done.stderr
+    assert_fails(done, exit_codes.USAGE, "allwo")
     assert not (tmp_path / "space.yaml").exists()
 
 
@@ -121,8 +121,5 @@ def test_what_cannot_be_is_one_sentence(
     arguments: list[str], code: int, said: str, tmp_path: Path, state: dict[str, str]
 ) -> None:
     (tmp_path / "there.yaml").write_text("")
-    done = meup("init", *arguments, cwd=tmp_path, variables=state)
-    assert done.returncode == code
-    assert done.stderr.startswith(f"meup: {said}")
-    assert done.stderr.count("\n") == 1
+    assert_fails(meup("init", *arguments, cwd=tmp_path, variables=state), code, f"meup: {said}")
     assert not list(tmp_path.glob("*.token"))

@@ -14,7 +14,7 @@ import pytest
 from websockets.sync.client import ClientConnection, connect
 
 from tests.cli.commands import exit_codes
-from tests.cli.conftest import Done
+from tests.cli.conftest import Done, assert_fails
 from tests.cli.processes import INTERRUPT, meup
 from tests.faults.gateways import free_port, gateway, space_yaml
 from tests.gateways import LAST_SEEN_HEADER, RESUME_HEADER
@@ -145,9 +145,7 @@ def test_damaged_journal_is_not_copied(folder: Path) -> None:
         connection.execute("UPDATE entry SET at = at + 1 WHERE kind = 'chat'")
     before = {each.name for each in folder.iterdir()}
     done = backup(folder, "copy.db")
-    assert done.code == exit_codes.USAGE
-    assert "meup: the journal" in done.err
-    assert "is damaged: numbers " in done.err
+    assert_fails(done, exit_codes.USAGE, "meup: the journal", "is damaged: numbers ")
     assert {each.name for each in folder.iterdir()} - before <= {"journal.db-wal", "journal.db-shm"}
 
 
@@ -162,10 +160,7 @@ def test_damaged_journal_is_not_copied(folder: Path) -> None:
 )
 def test_what_cannot_be_copied_is_said(folder: Path, arguments: tuple[str, ...], said: str) -> None:
     (folder / "memory.yaml").write_text("space: {id: demo}\nparticipants: {}\n")
-    done = backup(folder, *arguments)
-    assert done.code == exit_codes.USAGE
-    assert said in done.err
-    assert done.err.count("\n") == 1
+    assert_fails(backup(folder, *arguments), exit_codes.USAGE, said)
 
 
 def test_without_a_space_s_file_the_journal_is_asked_for(tmp_path: Path) -> None:

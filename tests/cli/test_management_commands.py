@@ -6,7 +6,7 @@ import pytest
 
 from meup_agent import Space
 from tests.cli.commands import exit_codes
-from tests.cli.conftest import Here
+from tests.cli.conftest import Here, assert_fails
 from tests.cli.processes import meup
 from tests.cli.stage import Stage
 
@@ -67,9 +67,7 @@ def test_removed_participant_comes_back_with_its_own_token(here: Here, stage: St
     ],
 )
 def test_what_makes_no_sense_is_not_sent(words: tuple[str, ...], here: Here) -> None:
-    done = here(*words)
-    assert (done.code, done.out) == (exit_codes.USAGE, "")
-    assert len(done.err.splitlines()) == 1
+    assert_fails(here(*words), exit_codes.USAGE)
 
 
 @pytest.mark.parametrize(
@@ -84,9 +82,5 @@ def test_what_makes_no_sense_is_not_sent(words: tuple[str, ...], here: Here) -> 
     ],
 )
 def test_refusal_is_shown(words: tuple[str, ...], code: str, here: Here) -> None:
-    done = here(*words)
-    assert (done.code, done.out) == (exit_codes.REFUSED, "")
-    assert code in done.err
-    done = here(*words, participant="paula")
-    assert done.code == exit_codes.REFUSED
-    assert "capability_violation" in done.err
+    assert_fails(here(*words), exit_codes.REFUSED, code)
+    assert_fails(here(*words, participant="paula"), exit_codes.REFUSED, "capability_violation")

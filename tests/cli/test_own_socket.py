@@ -82,6 +82,7 @@ def test_after_a_crash_the_ports_taker_gets_no_token(tmp_path: Path, state: dict
                 assert variables_of("you", state)["MEUP_TOKEN"] == you["MEUP_TOKEN"]
                 assert variables_of("you", state)["MEUP_URL"] == you["MEUP_URL"]
                 assert meup("who", variables=you).returncode == exit_codes.OK
+                assert again.end(INTERRUPT) == exit_codes.OK
             assert tail.end(INTERRUPT) in (exit_codes.OK, 130)
     assert not list((tmp_path / "state").rglob("*.sock"))
 

@@ -9,7 +9,7 @@ from typer.main import get_command
 
 from meup_agent.cli import commands
 from tests.cli.commands import app, exit_codes
-from tests.cli.conftest import Here
+from tests.cli.conftest import Here, assert_fails
 from tests.cli.processes import COMMAND, PYTHON, meup
 
 # Typer has a copy of click inside, whose names are not public.
@@ -91,10 +91,7 @@ def test_wrong_usage_is_one_sentence(
 ) -> None:
     for name in ("MEUP_URL", "MEUP_SPACE", "MEUP_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    done = command(*arguments)
-    assert (done.code, done.out) == (exit_codes.USAGE, "")
-    assert done.err.startswith(sentence)
-    assert done.err.count("\n") == 1
+    assert_fails(command(*arguments), exit_codes.USAGE, sentence)
 
 
 def test_a_closed_output_is_no_defect() -> None:

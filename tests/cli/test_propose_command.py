@@ -9,7 +9,7 @@ from anyio.from_thread import start_blocking_portal
 from meup_agent import Agent, Proposal
 from meup_agent.gateway import ThreadedGateway
 from tests.cli.commands import exit_codes
-from tests.cli.conftest import Here
+from tests.cli.conftest import Here, assert_fails
 from tests.cli.processes import INTERRUPT, meup, running
 from tests.cli.stage import ON_ONE_LINE, Stage
 from tests.patience import PATIENCE
@@ -159,5 +159,4 @@ def test_who_should_decide_may_still_come(here: Here) -> None:
 
 def test_who_should_execute_must_be_there(here: Here) -> None:
     done = here("propose", "fils", "nothing")
-    assert (done.code, done.out) == (exit_codes.ABSENT, "")
-    assert "'fils' is not in the space 'demo'; here: " in done.err
+    assert_fails(done, exit_codes.ABSENT, "'fils' is not in the space 'demo'; here: ")

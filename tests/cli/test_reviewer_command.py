@@ -4,6 +4,7 @@ from pathlib import Path
 
 from meup_agent import Rejection, Space
 from tests.cli.commands import exit_codes
+from tests.cli.conftest import assert_fails
 from tests.cli.processes import TERMINATE, meup, running
 from tests.cli.stage import Stage
 
@@ -43,5 +44,4 @@ def test_a_file_that_is_not_good_starts_nothing(stage: Stage, tmp_path: Path) ->
     path = tmp_path / "policy.yaml"
     path.write_text("rules: [{quorum: {tool: deploy, of: 2, among: [lead]}}]\nend: true\n")
     done = meup("reviewer", "--policy", str(path), variables=stage.variables())
-    assert done.returncode == exit_codes.USAGE
-    assert "2 votes cannot come of 1" in done.stderr
+    assert_fails(done, exit_codes.USAGE, "2 votes cannot come of 1")

@@ -10,6 +10,7 @@ import pytest
 from meup_agent import Agent, Proposal, Space
 from meup_agent.gateway import ThreadedGateway
 from tests.cli.commands import exit_codes
+from tests.cli.conftest import assert_fails
 from tests.cli.processes import COMMAND, INTERRUPT, PYTHON, TERMINATE, environment, meup, running
 from tests.conformance.gateways import MEUP_V02, ExistingGateway
 from tests.patience import PATIENCE
@@ -159,10 +160,7 @@ def test_without_a_way_in_it_says_why(
     tail_settings: dict[str, str], changed: dict[str, str], sentence: str
 ) -> None:
     done = meup("tail", variables={**tail_settings, **changed})
-    assert (done.returncode, done.stdout) == (exit_codes.NO_CONNECTION, "")
-    assert sentence in done.stderr
-    assert done.stderr.startswith("meup: ")
-    assert done.stderr.count("\n") == 1
+    assert_fails(done, exit_codes.NO_CONNECTION, sentence, "meup: ")
 
 
 @pytest.mark.rule("3.observe.takes_no_part")

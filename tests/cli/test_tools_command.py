@@ -8,7 +8,7 @@ import pytest
 
 from meup_agent import Space
 from tests.cli.commands import exit_codes
-from tests.cli.conftest import Here
+from tests.cli.conftest import Done, Here, assert_fails
 from tests.cli.processes import meup
 from tests.cli.stage import ESCAPED, HOSTILE, ON_ONE_LINE, Stage
 
@@ -73,11 +73,13 @@ def test_who_does_not_answer_alone_is_a_failure(here: Here) -> None:
     assert done.err == f"meup: not me {ON_ONE_LINE} (code -32601)\n"
 
 
-def test_who_is_not_there_or_may_not_ask_is_told(here: Here) -> None:
-    absent = here("tools", "fils")
-    assert (absent.code, absent.out) == (exit_codes.ABSENT, "")
-    assert "did you mean files?" in absent.err
-    refused = here("tools", participant="nobody")
-    assert (refused.code, refused.out) == (exit_codes.REFUSED, "")
-    assert refused.err.count("\n") == 1
-    assert refused.err.startswith("meup: 'nobody' may not ask for tools: that takes")
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_who_is_not_there_or_may_not_ask_is_told(here: Here, is_beside: bool) -> None:
+    def tools(participant: str, *words: str) -> Done:
+        beside = ("--as", participant) if is_beside else ()
+        return here("tools", *words, *beside, participant=participant)
+
+    said = "'fils' is not in the space 'demo'; here: "
+    assert_fails(tools("alice", "fils"), exit_codes.ABSENT, said, "did you mean files?")
+    said = "meup: 'nobody' may not ask for tools: that takes"
+    assert_fails(tools("nobody"), exit_codes.REFUSED, said)

@@ -10,7 +10,7 @@ from meup_agent import Agent, Space
 from meup_agent.cli.render.formatting import format_capability
 from meup_agent.gateway import Gateway
 from tests.cli.commands import exit_codes
-from tests.cli.conftest import Here
+from tests.cli.conftest import Here, assert_fails
 from tests.cli.processes import meup
 from tests.cli.stage import ESCAPED, HOSTILE, Stage
 
@@ -73,8 +73,7 @@ def test_a_token_may_come_out_of_a_pipe(stage: Stage) -> None:
 
 
 def test_a_wrong_token_is_no_way_in(here: Here) -> None:
-    done = here("who", "--token", "wrong")
-    assert (done.code, done.out) == (exit_codes.NO_CONNECTION, "")
+    assert_fails(here("who", "--token", "wrong"), exit_codes.NO_CONNECTION)
 
 
 @pytest.mark.parametrize(
@@ -113,8 +112,7 @@ def test_those_that_may_call_a_tool_are_asked_for(here: Here) -> None:
 
 def test_a_tool_that_none_may_call_says_who_could(here: Here) -> None:
     done = here("who", "--can", "", participant="paula")
-    assert done.code == exit_codes.USAGE
-    assert "--can names no tool" in done.err
+    assert_fails(done, exit_codes.USAGE, "--can names no tool")
 
 
 def test_what_is_to_be_granted_is_said_where_none_may_call_it() -> None:

@@ -4,13 +4,12 @@ import json
 
 import pytest
 
-from meup_agent import Rejection
 from meup_agent.cli.inbox.questions import REASONS
 from meup_agent.cli.inbox.screen import GUARD_SECONDS
 from tests.cli.commands import ScreenQuestion
 from tests.cli.inbox.people import anyio_backend as anyio_backend
 from tests.cli.inbox.people import desk, shown
-from tests.interaction.people import join
+from tests.interaction.people import join, rejected
 from tests.wire import REASONS_TO_REJECT
 
 pytestmark = pytest.mark.anyio
@@ -74,9 +73,7 @@ async def test_what_has_to_be_scrolled_takes_a_second_key() -> None:
 async def test_two_keys_reject_with_a_reason() -> None:
     async with shown("wipe", {"disk": "a"}, to="reviewer") as (d, proposal):
         await d.press("r", "u")
-        outcome = await proposal.outcome()
-        assert isinstance(outcome, Rejection)
-        assert outcome.reason == "unsafe"
+        assert (await rejected(proposal)).reason == "unsafe"
         await d.until(lambda: "you rejected" in d.text("#note"))
 
 
@@ -90,8 +87,7 @@ async def test_words_go_with_a_rejection() -> None:
         await d.press("r", "w", "n", "o", "enter")
         assert "no" in d.text("#ask")
         await d.press("u")
-        outcome = await proposal.outcome()
-        assert isinstance(outcome, Rejection)
+        outcome = await rejected(proposal)
         assert await outcome.explanation() == "no"
 
 

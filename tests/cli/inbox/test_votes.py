@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from meup_agent import ProposalHandle, Rejection
+from meup_agent import ProposalHandle
 from meup_agent.approval import Inbox
 from meup_agent.cli.inbox.rows import MAX_SHOWN
 from tests.cli.commands import ScreenQuestion
 from tests.cli.inbox.people import Desk, desk
 from tests.cli.inbox.people import anyio_backend as anyio_backend
-from tests.interaction.people import join
+from tests.interaction.people import join, rejected
 
 pytestmark = pytest.mark.anyio
 
@@ -60,9 +60,7 @@ async def test_two_keys_vote_and_a_vote_may_be_changed(policy: Path) -> None:
         assert len(d.inbox) == 1
         await d.press("v", "w", *"no", "enter", "r")
         await d.until(lambda: "you voted against tools.deploy" in d.text("#note"))
-        outcome = await proposal.outcome()
-        assert isinstance(outcome, Rejection)
-        assert "no" in await outcome.explanation()
+        assert "no" in await (await rejected(proposal)).explanation()
 
 
 async def test_a_vote_names_what_was_not_shown_before_its_second_key(policy: Path) -> None:
