@@ -158,9 +158,7 @@ async def test_an_edit_is_stopped(
             assert await o.inboxes["mallory"].approve(item) is not None, "as it was proposed"
 
 
-async def test_the_yes_of_another_participant_is_none(
-    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_yes_of_another_is_none(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meup_agent.approval.edit_check.JUDGE_SECONDS", 0.2)
     async with raw(meeting, "second") as other:
 
@@ -173,9 +171,7 @@ async def test_the_yes_of_another_participant_is_none(
             assert proposal.state.is_pending
 
 
-async def test_a_late_yes_changes_nothing(
-    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_late_yes_changes_nothing(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meup_agent.approval.edit_check.JUDGE_SECONDS", 0.2)
     kept: list[Envelope] = []
 

@@ -66,9 +66,7 @@ async def editing(
 @pytest.mark.rule("4.4.edits_judged")
 @pytest.mark.rule("5.votes.call")
 @pytest.mark.parametrize("version", [8, 13, 2], ids=["quorum", "denied", "asked"])
-async def test_votes_carry_no_other_call_out(
-    meeting: Meeting, path: Path, notes: Notes, version: int
-) -> None:
+async def test_votes_edit_nothing(meeting: Meeting, path: Path, notes: Notes, version: int) -> None:
     async with editing(meeting, path, notes, version) as o, o.proposed() as p:
         for voter in ("second", "deep"):
             await o.vote(voter, p.id)

@@ -79,9 +79,7 @@ def rule_of(verdict: str, tool: Any, arguments: Any) -> PolicyRule:
         st.sampled_from(["x", "y", "xy", "X"]), st.sampled_from(VALUES), max_size=3
     ),
 )
-def test_the_first_rule_that_matches_decides(
-    rules: list[PolicyRule], tool: str, given_arguments: dict[str, Any]
-) -> None:
+def test_first_decides(rules: list[PolicyRule], tool: str, given_arguments: dict[str, Any]) -> None:
     kept: list[PolicyRule] = []
     for rule in rules:
         try:

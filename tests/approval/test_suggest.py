@@ -248,9 +248,7 @@ ARGUMENTS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         max_size=60,
     )
 )
-def test_no_suggestion_allows_what_was_not_approved(
-    made: list[tuple[str, str, dict[str, Any], Judgement]],
-) -> None:
+def test_no_suggestion_is_too_wide(made: list[tuple[str, str, dict[str, Any], Judgement]]) -> None:
     past = Past()
     calls: list[tuple[payloads.Call, str, Judgement]] = []
     for tool, proposer, arguments, judgement in made:

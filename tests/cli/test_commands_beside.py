@@ -392,9 +392,7 @@ def test_https_trusts_what_the_machine_trusts() -> None:
 
 
 @pytest.mark.rule("4.6.proposer_left", "4.4.before_it_is_sent")
-def test_what_a_proposer_has_left_is_not_fulfilled(
-    stage: Stage, here: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_proposer_has_left(stage: Stage, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a minute ago, says the gateway; its proposer may have died."""
     monkeypatch.setattr(
         AbsenceTracker, "left_after", lambda _, who, accepted: accepted - 31_000_000

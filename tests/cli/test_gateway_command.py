@@ -276,9 +276,7 @@ def test_check_tells_what_would_be_served(tmp_path: Path) -> None:
         ("http: {port: 8423}", (), ["listens at ws://127.0.0.1:8422", APART]),
     ],
 )
-def test_check_tells_where_http_is_served(
-    tmp_path: Path, http: str, more: tuple[str, ...], lines: list[str]
-) -> None:
+def test_check_of_http(tmp_path: Path, http: str, more: tuple[str, ...], lines: list[str]) -> None:
     (tmp_path / "space.yaml").write_text(OURS_YAML.replace("http: {}", http))
     done = meup("gateway", "--config", "space.yaml", "--check", *more, cwd=tmp_path)
     assert done.stdout.splitlines()[: len(lines) + 1] == [*lines, "keeps its journal in journal.db"]

@@ -149,9 +149,7 @@ ANSWERS: dict[str, tuple[int, object]] = {
 
 @pytest.mark.parametrize("words", OVER_HTTP, ids=" ".join)
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_no_command_passes_it_on_over_http(
-    words: tuple[str, ...], answer: str, command: Here
-) -> None:
+def test_no_command_passes_on_http(words: tuple[str, ...], answer: str, command: Here) -> None:
     _, out, err = run_over_http(command, words, *ANSWERS[answer])
     assert (out + err).replace("\n", "").isprintable(), repr(out + err)
     assert "a-token-for-nobody" not in out + err

@@ -13,7 +13,7 @@ import pytest
 
 from meup_agent.gateway import Gateway
 from tests.cli.processes import INTERRUPT, Running, is_there, running, up
-from tests.cli.test_up_command import STUBBORN, WAITS, process_of, python, write
+from tests.cli.test_up_command import ENDS, STUBBORN, WAITS, process_of, python, write
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.skipif(
@@ -27,12 +27,6 @@ LEAVES = (
 """Starts two programs that heed no signal, one of which is not in its group."""
 
 STAYS = f"{LEAVES}; {WAITS}"
-ENDS = (
-    "import subprocess, sys;"
-    f"left = subprocess.Popen({python(STUBBORN)!r}, start_new_session=True,"
-    " stdout=subprocess.PIPE, text=True);"
-    "print(left.stdout.readline(), end='', flush=True)"
-)
 
 SERVER = """
 import json, os, pathlib, signal, subprocess, sys, time
@@ -135,9 +129,7 @@ def kill_all(process: Running, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["waits", "writes"])
-def test_killed_up_leaves_neither_reviewer_nor_servers(
-    way: str, tmp_path: Path, state: dict[str, str]
-) -> None:
+def test_killed_up_leaves_no_server_either(way: str, tmp_path: Path, state: dict[str, str]) -> None:
     (tmp_path / "policy.yaml").write_text("rules: [{allow: {tool: add}}]\nend: true\n")
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"deaf": server(tmp_path, way)}}))
     with up(tmp_path, state, "--servers", "mcp.json", "--policy", "policy.yaml") as process:

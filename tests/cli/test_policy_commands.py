@@ -49,9 +49,7 @@ def test_a_good_policy_is_good() -> None:
         ("{allow: {tool: 'read_*'}}, {deny: {tool: '*_key'}}", exit_codes.FAILED, "is not good"),
     ],
 )
-def test_a_check_says_how_many_rules_are_not_good(
-    tmp_path: Path, rules: str, code: int, said: str
-) -> None:
+def test_a_check_counts_rules_to_change(tmp_path: Path, rules: str, code: int, said: str) -> None:
     done = meup("policy", "check", written(tmp_path, f"rules: [{rules}]\nend: true\n"))
     assert done.returncode == code
     assert said in (done.stderr if code else done.stdout)

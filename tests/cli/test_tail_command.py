@@ -88,9 +88,7 @@ def test_an_expiry_has_a_line(gateway: ThreadedGateway, tail_settings: dict[str,
     assert withdrawn.endswith("too late")
 
 
-def test_json_has_a_line_an_envelope(
-    gateway: ThreadedGateway, tail_settings: dict[str, str]
-) -> None:
+def test_json_has_a_line_for_each(gateway: ThreadedGateway, tail_settings: dict[str, str]) -> None:
     async def speak(space: Space) -> None:
         await space.chat(HOSTILE, to="bob")
 
@@ -156,9 +154,7 @@ def test_a_reader_that_has_enough_ends_it_at_once(tail_settings: dict[str, str])
         ({"MEUP_URL": "ws://127.0.0.1:1"}, "cannot connect to 127.0.0.1:1"),
     ],
 )
-def test_without_a_way_in_it_says_why(
-    tail_settings: dict[str, str], changed: dict[str, str], sentence: str
-) -> None:
+def test_no_way_in(tail_settings: dict[str, str], changed: dict[str, str], sentence: str) -> None:
     done = meup("tail", variables={**tail_settings, **changed})
     assert_fails(done, exit_codes.NO_CONNECTION, sentence, "meup: ")
 

@@ -242,28 +242,14 @@ def test_a_rejection_and_its_explanation_belong_to_the_proposal() -> None:
 @pytest.mark.parametrize(
     ("envelope", "words"),
     [
-        (
-            said("mcp/response", {"error": {"code": -32602, "message": "no such file"}}, "f", "r"),
-            "response  error -32602: no such file",
-        ),
-        (
-            said(
-                "mcp/response",
-                {"result": {"isError": True, "content": [{"type": "text", "text": "disk full"}]}},
-                "f",
-                "r",
-            ),
-            "response  failed: disk full",
-        ),
+        (said("mcp/response", FAILURES[0], "f", "r"), "response  error -32000: disk full"),
+        (said("mcp/response", FAILURES[1], "f", "r"), "response  failed: disk full"),
         (
             said("mcp/request", payloads.progress("t", 3, 4, "reading"), "f", "r"),
             "progress  ━━━━━━━━╌╌ 3/4 reading",
         ),
         (said("mcp/request", payloads.progress("t", 7, None, None), "f", "r"), "progress  7"),
-        (
-            said("system/presence", {"event": "join", "participant": {"id": "ann"}}, "gateway"),
-            "ann                      join",
-        ),
+        (JOIN, "ann                      join"),
         (
             said("system/error", {"error": "capability_violation", "message": "no"}, "gateway"),
             "refused   capability_violation: no",
@@ -309,9 +295,7 @@ values = st.recursive(
 
 
 @given(kinds | texts, values, texts, st.lists(texts, max_size=2), st.sampled_from(WIDTHS))
-def test_nothing_leaves_its_line(
-    kind: str, payload: Any, sender: str, to: list[str], width: int
-) -> None:
+def test_no_line_is_broken(kind: str, payload: Any, sender: str, to: list[str], width: int) -> None:
     envelope = said(kind, payload, sender, *to, about=sender)
     line, *below = timeline(width).envelope(envelope, 0.0).plain.split("\n")
     assert all(each.isprintable() and cell_len(each) <= width for each in (line, *below))
@@ -334,20 +318,13 @@ def test_a_long_kind_is_shown_whole() -> None:
 
 
 def test_a_narrow_terminal_has_what_is_said_below() -> None:
-    shown = [line.split("\n") for line in lines(PROPOSAL, REQUEST, RESPONSE, width=60)]
-    assert shown == [
-        [
-            "09:41:07 pppp      ann → rev           proposal      pending",
-            '                   files.write(path="a.txt")',
-        ],
-        [
-            "09:41:07 pppp/rrrr rev → files         request   in progress",
-            '                   write(path="a.txt")',
-        ],
-        [
-            "09:41:07 pppp/rrrr files → rev         response    fulfilled",
-            "                   {ok: 1}",
-        ],
+    assert "\n".join(lines(PROPOSAL, REQUEST, RESPONSE, width=60)).split("\n") == [
+        "09:41:07 pppp      ann → rev           proposal      pending",
+        '                   files.write(path="a.txt")',
+        "09:41:07 pppp/rrrr rev → files         request   in progress",
+        '                   write(path="a.txt")',
+        "09:41:07 pppp/rrrr files → rev         response    fulfilled",
+        "                   {ok: 1}",
     ]
     assert "\n" not in lines(JOIN, width=60)[0]
 

@@ -31,6 +31,15 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-IS", "-c", code]
 
 
+ENDS = (
+    "import subprocess, sys;"
+    f"left = subprocess.Popen({python(STUBBORN)!r}, start_new_session=True,"
+    " stdout=subprocess.PIPE, text=True);"
+    "print(left.stdout.readline(), end='', flush=True)"
+)
+"""Leaves a program behind that heeds no signal and is not in its group."""
+
+
 def write(folder: Path, **participants: dict[str, Any]) -> Path:
     """A file with one space, each of whose participants may chat."""
     path = folder / "space.yaml"
@@ -230,17 +239,7 @@ def test_a_signal_ends_programs_first(number: int, tmp_path: Path, state: dict[s
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process adopt orphans")
 def test_what_left_its_process_group_is_ended_too(tmp_path: Path, state: dict[str, str]) -> None:
-    left = (
-        "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-        "print('ready', os.getpid(), flush=True); time.sleep(600)"
-    )
-    code = (
-        "import subprocess, sys;"
-        f"left = subprocess.Popen([sys.executable, '-IS', '-c', {left!r}],"
-        " start_new_session=True, stdout=subprocess.PIPE, text=True);"
-        "print(left.stdout.readline(), end='', flush=True)"
-    )
-    write(tmp_path, parent={"command": python(code)})
+    write(tmp_path, parent={"command": python(ENDS)})
     with up(tmp_path, state) as process:
         number = process_of("parent", process)
         process.until("parent has ended", stream="err")

@@ -114,9 +114,7 @@ async def test_an_editor_that_is_not_there_is_told(
     assert os.environ["VISUAL"] == command
 
 
-async def test_giving_up_ends_the_editor(
-    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_giving_up_ends(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDITOR", editor(tmp_path, f"echo $$ > '{tmp_path}/pid'; exec sleep 1000"))
     pid = tmp_path / "pid"
     with anyio.fail_after(PATIENCE):
