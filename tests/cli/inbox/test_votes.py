@@ -77,7 +77,7 @@ async def test_what_the_screen_cuts_is_voted_against_alone(policy: Path) -> None
         assert "too long to be shown here: meup inbox show" in d.text("#note")
         assert d.inbox.items[0].votes == {}
         await d.press("r")
-        assert isinstance(await proposal.outcome(), Rejection)
+        await rejected(proposal)
 
 
 async def test_approving_is_a_vote_there(policy: Path) -> None:
