@@ -2,10 +2,13 @@
 
 import os
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
 import pytest
+from anyio.abc import ByteReceiveStream
 from mcp.client.stdio import DEFAULT_INHERITED_ENV_VARS
 
 from meup_agent.errors import CannotConnect
@@ -38,14 +41,37 @@ while True:
 """
 
 
-async def opened(process: ServerProcess) -> int:
-    """A descriptor of the server itself, behind its guard, that can be read when it has ended."""
+async def told(stream: ByteReceiveStream | ServerProcess) -> int:
+    """The last word of a program's first line: a process's id."""
     heard = b""
     while b"\n" not in heard:
-        chunk = await process.read()
+        read = stream.read if isinstance(stream, ServerProcess) else stream.receive
+        chunk = await read()
         assert chunk, heard
         heard += chunk
-    return os.pidfd_open(int(heard.split()[1]))
+    return int(heard.split()[-1])
+
+
+@asynccontextmanager
+async def ending(pid: int) -> AsyncGenerator[None]:
+    """A block at whose end another process has ended: the server itself, behind its guard."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        yield
+        await anyio.wait_readable(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@asynccontextmanager
+async def started(command: str, *arguments: str) -> AsyncGenerator[ServerProcess]:
+    """A server's program, for a block that ends in time."""
+    process = ServerProcess(StdioServer(command, arguments))
+    try:
+        with anyio.fail_after(PATIENCE):
+            yield process
+    finally:
+        process.close()
 
 
 async def test_the_first_connection_takes_the_program_started_before(tmp_path: Path) -> None:
@@ -75,28 +101,16 @@ async def test_a_program_without_a_connection_is_ended() -> None:
     process = starter._first  # pyright: ignore[reportPrivateUsage]
     assert process is not None
     with anyio.fail_after(PATIENCE):
-        server = await opened(process)
-        try:
+        async with ending(await told(process)):
             starter.discard()
-            await anyio.wait_readable(server)
-        finally:
-            os.close(server)
 
 
 async def test_input_closes_first_and_the_group_dies_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meup_agent.mcp.server_process.EXIT_SECONDS", 0.2)
-    process = ServerProcess(StdioServer(sys.executable, ("-c", STUBBORN)))
-    try:
-        with anyio.fail_after(PATIENCE):
-            server = await opened(process)
-            try:
-                await process.end()
-                await anyio.wait_readable(server)
-            finally:
-                os.close(server)
-            assert await process.read() == b"closed\n"
-    finally:
-        process.close()
+    async with started(sys.executable, "-c", STUBBORN) as process:
+        async with ending(await told(process)):
+            await process.end()
+        assert await process.read() == b"closed\n"
 
 
 async def test_what_cannot_be_started_is_told_by_the_connection() -> None:
@@ -134,16 +148,9 @@ async def test_server_that_heeds_nothing_ends_where_its_client_is_killed() -> No
     process = await anyio.open_process([sys.executable, "-c", KILLED], stderr=None)
     assert process.stdout is not None
     with anyio.fail_after(PATIENCE):
-        heard = b""
-        while b"\n" not in heard:
-            heard += await process.stdout.receive()
-        server = os.pidfd_open(int(heard.split()[3]))
-        try:
+        async with ending(await told(process.stdout)):
             process.kill()
             await process.wait()
-            await anyio.wait_readable(server)
-        finally:
-            os.close(server)
     await process.aclose()
 
 
@@ -156,17 +163,9 @@ async def test_what_a_server_has_left_running_ends_with_it() -> None:
         " start_new_session=True, stdin=-3, stdout=-3, stderr=-3);"
         "print('ready', left.pid, flush=True); sys.stdin.read()"
     )
-    process = ServerProcess(StdioServer(sys.executable, ("-c", code)))
-    try:
-        with anyio.fail_after(PATIENCE):
-            other = await opened(process)
-            try:
-                await process.end()
-                await anyio.wait_readable(other)
-            finally:
-                os.close(other)
-    finally:
-        process.close()
+    async with started(sys.executable, "-c", code) as process:
+        async with ending(await told(process)):
+            await process.end()
 
 
 async def test_message_without_an_end_stops_a_server_that_heeds_nothing() -> None:
@@ -175,18 +174,14 @@ async def test_message_without_an_end_stops_a_server_that_heeds_nothing() -> Non
         "os.write(2, b'%d\\n' % os.getpid())\n"
         "while True: os.write(1, b'x' * 65536)"
     )
-    ended = anyio.Event()
-    traffic, tail = Traffic(ended.set, remove_nothing), StderrTail("server")
+    traffic, tail = Traffic(anyio.Event().set, remove_nothing), StderrTail("server")
+    server, stack = StdioServer(sys.executable, ("-c", code)), AsyncExitStack()
     with anyio.fail_after(PATIENCE):
-        async with connect(StdioServer(sys.executable, ("-c", code)), traffic, tail) as (read, _):
+        async with stack, connect(server, traffic, tail) as (read, _):
             async for _message in read:
                 raise AssertionError("it has sent nothing")
             assert traffic.excess == f"sent a message of more than {MAX_MESSAGE_BYTES} bytes"
-            server = os.pidfd_open(int(tail.lines[0]))
-        try:
-            await anyio.wait_readable(server)
-        finally:
-            os.close(server)
+            await stack.enter_async_context(ending(int(tail.lines[0])))
     assert tail.lines[1:] == ["the server was ended by signal 9"]
 
 
@@ -198,11 +193,7 @@ async def test_what_cannot_be_run_is_told_at_the_end(tmp_path: Path) -> None:
     file = tmp_path / "server"
     file.write_bytes(b"\x7fELF")
     file.chmod(0o755)
-    process = ServerProcess(StdioServer(str(file), ()))
-    try:
-        with anyio.fail_after(PATIENCE):
-            assert await process.read() == b""
-            await process.end()
-    finally:
-        process.close()
+    async with started(str(file)) as process:
+        assert await process.read() == b""
+        await process.end()
     assert process.last_words == f"cannot start {str(file)!r}: Exec format error\n"

@@ -3,7 +3,7 @@
 import copy
 import json
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,11 @@ class Scene:
         joined = (agent or Agent(name)).join(self.gateway.url, space="demo", token=token)
         return await self._stack.enter_async_context(joined)
 
+    def reviewed(self, policy: Path) -> AbstractAsyncContextManager[object]:
+        """The block in which a reviewer decides by a policy."""
+        token = self.gateway.token("reviewer")
+        return Reviewer(policy).join(self.gateway.url, space="demo", token=token)
+
     @asynccontextmanager
     async def bridged(self, name: str = BRIDGE, *, pinned: bool = True) -> AsyncGenerator[None]:
         """The block in which the server is bridged."""
@@ -126,6 +131,10 @@ class Scene:
         tools = await (space or self.agent).tools(BRIDGE, refresh=True)
         return {tool["name"]: tool for tool in tools}
 
+    async def form(self) -> str:
+        """The digest of the marked form of now."""
+        return str((await self.listed())["read"]["_meta"][CHANGED]["form"])
+
     async def propose(self, tool: str = "read", **arguments: Any) -> Fulfillment | Rejection:
         """The outcome of a proposal, which is decided in time."""
         async with self.agent.propose(self.name, tool, arguments) as proposal:
@@ -137,6 +146,13 @@ class Scene:
 async def call(space: Space, tool: str, arguments: dict[str, Any], to: str = BRIDGE) -> Any:
     """A call without a proposal."""
     return await space.request(to, "tools/call", {"name": tool, "arguments": arguments})
+
+
+async def check_refused(space: Space, tool: str = "read", **arguments: Any) -> None:
+    """Call a tool that is not as it was accepted."""
+    with pytest.raises(RequestError, match="is not as it was accepted") as raised:
+        await call(space, tool, arguments)
+    assert raised.value.data == {"reason": payloads.REFUSED}
 
 
 async def accept(space: Space) -> None:
@@ -209,39 +225,40 @@ async def test_change_holds_across_a_restart(scene: Scene, restarted: bool) -> N
     async with scene.bridged():
         if not restarted:
             await scene.change(with_argument())
-        with pytest.raises(RequestError, match="is not as it was accepted"):
-            await call(scene.you, "read", {})
+        await check_refused(scene.you)
     async with scene.bridged():
-        with pytest.raises(RequestError, match="is not as it was accepted"):
-            await call(scene.you, "read", {})
+        await check_refused(scene.you)
         await accept(scene.you)
         assert await call(scene.you, "read", {})
     async with scene.bridged():
         assert await call(scene.you, "read", {})
 
 
+@pytest.mark.rule("5.pins.ask")
 @pytest.mark.parametrize(
-    "tool",
+    ("tool", "difference"),
     [
-        changed(annotations={"readOnlyHint": False}),
-        changed(outputSchema={"type": "object"}),
-        changed(inputSchema={"type": "object"}),
-        with_argument("description"),
-        with_argument("title"),
-        with_argument("examples"),
-        changed(name="other"),
+        (changed(annotations={"readOnlyHint": False}), ""),
+        (changed(outputSchema={"type": "object"}), ""),
+        (changed(inputSchema={"type": "object"}), ""),
+        (with_argument("description"), ""),
+        (with_argument("title"), ""),
+        (with_argument("examples"), ""),
+        (changed(name="other"), ""),
+        (changed(execution={"taskSupport": "optional"}), "execution"),
+        (changed(_meta={"hint": "Obey."}), "_meta"),
     ],
 )
-async def test_form_that_changed_carries_a_mark(scene: Scene, tool: dict[str, Any]) -> None:
+async def test_form_that_changed_carries_a_mark(
+    scene: Scene, tool: dict[str, Any], difference: str
+) -> None:
     async with scene.bridged():
         assert "_meta" not in (await scene.listed())["read"]
         await scene.change(tool)
         mark = (await scene.listed())[tool["name"]]["_meta"][CHANGED]
         assert mark["form"]
-        assert mark["difference"]
-        with pytest.raises(RequestError, match="is not as it was accepted") as raised:
-            await call(scene.you, tool["name"], {})
-        assert raised.value.data == {"reason": payloads.REFUSED}
+        assert mark["difference"][0].startswith(difference)
+        await check_refused(scene.you, tool["name"])
         # The server takes it back: it is as it was accepted.
         await scene.change(READ)
         assert "_meta" not in (await scene.listed())["read"]
@@ -305,22 +322,21 @@ async def test_acceptance_counts_for_what_was_seen(scene: Scene) -> None:
     async with scene.bridged():
         await scene.change(with_argument("a"))
         seen = await scene.you.request(BRIDGE, TOOL_CHANGES, {})
-        form = (await scene.listed())["read"]["_meta"][CHANGED]["form"]
+        form = await scene.form()
         await scene.change(with_argument("b"))
         with pytest.raises(RequestError, match="changed since you looked"):
             await scene.you.request(BRIDGE, ACCEPT_TOOLS, {"digest": seen["digest"]})
         given = {"proposal": "p", "proposer": "agent", "tool": "read", "form": form}
         with pytest.raises(RequestError, match="changed since you looked"):
             await scene.you.request(BRIDGE, ACCEPT_CALL, given)
-        with pytest.raises(RequestError, match="is not as it was accepted"):
-            await call(scene.you, "read", {})
+        await check_refused(scene.you)
 
 
 @pytest.mark.rule("5.pins.calls")
 async def test_call_that_was_accepted_runs_in_no_later_form(scene: Scene) -> None:
     async with scene.bridged(), scene.agent.propose(BRIDGE, "read", {"path": "a"}) as proposal:
         await scene.change(with_argument("a"))
-        form = (await scene.listed())["read"]["_meta"][CHANGED]["form"]
+        form = await scene.form()
         given = {"proposal": proposal.id, "proposer": "agent", "tool": "read", "form": form}
         await scene.you.request(BRIDGE, ACCEPT_CALL, given)
         await scene.change(with_argument("b"))
@@ -329,7 +345,7 @@ async def test_call_that_was_accepted_runs_in_no_later_form(scene: Scene) -> Non
         assert refused.is_error
         assert proposal.state.is_pending
         # It still waits, and runs for who has seen the form of now.
-        given["form"] = (await scene.listed())["read"]["_meta"][CHANGED]["form"]
+        given["form"] = await scene.form()
         await scene.you.request(BRIDGE, ACCEPT_CALL, given)
         assert not (await theirs.fulfill()).is_error
         assert isinstance(await proposal.outcome(), Fulfillment)
@@ -349,7 +365,7 @@ async def test_no_word_is_taken_about_a_tool_that_needs_none(scene: Scene) -> No
 async def test_no_word_is_longer_than_an_id(scene: Scene, field: str) -> None:
     async with scene.bridged():
         await scene.change(with_argument())
-        form = (await scene.listed())["read"]["_meta"][CHANGED]["form"]
+        form = await scene.form()
         given = {"proposal": "p", "proposer": "agent", "tool": "read", "form": form}
         assert await scene.you.request(BRIDGE, ACCEPT_CALL, {**given, field: "x" * 256})
         with pytest.raises(RequestError) as raised:
@@ -362,15 +378,14 @@ async def test_nobody_accepts_without_the_capability(scene: Scene) -> None:
     granted = await scene.join("granted")
     async with scene.bridged():
         await scene.change(with_argument())
-        form = (await scene.listed())["read"]["_meta"][CHANGED]["form"]
+        form = await scene.form()
         given = {"proposal": "p", "proposer": "agent", "tool": "read", "form": form}
         for space in (scene.agent, granted):
             for method, params in ((ACCEPT_TOOLS, {"digest": "x"}), (ACCEPT_CALL, given)):
                 with pytest.raises(Refused):
                     await space.request(BRIDGE, method, params)
         # What was granted of the tool as it was is no leave for what it is now.
-        with pytest.raises(RequestError, match="is not as it was accepted"):
-            await call(granted, "read", {"cmd": "rm"})
+        await check_refused(granted, cmd="rm")
 
 
 @pytest.mark.rule("5.pins.acceptance")
@@ -387,8 +402,7 @@ async def test_proposed_acceptance_accepts_nothing(scene: Scene) -> None:
         answer = await scene.you.proposal(sent).fulfill()
         assert answer.is_error
         assert "by a request of your own" in str(answer.error)
-        with pytest.raises(RequestError, match="is not as it was accepted"):
-            await call(scene.you, "read", {})
+        await check_refused(scene.you)
 
 
 @pytest.mark.rule("5.pins.first_sight")
@@ -407,9 +421,7 @@ async def test_list_of_before_the_change_lets_nothing_run(scene: Scene, tmp_path
     """A bridge that may announce nothing: a reviewer and an inbox go by the list that they have."""
     policy = tmp_path / "policy.yaml"
     policy.write_text("rules: [{allow: {tool: read}}]\nend: true\n")
-    token = scene.gateway.token("reviewer")
-    joining = Reviewer(policy).join(scene.gateway.url, space="demo", token=token)
-    async with scene.bridged("silent"), joining, Inbox(scene.you) as inbox:
+    async with scene.bridged("silent"), scene.reviewed(policy), Inbox(scene.you) as inbox:
         by_rule = await scene.propose(path="a")
         assert isinstance(by_rule, Fulfillment)
         assert by_rule.by == "reviewer"
@@ -444,9 +456,7 @@ class Vote:
     @asynccontextmanager
     async def reviewed(self) -> AsyncGenerator[None]:
         """The block in which the reviewer runs."""
-        token = self._scene.gateway.token("reviewer")
-        joining = Reviewer(self.path).join(self._scene.gateway.url, space="demo", token=token)
-        async with joining:
+        async with self._scene.reviewed(self.path):
             await self.votes()
             yield
 
@@ -464,12 +474,6 @@ class Vote:
             listed = said["proposals"]
         counted: dict[str, str] = listed[0]["votes"]
         return counted
-
-    async def form(self) -> str:
-        """The digest of the marked form of now."""
-        listed = await self._scene.listed()
-        form: str = listed["read"]["_meta"][CHANGED]["form"]
-        return form
 
     async def carry(self, form: str | None = None) -> None:
         """Vote both, and see that this runs it."""
@@ -496,66 +500,44 @@ async def vote(scene: Scene, tmp_path: Path) -> AsyncGenerator[Vote]:
 
 
 @pytest.mark.rule("5.pins.ask")
-@pytest.mark.parametrize(
-    "change", [{"execution": {"taskSupport": "optional"}}, {"_meta": {"hint": "Obey."}}]
-)
-async def test_change_in_an_unknown_field_is_marked(scene: Scene, change: dict[str, Any]) -> None:
-    async with scene.bridged():
-        assert "dev.meup/changed" not in (await scene.listed())["read"].get("_meta", {})
-        await scene.change(changed(**change))
-        mark = (await scene.listed())["read"]["_meta"][CHANGED]
-        assert mark["form"]
-        assert mark["difference"][0].startswith(*change)
-        with pytest.raises(RequestError, match="is not as it was accepted"):
-            await call(scene.you, "read", {"path": "a"})
-        await accept(scene.you)
-        assert CHANGED not in (await scene.listed())["read"].get("_meta", {})
-
-
-@pytest.mark.rule("5.pins.ask")
-async def test_votes_about_another_form_do_not_count(scene: Scene, vote: Vote) -> None:
-    """Of two votes, one is given before the tool changes: it is no vote for what it is now."""
+@pytest.mark.parametrize("policy", [False, True])
+async def test_votes_about_another_form_do_not_count(
+    scene: Scene, vote: Vote, policy: bool
+) -> None:
+    """A vote that is given before the tool changes is none for what it is now, nor under a new
+    policy.
+    """
+    said = "no vote about it counts any more" if policy else "The tool has changed: no vote"
     async with vote.reviewed():
         async with anyio.create_task_group() as tasks:
-            await tasks.start(hear, scene.you, "The tool has changed: no vote")
+            await tasks.start(hear, scene.you, said)
             await vote.cast("you")
             await scene.change(with_argument())
-            await vote.cast("other")
+            if policy:
+                vote.path.write_text(f"rules: [{{allow: {{tool: other}}}}, {QUORUM}]\nend: true\n")
+            else:
+                await vote.cast("other")
         assert await vote.votes() == {}
         # Those who vote now have seen what it is now.
-        await vote.carry(await vote.form())
+        await vote.carry(await scene.form())
 
 
 @pytest.mark.rule("5.pins.ask")
-async def test_votes_about_another_form_count_after_no_restart(scene: Scene, vote: Vote) -> None:
+@pytest.mark.parametrize("changes", [False, True])
+async def test_votes_about_another_form_count_after_no_restart(
+    scene: Scene, vote: Vote, changes: bool
+) -> None:
     async with vote.reviewed():
         await vote.cast("you")
-    await scene.change(with_argument())
+    if changes:
+        await scene.change(with_argument())
     async with vote.reviewed():
-        assert await vote.votes() == {}
-        await vote.carry(await vote.form())
-
-
-@pytest.mark.rule("5.pins.ask")
-async def test_votes_about_a_form_count_after_a_restart(vote: Vote) -> None:
-    async with vote.reviewed():
-        await vote.cast("you")
-    async with vote.reviewed():
-        assert await vote.votes() == {"you": "approve"}
-        await vote.cast("other")
-        assert isinstance(await vote.proposal.outcome(), Fulfillment)
-
-
-@pytest.mark.rule("5.pins.ask")
-async def test_votes_on_another_form_count_under_no_policy(scene: Scene, vote: Vote) -> None:
-    async with vote.reviewed():
-        async with anyio.create_task_group() as tasks:
-            await tasks.start(hear, scene.you, "no vote about it counts any more")
-            await vote.cast("you")
-            await scene.change(with_argument())
-            vote.path.write_text(f"rules: [{{allow: {{tool: other}}}}, {QUORUM}]\nend: true\n")
-        assert await vote.votes() == {}
-        await vote.carry(await vote.form())
+        assert await vote.votes() == ({} if changes else {"you": "approve"})
+        if changes:
+            await vote.carry(await scene.form())
+        else:
+            await vote.cast("other")
+            assert isinstance(await vote.proposal.outcome(), Fulfillment)
 
 
 @pytest.mark.rule("5.pins.ask")
@@ -567,7 +549,7 @@ async def test_votes_about_a_form_that_comes_back_are_spent(scene: Scene, vote: 
                 await tasks.start(hear, scene.you, "no vote about it counts any more")
                 await scene.change(tool)
                 # A vote about what it is now lets the reviewer look.
-                form = None if tool is READ else await vote.form()
+                form = None if tool is READ else await scene.form()
                 await vote.cast("other", form)
             assert await vote.votes() == {"other": "approve"}
 
@@ -580,7 +562,7 @@ async def test_votes_count_for_the_accepted_form_seen(scene: Scene, vote: Vote, 
             await vote.cast("you")
         await scene.change(with_argument())
         if seen:
-            await vote.cast("you", await vote.form())
+            await vote.cast("you", await scene.form())
         await accept(scene.you)
         await vote.cast("other")
         if seen:
@@ -596,13 +578,13 @@ async def test_votes_count_for_the_accepted_form_seen(scene: Scene, vote: Vote, 
 async def test_vote_after_a_look_at_another_form_is_refused(scene: Scene, vote: Vote) -> None:
     async with vote.reviewed():
         await scene.change(with_argument("a"))
-        old = await vote.form()
+        old = await scene.form()
         await scene.change(with_argument("b"))
         for form in (old, "x"):
             with pytest.raises(RequestError, match="not in the form that you were shown"):
                 await vote.cast("you", form)
         assert await vote.votes() == {}
-        await vote.carry(await vote.form())
+        await vote.carry(await scene.form())
 
 
 @pytest.mark.rule("5.votes.call")
@@ -613,9 +595,8 @@ async def test_inbox_with_an_old_list_casts_no_such_vote(scene: Scene, tmp_path:
     async with scene.bridged("silent"), Inbox(scene.you) as inbox:
         await scene.you.tools("silent")
         await scene.change(with_argument())
-        token = scene.gateway.token("reviewer")
         async with (
-            Reviewer(policy).join(scene.gateway.url, space="demo", token=token),
+            scene.reviewed(policy),
             scene.agent.propose("silent", "read", {"path": "a", "cmd": "rm"}) as proposal,
         ):
             changes, item = inbox.changes(), await waiting(inbox)

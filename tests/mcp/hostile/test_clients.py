@@ -13,7 +13,7 @@ from meup_agent.mcp import client_calls, http, principal, tool_calls
 from meup_agent.mcp.http_auth import MAX_WRONG_TOKENS, ParticipantUser
 from tests.gateways import new_token
 from tests.mcp.conftest import ANYTHING, served, staged
-from tests.mcp.server.test_cancellation import BOTH, OLD, Slow, session, space_with
+from tests.mcp.server.test_cancellation import BOTH, Slow, session, space_with
 from tests.mcp.server.test_identity import HELLO
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +32,7 @@ DEEP = b"[" * 100_000 + b"]" * 100_000
     ids=["deep-id", "deep-cancel", "no-utf-8"],
 )
 async def test_a_body_that_breaks_a_decoder_is_a_wrong_body(body: bytes) -> None:
-    async with space_with(Slow()) as (_, server), session(server, OLD[-1]) as client:
+    async with space_with(Slow()) as (_, server), session(server) as client:
         answer = await client.http.post(client.url, content=body, headers=client.headers)
         assert answer.status_code == 400
         assert answer.json()["error"]["code"] == -32700
@@ -40,7 +40,7 @@ async def test_a_body_that_breaks_a_decoder_is_a_wrong_body(body: bytes) -> None
 
 async def test_a_handshake_that_ends_again_and_again_begins_nothing() -> None:
     """Each end of a handshake starts what tells the session of changes, until its end."""
-    async with space_with(Slow()) as (_, server), session(server, OLD[-1]) as client:
+    async with space_with(Slow()) as (_, server), session(server) as client:
         await client.post({"id": 1, "method": "ping"})
         before = len(anyio.get_running_tasks())
         for _ in range(20):
@@ -52,7 +52,7 @@ async def test_a_handshake_that_ends_again_and_again_begins_nothing() -> None:
 async def test_a_participant_of_many_sessions_ends_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "MAX_PARTICIPANT_SESSIONS", 3)
     async with staged(alice=ANYTHING, bob=ANYTHING) as stage, served(stage, own="alice") as server:
-        async with session(server, OLD[-1]) as alice, server.http(stage.token("bob")) as bob:
+        async with session(server) as alice, server.http(stage.token("bob")) as bob:
             ids: list[str] = []
             ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 

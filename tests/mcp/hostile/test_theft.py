@@ -74,7 +74,7 @@ async def test_a_question_is_answered_by_its_own_session_alone() -> None:
                 return {"id": question["id"], "result": result}
 
             for token in (None, stage.token("bob")):
-                async with session(server, OLD[-1], token) as other:
+                async with session(server, token=token) as other:
                     await other.post(answer("stolen"))
             await mine.post(answer("home"))
             rest = "".join([line async for line in lines])
@@ -153,7 +153,7 @@ async def test_a_token_is_in_no_log_and_in_no_answer(caplog: pytest.LogCaptureFi
         admin = await stage.join("admin", Agent("admin"))
         token, wrong = stage.token("bob"), "wrong-token-of-a-client"
         async with served(stage, own="alice") as server:
-            async with session(server, OLD[-1], token) as client:
+            async with session(server, token=token) as client:
                 await client.post({"id": 1, "method": "tools/list"})
                 async with server.http(wrong) as http:
                     refused = await http.post(server.url, json=HELLO, headers=BOTH)

@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -62,9 +63,11 @@ class Slow:
 @asynccontextmanager
 async def space_with(slow: Slow) -> AsyncGenerator[tuple[Stage, ServedSpace]]:
     """A space with a slow tool."""
-    async with staged(slow.agent, alice=ANYTHING, bob=ANYTHING, carol=PROPOSES) as stage:
-        async with served(stage, own="alice") as server:
-            yield stage, server
+    async with (
+        staged(slow.agent, alice=ANYTHING, bob=ANYTHING, carol=PROPOSES) as stage,
+        served(stage, own="alice") as server,
+    ):
+        yield stage, server
 
 
 class Session:
@@ -74,6 +77,10 @@ class Session:
         self.http = http
         self.url = url
         self.headers = {**BOTH, "mcp-protocol-version": version, "mcp-session-id": session}
+
+    def taken_by(self, http: httpx2.AsyncClient) -> "Session":
+        """The same session in the hands of another client."""
+        return Session(http, self.url, OLD[-1], self.headers["mcp-session-id"])
 
     async def post(self, message: dict[str, Any]) -> httpx2.Response:
         """Post a message; the whole answer."""
@@ -106,7 +113,7 @@ class Session:
 
 @asynccontextmanager
 async def session(
-    server: ServedSpace, version: str, token: str | None = None
+    server: ServedSpace, version: str = OLD[-1], token: str | None = None
 ) -> AsyncGenerator[Session]:
     """A session of a client that speaks a revision."""
     async with server.http(token) as http:
@@ -122,59 +129,58 @@ async def session(
         yield opened
 
 
+@dataclass
+class Running:
+    """A call of the slow tool that runs, and its stream."""
+
+    slow: Slow
+    stage: Stage
+    server: ServedSpace
+    client: Session
+    stream: httpx2.Response
+
+
+@asynccontextmanager
+async def running(version: str = OLD[-1], request_id: int | str = 7) -> AsyncGenerator[Running]:
+    """A call of a client that speaks a revision."""
+    slow = Slow()
+    async with space_with(slow) as (stage, server), session(server, version) as client:
+        async with client.call(request_id) as stream:
+            await slow.began.wait()
+            yield Running(slow, stage, server, client, stream)
+
+
 @pytest.mark.rule("4.7.stream", "4.7.stream.freed", "4.7.stream.logged")
 @pytest.mark.parametrize("version", OLD)
 async def test_cancelled_streams_last_event(version: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "meup_agent.mcp")
-    slow = Slow()
-    async with space_with(slow) as (_, server), session(server, version) as client:
-        async with client.call() as stream:
-            await slow.began.wait()
-            assert await client.cancel(reason="the user\nclicked stop") == 202
-            body = await stream.aread()
-            await slow.ended.wait()
-    assert body == LAST % b"7"
-    assert slow.reason == "no_longer_needed: the user\\nclicked stop"
-    assert len(server.app.streams) == 0
+    async with running(version) as call:
+        assert await call.client.cancel(reason="the user\nclicked stop") == 202
+        assert await call.stream.aread() == LAST % b"7"
+        await call.slow.ended.wait()
+    assert call.slow.reason == "no_longer_needed: the user\\nclicked stop"
+    assert len(call.server.app.streams) == 0
     said = [each.getMessage() for each in caplog.records if "call 7" in each.getMessage()]
     assert said == ["call 7 was cancelled: the user\\nclicked stop"]
 
 
 async def test_ids_compare_as_the_sdk_compares_them() -> None:
-    slow = Slow()
-    async with space_with(slow) as (_, server), session(server, OLD[-1]) as client:
-        async with client.call("7") as stream:
-            await slow.began.wait()
-            assert await client.cancel(7) == 202
-            body = await stream.aread()
-    assert body == LAST % b'"7"'
+    async with running(request_id="7") as call:
+        assert await call.client.cancel(7) == 202
+        assert await call.stream.aread() == LAST % b'"7"'
 
 
 @pytest.mark.rule("4.7.stream.key")
-async def test_ids_of_two_sessions_never_meet() -> None:
-    slow = Slow()
-    async with space_with(slow) as (_, server):
-        async with session(server, OLD[-1]) as first, session(server, OLD[-1]) as second:
-            async with first.call() as stream:
-                await slow.began.wait()
-                assert await second.cancel() == 202  # as of what has ended already
-                assert not slow.ended.is_set()
-                assert len(server.app.streams) == 1
-                assert await first.cancel() == 202
-                await stream.aread()
-
-
-@pytest.mark.rule("4.7.stream.key")
-async def test_another_participant_cancels_nothing() -> None:
-    slow = Slow()
-    async with space_with(slow) as (stage, server), session(server, OLD[-1]) as client:
-        async with client.call() as stream, server.http(stage.token("bob")) as bob:
-            await slow.began.wait()
-            other = Session(bob, server.url, OLD[-1], client.headers["mcp-session-id"])
-            assert await other.cancel() == 404
-            assert not slow.ended.is_set()
-            assert await client.cancel() == 202
-            await stream.aread()
+async def test_other_sessions_and_participants_cancel_nothing() -> None:
+    async with running() as call, session(call.server) as second:
+        assert await second.cancel() == 202  # as of what has ended already
+        async with call.server.http(call.stage.token("bob")) as bob:
+            stranger = call.client.taken_by(bob)
+            assert await stranger.cancel() == 404
+        assert not call.slow.ended.is_set()
+        assert len(call.server.app.streams) == 1
+        assert await call.client.cancel() == 202
+        await call.stream.aread()
 
 
 @pytest.mark.rule("4.7.stream.freed")
@@ -204,36 +210,27 @@ async def test_in_2026_a_closed_stream_cancels(caplog: pytest.LogCaptureFixture)
         while len(server.app.streams):
             await anyio.lowlevel.checkpoint()
     assert slow.reason == "no_longer_needed: stream closed by the client"
-    said = [each.getMessage() for each in caplog.records if each.getMessage().startswith("call ")]
-    assert len(said) == 1
-    assert said[0].endswith("was cancelled: stream closed by the client")
+    said = [each.getMessage() for each in caplog.records]
+    (line,) = [each for each in said if each.startswith("call ")]
+    assert line.endswith("was cancelled: stream closed by the client")
 
 
 async def test_a_cancelled_proposal_is_withdrawn() -> None:
-    slow = Slow()
-    async with space_with(slow) as (stage, server):
-        watched = stage.spaces["slow"]
-        async with session(server, OLD[-1], stage.token("carol")) as client:
-            with watched.watch() as envelopes:
+    async with space_with(Slow()) as (stage, server):
+        with stage.spaces["slow"].watch() as envelopes:
+            async with session(server, token=stage.token("carol")) as client:
                 async with client.call() as stream:
-                    async for envelope in envelopes:
-                        if envelope.kind == "mcp/proposal":
-                            break
+                    await until(envelopes, "mcp/proposal")
                     assert await client.cancel(reason="changed my mind") == 202
-                    async for envelope in envelopes:
-                        if envelope.kind == "mcp/withdraw":
-                            break
-                    body = await stream.aread()
-    assert body == LAST % b"7"
-    assert envelope.sender == "carol"
-    assert envelope.payload["reason"] == "no_longer_needed"
+                    withdraw = await until(envelopes, "mcp/withdraw")
+                    assert await stream.aread() == LAST % b"7"
+    assert withdraw.sender == "carol"
+    assert withdraw.payload["reason"] == "no_longer_needed"
 
 
-async def until(envelopes: AsyncIterable[Envelope], kind: str) -> None:
-    """Read up to an envelope of a kind."""
-    async for envelope in envelopes:
-        if envelope.kind == kind:
-            return
+async def until(envelopes: AsyncIterable[Envelope], kind: str) -> Envelope:
+    """The next envelope of a kind."""
+    return await anext(each async for each in envelopes if each.kind == kind)
 
 
 @pytest.mark.parametrize(
@@ -242,30 +239,25 @@ async def until(envelopes: AsyncIterable[Envelope], kind: str) -> None:
 )
 @pytest.mark.rule("4.7.ignored")
 async def test_a_cancel_that_names_no_call_changes_nothing(params: Any) -> None:
-    slow = Slow()
-    async with space_with(slow) as (_, server), session(server, OLD[-1]) as client:
-        async with client.call() as stream:
-            await slow.began.wait()
-            message = {"method": "notifications/cancelled", "params": params}
-            assert (await client.post(message)).status_code in (202, 400)
-            assert len(server.app.streams) == 1
-            assert await client.cancel(reason=["no", "text"]) == 202
-            assert await stream.aread() == LAST % b"7"
-    assert slow.reason == "no_longer_needed"
+    async with running() as call:
+        message = {"method": "notifications/cancelled", "params": params}
+        assert (await call.client.post(message)).status_code in (202, 400)
+        assert len(call.server.app.streams) == 1
+        assert await call.client.cancel(reason=["no", "text"]) == 202
+        assert await call.stream.aread() == LAST % b"7"
+    assert call.slow.reason == "no_longer_needed"
 
 
 async def test_a_cancel_that_is_written_otherwise_is_the_same() -> None:
-    slow = Slow()
-    async with space_with(slow) as (_, server), session(server, OLD[-1]) as client:
-        async with client.call() as stream:
-            await slow.began.wait()
-            written = (
-                b'{"params": {"reason": "x", "requestId": 7},'
-                b' "method": "notifications\\/cancelled", "jsonrpc": "2.0"}'
-            )
-            answer = await client.http.post(client.url, content=written, headers=client.headers)
-            assert answer.status_code == 202
-            assert await stream.aread() == LAST % b"7"
+    written = (
+        b'{"params": {"reason": "x", "requestId": 7},'
+        b' "method": "notifications\\/cancelled", "jsonrpc": "2.0"}'
+    )
+    async with running() as call:
+        client = call.client
+        answer = await client.http.post(client.url, content=written, headers=client.headers)
+        assert answer.status_code == 202
+        assert await call.stream.aread() == LAST % b"7"
 
 
 class NeverReached:
@@ -345,11 +337,9 @@ async def test_a_cancel_that_overtakes_its_call_keeps_it_from_beginning(version:
 
 @pytest.mark.rule("4.7.stream.early")
 async def test_an_overtaken_call_is_not_proposed() -> None:
-    slow = Slow()
-    async with space_with(slow) as (stage, server):
-        accepted = stage.gateway.counters
+    async with space_with(Slow()) as (stage, server):
         with stage.spaces["slow"].watch() as envelopes:
-            async with session(server, OLD[-1], stage.token("carol")) as client:
+            async with session(server, token=stage.token("carol")) as client:
 
                 async def propose(request_id: int) -> int:
                     """Envelopes so far, with a proposal and its withdraw."""
@@ -358,7 +348,7 @@ async def test_an_overtaken_call_is_not_proposed() -> None:
                         assert await client.cancel(request_id) == 202
                         await until(envelopes, "mcp/withdraw")
                         await stream.aread()
-                    return accepted.accepted
+                    return stage.gateway.counters.accepted
 
                 before = await propose(6)
                 assert await client.cancel(7) == 202
@@ -370,23 +360,20 @@ async def test_an_overtaken_call_is_not_proposed() -> None:
 @pytest.mark.rule("4.7.stream.early", "4.7.stream.key")
 async def test_an_early_cancel_is_of_its_own_session_and_token_alone() -> None:
     slow = Slow()
-    async with space_with(slow) as (stage, server):
-        async with session(server, OLD[-1]) as client, session(server, OLD[-1]) as second:
-            async with server.http(stage.token("bob")) as bob:
-                stranger = Session(bob, server.url, OLD[-1], client.headers["mcp-session-id"])
-                assert await stranger.cancel() == 404
+    async with space_with(slow) as (stage, server), session(server) as client:
+        async with session(server) as second, server.http(stage.token("bob")) as bob:
+            assert await client.taken_by(bob).cancel() == 404
             assert await second.cancel() == 202
-            async with client.call() as stream:
-                await slow.began.wait()
-                assert await client.cancel() == 202
-                await stream.aread()
+        async with client.call() as stream:
+            await slow.began.wait()
+            assert await client.cancel() == 202
+            await stream.aread()
 
 
 @pytest.mark.rule("4.7.stream.early")
 async def test_without_a_session_no_cancel_is_remembered() -> None:
     """In 2026-07-28 ids are of one request, and a header that names a session is nobody's."""
-    slow = Slow()
-    async with space_with(slow) as (_, server), server.http() as http:
+    async with space_with(Slow()) as (_, server), server.http() as http:
         modern = Session(http, server.url, "2026-07-28", "any")
         assert await modern.cancel(1) == 202
         del modern.headers["mcp-session-id"]
@@ -397,7 +384,7 @@ async def test_without_a_session_no_cancel_is_remembered() -> None:
 async def test_cancelled_calls_are_remembered_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cancellation, "CANCELLED_SECONDS", 0.0)
     slow = Slow()
-    async with space_with(slow) as (_, server), session(server, OLD[-1]) as client:
+    async with space_with(slow) as (_, server), session(server) as client:
         assert await client.cancel() == 202
         async with client.call() as stream:
             await slow.began.wait()
@@ -408,9 +395,9 @@ async def test_cancelled_calls_are_remembered_for_a_while(monkeypatch: pytest.Mo
 async def test_cancelled_calls_of_a_token_push_out_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cancellation, "MAX_CANCELLED_CALLS", 3)
     slow = Slow()
-    async with space_with(slow) as (stage, server), session(server, OLD[-1]) as alice:
+    async with space_with(slow) as (stage, server), session(server) as alice:
         assert await alice.cancel() == 202
-        async with session(server, OLD[-1], stage.token("bob")) as bob:
+        async with session(server, token=stage.token("bob")) as bob:
             for request_id in range(10):
                 assert await bob.cancel(request_id) == 202
         assert len(server.app.streams.cancelled) == 4
@@ -420,8 +407,7 @@ async def test_cancelled_calls_of_a_token_push_out_its_own(monkeypatch: pytest.M
 
 
 async def test_what_is_remembered_of_a_cancelled_call_is_small() -> None:
-    slow = Slow()
-    async with space_with(slow) as (_, server), session(server, OLD[-1]) as client:
+    async with space_with(Slow()) as (_, server), session(server) as client:
         kept = server.app.streams.cancelled
         assert await client.cancel("x" * (cancellation.MAX_KEY_CHARS + 1)) == 202
         assert len(kept) == 0

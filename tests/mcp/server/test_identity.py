@@ -3,6 +3,7 @@
 from contextlib import AsyncExitStack
 from typing import Any
 
+import httpx2
 import pytest
 from mcp_types import TextContent
 
@@ -14,7 +15,7 @@ from meup_agent.mcp.http import LOOPBACK_HOSTS
 from meup_agent.mcp.http_auth import MAX_WRONG_TOKENS
 from tests.gateways import new_token, participant
 from tests.mcp.conftest import ANYTHING, ServedSpace, Stage, served, serving, staged
-from tests.mcp.server.test_cancellation import BOTH, OLD, Session, session
+from tests.mcp.server.test_cancellation import BOTH, OLD, session
 
 pytestmark = pytest.mark.anyio
 
@@ -55,8 +56,10 @@ async def test_a_client_is_the_participant_of_its_token() -> None:
                 assert await called_as(client) == "bob"
             async with server.client(stage.token("bob"), mode="legacy") as client:
                 assert await called_as(client) == "bob"
-            async with server.client() as client:
-                assert await called_as(client) == "alice"
+            # It may send the token of the process, too.
+            async with server.client() as first, server.client(stage.token("alice")) as second:
+                for client in (first, second, first):
+                    assert await called_as(client) == "alice"
 
 
 async def test_the_environments_name_is_of_its_own_token(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,14 +77,6 @@ async def test_the_environments_name_is_of_its_own_token(monkeypatch: pytest.Mon
             server = ServedSpace(app, f"http://127.0.0.1:{port}/mcp")
             async with server.client(stage.token("bob")) as bob, server.client() as alice:
                 assert [await called_as(bob), await called_as(alice)] == ["bob", "alice"]
-
-
-async def test_a_client_may_send_the_token_of_the_process() -> None:
-    async with staged(whoami(), alice=ANYTHING) as stage:
-        async with served(stage, own="alice") as server:
-            async with server.client() as first, server.client(stage.token("alice")) as second:
-                for client in (first, second, first):
-                    assert await called_as(client) == "alice"
 
 
 async def test_an_unknown_token_is_refused_before_there_is_a_session() -> None:
@@ -107,8 +102,8 @@ async def test_without_a_participant_of_its_own_every_client_needs_a_token() -> 
 
 async def test_another_token_finds_no_session() -> None:
     async with staged(alice=ANYTHING, bob=ANYTHING) as stage, served(stage, own="alice") as server:
-        async with session(server, OLD[-1]) as mine, server.http(stage.token("bob")) as bob:
-            theirs = Session(bob, server.url, OLD[-1], mine.headers["mcp-session-id"])
+        async with session(server) as mine, server.http(stage.token("bob")) as bob:
+            theirs = mine.taken_by(bob)
             ping = {"id": 1, "method": "ping"}
             assert (await theirs.post(ping)).status_code == 404
             assert (await bob.get(server.url, headers=theirs.headers)).status_code == 404
@@ -121,7 +116,7 @@ async def test_a_revoked_token_ends_its_sessions() -> None:
     async with staged(alice=ANYTHING, bob=ANYTHING, admin=ANYTHING) as stage:
         admin = await stage.join("admin", Agent("admin"))
         async with served(stage, own="alice") as server:
-            async with session(server, OLD[-1], stage.token("bob")) as client:
+            async with session(server, token=stage.token("bob")) as client:
                 request = client.http.build_request("GET", server.url, headers=client.headers)
                 stream = await client.http.send(request, stream=True)
                 assert stream.status_code == 200
@@ -210,27 +205,18 @@ async def test_an_address_may_guess_so_many_times() -> None:
         served(Stage(gateway, stack)) as server,
     ):
         async with server.http() as http:
-            known = {**BOTH, "authorization": "Bearer bobs"}
-            assert (await http.post(server.url, json=HELLO, headers=known)).status_code == 200
-            statuses = [
-                (
-                    await http.post(
-                        server.url,
-                        json=HELLO,
-                        headers={**BOTH, "authorization": f"Bearer guess{number}"},
-                    )
-                ).status_code
-                for number in range(MAX_WRONG_TOKENS + 1)
-            ]
-            right = {**BOTH, "authorization": "Bearer carols"}
-            answer = await http.post(server.url, json=HELLO, headers=right)
-            assert (await http.post(server.url, json=HELLO, headers=known)).status_code == 200
-            for long, status in (
-                *((new_token(), 401) for _ in range(2 * MAX_WRONG_TOKENS)),
-                (gateway.token("alice"), 200),
-            ):
-                bearer = {**BOTH, "authorization": f"Bearer {long}"}
-                given = await http.post(server.url, json=HELLO, headers=bearer)
-                assert given.status_code == status
+
+            async def hello(token: str) -> httpx2.Response:
+                bearer = {**BOTH, "authorization": f"Bearer {token}"}
+                return await http.post(server.url, json=HELLO, headers=bearer)
+
+            assert (await hello("bobs")).status_code == 200
+            guesses = [await hello(f"guess{number}") for number in range(MAX_WRONG_TOKENS + 1)]
+            answer = await hello("carols")
+            assert (await hello("bobs")).status_code == 200
+            for _ in range(2 * MAX_WRONG_TOKENS):
+                assert (await hello(new_token())).status_code == 401
+            assert (await hello(gateway.token("alice"))).status_code == 200
+    statuses = [each.status_code for each in guesses]
     assert statuses == [401] * MAX_WRONG_TOKENS + [429]
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "60")

@@ -10,7 +10,7 @@ from meup_agent import Agent
 from meup_agent.gateway import Config, Gateway, SpaceConfig
 from tests.gateways import new_token, participant
 from tests.mcp.conftest import ANYTHING, ServedSpace, Stage, served, staged
-from tests.mcp.server.test_cancellation import BOTH, OLD, Session, session
+from tests.mcp.server.test_cancellation import BOTH, Session, session
 from tests.mcp.server.test_identity import HELLO
 from tests.patience import PATIENCE
 
@@ -37,12 +37,12 @@ async def test_two_tokens_of_a_participant_are_in_the_space_once() -> None:
     async with Gateway(config=config_with(first, second)) as gateway, AsyncExitStack() as stack:
         async with (
             served(Stage(gateway, stack)) as server,
-            session(server, OLD[-1], first) as one,
-            session(server, OLD[-1], second) as other,
+            session(server, token=first) as one,
+            session(server, token=second) as other,
         ):
             for client in (one, other, one, other):
                 assert (await client.post(PING)).status_code == 200
-            swapped = Session(one.http, server.url, OLD[-1], other.headers["mcp-session-id"])
+            swapped = other.taken_by(one.http)
             assert (await swapped.post(PING)).status_code == 404
             assert gateway.counters.taken_over == 0
 
@@ -73,8 +73,8 @@ async def test_a_second_token_that_is_revoked_ends_its_sessions_alone() -> None:
         stage = Stage(gateway, stack)
         async with (
             served(stage) as server,
-            session(server, OLD[-1], first) as one,
-            session(server, OLD[-1], second) as other,
+            session(server, token=first) as one,
+            session(server, token=second) as other,
         ):
             gateway.kill()
             port = gateway.port

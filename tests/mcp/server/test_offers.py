@@ -14,7 +14,7 @@ from meup_agent.errors import RequestError
 from meup_agent.mcp.naming import exposed_name
 from tests.mcp.client import client_beside
 from tests.mcp.conftest import ANYTHING, served, staged
-from tests.mcp.server.test_cancellation import OLD, session
+from tests.mcp.server.test_cancellation import session
 from tests.mcp.server.test_tool_calls import MODES
 
 pytestmark = pytest.mark.anyio
@@ -285,7 +285,7 @@ async def test_a_participant_that_does_not_answer_delays_no_call() -> None:
         return {"content": [{"type": "text", "text": "done"}]}
 
     async with staged(left.agent, silent=ANYTHING, alice=ANYTHING) as stage:
-        async with served(stage, own="alice") as server, session(server, OLD[-1]) as client:
+        async with served(stage, own="alice") as server, session(server) as client:
             listing = {"id": 1, "method": "tools/list", "params": {}}
             call = {"id": 2, "method": "tools/call", "params": {"name": "left_one"}}
             assert "left_one" in (await client.post(listing)).text
