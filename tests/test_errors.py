@@ -52,14 +52,17 @@ def test_errors_that_python_has_a_word_for(error: Exception, builtin: type[Excep
     assert isinstance(error, builtin)
 
 
+AWAY = "the gateway refused the connection with status"
+FORGED = "bye\x1b[2J\nINFO forged \u202e line"
+ESCAPED = "bye\\x1b[2J\\nINFO forged \\u202e line"
+PROBLEMS = ({"argument": "a", "problem": "missing"},)
+NO_ONE = "proposal p1 expired: no participant decided it in time"
+
+
 @pytest.mark.parametrize(
     ("error", "message", "attributes"),
     [
-        (
-            errors.InvalidPattern("is bad", place="payload.a"),
-            "payload.a: is bad",
-            {"place": "payload.a"},
-        ),
+        (errors.InvalidPattern("is bad", place="x.a"), "x.a: is bad", {"place": "x.a"}),
         (errors.InvalidPattern("is bad"), "is bad", {"place": ""}),
         (
             errors.AlreadyInProgress("p1", "b"),
@@ -76,11 +79,7 @@ def test_errors_that_python_has_a_word_for(error: Exception, builtin: type[Excep
             "it is",
             {"problem": "too_deep", "envelope_id": "e1"},
         ),
-        (
-            errors.InvalidArguments("no", [{"argument": "a", "problem": "missing"}]),
-            "no",
-            {"problems": ({"argument": "a", "problem": "missing"},)},
-        ),
+        (errors.InvalidArguments("no", [*PROBLEMS]), "no", {"problems": PROBLEMS}),
         (
             errors.RequestError(-32601, "unknown", {"x": 1}),
             "unknown (code -32601)",
@@ -98,11 +97,7 @@ def test_errors_that_python_has_a_word_for(error: Exception, builtin: type[Excep
             "proposal p1 was withdrawn: other",
             {"proposal_id": "p1", "reason": "other"},
         ),
-        (
-            errors.ProposalExpired("p1"),
-            "proposal p1 expired: no participant decided it in time",
-            {"proposal_id": "p1"},
-        ),
+        (errors.ProposalExpired("p1"), NO_ONE, {"proposal_id": "p1"}),
         (
             errors.ProposalExpired("p1", sent=False),
             "proposal p1 expired: it could not be sent in time",
@@ -113,34 +108,26 @@ def test_errors_that_python_has_a_word_for(error: Exception, builtin: type[Excep
             "proposal p1 expired: 'bob' had begun to fulfill it, and it was not done in time",
             {"proposal_id": "p1", "begun_by": "bob"},
         ),
-        (
-            errors.Refused("capability_violation", "no", {"x": 1}),
-            "no",
-            {"error": "capability_violation", "details": {"x": 1}},
-        ),
+        (errors.Refused("busy", "no", {"x": 1}), "no", {"error": "busy", "details": {"x": 1}}),
         (
             errors.HandshakeRefused(503, 2.5, "busy"),
-            "the gateway refused the connection with status 503: busy",
+            f"{AWAY} 503: busy",
             {"status": 503, "retry_after": 2.5, "body": "busy"},
         ),
-        (
-            errors.HandshakeRefused(401),
-            "the gateway refused the connection with status 401",
-            {"retry_after": None, "body": ""},
-        ),
+        (errors.HandshakeRefused(401), f"{AWAY} 401", {"retry_after": None, "body": ""}),
         (
             errors.TransportClosed(1001, "away"),
             "the connection is closed (code 1001: away)",
             {"code": 1001, "reason": "away"},
         ),
         (
-            errors.TransportClosed(4403, "bye\x1b[2J\nINFO forged \u202e line"),
-            "the connection is closed (code 4403: bye\\x1b[2J\\nINFO forged \\u202e line)",
-            {"reason": "bye\\x1b[2J\\nINFO forged \\u202e line"},
+            errors.TransportClosed(4403, FORGED),
+            f"the connection is closed (code 4403: {ESCAPED})",
+            {"reason": ESCAPED},
         ),
         (
             errors.HandshakeRefused(503, None, "a\r\nb"),
-            "the gateway refused the connection with status 503: a\\r\\nb",
+            f"{AWAY} 503: a\\r\\nb",
             {"body": "a\\r\\nb"},
         ),
         (errors.TransportClosed(1006), "the connection is closed (code 1006)", {"reason": ""}),

@@ -36,6 +36,19 @@ READS: Sequence[Mapping[str, Any]] = [
     {"kind": "mcp/request", "payload": {"method": method}}
     for method in ("tools/list", "resources/**", "prompts/**", "completion/complete")
 ]
+OLD = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
+"""Revisions with a handshake, in which a cancelled call is answered."""
+
+BOTH = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+
+
+def hello(version: str = OLD[-1], **capabilities: Any) -> dict[str, Any]:
+    """The first message of a client that speaks a revision."""
+    info = {"name": "wire", "version": "1"}
+    params = {"protocolVersion": version, "capabilities": capabilities, "clientInfo": info}
+    return {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
+
+
 PROPOSES: Sequence[Mapping[str, Any]] = [
     *READS,
     {"kind": "mcp/proposal"},

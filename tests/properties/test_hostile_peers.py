@@ -114,7 +114,7 @@ class HostilePeers(RuleBasedStateMachine):
         elif self.resumes:
             self.missed.append(ordered)
 
-    def say(
+    def send(
         self, kind: str, payload: Any, id: str = "", dialect: str = "meup/v0.1", **header: Any
     ) -> None:
         self.gateway(draft(kind, payload, id=id or self.new_id(), **header), dialect)
@@ -306,15 +306,15 @@ class HostilePeers(RuleBasedStateMachine):
             meta |= {payloads.PROPOSER: "alice", payloads.EDITED: True}
         params = {**call_of(path), **({"_meta": meta} if meta else {})}
         body = payloads.proposal("tools/call", params)
-        self.say(kinds.MCP_PROPOSAL, body, id, dialect, sender=by, to=to, ts=self.moment())
+        self.send(kinds.MCP_PROPOSAL, body, id, dialect, sender=by, to=to, ts=self.moment())
 
     @rule(by=st.sampled_from((*PROPOSERS, "bob")), id=st.sampled_from(IDS))
     def withdraw(self, by: str, id: str) -> None:
-        self.say(kinds.MCP_WITHDRAW, {"reason": "other"}, sender=by, correlation=(id,))
+        self.send(kinds.MCP_WITHDRAW, {"reason": "other"}, sender=by, correlation=(id,))
 
     @rule(by=st.sampled_from(REVIEWERS), id=st.sampled_from(IDS), to=st.sampled_from(PROPOSERS))
     def reject(self, by: str, id: str, to: str) -> None:
-        self.say(kinds.MCP_REJECT, {"reason": "unsafe"}, sender=by, to=(to,), correlation=(id,))
+        self.send(kinds.MCP_REJECT, {"reason": "unsafe"}, sender=by, to=(to,), correlation=(id,))
 
     @rule(
         by=st.sampled_from(REVIEWERS),
@@ -356,7 +356,7 @@ class HostilePeers(RuleBasedStateMachine):
         many = (*(f"x{number}" for number in range(64)), "p1")
         named = many if isinstance(names, str) else names
         header: dict[str, Any] = {"sender": by, "to": to, "correlation": named}
-        self.say(kinds.MCP_REQUEST, body, name, dialect, ts=self.moment(), **header)
+        self.send(kinds.MCP_REQUEST, body, name, dialect, ts=self.moment(), **header)
 
     @rule(back=st.integers(0, 20))
     def repeat(self, back: int) -> None:
@@ -370,20 +370,20 @@ class HostilePeers(RuleBasedStateMachine):
     @rule(by=st.sampled_from(REVIEWERS), request=st.sampled_from(["r1", "r2", 1]))
     def cancel(self, by: str, request: str | int) -> None:
         body = payloads.notification(kinds.CANCELLED, {"requestId": request})
-        self.say(kinds.MCP_REQUEST, body, sender=by, to=(ME,))
+        self.send(kinds.MCP_REQUEST, body, sender=by, to=(ME,))
 
     @rule(by=st.sampled_from(("other", "bob")), request=st.sampled_from(["r1", "r2"]))
     def respond(self, by: str, request: str) -> None:
         """Another answers a request: refused, so that it would be free again."""
         error = {"code": -32000, "message": "refused", "data": {"reason": "refused"}}
         body = {"jsonrpc": "2.0", "id": request, "error": error}
-        self.say(kinds.MCP_RESPONSE, body, sender=by, correlation=(request,))
+        self.send(kinds.MCP_RESPONSE, body, sender=by, correlation=(request,))
 
     @rule(by=st.sampled_from(("dora", "other")))
     def flood(self, by: str) -> None:
         for _ in range(2 * REMEMBERED):
             body = payloads.proposal("tools/call", call_of("c"))
-            self.say(kinds.MCP_PROPOSAL, body, sender=by, to=("nobody",))
+            self.send(kinds.MCP_PROPOSAL, body, sender=by, to=("nobody",))
 
     # --- what happens here ---
 

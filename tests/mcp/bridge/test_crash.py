@@ -1,12 +1,14 @@
 """A server that ends is started again; what it was doing is answered, and the space is told."""
 
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import TaskStatus
 
 from meup_agent import Agent, Fulfillment, Proposal, ProposalState, Space
 from meup_agent.errors import RequestError, ToolError
@@ -18,31 +20,37 @@ from tests.patience import PATIENCE
 pytestmark = pytest.mark.anyio
 
 
-async def chat_with(space: Space, text: str) -> str:
-    """The first chat message that contains a text."""
-    with space.watch() as envelopes:
-        async for envelope in envelopes:
-            message = str(envelope.payload_object.get("message", ""))
-            if envelope.kind == "chat" and text in message:
-                return message
-    raise AssertionError("the space has ended")
+@asynccontextmanager
+async def hearing(space: Space, *texts: str) -> AsyncGenerator[dict[str, str]]:
+    """A block that ends once each of these texts is in a chat message: the first such."""
+    told: dict[str, str] = {}
+
+    async def hear(text: str, *, task_status: TaskStatus[None]) -> None:
+        with space.watch() as envelopes:
+            task_status.started()
+            async for envelope in envelopes:
+                message = str(envelope.payload_object.get("message", ""))
+                if envelope.kind == "chat" and text in message:
+                    told[text] = message
+                    return
+
+    async with anyio.create_task_group() as tasks:
+        for text in texts:
+            await tasks.start(hear, text)
+        yield told
+
+
+async def die(space: Space) -> list[str]:
+    """The lines of the error of a call by which the server ends."""
+    with pytest.raises(ToolError) as raised:
+        await space.call(BRIDGE, "do", {"way": "die"})
+    return str(raised.value).splitlines()
 
 
 async def test_a_crash_is_answered_with_the_last_lines_and_the_server_comes_back() -> None:
     async with bridged(stdio("scripted", "2025-06-18")) as stage:
-        told: list[str] = []
-
-        async def hear(text: str) -> None:
-            told.append(await chat_with(stage.caller, text))
-
-        lines: list[str] = []
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(hear, "is started again")
-            tasks.start_soon(hear, "runs again")
-            await anyio.lowlevel.checkpoint()
-            with pytest.raises(ToolError) as raised:
-                await stage.caller.call(BRIDGE, "do", {"way": "die"})
-            lines += str(raised.value).splitlines()
+        async with hearing(stage.caller, "is started again", "runs again") as told:
+            lines = await die(stage.caller)
         assert lines[0] == (
             "It is not known whether the call was carried out: the MCP server 'server' ended;"
             " the last lines of its standard error:"
@@ -50,10 +58,10 @@ async def test_a_crash_is_answered_with_the_last_lines_and_the_server_comes_back
         # Twenty in all, with what they end with, and nothing that a terminal would obey.
         assert lines[1:20] == [f"  | last words {each} \\x1b[31m" for each in range(12, 31)]
         assert lines[20:] == ["  | the server ended with exit status 3"]
-        assert told[0].startswith(
+        assert told["is started again"].startswith(
             "the MCP server 'server' has gone: \"ended\"; it is started again "
         )
-        assert told[1] == "the MCP server 'server' runs again"
+        assert told["runs again"] == "the MCP server 'server' runs again"
         assert await stage.caller.call(BRIDGE, "do", {"way": "x"}) == [
             {"type": "text", "text": "done: x"}
         ]
@@ -72,11 +80,8 @@ async def test_a_proposal_outlives_the_server_that_its_call_is_for() -> None:
         proposer = await stage.join("proposer")
         async with proposer.propose(BRIDGE, "do", {"way": "x"}) as proposal:
             await seen.wait()
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(chat_with, stage.caller, "runs again")
-                await anyio.lowlevel.checkpoint()
-                with pytest.raises(ToolError):
-                    await stage.caller.call(BRIDGE, "do", {"way": "die"})
+            async with hearing(stage.caller, "runs again"):
+                await die(stage.caller)
             assert proposal.state is ProposalState.PENDING
             decides.set()
             outcome = await proposal.outcome()
@@ -94,19 +99,10 @@ async def test_another_request_during_a_crash_is_an_error_with_the_lines() -> No
 
 async def test_new_tools_after_a_restart_are_announced(tmp_path: Path, log_lines: LogLines) -> None:
     memory = {"MEMORY": str(tmp_path / "memory")}
-    server = stdio("scripted", "2025-06-18", "forgetful", env=memory)
-    async with bridged(server) as stage:
-        said: list[str] = []
-
-        async def hear() -> None:
-            said.append(await chat_with(stage.caller, "have changed"))
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(hear)
-            await anyio.lowlevel.checkpoint()
-            with pytest.raises(ToolError):
-                await stage.caller.call(BRIDGE, "do", {"way": "die"})
-        assert said == [
+    async with bridged(stdio("scripted", "2025-06-18", "forgetful", env=memory)) as stage:
+        async with hearing(stage.caller, "have changed") as told:
+            await die(stage.caller)
+        assert list(told.values()) == [
             "the tools of the MCP server 'server' have changed:"
             " changed 'do' (description); added 'new'"
         ]
@@ -128,8 +124,7 @@ async def test_changed_pinned_tools_are_asked_about(tmp_path: Path, log_lines: L
     async with bridged(server, pin=ToolLock(path)) as stage:
         space = stage.caller
         assert [tool["name"] for tool in await space.tools(BRIDGE)] == ["do"]
-        with pytest.raises(ToolError):
-            await space.call(BRIDGE, "do", {"way": "die"})
+        await die(space)
         await log_lines.wait_for("until a person accepts the change: 'new'")
         [do, _] = await space.tools(BRIDGE, refresh=True)
         assert do["description"] == "Do something."

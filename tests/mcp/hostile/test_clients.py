@@ -12,8 +12,8 @@ from mcp.shared.exceptions import MCPError
 from meup_agent.mcp import client_calls, http, principal, tool_calls
 from meup_agent.mcp.http_auth import MAX_WRONG_TOKENS, ParticipantUser
 from tests.gateways import new_token
-from tests.mcp.conftest import ANYTHING, served, staged
-from tests.mcp.server.test_cancellation import BOTH, Slow, session, space_with
+from tests.mcp.conftest import ANYTHING, BOTH, served, staged
+from tests.mcp.server.test_cancellation import Slow, session, space_with
 from tests.mcp.server.test_identity import HELLO
 
 pytestmark = pytest.mark.anyio

@@ -11,18 +11,15 @@ from mcp.shared.exceptions import MCPError
 
 from meup_agent import Agent, Proposal
 from meup_agent.mcp import cancellation
-from tests.mcp.conftest import ANYTHING, PROPOSES, served, staged
+from tests.mcp.conftest import ANYTHING, BOTH, OLD, PROPOSES, hello, served, staged
 from tests.mcp.server.test_asks import asker, elicited
-from tests.mcp.server.test_cancellation import BOTH, OLD, Session, session
+from tests.mcp.server.test_cancellation import Session, session
 from tests.mcp.server.test_identity import HELLO
 from tests.mcp.server.test_tool_calls import MODES, text
 
 pytestmark = pytest.mark.anyio
 
-ASKS = {
-    **HELLO,
-    "params": {**HELLO["params"], "capabilities": {"elicitation": {}}},  # type: ignore[dict-item]
-}
+ASKS = hello(elicitation={})
 
 
 async def test_the_state_of_a_call_is_worth_nothing_to_another_participant() -> None:

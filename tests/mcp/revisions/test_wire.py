@@ -14,17 +14,14 @@ import pytest
 
 from meup_agent import Agent, Context, Request
 from meup_agent.gateway import Gateway
-from tests.mcp.conftest import ANYTHING, ServedSpace, Stage, served
+from tests.mcp.conftest import ANYTHING, BOTH, OLD, ServedSpace, Stage, hello, served
 
 pytestmark = pytest.mark.anyio
 
-OLD = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
 NEW = "2026-07-28"
 ALL = [*OLD, NEW]
 
 JsonObject = dict[str, Any]
-
-HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 
 PIXEL = "iVBORw0KGgo="
 
@@ -89,7 +86,7 @@ class Wire:
         self.http = http
         self.url = url
         self.version = version
-        self.headers = dict(HEADERS)
+        self.headers = dict(BOTH)
 
     async def post(self, message: Any, **headers: str) -> httpx2.Response:
         return await self.http.post(self.url, json=message, headers={**self.headers, **headers})
@@ -117,13 +114,7 @@ class Wire:
 
     async def shake_hands(self) -> JsonObject:
         """Begin a session, as the revisions before 2026-07-28 do; the server's side of it."""
-        hello = {
-            "protocolVersion": self.version,
-            "capabilities": {},
-            "clientInfo": {"name": "wire", "version": "1"},
-        }
-        message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}
-        answer = await self.post(message)
+        answer = await self.post(hello(self.version))
         result: JsonObject = messages(answer)[-1]["result"]
         self.headers["mcp-session-id"] = answer.headers["mcp-session-id"]
         # Earlier ones have no such header; the server takes what was agreed on.
@@ -167,18 +158,18 @@ async def speaking(server: ServedSpace, version: str) -> AsyncGenerator[Wire]:
 @pytest.mark.parametrize("version", OLD)
 async def test_handshakes_agree_on_the_clients_revision(server: ServedSpace, version: str) -> None:
     async with server.http() as http:
-        hello = await Wire(http, server.url, version).shake_hands()
-    assert hello["protocolVersion"] == version
-    assert hello["serverInfo"]["name"] == "meup"
-    assert hello["capabilities"]["tools"] == {"listChanged": True}
-    assert "extensions" not in hello["capabilities"]
+        agreed = await Wire(http, server.url, version).shake_hands()
+    assert agreed["protocolVersion"] == version
+    assert agreed["serverInfo"]["name"] == "meup"
+    assert agreed["capabilities"]["tools"] == {"listChanged": True}
+    assert "extensions" not in agreed["capabilities"]
 
 
 @pytest.mark.parametrize("version", ["1999-01-01", "2099-01-01", "newest"])
 async def test_the_handshake_replaces_unknown_revisions(server: ServedSpace, version: str) -> None:
     async with server.http() as http:
-        hello = await Wire(http, server.url, version).shake_hands()
-    assert hello["protocolVersion"] == OLD[-1]
+        agreed = await Wire(http, server.url, version).shake_hands()
+    assert agreed["protocolVersion"] == OLD[-1]
 
 
 async def test_the_newest_revision_discovers_without_a_handshake(server: ServedSpace) -> None:

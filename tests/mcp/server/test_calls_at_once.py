@@ -1,7 +1,7 @@
 """Many calls at once: none stands in line behind the others' log-in, lists or connections."""
 
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import anyio
 import anyio.lowlevel
@@ -10,6 +10,7 @@ import pytest
 from meup_agent import Agent, Space
 from meup_agent.errors import ConnectionFailed
 from meup_agent.mcp import catalog, principal_pool
+from meup_agent.mcp.catalog import Catalog
 from meup_agent.mcp.principal_pool import PrincipalPool, TooManyPrincipals
 from tests.mcp.conftest import ANYTHING, staged
 
@@ -49,75 +50,66 @@ async def test_requests_with_a_new_token_go_on_together() -> None:
             assert await turns_between(lambda: pool.get(stage.token("alice"))) < AT_ONCE
 
 
-async def test_calls_that_wait_for_a_list_go_on_together() -> None:
-    async with staged(alice=ANYTHING, files=ANYTHING) as stage:
-        files = Agent("files")
-
-        @files.tool
-        async def read() -> str:
-            return ""
-
-        await stage.join("files", files)
+@asynccontextmanager
+async def catalog_beside(agent: Agent) -> AsyncGenerator[Catalog]:
+    """What an MCP client is offered by an agent."""
+    async with staged(agent, alice=ANYTHING) as stage:
         pool = stage.pool("alice")
         async with pool.run():
             login = await pool.get(None)
             assert login is not None
-            found = login.principal.catalog.find
-            assert await turns_between(lambda: found("tools", "files_read")) < AT_ONCE
+            yield login.principal.catalog
+
+
+async def test_calls_that_wait_for_a_list_go_on_together() -> None:
+    files = Agent("files")
+
+    @files.tool
+    async def read() -> str:
+        return ""
+
+    async with catalog_beside(files) as offers:
+        assert await turns_between(lambda: offers.find("tools", "files_read")) < AT_ONCE
 
 
 async def test_a_wait_for_the_silent_is_that_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "LIST_SECONDS", 0.05)
-    async with staged(alice=ANYTHING, silent=ANYTHING) as stage:
-        silent, asked = Agent("silent"), 0
+    silent, asked = Agent("silent"), 0
 
-        @silent.on_request("tools/list")
-        async def listed() -> None:
-            nonlocal asked
-            asked += 1
-            await anyio.sleep_forever()
+    @silent.on_request("tools/list")
+    async def listed() -> None:
+        nonlocal asked
+        asked += 1
+        await anyio.sleep_forever()
 
-        await stage.join("silent", silent)
-        pool = stage.pool("alice")
-        async with pool.run():
-            login = await pool.get(None)
-            assert login is not None
-            find = login.principal.catalog.find
-            async with anyio.create_task_group() as tasks:
-                for _ in range(MANY):
-                    tasks.start_soon(find, "tools", "silent_read")
+    async with catalog_beside(silent) as offers, anyio.create_task_group() as tasks:
+        for _ in range(MANY):
+            tasks.start_soon(offers.find, "tools", "silent_read")
     assert asked == 1
 
 
 async def test_a_caller_that_goes_leaves_the_others_their_list() -> None:
-    async with staged(alice=ANYTHING, files=ANYTHING) as stage:
-        files, asked, answer = Agent("files"), anyio.Event(), anyio.Event()
+    files, asked, answer = Agent("files"), anyio.Event(), anyio.Event()
+    found = list[object]()
 
-        @files.on_request("tools/list")
-        async def listed() -> dict[str, object]:
-            asked.set()
-            await answer.wait()
-            return {"tools": [{"name": "read", "inputSchema": {"type": "object"}}]}
+    @files.on_request("tools/list")
+    async def listed() -> dict[str, object]:
+        asked.set()
+        await answer.wait()
+        return {"tools": [{"name": "read", "inputSchema": {"type": "object"}}]}
 
-        await stage.join("files", files)
-        pool = stage.pool("alice")
-        async with pool.run():
-            login = await pool.get(None)
-            assert login is not None
-            offers, found = login.principal.catalog, list[object]()
+    async def find() -> None:
+        found.append(await offers.find("tools", "files_read"))
 
-            async def find() -> None:
-                found.append(await offers.find("tools", "files_read"))
-
-            async with anyio.create_task_group() as others:
-                async with anyio.create_task_group() as first:
-                    first.start_soon(find)
-                    await asked.wait()
-                    for _ in range(MANY):
-                        others.start_soon(find)
-                    await anyio.lowlevel.checkpoint()
-                    first.cancel_scope.cancel()
-                answer.set()
+    async with catalog_beside(files) as offers, anyio.create_task_group() as others:
+        async with anyio.create_task_group() as first:
+            first.start_soon(find)
+            await asked.wait()
+            for _ in range(MANY):
+                others.start_soon(find)
+            await anyio.lowlevel.checkpoint()
+            first.cancel_scope.cancel()
+        answer.set()
     assert len(found) == MANY
     assert None not in found
 

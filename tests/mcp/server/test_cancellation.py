@@ -20,16 +20,20 @@ from meup_agent.mcp import cancellation
 from meup_agent.mcp.cancellation import CancellationLayer, OpenStreams
 from meup_agent.mcp.space_server import SpaceHandlers, make_server
 from meup_agent.mcp.tool_calls import CallSettings
-from tests.mcp.conftest import ANYTHING, PROPOSES, ServedSpace, Stage, served, staged
+from tests.mcp.conftest import (
+    ANYTHING,
+    BOTH,
+    OLD,
+    PROPOSES,
+    ServedSpace,
+    Stage,
+    hello,
+    served,
+    staged,
+)
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
-
-OLD = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
-"""Revisions in which a cancelled call is answered."""
-
-ACCEPT = {"accept": "application/json, text/event-stream"}
-BOTH = {**ACCEPT, "content-type": "application/json"}
 
 LAST = (
     b"event: message\r\n"
@@ -117,13 +121,7 @@ async def session(
 ) -> AsyncGenerator[Session]:
     """A session of a client that speaks a revision."""
     async with server.http(token) as http:
-        hello = {
-            "protocolVersion": version,
-            "capabilities": {},
-            "clientInfo": {"name": "wire", "version": "1"},
-        }
-        message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}
-        answer = await http.post(server.url, json=message, headers=BOTH)
+        answer = await http.post(server.url, json=hello(version), headers=BOTH)
         opened = Session(http, server.url, version, answer.headers["mcp-session-id"])
         await opened.post({"method": "notifications/initialized"})
         yield opened
@@ -444,9 +442,7 @@ async def test_a_client_over_stdio_that_goes_withdraws() -> None:
             async with anyio.create_task_group() as tasks, from_server:
                 tasks.start_soon(serve)
                 async with to_server:
-                    info = {"name": "wire", "version": "1"}
-                    hello = {"protocolVersion": OLD[0], "capabilities": {}, "clientInfo": info}
-                    await to_server.send(message(id=0, method="initialize", params=hello))
+                    await to_server.send(message(**hello(OLD[0])))
                     await to_server.send(message(method="notifications/initialized"))
                     call = {"name": "slow_wait", "arguments": {}}
                     await to_server.send(message(id=1, method="tools/call", params=call))

@@ -13,8 +13,7 @@ from anyio.abc import SocketAttribute, SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from tests.cli.processes import environment
-from tests.mcp.conftest import ANYTHING, staged
-from tests.mcp.server.test_cancellation import BOTH
+from tests.mcp.conftest import ANYTHING, BOTH, staged
 from tests.mcp.server.test_identity import HELLO
 from tests.mcp.server.test_mcp_command import ECHO, http_server, variables
 from tests.patience import PATIENCE

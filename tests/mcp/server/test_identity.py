@@ -14,21 +14,21 @@ from meup_agent.mcp import mcp_app
 from meup_agent.mcp.http import LOOPBACK_HOSTS
 from meup_agent.mcp.http_auth import MAX_WRONG_TOKENS
 from tests.gateways import new_token, participant
-from tests.mcp.conftest import ANYTHING, ServedSpace, Stage, served, serving, staged
-from tests.mcp.server.test_cancellation import BOTH, OLD, session
+from tests.mcp.conftest import (
+    ANYTHING,
+    BOTH,
+    ServedSpace,
+    Stage,
+    hello,
+    served,
+    serving,
+    staged,
+)
+from tests.mcp.server.test_cancellation import session
 
 pytestmark = pytest.mark.anyio
 
-HELLO = {
-    "jsonrpc": "2.0",
-    "id": 0,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": OLD[-1],
-        "capabilities": {},
-        "clientInfo": {"name": "wire", "version": "1"},
-    },
-}
+HELLO = hello()
 
 
 def whoami() -> Agent:

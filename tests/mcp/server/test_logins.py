@@ -9,8 +9,8 @@ import pytest
 from meup_agent import Agent
 from meup_agent.gateway import Config, Gateway, SpaceConfig
 from tests.gateways import new_token, participant
-from tests.mcp.conftest import ANYTHING, ServedSpace, Stage, served, staged
-from tests.mcp.server.test_cancellation import BOTH, Session, session
+from tests.mcp.conftest import ANYTHING, BOTH, ServedSpace, Stage, served, staged
+from tests.mcp.server.test_cancellation import Session, session
 from tests.mcp.server.test_identity import HELLO
 from tests.patience import PATIENCE
 

@@ -25,9 +25,9 @@ from meup_agent import Agent, Proposal
 from tests.cli.processes import environment, meup, running
 from tests.forkserver import launched
 from tests.interaction.people import files
-from tests.mcp.conftest import ANYTHING, PROPOSES, Stage, refusal, staged
+from tests.mcp.conftest import ANYTHING, PROPOSES, Stage, hello, refusal, staged
 from tests.mcp.server.test_asks import asker
-from tests.mcp.server.test_cancellation import OLD, Slow
+from tests.mcp.server.test_cancellation import Slow
 from tests.mcp.server.test_tool_calls import text
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
@@ -110,9 +110,7 @@ class Lines:
 
     async def call(self, tool: str, arguments: dict[str, Any], **more: Any) -> None:
         """Shake hands as message 0, and call a tool by message 1."""
-        info = {"name": "wire", "version": "1"}
-        hello = {"protocolVersion": OLD[-1], "capabilities": {}, "clientInfo": info}
-        await self.send(id=0, method="initialize", params=hello)
+        await self.send(**hello())
         await self.send(method="notifications/initialized")
         params = {"name": tool, "arguments": arguments, **more}
         await self.send(id=1, method="tools/call", params=params)

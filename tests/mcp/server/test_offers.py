@@ -11,6 +11,7 @@ from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 
 from meup_agent import Agent, Request
 from meup_agent.errors import RequestError
+from meup_agent.mcp import catalog
 from meup_agent.mcp.naming import exposed_name
 from tests.mcp.client import client_beside
 from tests.mcp.conftest import ANYTHING, served, staged
@@ -269,7 +270,9 @@ async def test_a_result_that_is_none_is_a_clear_error() -> None:
     assert "no result of MCP" in str(result.content)
 
 
-async def test_a_participant_that_does_not_answer_delays_no_call() -> None:
+async def test_a_participant_that_does_not_answer_delays_no_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     silent, asked = Agent("silent"), anyio.Event()
     left = Library("left")
     left.tools = [{"name": "one", "inputSchema": {"type": "object"}}]
@@ -289,6 +292,8 @@ async def test_a_participant_that_does_not_answer_delays_no_call() -> None:
             listing = {"id": 1, "method": "tools/list", "params": {}}
             call = {"id": 2, "method": "tools/call", "params": {"name": "left_one"}}
             assert "left_one" in (await client.post(listing)).text
+            # The list of the other one is known by now.
+            monkeypatch.setattr(catalog, "LIST_SECONDS", 0.2)
             token = stage.token("silent")
             async with silent.join(stage.gateway.url, space="demo", token=token):
                 assert "done" in (await client.post(call)).text

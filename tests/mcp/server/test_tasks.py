@@ -87,6 +87,16 @@ async def polling(server: ServedSpace, token: str | None = None) -> AsyncGenerat
         yield client
 
 
+@asynccontextmanager
+async def proposing(**arguments: int) -> AsyncGenerator[tuple[Stage, Reviewer, Client, str]]:
+    """A task whose proposal waits: of adding these numbers."""
+    reviewer = Reviewer()
+    async with space_with(reviewer) as (stage, server), polling(server) as client:
+        task_id = await call(client, **{"a": 1, "b": 2, **arguments})
+        await reviewer.proposed.wait()
+        yield stage, reviewer, client, task_id
+
+
 async def call(client: Client, **arguments: int) -> str:
     created = await client.session.call_tool("files_add", arguments, allow_claimed=True)
     assert isinstance(created, CreatedTask)
@@ -111,9 +121,7 @@ async def until(client: Client, task_id: str, status: str) -> Answer:
 
 
 async def test_an_undecided_proposal_is_a_task_that_says_who_decides() -> None:
-    reviewer = Reviewer()
-    async with space_with(reviewer) as (_, server), polling(server) as client:
-        task_id = await call(client, a=1, b=2)
+    async with proposing() as (_, reviewer, client, task_id):
         task = await ask(client, "tasks/get", task_id)
         assert task["status"] == "working"
         assert task["statusMessage"] == "waiting for a decision by files or reviewer, 30 s left"
@@ -123,10 +131,8 @@ async def test_an_undecided_proposal_is_a_task_that_says_who_decides() -> None:
 
 
 async def test_a_rejection_completes_its_task_with_an_error() -> None:
-    reviewer = Reviewer()
-    reviewer.reject = Reason.UNSAFE
-    async with space_with(reviewer) as (_, server), polling(server) as client:
-        task_id = await call(client, a=1, b=2)
+    async with proposing() as (_, reviewer, client, task_id):
+        reviewer.reject = Reason.UNSAFE
         reviewer.decided.set()
         task = await until(client, task_id, "completed")
     assert task["result"]["isError"] is True
@@ -141,39 +147,26 @@ async def test_an_expiry_completes_its_task_with_an_error() -> None:
 
 
 async def test_a_cancelled_task_withdraws_its_proposal() -> None:
-    reviewer = Reviewer()
-    async with space_with(reviewer) as (_, server), polling(server) as client:
-        task_id = await call(client, a=1, b=2)
-        await reviewer.proposed.wait()
+    async with proposing() as (_, reviewer, client, task_id):
         await ask(client, "tasks/cancel", task_id)
         await until(client, task_id, "cancelled")
         await reviewer.withdrawn.wait()
 
 
 async def test_a_withdrawal_by_the_participant_itself_cancels_the_task() -> None:
-    reviewer = Reviewer()
-    async with space_with(reviewer) as (stage, server), polling(server) as client:
-        task_id = await call(client, a=1, b=2)
-        await reviewer.proposed.wait()
+    """By another hand, beside the one that proposed."""
+    async with proposing() as (stage, reviewer, client, task_id):
         assert reviewer.proposal is not None
-        await withdraw(stage, reviewer.proposal.id)
+        token, url = stage.token("alice"), stage.gateway.url
+        async with Agent("hand").join(url, space="demo", token=token, beside=True) as hand:
+            withdraw = {"reason": "no_longer_needed"}
+            await hand.send("mcp/withdraw", withdraw, correlation=reviewer.proposal.id)
         task = await until(client, task_id, "cancelled")
     assert "result" not in task.model_dump()
 
 
-async def withdraw(stage: Stage, proposal_id: str) -> None:
-    """Withdraw a proposal of alice's by another hand, beside the one that proposed."""
-    hand = Agent("hand").join(
-        stage.gateway.url, space="demo", token=stage.token("alice"), beside=True
-    )
-    async with hand as space:
-        await space.send("mcp/withdraw", {"reason": "no_longer_needed"}, correlation=proposal_id)
-
-
 async def test_an_error_of_the_protocol_fails_the_task() -> None:
-    reviewer = Reviewer()
-    async with space_with(reviewer) as (_, server), polling(server) as client:
-        task_id = await call(client, a=-1, b=2)
+    async with proposing(a=-1) as (_, reviewer, client, task_id):
         reviewer.decided.set()
         task = await until(client, task_id, "failed")
     assert task["error"] == {"code": -32050, "message": "out of order"}
