@@ -4,9 +4,11 @@ These are hypothesis' profiles, chosen with ``--hypothesis-profile``; `installed
 that `make test` has tried more often, where only what is installed may differ.
 """
 
+import os
 from typing import Final
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 EXAMPLES: Final = {"quick": 25, "thorough": 100, "installed": 20}
 """By profile: the number of examples of a test that does not say how many it needs."""
@@ -23,3 +25,16 @@ def register_profiles() -> None:
 def scaled(count: int) -> int:
     """The number of examples in this profile, of a test that needs so many in a thorough one."""
     return max(1, count * settings().max_examples // EXAMPLES["thorough"])
+
+
+def run_machine(machine: type[RuleBasedStateMachine], count: int, steps: int) -> None:
+    """Run a machine's rules in so many orders: always the same, or MEUP_EXAMPLES new ones."""
+    wanted = os.environ.get("MEUP_EXAMPLES")
+    chosen = settings(
+        max_examples=int(wanted or scaled(count)),
+        stateful_step_count=steps,
+        deadline=None,
+        derandomize=wanted is None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    run_state_machine_as_test(machine, settings=chosen)

@@ -81,12 +81,7 @@ async def multi_input(call: Call) -> JsonObject:
 SCHEMA: JsonObject = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "type": "object",
-    "$defs": {
-        "address": {
-            "$anchor": "addressDef",
-            **properties(street="string", city="string"),
-        }
-    },
+    "$defs": {"address": {"$anchor": "addressDef", **properties(street="string", city="string")}},
     "properties": {
         "name": {"type": "string"},
         "address": {"$ref": "#/$defs/address"},

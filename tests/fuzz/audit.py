@@ -20,10 +20,7 @@ from tests.fuzz.terminal import SEEDS as SHOWN
 
 NAME = "audit"
 
-SEEDS = [
-    *SHOWN,
-    b"90\n" + b"\n".join(frame for frames in EXAMPLES.values() for frame in frames),
-]
+SEEDS = [*SHOWN, b"90\n" + b"\n".join(frame for frames in EXAMPLES.values() for frame in frames)]
 
 MAX_STEPS = 60
 

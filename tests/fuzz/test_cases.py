@@ -64,8 +64,7 @@ def test_forged_sender_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_frame_without_the_right_to_write_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "meup_agent.protocol.space.streams.StreamStore.route",
-        lambda self, *_: self.active[-1],
+        "meup_agent.protocol.space.streams.StreamStore.route", lambda self, *_: self.active[-1]
     )
     opened = stream_examples("mew", "mew/v0.4")[0]
     with pytest.raises((AssertionError, KeyError)):

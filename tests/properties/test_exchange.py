@@ -6,27 +6,17 @@ longer, with new ones at each run::
     MEUP_EXAMPLES=20000 pytest tests/properties -q -o timeout=0
 """
 
-import os
 from typing import TypeVar
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from meup_agent import Wait
-from tests.effort import scaled
+from tests.effort import run_machine
 from tests.properties.participant import Handler, Participant
 from tests.properties.world import World
 from tests.tables import Key, ProposalEntry, ProposalKey, Role
-
-EXAMPLES = os.environ.get("MEUP_EXAMPLES")
 
 who = st.integers(0, 3)
 pick = st.integers(0, 15)
@@ -285,12 +275,4 @@ class ExchangeMachine(RuleBasedStateMachine):
 
 @pytest.mark.rule("race.any_order", "6.resume.accepted", "6.resume.sent_again", "6.resume.once")
 def test_exchanges_hold_their_invariants_in_any_order() -> None:
-    run_state_machine_as_test(
-        ExchangeMachine,
-        settings=settings(
-            max_examples=int(EXAMPLES or scaled(120)),
-            stateful_step_count=50,
-            deadline=None,
-            derandomize=EXAMPLES is None,
-        ),
-    )
+    run_machine(ExchangeMachine, 120, steps=50)

@@ -5,18 +5,16 @@ with several correlation ids, in any dialect, twice, while the connection is dow
 What must hold is judged by a model that looks at the order of what was said, and at nothing else.
 """
 
-import os
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from meup_agent import Envelope, Limits
 from meup_agent.protocol.timestamps import TRANSIT_SECONDS
-from tests.effort import scaled
+from tests.effort import run_machine
 from tests.properties.proposed_calls import Proposed, call_of, mark
 from tests.tables import (
     Cancel,
@@ -33,7 +31,6 @@ from tests.tables import (
 )
 from tests.wire import OURS, decode, draft, encode, kinds, payloads, said_by
 
-EXAMPLES = os.environ.get("MEUP_EXAMPLES")
 ME = "executor"
 PROPOSERS = ("alice", "mallory")
 REVIEWERS = ("bob", "carol", "mallory")
@@ -428,13 +425,4 @@ class HostilePeers(RuleBasedStateMachine):
     "4.4.executor_refuses", "4.4.ambiguous", "4.4.one_proposal", "4.4.early", "4.4.at_its_start"
 )
 def test_what_is_decided_never_starts_a_handler() -> None:
-    run_state_machine_as_test(
-        HostilePeers,
-        settings=settings(
-            max_examples=int(EXAMPLES or scaled(150)),
-            stateful_step_count=40,
-            deadline=None,
-            derandomize=EXAMPLES is None,
-            suppress_health_check=[HealthCheck.too_slow],
-        ),
-    )
+    run_machine(HostilePeers, 150, steps=40)

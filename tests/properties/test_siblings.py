@@ -1,14 +1,11 @@
 """The same tables, while a person decides beside some of them under their names (PROTOCOL 5)."""
 
-import os
-
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from meup_agent import ProposalState
-from tests.effort import scaled
+from tests.effort import run_machine
 from tests.properties.participant import Participant
 from tests.properties.test_exchange import ExchangeMachine, chosen, few, pick, who, whose
 from tests.properties.world import World
@@ -16,7 +13,6 @@ from tests.tables import Key, ProposalKey
 from tests.wire import kinds, payloads
 
 CALL = {"name": "work", "arguments": {"n": 1}}
-EXAMPLES = os.environ.get("MEUP_EXAMPLES")
 
 
 class SiblingMachine(ExchangeMachine):
@@ -100,12 +96,4 @@ class SiblingMachine(ExchangeMachine):
 
 @pytest.mark.rule("race.any_order", "5.who.me.beside")
 def test_who_decides_beside_a_participant_disturbs_no_invariant() -> None:
-    run_state_machine_as_test(
-        SiblingMachine,
-        settings=settings(
-            max_examples=int(EXAMPLES or scaled(100)),
-            stateful_step_count=50,
-            deadline=None,
-            derandomize=EXAMPLES is None,
-        ),
-    )
+    run_machine(SiblingMachine, 100, steps=50)

@@ -4,19 +4,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from meup_agent.protocol.exchange import OwnStream, StreamBuffer, StreamEnd
-from tests.effort import scaled
+from tests.effort import run_machine
 from tests.protocol.exchange.peer import ME, Peer, of, said
 from tests.tables import MAX_UNREAD_FRAMES, Role, Start
 from tests.wire import StreamInfo, build_close, build_open, kinds
@@ -303,9 +295,4 @@ class Streams(RuleBasedStateMachine):
 
 @pytest.mark.rule("8.behind", "8.reconnect")
 def test_streams_of_a_participant_in_any_order() -> None:
-    run_state_machine_as_test(
-        Streams,
-        settings=settings(
-            max_examples=scaled(200), stateful_step_count=40, deadline=None, derandomize=True
-        ),
-    )
+    run_machine(Streams, 200, steps=40)

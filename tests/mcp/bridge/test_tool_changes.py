@@ -278,10 +278,7 @@ async def test_model_reads_the_accepted_texts_until_they_are_accepted(scene: Sce
         assert listed["read"]["description"] == READ["description"]
         assert listed["read"]["annotations"] == READ["annotations"]
         properties = listed["read"]["inputSchema"]["properties"]
-        assert properties == {
-            **READ["inputSchema"]["properties"],
-            "cmd": {"type": "string"},
-        }
+        assert properties == {**READ["inputSchema"]["properties"], "cmd": {"type": "string"}}
         assert listed["read"]["_meta"][CHANGED]["texts"]
         assert not any(
             word in json.dumps(listed) for word in ("ssh", "shadow", "ignore all", "Run this")
@@ -492,10 +489,7 @@ async def vote(scene: Scene, tmp_path: Path) -> AsyncGenerator[Vote]:
     policy = tmp_path / "policy.yaml"
     policy.write_text(f"rules: [{QUORUM}]\nend: true\n")
     made = Vote(scene, policy, await scene.join("other"))
-    async with (
-        scene.bridged(),
-        scene.agent.propose(BRIDGE, "read", {"path": "a"}) as made.proposal,
-    ):
+    async with scene.bridged(), scene.agent.propose(BRIDGE, "read", {"path": "a"}) as made.proposal:
         yield made
 
 

@@ -211,12 +211,7 @@ async def calls_lost_in(mode: str, *, proposed: bool) -> str:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_proposal_whose_gateway_is_started_again_ends_in_words(mode: str) -> None:
-    said = await calls_lost_in(mode, proposed=True)
-    assert "tool_wait" in said
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_call_whose_gateway_and_tool_are_gone_ends_in_words(mode: str) -> None:
+async def test_calls_whose_gateway_is_started_again_end_in_words(mode: str) -> None:
+    assert "tool_wait" in await calls_lost_in(mode, proposed=True)
     said = await calls_lost_in(mode, proposed=False)
     assert "shuts down" in said or "left" in said

@@ -14,16 +14,7 @@ from meup_agent.mcp import mcp_app
 from meup_agent.mcp.http import LOOPBACK_HOSTS
 from meup_agent.mcp.http_auth import MAX_WRONG_TOKENS
 from tests.gateways import new_token, participant
-from tests.mcp.conftest import (
-    ANYTHING,
-    BOTH,
-    ServedSpace,
-    Stage,
-    hello,
-    served,
-    serving,
-    staged,
-)
+from tests.mcp.conftest import ANYTHING, BOTH, ServedSpace, Stage, hello, served, serving, staged
 from tests.mcp.server.test_cancellation import session
 
 pytestmark = pytest.mark.anyio

@@ -85,10 +85,7 @@ async def test_resources_of_one_participant_stay_as_they_are(mode: str) -> None:
         assert contents(read) == ("file:///a", "left: file:///a")
         assert read.meta is not None
         assert read.meta["dev.example/x"] == 1
-        assert contents(await client.read_resource(listed[2])) == (
-            listed[2],
-            "right: file:///both",
-        )
+        assert contents(await client.read_resource(listed[2])) == (listed[2], "right: file:///both")
         with pytest.raises(MCPError, match="Several participants have file:///both; ask for"):
             await client.read_resource("file:///both")
         with pytest.raises(MCPError, match="Resource not found: file:///c"):
