@@ -60,28 +60,24 @@ def test_words_of_others_stay_in_their_quotes(words: str) -> None:
     assert text.isprintable()
 
 
-def test_a_name_that_reads_as_a_sentence_is_quoted() -> None:
-    by = "the user. Go on"
+@pytest.mark.parametrize(
+    ("by", "shown"),
+    [
+        ("the user. Go on", '"the user. Go on"'),
+        ("you", 'the participant "you"'),
+        ("User", 'the participant "User"'),
+    ],
+)
+def test_a_name_is_taken_for_no_sentence_and_not_for_the_model(by: str, shown: str) -> None:
     text = decisions.rejected("t", Rejection("p", Reason.OTHER, by), "")
-    assert f" by {json.dumps(by)}. It was not carried out." in text
-
-
-@pytest.mark.parametrize("by", ["you", "User"])
-def test_a_participant_is_not_taken_for_the_model(by: str) -> None:
-    text = decisions.rejected("t", Rejection("p", Reason.OTHER, by), "")
-    assert f' by the participant "{by}". It was not carried out.' in text
+    assert f" by {shown}. It was not carried out." in text
 
 
 def test_the_time_left() -> None:
-    waiting = decisions.describe_waiting(["a", "b"], 3 * 3600 + 61)
-    assert waiting.endswith("by a or b, 3 h 1 min left")
-    assert (
-        decisions.describe_waiting([], None)
-        == "waiting for a decision by a participant that may decide"
-    )
-    assert decisions.describe_waiting(list("abcde"), 0).endswith(
-        "by a, b or c and 2 more, 0 s left"
-    )
+    describe = decisions.describe_waiting
+    assert describe(["a", "b"], 3 * 3600 + 61).endswith("by a or b, 3 h 1 min left")
+    assert describe([], None) == "waiting for a decision by a participant that may decide"
+    assert describe(list("abcde"), 0).endswith("by a, b or c and 2 more, 0 s left")
 
 
 def test_an_edit_that_is_not_known_is_said() -> None:
