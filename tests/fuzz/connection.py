@@ -25,7 +25,7 @@ from meup_agent.gateway.edge.websocket import WebSocketConnection
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.dialects import DIALECTS
-from tests.fuzz.frames import EXAMPLES, STREAM_FRAMES, expanded, join_frame, stream_examples
+from tests.fuzz.frames import EXAMPLES, STREAM_FRAMES, expanded, join_frame, joined, stream_examples
 from tests.fuzz.logs import checked_log
 
 NAME = "connection"
@@ -50,28 +50,21 @@ CONFIG = Config(
 HEADERS = b"Authorization: Bearer alices-own-secret\nMEUP-Protocol: meup/v0.1\nMEUP-Resume: 1"
 JOIN = join_frame(participantId="mew", space="demo", token=SECRETS[1], protocol="mew/v0.4")
 
+ADMITTED = b"/ws?space=demo\n" + HEADERS + b"\n\n"
+OWN = stream_examples("dots", "meup/v0.1")
+
 SEEDS = [
-    b"\n".join(
-        [b"/ws?space=demo", HEADERS, b"", *(b"t " + each for each in EXAMPLES["meup/v0.1"])]
-    ),
-    b"\n".join([b"/", b"", b"t " + JOIN, *(b"b " + each for each in EXAMPLES["mew/v0.4"][:3])]),
+    ADMITTED + joined(b"t ", EXAMPLES["meup/v0.1"]),
+    b"/\n\nt " + JOIN + b"\n" + joined(b"b ", EXAMPLES["mew/v0.4"][:3]),
     b"/x/../y?space=demo&token=5\n"
     + HEADERS
     + b"\nLast-Event-ID: 17\n\nt "
     + JOIN
     + b"\np\nx 1000",
     b'/?space=other\n\nf {"type":"join",\nc "token":"made-up-token",\np\ne "space":"demo"}\nL',
-    b"/ws?space=demo\n" + HEADERS + b"\n\nP\nB 3000 ab\nB 5000 ab\nr x\nR\nL\ng",
-    b"\n".join(
-        [b"/ws?space=demo", HEADERS, b""]
-        + [b"t " + each for each in stream_examples("dots", "meup/v0.1")[:10]]
-        + [b"b " + each for each in STREAM_FRAMES]
-    ),
-    b"/ws?space=demo\n"
-    + HEADERS
-    + b"\n\nt "
-    + stream_examples("dots", "meup/v0.1")[0]
-    + b"\nP\nn 300 #@@#x\nf #@@\ne #cut\nR\nn 300 #unknown#x\nB 5000 #x",
+    ADMITTED + b"P\nB 3000 ab\nB 5000 ab\nr x\nR\nL\ng",
+    ADMITTED + joined(b"t ", OWN[:10]) + b"\n" + joined(b"b ", STREAM_FRAMES),
+    ADMITTED + b"t " + OWN[0] + b"\nP\nn 300 #@@#x\nf #@@\ne #cut\nR\nn 300 #unknown#x\nB 5000 #x",
     b"/?space=demo\n\nb #early#x\nt " + JOIN,
     b"//[x]:y?space=demo&\n" + HEADERS.replace(b"Bearer", b"Basic") + b"\n\nt {}\nx 1006",
 ]

@@ -5,7 +5,7 @@ In a line, ``@@`` is the id of the stream that was opened last, which no input c
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from meup_agent.errors import NotExpressible
@@ -53,6 +53,11 @@ def examples(me: str, dialect: str) -> list[bytes]:
         except NotExpressible:
             continue
     return frames
+
+
+def joined(first: bytes, frames: Iterable[bytes]) -> bytes:
+    """Frames, each on a line that begins so."""
+    return b"\n".join(first + each for each in frames)
 
 
 STREAMS: list[tuple[str, Any]] = [

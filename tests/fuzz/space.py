@@ -23,7 +23,7 @@ from meup_agent.protocol.payloads import read_proposal
 from meup_agent.protocol.space.journal import MemoryJournal
 from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.space.subscriber import FrameFormat, Place
-from tests.fuzz.frames import EXAMPLES, STREAM_FRAMES, expanded, stream_examples
+from tests.fuzz.frames import EXAMPLES, STREAM_FRAMES, expanded, joined, stream_examples
 from tests.fuzz.logs import checked_log
 
 NAME = "space"
@@ -67,28 +67,24 @@ CONFIG = Config(
     )
 )
 
+DOTS = EXAMPLES["meup/v0.1"]
+
 SEEDS = (
-    [
-        b"\n".join([b"M", b"D", b"S", b"W", *(who + b" " + each for each in EXAMPLES[dialect])])
-        for who, (_, dialect) in WHO.items()
-    ]
+    [b"M\nD\nS\nW\n" + joined(who + b" ", EXAMPLES[dialect]) for who, (_, dialect) in WHO.items()]
     + [
-        b"M\nD\n*d\n*m\n*d1000000\n"
-        + b"\n".join(b"!d " + each for each in EXAMPLES["meup/v0.1"])
-        + b"\n"
-        + b"\n".join(b"d " + each for each in EXAMPLES["meup/v0.1"]),
-        b"D\nM\n"
-        + b"\n".join(b"d " + each for each in EXAMPLES["meup/v0.1"][:4])
-        + b"\n-d\nM\nD 1000003\n+1000001",
+        b"M\nD\n*d\n*m\n*d1000000\n" + joined(b"!d ", DOTS) + b"\n" + joined(b"d ", DOTS),
+        b"D\nM\n" + joined(b"d ", DOTS[:4]) + b"\n-d\nM\nD 1000003\n+1000001",
         b"D\n"
-        + b"\n".join(b"d " + each for each in EXAMPLES["meup/v0.1"] if b'proposal"' in each)
+        + joined(b"d ", [each for each in DOTS if b'proposal"' in each])
         + b"\nW\nM\nW\n"
-        + b"\n".join(b"d " + each for each in EXAMPLES["meup/v0.1"][-3:]),
+        + joined(b"d ", DOTS[-3:]),
     ]
     + [
-        b"\n".join(
-            [b"M", b"D", b"W", *(who + b" " + each for each in stream_examples(me, dialect)[:12])]
-            + [other + b" " + each for each in STREAM_FRAMES for other in (who, b"a", b"m")]
+        b"M\nD\nW\n"
+        + joined(who + b" ", stream_examples(me, dialect)[:12])
+        + b"\n"
+        + joined(
+            b"", [other + b" " + each for each in STREAM_FRAMES for other in (who, b"a", b"m")]
         )
         for who, (me, dialect) in WHO.items()
         if me in STREAMING

@@ -111,15 +111,6 @@ class HostilePeers(RuleBasedStateMachine):
         elif self.resumes:
             self.missed.append(ordered)
 
-    def send(
-        self, kind: str, payload: Any, id: str = "", dialect: str = "meup/v0.1", **header: Any
-    ) -> None:
-        self.gateway(draft(kind, payload, id=id or self.new_id(), **header), dialect)
-
-    def moment(self) -> str:
-        self.counter += 1
-        return f"2026-01-01T00:00:00.{self.counter:03}Z"
-
     def deliver(self, envelope: Envelope) -> None:
         self.heard(envelope)
         if self.resumes:
@@ -301,17 +292,46 @@ class HostilePeers(RuleBasedStateMachine):
             meta[payloads.EXPIRES_AT] = at.isoformat()
         if claims:
             meta |= {payloads.PROPOSER: "alice", payloads.EDITED: True}
-        params = {**call_of(path), **({"_meta": meta} if meta else {})}
-        body = payloads.proposal("tools/call", params)
-        self.send(kinds.MCP_PROPOSAL, body, id, dialect, sender=by, to=to, ts=self.moment())
+        self.counter += 1
+        body = payloads.proposal(
+            "tools/call", {**call_of(path), **({"_meta": meta} if meta else {})}
+        )
+        self.gateway(
+            draft(
+                kinds.MCP_PROPOSAL,
+                body,
+                id=id,
+                sender=by,
+                to=to,
+                ts=f"2026-01-01T00:00:00.{self.counter:03}Z",
+            ),
+            dialect,
+        )
 
     @rule(by=st.sampled_from((*PROPOSERS, "bob")), id=st.sampled_from(IDS))
     def withdraw(self, by: str, id: str) -> None:
-        self.send(kinds.MCP_WITHDRAW, {"reason": "other"}, sender=by, correlation=(id,))
+        self.gateway(
+            draft(
+                kinds.MCP_WITHDRAW,
+                {"reason": "other"},
+                id=self.new_id(),
+                sender=by,
+                correlation=(id,),
+            )
+        )
 
     @rule(by=st.sampled_from(REVIEWERS), id=st.sampled_from(IDS), to=st.sampled_from(PROPOSERS))
     def reject(self, by: str, id: str, to: str) -> None:
-        self.send(kinds.MCP_REJECT, {"reason": "unsafe"}, sender=by, to=(to,), correlation=(id,))
+        self.gateway(
+            draft(
+                kinds.MCP_REJECT,
+                {"reason": "unsafe"},
+                id=self.new_id(),
+                sender=by,
+                to=(to,),
+                correlation=(id,),
+            )
+        )
 
     @rule(
         by=st.sampled_from(REVIEWERS),
@@ -350,10 +370,20 @@ class HostilePeers(RuleBasedStateMachine):
         body: dict[str, Any] = payloads.request("tools/call", params, name)
         if rpc_id is not None:
             body["id"] = rpc_id
-        many = (*(f"x{number}" for number in range(64)), "p1")
-        named = many if isinstance(names, str) else names
-        header: dict[str, Any] = {"sender": by, "to": to, "correlation": named}
-        self.send(kinds.MCP_REQUEST, body, name, dialect, ts=self.moment(), **header)
+        self.counter += 1
+        many = tuple(f"x{number}" for number in range(64))
+        self.gateway(
+            draft(
+                kinds.MCP_REQUEST,
+                body,
+                id=name,
+                sender=by,
+                to=to,
+                correlation=(*many, "p1") if isinstance(names, str) else names,
+                ts=f"2026-01-01T00:00:00.{self.counter:03}Z",
+            ),
+            dialect,
+        )
 
     @rule(back=st.integers(0, 20))
     def repeat(self, back: int) -> None:
@@ -367,20 +397,29 @@ class HostilePeers(RuleBasedStateMachine):
     @rule(by=st.sampled_from(REVIEWERS), request=st.sampled_from(["r1", "r2", 1]))
     def cancel(self, by: str, request: str | int) -> None:
         body = payloads.notification(kinds.CANCELLED, {"requestId": request})
-        self.send(kinds.MCP_REQUEST, body, sender=by, to=(ME,))
+        self.gateway(draft(kinds.MCP_REQUEST, body, id=self.new_id(), sender=by, to=(ME,)))
 
     @rule(by=st.sampled_from(("other", "bob")), request=st.sampled_from(["r1", "r2"]))
     def respond(self, by: str, request: str) -> None:
         """Another answers a request: refused, so that it would be free again."""
         error = {"code": -32000, "message": "refused", "data": {"reason": "refused"}}
         body = {"jsonrpc": "2.0", "id": request, "error": error}
-        self.send(kinds.MCP_RESPONSE, body, sender=by, correlation=(request,))
+        self.gateway(
+            draft(kinds.MCP_RESPONSE, body, id=self.new_id(), sender=by, correlation=(request,))
+        )
 
     @rule(by=st.sampled_from(("dora", "other")))
     def flood(self, by: str) -> None:
         for _ in range(2 * REMEMBERED):
-            body = payloads.proposal("tools/call", call_of("c"))
-            self.send(kinds.MCP_PROPOSAL, body, sender=by, to=("nobody",))
+            self.gateway(
+                draft(
+                    kinds.MCP_PROPOSAL,
+                    payloads.proposal("tools/call", call_of("c")),
+                    id=self.new_id(),
+                    sender=by,
+                    to=("nobody",),
+                )
+            )
 
     # --- what happens here ---
 
