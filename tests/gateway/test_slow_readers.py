@@ -131,7 +131,7 @@ def test_a_stream_that_has_ended_makes_room_for_another(kind: str) -> None:
 @pytest.mark.limit("max_gateway_queued_bytes")
 def test_of_all_that_wait_the_participant_with_most_is_dropped_first(kind: str) -> None:
     most = {"max_gateway_queued_bytes": 6 * MIB, "max_queued_bytes": 64 * MIB}
-    with edge(kind, **most, **LOUD) as it:
+    with edge(kind, close_timeout=0.2, **most, **LOUD) as it:
         with it.stream("carol") as stream, it.stall("carol"), it.join("bob") as bob:
             with it.speaker("alice") as alice:
                 for number in range(20):

@@ -64,7 +64,7 @@ The help of a group is the docstring of its callback, ``token_group`` of ``token
 """
 
 
-class _Parser:
+class _CommandParser:
     """Common to :class:`Command` and :class:`Group`."""
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -84,11 +84,11 @@ class _Parser:
             raise
 
 
-class Command(_Parser, TyperCommand):
+class Command(_CommandParser, TyperCommand):
     """A command."""
 
 
-class Group(_Parser, TyperGroup):
+class Group(_CommandParser, TyperGroup):
     """A command that has others."""
 
 

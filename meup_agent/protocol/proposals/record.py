@@ -257,7 +257,7 @@ class ProposalEntry(ProposalProgress[Rejection]):
         """Take a step of the lifecycle; ``False`` if it has none for this event."""
         if self.unordered and event is ProposalEvent.RESPONSE:
             self._move(ProposalState.FULFILLED, by, reason)
-        elif not ProposalProgress.step(self, event, by, reason):
+        elif not super().step(event, by, reason):
             return False
         self.unordered = False
         return True

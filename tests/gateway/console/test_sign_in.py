@@ -10,7 +10,7 @@ from meup_agent.gateway import TlsConfig
 from meup_agent.gateway.console.sign_in import LINK_SECONDS, SESSION_AGE, SESSION_IDLE
 from tests.gateway.console.conftest import PARTICIPANTS, Browser, Site, open_site
 from tests.gateways import one_space_config
-from tests.no_tls import ALONE
+from tests.patience import PATIENCE
 from tests.transport.peers import CERTIFICATE
 
 pytestmark = pytest.mark.anyio
@@ -42,7 +42,9 @@ async def test_cookies_are_secure_under_tls() -> None:
     async with open_site(replace(one_space_config("demo", PARTICIPANTS), tls=tls)) as site:
         trust = ssl.create_default_context(cafile=str(CERTIFICATE))
         origin = site.gateway.http_url.replace("127.0.0.1", "localhost")
-        async with httpx.AsyncClient(**{**ALONE, "verify": trust}, base_url=origin) as client:
+        async with httpx.AsyncClient(
+            verify=trust, trust_env=False, timeout=PATIENCE, base_url=origin
+        ) as client:
             browser = Browser(client, origin)
             form = await browser.get("/sign-in")
             entered = await browser.sign_in(site.token("you"))
