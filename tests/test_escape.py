@@ -63,10 +63,8 @@ def test_any_value_becomes_one_printable_line_of_bounded_length(value: object, l
 def test_a_name_is_read_as_one_name(name: str, shown: str) -> None:
     assert visible_name(name, 64) == shown
     call = {"method": "tools/call", "params": {"name": name, "arguments": {name: {name: 1}}}}
-    said = format_proposed(read_call(call), 1_000)
-    assert said.startswith(f"{shown}(")
-    if len(name) < 64:
-        assert said == f"{shown}({shown}={{{shown}: 1}})"
+    whole = visible_name(name, 1_000)  # names may differ in their ends alone
+    assert format_proposed(read_call(call), 1_000) == f"{whole}({whole}={{{whole}: 1}})"
 
 
 def test_long_text_is_cut_and_says_so() -> None:
