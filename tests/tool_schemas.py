@@ -87,8 +87,11 @@ def fill_as_server(schema: dict[str, Any], arguments: dict[str, Any]) -> dict[st
                 pass
             if before == filled:
                 return filled
-    except RecursionError:
-        pass
+    except BaseException as error:
+        # A reference without an end runs out of the stack anywhere, also in compiled code, which
+        # panics then.
+        if type(error).__name__ not in ("RecursionError", "PanicException"):
+            raise
     raise EndlessDefaults
 
 
