@@ -79,7 +79,9 @@ class InboundDispatcher(TablePart):
         self.control = ControlMessages(context, outbound, scheduler)
         self._siblings = SiblingConnections(context, outbound, scheduler)
         self.streams = StreamTable(context, scheduler)
-        self._listed = ListedProposals(context, outbound, scheduler, self.proposals, self._requests)
+        self._listed = ListedProposals(
+            context, outbound, scheduler, self.proposals, self._requests, _is_sound
+        )
         self._system_messages = SystemMessages(
             context, outbound, scheduler, self.control, self.streams, self._listed
         )
@@ -364,6 +366,11 @@ def _problem(envelope: Envelope) -> str:
             return payloads.request_problem(envelope.payload)
         case _:
             return ""
+
+
+def _is_sound(envelope: Envelope) -> bool:
+    """True for an envelope that every reader reads alike."""
+    return _is_readable(envelope) and not _problem(envelope)
 
 
 def _is_readable(envelope: Envelope) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from meup_agent.causes import declines
@@ -14,7 +16,7 @@ from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, Tab
 from meup_agent.protocol.exchange.inbound_calls import InboundProposals, InboundRequests
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.table_context import TableContext
-from meup_agent.protocol.proposal_query import ListedProposal, ProposalPage
+from meup_agent.protocol.proposal_query import MAX_LISTED, ListedProposal, ProposalPage
 from meup_agent.protocol.proposals.record import ProposalKey
 
 
@@ -31,10 +33,12 @@ class ListedProposals(TablePart):
         scheduler: HandlerScheduler,
         proposals: InboundProposals,
         requests: InboundRequests,
+        is_sound: Callable[[Envelope], bool],
     ) -> None:
         super().__init__(context, outbound, scheduler)
         self._proposals = proposals
         self._requests = requests
+        self._is_sound = is_sound  # false for what no reader may take, as where it is heard
         self._question = ""  # the id of our own; it is sent again with all that was not answered
 
     def ask(self, now: float) -> None:
@@ -61,7 +65,7 @@ class ListedProposals(TablePart):
             return
         context.is_new = False
         is_ours = bool(self._question) and self._question in answer.correlation
-        for listed in page.proposals:
+        for listed in page.proposals[:MAX_LISTED]:
             if listed.decision is None:
                 try:
                     self._enter(listed, now, offered=is_ours)
@@ -70,7 +74,7 @@ class ListedProposals(TablePart):
 
     def _enter(self, listed: ListedProposal, now: float, *, offered: bool) -> None:
         proposal, store = decode(bytes(listed.envelope)), self._context.proposal_store
-        if proposal.kind != kinds.MCP_PROPOSAL:
+        if proposal.kind != kinds.MCP_PROPOSAL or not self._is_sound(proposal):
             return
         key = ProposalKey(proposal.sender, proposal.id)
         if store.get(key, now) is None:
@@ -93,7 +97,7 @@ class ListedProposals(TablePart):
                 self._proposals.receive_reject(rejection, now)
         for request in listed.requests:
             said = decode(bytes(request.envelope))
-            if said.kind == kinds.MCP_REQUEST:
+            if said.kind == kinds.MCP_REQUEST and self._is_sound(said):
                 call = payloads.read_call(said.payload)
                 self._requests.enter(said, call, now, cancelled=request.cancelled)
         if offered:

@@ -163,6 +163,17 @@ def test_a_page_that_cannot_be_read_is_left_out(me: Newcomer, page: Any) -> None
     assert dropped(me.effects) == ["malformed_list"]
 
 
+@pytest.mark.parametrize(
+    ("id", "params"), [("x" * 300, {"name": "write"}), ("p", {"name": 5})], ids=["long", "no name"]
+)
+def test_what_no_reader_takes_where_it_is_heard_is_not_entered(
+    me: Newcomer, id: str, params: dict[str, Any]
+) -> None:
+    body = payloads.proposal("tools/call", params)
+    assert started(me.is_told(draft(kinds.MCP_PROPOSAL, body, id=id, sender="alice"))) == []
+    assert me.table.proposal_store.under(id, me.now) == []
+
+
 @pytest.mark.rule("4.6.newcomers.again", "4.6.newcomers.handled")
 @pytest.mark.parametrize(("missed", "gap"), [(0, False), (0, True), (1, True)])
 def test_who_missed_nothing_does_not_ask_again_and_who_did_asks_when_it_is_read(
