@@ -295,18 +295,25 @@ class InboundProposals(TablePart):
             self._queue_proposal(record, envelope, now)
 
     def enter(self, envelope: Envelope, listed: ListedProposal, now: float) -> None:
-        """Enter an open proposal of before we came as a record, also one of another of ours."""
+        """Enter an open proposal of before we came as a record, also one of another of ours.
+
+        It takes the place of an older one under its id, whose end a gap has hidden.
+        """
         context, expires_at = self._context, read_moment(listed.expires_at)
-        if envelope.sender == context.me:
+        envelope = self._as_broadcast(envelope) or envelope
+        known = context.proposal_store.get(ProposalKey(envelope.sender, envelope.id), now)
+        if known is not None and known.fingerprint == fingerprint_of(envelope):
+            return
+        if envelope.sender != context.me:
+            taken = self._take(envelope, now, expires_at)
+            left = read_moment(listed.proposer_left)
+            if taken is not None and left is not None:
+                self._note_proposer_left(taken, left, now)
+        elif known is None:
             context.envelope_sender.note_sibling(envelope, now)
             record = context.proposal_store.add(envelope, now)
             if expires_at is not None:
                 context.proposal_store.set_deadline(record, expires_at)
-            return
-        taken = self._take(self._as_broadcast(envelope) or envelope, now, expires_at)
-        left = read_moment(listed.proposer_left)
-        if taken is not None and left is not None:
-            self._note_proposer_left(taken, left, now)
 
     def _take(
         self, envelope: Envelope, now: float, expires_at: int | None = None
@@ -334,7 +341,8 @@ class InboundProposals(TablePart):
     def offer(self, record: ProposalEntry, now: float) -> None:
         """Queue a handler for an open proposal of before we came, unless one has looked at it."""
         context, key = self._context, record.key
-        looked_at = record.handled or self._scheduler.find_proposal(key) is not None
+        running = self._scheduler.find_proposal(key)  # perhaps of an older one under its id
+        looked_at = record.handled or (running is not None and running.record is record)
         starts_nothing = record.copied or record.state is not ProposalState.PENDING
         if (
             not (looked_at or starts_nothing or context.has_declined(record))

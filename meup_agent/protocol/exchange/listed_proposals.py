@@ -77,8 +77,7 @@ class ListedProposals(TablePart):
         if proposal.kind != kinds.MCP_PROPOSAL or not self._is_sound(proposal):
             return
         key = ProposalKey(proposal.sender, proposal.id)
-        if store.get(key, now) is None:
-            self._proposals.enter(proposal, listed, now)
+        self._proposals.enter(proposal, listed, now)
         record = store.get(key, now)
         if record is None:
             return

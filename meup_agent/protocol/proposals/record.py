@@ -91,7 +91,7 @@ N = TypeVar("N", bound=NotedReason)
 
 
 class ProposalProgress(msgspec.Struct, Generic[N], kw_only=True):
-    """How far a proposal has come by what was said about it, at its gateway and at an agent."""
+    """The state of a proposal, with its rejections and its deadline."""
 
     state: ProposalState = ProposalState.PENDING
     # The first rejection of each participant, in order.

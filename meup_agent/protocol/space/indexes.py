@@ -365,7 +365,7 @@ class OpenProposals:
         return self._index.under(exchange_id)
 
     def get(self, key: ProposalKey, now: float) -> OpenItem | None:
-        """That of a proposer under an id."""
+        """The open proposal of a proposer under an id."""
         return self._index.get(*key)
 
 

@@ -174,6 +174,17 @@ def test_what_no_reader_takes_where_it_is_heard_is_not_entered(
     assert me.table.proposal_store.under(id, me.now) == []
 
 
+@pytest.mark.rule("4.6.newcomers.handled")
+def test_another_call_under_a_known_id_takes_its_place(me: Newcomer) -> None:
+    """It was made in a gap: who decides must not be shown the call of before."""
+    (before,) = started(me.is_told(me.proposes()))
+    other = payloads.proposal("tools/call", {"name": "delete", "arguments": {}})
+    effects = me.is_told(draft(kinds.MCP_PROPOSAL, other, id="p", sender="alice"))
+    assert list(cancelled(effects)) == [before]
+    assert len(started(effects, Role.PROPOSAL)) == 1
+    assert me.record("alice", "p").call.name == "delete"
+
+
 @pytest.mark.rule("4.6.newcomers.again", "4.6.newcomers.handled")
 @pytest.mark.parametrize(("missed", "gap"), [(0, False), (0, True), (1, True)])
 def test_who_missed_nothing_does_not_ask_again_and_who_did_asks_when_it_is_read(
