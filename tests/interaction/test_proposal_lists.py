@@ -5,7 +5,7 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, Fulfillment, Proposal, ProposalState, Rejection, Space
+from meup_agent import Agent, Fulfillment, Proposal, ProposalState, Rejection, Settings, Space
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.proposal_lookup import find_pending
 from meup_agent.client.proposal import ProposalRecord
@@ -15,7 +15,7 @@ from tests.interaction.cast import calculator, sleeper, willing
 from tests.interaction.people import Meeting, Notes, gathered, join, raw, until
 from tests.interaction.views import has_state, is_proposal, taped
 from tests.session.gate import ME, Gate, present
-from tests.wire import OURS, kinds, payloads, said_by
+from tests.wire import DIALECTS, OURS, kinds, payloads, said_by
 
 pytestmark = pytest.mark.anyio
 
@@ -175,3 +175,30 @@ async def test_an_answer_that_cannot_be_read_is_told(gate: Gate) -> None:
     async with present(gate) as (session, _):
         with pytest.raises(OutcomeUnknown, match="did not answer"):
             await listed(Space(session), timeout=0.001)
+
+
+@pytest.mark.rule("3.list.open")
+@pytest.mark.parametrize("reader", DIALECTS)
+@pytest.mark.parametrize("writer", DIALECTS)
+async def test_a_list_ends_no_handler_of_what_it_has(
+    meeting: Meeting, notes: Notes, reader: str, writer: str
+) -> None:
+    """In each pair of dialects the listed proposal is the one that was heard."""
+    reviewer, forever = Agent("reviewer"), anyio.Event()
+
+    @reviewer.on_proposal
+    async def look(proposal: Proposal) -> None:
+        notes(proposal.id)
+        try:
+            await forever.wait()
+        finally:
+            notes(f"{proposal.reason}")
+
+    deciding = join(meeting, reviewer, settings=Settings(dialect=reader))
+    proposing = join(meeting, "proposer", settings=Settings(dialect=writer))
+    async with gathered(meeting, calculator(), deciding, proposing) as (_, reviewing, proposer):
+        async with proposer.propose("tools", "add", ADD, ttl=60) as one:
+            await notes.until(one.id)
+            for _ in range(2):
+                assert [each.id for each in await listed(reviewing)] == [one.id]
+            assert notes.all == [one.id]
