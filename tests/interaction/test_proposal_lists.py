@@ -192,7 +192,7 @@ async def test_a_list_ends_no_handler_of_what_it_has(
         try:
             await forever.wait()
         finally:
-            notes(f"{proposal.reason}")
+            notes("ended")
 
     deciding = join(meeting, reviewer, settings=Settings(dialect=reader))
     proposing = join(meeting, "proposer", settings=Settings(dialect=writer))
