@@ -27,7 +27,7 @@ WORKERS := $(shell echo $$((4 * $(CORES))))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help bench-check compiled demo test test-installed test-frameworks conformance console mcp-servers fuzz orders flips lint types mypy pyright docs-check docs format clean
+.PHONY: help bench-check compiled demo pytest test test-installed test-frameworks conformance console mcp-servers fuzz orders flips lint types mypy pyright docs-check docs format clean
 
 # Several targets install into one .venv, so they take turns; the checks of `test` find it there.
 ifndef CHECKS_ALONE
@@ -43,10 +43,9 @@ demo: $(VENV)/demo.stamp ## four agents at work over a real gateway (under 15 se
 # How many examples the tests with random input try, `quick` or `thorough`: tests/effort.py.
 EFFORT ?= quick
 
-test: $(VENV)/test.stamp $(VENV)/mcp-servers.stamp ## lint, types, docs, tests (EFFORT=thorough: as CI tries them)
+test: $(VENV)/test.stamp $(VENV)/mcp-servers.stamp ## tests, and lint, types and docs beside them (EFFORT=thorough: as CI tries them)
 	@$(MAKE) --jobs=$(CORES) $(SYNC) --no-print-directory CHECKS_ALONE=1 \
-		compiled mypy pyright docs-check lint
-	$(PY) -m pytest --numprocesses=$(WORKERS) --dist=worksteal --hypothesis-profile=$(EFFORT)
+		pytest mypy pyright docs-check lint
 
 test-installed: $(VENV)/test.stamp $(VENV)/mcp-servers.stamp ## the tests, on the built and installed package
 	$(PY) -m tests.install
@@ -91,6 +90,10 @@ flips: $(VENV)/test.stamp ## damage a journal's file in 1,000 ways (MEUP_SEED=0 
 # Real servers for the tests of the bridge, in environments of their own: one of them needs an older
 # SDK than ours.
 mcp-servers: $(VENV)/mcp-servers.stamp ## the MCP servers that the tests of the bridge talk to
+
+# With +, make takes it for one of its own kind, and shows what it writes at once.
+pytest: compiled
+	+$(PY) -m pytest --numprocesses=$(WORKERS) --dist=worksteal --hypothesis-profile=$(EFFORT)
 
 # Each worker would compile all tests again, as long as no other has written them down.
 compiled: $(VENV)/test.stamp

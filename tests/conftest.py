@@ -56,32 +56,59 @@ def pytest_collection() -> Generator[None, object, object]:
 LOOPS = ("asyncio", "trio", "uvloop")
 
 ABOUT_SOCKETS = {"faults", "gateway", "session", "transport"}
-"""Folders of tests that run on uvloop, which differs from asyncio by its sockets alone."""
+"""Folders of tests that run on uvloop, which differs from asyncio by its sockets alone.
+
+A journal has none.
+"""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect what another run shows as well.
 
-    Where only what is installed may differ, each test runs with one of its inputs, on one of its
-    loops, the same each time: all of them are tried, but not each with everything. Those of the
-    transports, which are next to the libraries, run whole.
+    In a quick run each test has each of its inputs, loops, transports and dialects, but not each
+    of these with each of the others. Where only what is installed may differ it has one of all,
+    the same each time; but those of the transports, which are next to the libraries, run whole.
     """
     chosen = [item for item in items if not (_loop(item) == "uvloop" and _is_without_socket(item))]
-    if config.getoption("--hypothesis-profile", None) == "installed":
-        variants: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
-        for item in chosen:
-            variants[_function(item)].append(item)
-        taken = {found[crc32(name.encode()) % len(found)] for (_, name), found in variants.items()}
-        chosen = [item for item in chosen if item in taken or "transport" in item.path.parts]
+    variants: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
+    for item in chosen:
+        variants[_function(item)].append(item)
+    match config.getoption("--hypothesis-profile", None):
+        case "quick":
+            chosen = [item for found in variants.values() for item in _covering(found)]
+        case "installed":
+            one = {each[crc32(name.encode()) % len(each)] for (_, name), each in variants.items()}
+            chosen = [item for item in chosen if item in one or "transport" in item.path.parts]
+        case _:
+            pass
     kept = set(chosen)
     if deselected := [item for item in items if item not in kept]:
         config.hook.pytest_deselected(items=deselected)
-        items[:] = chosen
+        items[:] = [item for item in items if item in kept]
+
+
+def _covering(variants: list[pytest.Item]) -> list[pytest.Item]:
+    """Variants of a test, as few as have each value of each parameter."""
+    values = {item: _values(item) for item in variants}
+    left = set[object]().union(*values.values())
+    chosen = [] if left else variants
+    while left:
+        chosen.append(max(variants, key=lambda item: len(left & values[item])))
+        left -= values[chosen[-1]]
+    return chosen
+
+
+def _values(item: pytest.Item) -> frozenset[object]:
+    """The values of an item's parameters: the name of each, and its place in the list."""
+    called = getattr(item, "callspec", None)
+    return frozenset(called.indices.items()) if called else frozenset()
 
 
 def _is_without_socket(item: pytest.Item) -> bool:
     folders = item.path.relative_to(TESTS).parts
-    return "memory" in _parameters(item) or ABOUT_SOCKETS.isdisjoint(folders)
+    return (
+        "memory" in _parameters(item) or "journal" in folders or ABOUT_SOCKETS.isdisjoint(folders)
+    )
 
 
 def _function(item: pytest.Item) -> tuple[Path, str]:

@@ -1,7 +1,8 @@
 """Effort of the tests with random input: `quick` in `make test`, `thorough` in CI.
 
 These are hypothesis' profiles, chosen with ``--hypothesis-profile``; `installed` is for a package
-that `make test` has tried more often, where only what is installed may differ.
+that `make test` has tried more often, where only what is installed may differ. Which combinations
+of inputs and loops each runs is said in `conftest.py`.
 """
 
 import os

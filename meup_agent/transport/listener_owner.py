@@ -212,7 +212,8 @@ def _find_rows(name: str, starts: Sequence[str]) -> list[SocketRow | None]:
     """The rows of a table that begin so, after their number; none where there is no such table.
 
     Any failure but that, as in some containers, is raised: a process that may open no more files
-    must not take it for that. The table is read in pieces, since any user can make it long.
+    must not take it for that. The table is read in pieces, since any user can make it long, and to
+    the first of the rows at most, since the kernel writes what listens before what is connected.
     """
     found: list[SocketRow | None] = [None] * len(starts)
     wanted = [f": {each}".encode() for each in starts]
@@ -226,6 +227,8 @@ def _find_rows(name: str, starts: Sequence[str]) -> list[SocketRow | None]:
                 if begin >= 0 and found[at] is None:
                     fields = lines[begin : lines.index(b"\n", begin)].split()
                     found[at] = SocketRow(user=int(fields[7]), inode=int(fields[9]))
+            if found[0] is not None:
+                break
     return found
 
 
