@@ -37,16 +37,21 @@ def _run() -> int:
     import signal
     import sys
 
+    from meup_agent.cli.failures import Failure, require_extra, sentence_for
     from meup_agent.cli.loading_notice import LOADING
     from meup_agent.uncaught import end_at_interrupt
 
     LOADING.begin()
     # What is being loaded would make errors of its own of a KeyboardInterrupt.
     before = signal.signal(signal.SIGINT, end_at_interrupt)
-    from meup_agent.cli.program import run
-
-    signal.signal(signal.SIGINT, before)
     try:
+        require_extra("the command line")
+        from meup_agent.cli.program import run
+
+        signal.signal(signal.SIGINT, before)
         return run(sys.argv[1:])
+    except Failure as failure:
+        sys.stderr.write(f"{sentence_for(failure)}\n")
+        return failure.code
     finally:
         LOADING.end()

@@ -43,6 +43,7 @@ _CODES: Final[dict[type[MeupError], int]] = {
 """The exit code by exception; a class stands before those that it is derived from."""
 
 _EXTRAS: Final = {
+    "the command line": ("cli", ("httpx", "jsonschema", "rich", "typer")),
     "a gateway": (
         "gateway",
         ("picows", "platformdirs", "prometheus_client", "starlette", "uvicorn", "yaml"),
@@ -77,7 +78,7 @@ class Misuse(Failure):
 
 
 def require_extra(what: str) -> None:
-    """Check that what something needs is installed: ``a gateway``, ``MCP`` or ``an MCP server``."""
+    """Check that everything is installed that ``a gateway``, for example, needs."""
     extra, modules = _EXTRAS[what]
     missing = [name for name in modules if find_spec(name) is None]
     if missing:

@@ -75,6 +75,31 @@ trio.run(Agent("a").join("ws://localhost:9", space="demo", token="t").__aenter__
 """
 
 
+AGENTS_IN_MEMORY = """
+import anyio
+from meup_agent import Agent
+from meup_agent.testing import MemorySpace
+
+tools = Agent("tools")
+
+@tools.tool
+async def add(a: int, b: int) -> int:
+    return a + b
+
+async def main():
+    space = MemorySpace(participants={name: [{"kind": "mcp/*"}] for name in ("caller", "tools")})
+    async with tools.join(space.connector("tools"), token=space.token("tools")):
+        caller = Agent("caller").join(space.connector("caller"), token=space.token("caller"))
+        async with caller as joined:
+            assert [each["name"] for each in await joined.tools("tools")] == ["add"]
+            assert await joined.call("tools", "add", {"a": 1, "b": 2}) == 3
+
+anyio.run(main)
+"""
+
+MAX_BARE_BYTES = 25_000_000
+"""Of the package without extras, with everything that it brings."""
+
 FLOORS = {
     "pydantic-ai": ("pydantic-ai-slim", (2, 68)),
     "openai-agents": ("openai-agents", (0, 24)),
@@ -178,22 +203,31 @@ def run_suite(environment: Environment, folder: Path, selection: Sequence[str]) 
     )
 
 
-def try_bare(environment: Environment, folder: Path) -> None:
-    """Check that each command works without extras, or says in a sentence what to install."""
-    environment.run("-W", "error", "-c", "import meup_agent", cwd=folder)
+def try_bare(environment: Environment, folder: Path, wheel: Path) -> None:
+    """Check that agents work without extras, and each command, or it says what to install."""
+    environment.run("-W", "error", "-c", AGENTS_IN_MEMORY, cwd=folder)
+    brought = sum(each.stat().st_size for each in environment.folder.glob("lib/**/*"))
+    if brought > MAX_BARE_BYTES:
+        raise Failed(f"bare: the package and what it brings take {brought // 1_000_000} MB")
+    try_meup(environment, folder, ["--help"], works=False, expected="meup-agent[cli]")
+    uv("pip", "install", "--python", environment.python, f"{wheel}[cli]")
+    try_meup(environment, folder, ["--help"], works=True, expected="Usage: meup")
+    for command in (["gateway", "--dev"], ["demo"]):
+        try_meup(environment, folder, command, works=False, expected="meup-agent[gateway]")
+
+
+def try_meup(
+    environment: Environment, folder: Path, arguments: list[str], *, works: bool, expected: str
+) -> None:
+    """Check that a command of the package says something, and no traceback."""
     meup = environment.folder / "bin" / "meup"
-    for arguments, works, expected in [
-        (["--help"], True, "Usage: meup"),
-        (["gateway", "--dev"], False, "meup-agent[gateway]"),
-        (["demo"], False, "meup-agent[gateway]"),
-    ]:
-        done = subprocess.run(
-            [meup, *arguments], cwd=folder, env=CLEAN, capture_output=True, text=True, check=False
-        )
-        said = done.stdout + done.stderr
-        if expected not in said or (done.returncode == 0) != works or "Traceback" in said:
-            shown = " ".join(arguments)
-            raise Failed(f"bare: meup {shown} ended with {done.returncode} and said:\n{said}")
+    done = subprocess.run(
+        [meup, *arguments], cwd=folder, env=CLEAN, capture_output=True, text=True, check=False
+    )
+    said = done.stdout + done.stderr
+    if expected not in said or (done.returncode == 0) != works or "Traceback" in said:
+        shown = " ".join(arguments)
+        raise Failed(f"bare: meup {shown} ended with {done.returncode} and said:\n{said}")
 
 
 def try_older_websockets(environment: Environment, folder: Path) -> None:
@@ -253,7 +287,7 @@ def main(folder: Path) -> None:
 
     def check_bare() -> None:
         install_newest(bare, new, str(wheel))
-        try_bare(bare, tests)
+        try_bare(bare, tests, wheel)
 
     say(f"installing: the oldest dependencies, the newest, and none of the extras ({new})")
     # They wait for an index and a disk, each for its own.
