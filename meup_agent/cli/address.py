@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 from urllib.parse import urlsplit
 
-import typer
-
-from meup_agent.cli.options import OptionGroup
+from meup_agent.cli.options import OptionGroup, option
 from meup_agent.errors import ConfigurationError, MeupError
 from meup_agent.transport.handshake import handshake_url
 from meup_agent.transport.http import check_http_url
@@ -19,57 +17,48 @@ from meup_agent.transport.unix_socket import socket_path
 
 Url = Annotated[
     str | None,
-    typer.Option(
-        "--url",
-        metavar="URL",
-        help="The gateway, for example ws://localhost:8420, or unix:///run/meup.sock; else"
-        " MEUP_URL.",
+    option(
+        "URL",
+        "The gateway, for example ws://localhost:8420, or unix:///run/meup.sock; else MEUP_URL.",
     ),
 ]
-Space = Annotated[
-    str | None, typer.Option("--space", metavar="NAME", help="The space; else MEUP_SPACE.")
-]
+Space = Annotated[str | None, option("NAME", "The space; else MEUP_SPACE.")]
 Token = Annotated[
     str | None,
-    typer.Option(
-        "--token",
-        metavar="TOKEN",
-        help="The participant's token; else MEUP_TOKEN. Others on this machine can read it in the"
+    option(
+        "TOKEN",
+        "The participant's token; else MEUP_TOKEN. Others on this machine can read it in the"
         " list of processes: prefer the variable, or --token-file.",
     ),
 ]
 TokenFile = Annotated[
     Path | None,
-    typer.Option(
-        "--token-file",
-        metavar="PATH",
-        help="A file that holds the token; it is read anew for each connection, a pipe once.",
+    option(
+        "PATH", "A file that holds the token; it is read anew for each connection, a pipe once."
     ),
 ]
 Participant = Annotated[
     str | None,
-    typer.Option(
-        "--participant",
-        metavar="NAME",
-        help="Your name, for a gateway that does not know it by the token; else MEUP_PARTICIPANT.",
+    option(
+        "NAME",
+        "Your name, for a gateway that does not know it by the token; else MEUP_PARTICIPANT.",
     ),
 ]
 Http = Annotated[
     str | None,
-    typer.Option(
-        "--http",
-        metavar="URL",
-        help="The gateway's HTTP address, for example http://localhost:8420; else MEUP_HTTP, or"
+    option(
+        "URL",
+        "The gateway's HTTP address, for example http://localhost:8420; else MEUP_HTTP, or"
         " where MEUP_URL leads to.",
     ),
 ]
 As = Annotated[
     str | None,
-    typer.Option(
-        "--as",
-        metavar="NAME",
-        help="Act as NAME, whose token you have, beside the agent that runs under this name, or"
+    option(
+        "NAME",
+        "Act as NAME, whose token you have, beside the agent that runs under this name, or"
         " not at all: where the gateway knows no connection beside, nothing is said.",
+        "--as",
     ),
 ]
 

@@ -16,30 +16,26 @@ import typer
 from meup_agent.cli.address import ActingOptions
 from meup_agent.cli.command_session import CommandSession, send_confirmed
 from meup_agent.cli.failures import Failure, Misuse
-from meup_agent.cli.options import ResultOptions
+from meup_agent.cli.options import ResultOptions, argument, option
 
 if TYPE_CHECKING:
     from meup_agent.cli.render.console import Stderr
 
 ProposalId = Annotated[
     str,
-    typer.Argument(
-        metavar="PROPOSAL", help="The proposal's id, or its beginning.", show_default=False
-    ),
+    argument("PROPOSAL", "The proposal's id, or its beginning."),
 ]
 ProposalIds = Annotated[
     list[str],
-    typer.Argument(
-        metavar="PROPOSAL…", help="Ids of proposals, or their beginnings.", show_default=False
-    ),
+    argument("PROPOSAL…", "Ids of proposals, or their beginnings."),
 ]
 Proposer = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Whose proposal it is, where several have used the id."),
+    option("NAME", "Whose proposal it is, where several have used the id."),
 ]
 Explain = Annotated[
     str | None,
-    typer.Option("--explain", metavar="TEXT", help="Longer words that go with it, said as a chat."),
+    option("TEXT", "Longer words that go with it, said as a chat."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where no terminal is.")]
 

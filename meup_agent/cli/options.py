@@ -25,26 +25,37 @@ from meup_agent.errors import ConfigurationError
 if TYPE_CHECKING:
     from meup_agent.gateway.config import TlsConfig
 
+
+def option(metavar: str, about: str, *names: str) -> Any:
+    """An option with a value, named after its parameter unless it has other names."""
+    return typer.Option(*names, metavar=metavar, help=about)
+
+
+def flag(name: str, about: str) -> Any:
+    """An option without a value; its name keeps typer from adding ``--no-…``."""
+    return typer.Option(name, help=about)
+
+
+def argument(metavar: str, about: str) -> Any:
+    """An argument, of whose default a help says nothing."""
+    return typer.Argument(metavar=metavar, help=about, show_default=False)
+
+
 # --- what is shown ---
 
-Json = Annotated[
-    bool, typer.Option("--json", help="The result as one JSON document on one line, in ASCII.")
-]
+Json = Annotated[bool, flag("--json", "The result as one JSON document on one line, in ASCII.")]
 NoColour = Annotated[
     bool,
-    typer.Option(
-        "--no-color", help="No colour, bold or dim text, as with NO_COLOR in the environment."
-    ),
+    flag("--no-color", "No colour, bold or dim text, as with NO_COLOR in the environment."),
 ]
 
 # --- how long, and how ---
 
 Since = Annotated[
     str | None,
-    typer.Option(
-        "--since",
-        metavar="TIME",
-        help="Only what was said from then on: a time such as 2026-01-31T22:00, or how long ago,"
+    option(
+        "TIME",
+        "Only what was said from then on: a time such as 2026-01-31T22:00, or how long ago,"
         " such as 90s, 15m, 2h, 7d.",
     ),
 ]
@@ -52,17 +63,12 @@ Since = Annotated[
 
 AcceptDamage = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--accept-damage",
-        help="Read a journal's file although it is damaged: what cannot be read is left out, and"
+        "Read a journal's file although it is damaged: what cannot be read is left out, and"
         " its numbers are named.",
     ),
 ]
-
-
-def seconds_option(about: str, *names: str) -> Any:
-    """An option that takes seconds, ``--timeout`` unless it has other names."""
-    return typer.Option(*names or ("--timeout",), metavar="SECONDS", help=about)
 
 
 DEFAULT_TTL: Final = "By default MEUP_TTL, else 300."
@@ -70,26 +76,38 @@ DEFAULT_TTL: Final = "By default MEUP_TTL, else 300."
 
 def ttl_option(*names: str) -> Any:
     """An option that takes the seconds of a call, decision and result, or leaves the default."""
-    said = (
-        f"How long to wait for the decision and the result; inf: as long as it takes. {DEFAULT_TTL}"
-    )
-    return typer.Option(
-        *names or ("--timeout",),
-        metavar="SECONDS",
-        help=said,
-        show_default=False,
+    return option(
+        "SECONDS",
+        "How long to wait for the decision and the result; inf: as long as it takes."
+        f" {DEFAULT_TTL}",
+        *names,
     )
 
 
 Timeout = Annotated[
-    float, seconds_option("How long to wait for the gateway, in seconds; inf: as long as it takes.")
+    float,
+    option("SECONDS", "How long to wait for the gateway, in seconds; inf: as long as it takes."),
 ]
 TakeOver = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--take-over",
-        help="Where the gateway knows no observers, join all the same: an agent that runs with this"
+        "Where the gateway knows no observers, join all the same: an agent that runs with this"
         " token loses its connection.",
+    ),
+]
+
+# --- a port ---
+
+TlsCertificate = Annotated[
+    Path | None, option("FILE", "Speak TLS with this certificate and its chain, in PEM.")
+]
+TlsKey = Annotated[Path | None, option("FILE", "The certificate's key, in PEM.")]
+Insecure = Annotated[
+    bool,
+    flag(
+        "--insecure",
+        "Listen without TLS where others than this machine can reach it and read along.",
     ),
 ]
 
@@ -97,58 +115,43 @@ TakeOver = Annotated[
 
 Owner = Annotated[
     str,
-    typer.Argument(
-        metavar="PARTICIPANT", help="The participant that has the tool.", show_default=False
-    ),
+    argument("PARTICIPANT", "The participant that has the tool."),
 ]
-Tool = Annotated[str, typer.Argument(metavar="TOOL", help="The tool's name.", show_default=False)]
+Tool = Annotated[str, argument("TOOL", "The tool's name.")]
 Words = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="KEY=VALUE",
-        help="The tool's arguments. A value that is JSON is taken as JSON, unless the tool wants"
+    argument(
+        "KEY=VALUE",
+        "The tool's arguments. A value that is JSON is taken as JSON, unless the tool wants"
         " text there. `-` reads a JSON object from standard input.",
-        show_default=False,
     ),
 ]
 Args = Annotated[
     str | None,
-    typer.Option("--args", metavar="JSON", help="The arguments as a JSON object; KEY=VALUE wins."),
+    option("JSON", "The arguments as a JSON object; KEY=VALUE wins."),
 ]
-ArgsFile = Annotated[
-    Path | None, typer.Option("--args-file", metavar="PATH", help="A file that holds that object.")
-]
+ArgsFile = Annotated[Path | None, option("PATH", "A file that holds that object.")]
 AcceptEdits = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--accept-edits",
-        help="A call that was carried out otherwise than proposed is a success too; the difference"
+        "A call that was carried out otherwise than proposed is a success too; the difference"
         " is told.",
     ),
 ]
 To = Annotated[
     list[str] | None,
-    typer.Option(
-        "--to",
-        metavar="NAME",
-        help="A participant that should decide the proposal; may be given several times.",
-    ),
+    option("NAME", "A participant that should decide the proposal; may be given several times."),
 ]
 
 # --- managing a space ---
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The participant.", show_default=False)]
+Name = Annotated[str, argument("NAME", "The participant.")]
 Capabilities = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[CAPABILITY]…",
-        help="A kind, such as `mcp/request`, or a whole capability as JSON.",
-        show_default=False,
-    ),
+    argument("[CAPABILITY]…", "A kind, such as `mcp/request`, or a whole capability as JSON."),
 ]
-Why = Annotated[
-    str | None, typer.Option("--reason", metavar="TEXT", help="Why, for those who read it.")
-]
+Why = Annotated[str | None, option("TEXT", "Why, for those who read it.")]
 
 
 class LogLevel(StrEnum):
@@ -252,14 +255,18 @@ def _starting_with(incomplete: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-def tls_config(certificate: Path | None, key: Path | None) -> TlsConfig | None:
-    """The TLS settings of a command line.
+def tls_config(
+    certificate: Path | None, key: Path | None, configured: TlsConfig | None = None
+) -> TlsConfig | None:
+    """The TLS settings of a command line, over those of a file.
 
     Raises:
         ConfigurationError: One of the two is missing.
     """
     from meup_agent.gateway.config import TlsConfig
 
+    if configured is not None:
+        return TlsConfig(certificate or configured.certificate, key or configured.key)
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:

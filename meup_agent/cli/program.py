@@ -15,6 +15,7 @@ from typer.main import get_command
 from meup_agent.cli import exit_codes
 from meup_agent.cli.commands import CommandGroup, CommandLineError
 from meup_agent.cli.failures import Failure, code_for, sentence_for
+from meup_agent.cli.options import flag
 from meup_agent.cli.render.console import wants_colour
 from meup_agent.errors import MeupError
 from meup_agent.uncaught import DEBUG_VARIABLE, wants_tracebacks, was_interrupted
@@ -30,12 +31,8 @@ WIDE_ENOUGH: Final = 60
 @app.callback(invoke_without_command=True)
 def meup(
     context: typer.Context,
-    show_version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.")
-    ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show tracebacks; also by MEUP_DEBUG=1.")
-    ] = False,
+    show_version: Annotated[bool, flag("--version", "Show the version and exit.")] = False,
+    debug: Annotated[bool, flag("--debug", "Show tracebacks; also by MEUP_DEBUG=1.")] = False,
 ) -> None:
     """Agents that propose, fulfill, reject, withdraw and cancel, and the gateway they meet at.
 

@@ -9,7 +9,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import anyio
-import typer
 from rich.text import Text
 
 from meup_agent.cli.audit.journal_readers import DamageNote, JournalOptions, Pages
@@ -17,7 +16,7 @@ from meup_agent.cli.audit.listing import ProposalListing
 from meup_agent.cli.audit.phrases import names, time_of
 from meup_agent.cli.audit.proposal_timeline import ProposalTimeline
 from meup_agent.cli.failures import Failure, Misuse
-from meup_agent.cli.options import AcceptDamage, NoColour
+from meup_agent.cli.options import AcceptDamage, NoColour, flag, option
 from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.formatting import counted
 from meup_agent.cli.render.output import Output, OutputClosed
@@ -74,39 +73,35 @@ def audit(
     source: JournalOptions,
     proposal: Annotated[
         str | None,
-        typer.Option(
-            "--proposal",
-            metavar="ID",
-            help="Only this one, with everything that was said about it, as a timeline. The id, or"
+        option(
+            "ID",
+            "Only this one, with everything that was said about it, as a timeline. The id, or"
             " the beginning of it.",
         ),
     ] = None,
     proposer: Annotated[
         str | None,
-        typer.Option("--from", metavar="NAME", help="Only what this participant proposed."),
+        option("NAME", "Only what this participant proposed.", "--from"),
     ] = None,
     state: Annotated[
         list[StateName] | None,
-        typer.Option(
-            "--state",
-            metavar="STATE",
-            help="Only proposals in this state: pending, in-progress, fulfilled, rejected,"
+        option(
+            "STATE",
+            "Only proposals in this state: pending, in-progress, fulfilled, rejected,"
             " withdrawn or expired; may be given several times.",
         ),
     ] = None,
     grants: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--grants",
-            help="Grants, revocations, invitations, removals and acceptances of tools instead of"
+            "Grants, revocations, invitations, removals and acceptances of tools instead of"
             " the proposals.",
         ),
     ] = False,
     as_json: Annotated[
         bool,
-        typer.Option(
-            "--json", help="Each proposal, or each thing that was done, as one line of JSON."
-        ),
+        flag("--json", "Each proposal, or each thing that was done, as one line of JSON."),
     ] = False,
     accept_damage: AcceptDamage = False,
     no_colour: NoColour = False,

@@ -13,7 +13,7 @@ import typer
 
 from meup_agent.cli.address import Address, SpaceOptions
 from meup_agent.cli.failures import failing_script, require_extra
-from meup_agent.cli.options import LogLevel
+from meup_agent.cli.options import LogLevel, argument, flag, option
 from meup_agent.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -34,57 +34,46 @@ class Target(NamedTuple):
 def bridge(
     command: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="-- COMMAND ARGUMENTS…",
-            help="A server that is a program: its command, behind `--`.",
-            show_default=False,
-        ),
+        argument("-- COMMAND ARGUMENTS…", "A server that is a program: its command, behind `--`."),
     ] = None,
-    http: Annotated[
-        str | None, typer.Option("--http", metavar="URL", help="A server behind an address.")
-    ] = None,
+    http: Annotated[str | None, option("URL", "A server behind an address.")] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option(
-            "--header",
-            metavar="NAME=VARIABLE",
-            help="A header for --http, whose value the environment variable holds; may be given"
+        option(
+            "NAME=VARIABLE",
+            "A header for --http, whose value the environment variable holds; may be given"
             " several times.",
         ),
     ] = None,
     env: Annotated[
         list[str] | None,
-        typer.Option(
-            "--env",
-            metavar="NAME[=VALUE]",
-            help="A variable for the command, else with the value that it has here; may be given"
+        option(
+            "NAME[=VALUE]",
+            "A variable for the command, else with the value that it has here; may be given"
             " several times. Without it, the command gets PATH, HOME and a few more.",
         ),
     ] = None,
     servers: Annotated[
         Path | None,
-        typer.Option(
-            "--servers",
-            metavar="FILE",
-            help="Several servers: a file with `mcpServers`, as MCP clients have it. The token of"
+        option(
+            "FILE",
+            "Several servers: a file with `mcpServers`, as MCP clients have it. The token of"
             " the server `x-y` is in MEUP_TOKEN_X_Y.",
         ),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="NAME", help="The server's name in the log and in --pin."),
+        option("NAME", "The server's name in the log and in --pin."),
     ] = None,
     pin: Annotated[
         Path | None,
-        typer.Option(
-            "--pin",
-            metavar="FILE",
-            help="Ask about calls of tools that are not those in this file. The first start makes"
-            " it.",
+        option(
+            "FILE",
+            "Ask about calls of tools that are not those in this file. The first start makes it.",
         ),
     ] = None,
     confirm: Annotated[
-        bool, typer.Option("--confirm", help="With --pin: accept the tools that there are now.")
+        bool, flag("--confirm", "With --pin: accept the tools that there are now.")
     ] = False,
     *,
     at: SpaceOptions,

@@ -28,6 +28,7 @@ from meup_agent.cli.options import (
     To,
     Tool,
     Words,
+    flag,
     seconds,
     ttl_option,
 )
@@ -94,7 +95,7 @@ def call(
     options: CallOptions,
     idempotent: Annotated[
         bool,
-        typer.Option("--idempotent", help="A request may be sent again after a lost connection."),
+        flag("--idempotent", "A request may be sent again after a lost connection."),
     ] = False,
     where: ActingOptions,
     timeout: Annotated[float | None, ttl_option()] = None,

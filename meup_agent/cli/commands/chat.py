@@ -5,33 +5,27 @@ from __future__ import annotations
 from typing import Annotated
 
 import anyio
-import typer
 
 from meup_agent.cli.arguments import STDIN, read_stdin
 from meup_agent.cli.command_session import CommandSession, JoinOptions, send_confirmed, unconfirmed
 from meup_agent.cli.failures import Misuse
+from meup_agent.cli.options import argument, option
 
 
 def chat(
     text: Annotated[
         str,
-        typer.Argument(
-            metavar="TEXT",
-            help="What to say; `-` reads it from standard input.",
-            show_default=False,
-        ),
+        argument("TEXT", "What to say; `-` reads it from standard input."),
     ],
     to: Annotated[
         list[str] | None,
-        typer.Option(
-            "--to",
-            metavar="NAME",
-            help="An addressee; may be given several times. Without it, the message is for all.",
+        option(
+            "NAME", "An addressee; may be given several times. Without it, the message is for all."
         ),
     ] = None,
     about: Annotated[
         str | None,
-        typer.Option("--about", metavar="ID", help="The id of the envelope that it refers to."),
+        option("ID", "The id of the envelope that it refers to."),
     ] = None,
     *,
     join: JoinOptions,

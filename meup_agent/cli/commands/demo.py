@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from meup_agent.cli import exit_codes
 from meup_agent.cli.failures import require_extra
-from meup_agent.cli.options import NoColour
+from meup_agent.cli.options import NoColour, option
 from meup_agent.cli.render.console import log_nothing
 from meup_agent.cli.render.output import Output
 from meup_agent.cli.signals import ENDING, run_until_signal
@@ -21,11 +19,11 @@ if TYPE_CHECKING:
 def demo(
     folder: Annotated[
         Path | None,
-        typer.Option(
-            "--dir",
-            metavar="PATH",
-            help="The folder that the agents work on; else a sample in a temporary place. What the"
+        option(
+            "PATH",
+            "The folder that the agents work on; else a sample in a temporary place. What the"
             " demo writes there is called meup-demo-… and removed at the end.",
+            "--dir",
         ),
     ] = None,
     no_colour: NoColour = False,

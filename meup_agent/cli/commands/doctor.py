@@ -10,7 +10,6 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import anyio
-import typer
 from msgspec import structs
 from rich.text import Text
 
@@ -18,7 +17,7 @@ from meup_agent.cli import exit_codes
 from meup_agent.cli.address import SpaceOptions
 from meup_agent.cli.doctor.diagnosis import diagnose
 from meup_agent.cli.doctor.findings import NOT_TRIED, Check, Report
-from meup_agent.cli.options import NoColour, seconds, seconds_option
+from meup_agent.cli.options import NoColour, argument, flag, option, seconds
 from meup_agent.cli.render.console import log_nothing
 from meup_agent.cli.render.layout import hang
 from meup_agent.cli.render.output import Output
@@ -67,19 +66,16 @@ _BETTER_WITHOUT: Final = frozenset({"hidden_targets"})
 def doctor(
     gateway: Annotated[
         str | None,
-        typer.Argument(
-            metavar="URL",
-            help="The gateway, for example ws://localhost:8420; else `--url` or MEUP_URL.",
-            show_default=False,
-        ),
+        argument("URL", "The gateway, for example ws://localhost:8420; else `--url` or MEUP_URL."),
     ] = None,
     *,
     where: SpaceOptions,
     timeout: Annotated[
-        float, seconds_option("How long each step may take, in seconds; inf: as long as it takes.")
+        float,
+        option("SECONDS", "How long each step may take, in seconds; inf: as long as it takes."),
     ] = STEP_SECONDS,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document with everything that was found.")
+        bool, flag("--json", "One JSON document with everything that was found.")
     ] = False,
     no_colour: NoColour = False,
 ) -> None:

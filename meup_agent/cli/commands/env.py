@@ -13,6 +13,7 @@ import typer
 from meup_agent.cli import exit_codes
 from meup_agent.cli.dev_state import DevGateway
 from meup_agent.cli.failures import Failure, require_extra
+from meup_agent.cli.options import argument
 from meup_agent.cli.up_state import running_gateways
 from meup_agent.errors import ConfigurationError
 
@@ -26,9 +27,7 @@ class Shell(StrEnum):
 
 
 def env(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="The participant.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, argument("NAME", "The participant.")] = None,
     port: Annotated[
         int | None,
         typer.Option(

@@ -5,14 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from meup_agent.cli.address import ActingOptions
 from meup_agent.cli.arguments import convert_arguments, read_arguments
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.decision import ProposalId, Proposer, Yes, confirm
 from meup_agent.cli.failures import Failure, Misuse, code_for
-from meup_agent.cli.options import Args, ArgsFile, ResultOptions, seconds, seconds_option
+from meup_agent.cli.options import Args, ArgsFile, ResultOptions, flag, option, seconds
 from meup_agent.cli.proposal_lookup import digest_of, find_pending, list_known
 from meup_agent.cli.render.progress import progress_line
 from meup_agent.client.proposal_feed import ProposalFeed
@@ -45,10 +43,9 @@ def fulfill(
     proposal: ProposalId,
     edit: Annotated[
         list[str] | None,
-        typer.Option(
-            "--edit",
-            metavar="KEY=VALUE",
-            help="Another value for one of its arguments; may be given several times. The proposer"
+        option(
+            "KEY=VALUE",
+            "Another value for one of its arguments; may be given several times. The proposer"
             " is told the difference.",
         ),
     ] = None,
@@ -56,33 +53,34 @@ def fulfill(
     args_file: ArgsFile = None,
     executor: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The participant that carries it out, if not the one that the proposal names, or"
+        option(
+            "NAME",
+            "The participant that carries it out, if not the one that the proposal names, or"
             " the only one that has its tool.",
         ),
     ] = None,
     proposer: Proposer = None,
     digest: Annotated[
         str | None,
-        typer.Option(
-            metavar="HEX",
-            help="The digest of the call that is meant (`dev.meup/digest`): any other is not"
+        option(
+            "HEX",
+            "The digest of the call that is meant (`dev.meup/digest`): any other is not"
             " carried out.",
         ),
     ] = None,
     even_if_gone: Annotated[
         bool,
-        typer.Option("--even-if-gone", help="Carry it out though its proposer has left the space."),
+        flag("--even-if-gone", "Carry it out though its proposer has left the space."),
     ] = False,
     yes: Yes = False,
     *,
     where: ActingOptions,
     timeout: Annotated[
         float,
-        seconds_option(
+        option(
+            "SECONDS",
             "How long to wait for the result, in seconds; then the request is cancelled. inf:"
-            " as long as it takes."
+            " as long as it takes.",
         ),
     ] = TIMEOUT,
     result: ResultOptions,

@@ -18,7 +18,15 @@ import typer
 from meup_agent.cli.console_link import link_lines, make_console, open_link, sign_in_link
 from meup_agent.cli.dev_state import DevGateway, DevState, state_folder
 from meup_agent.cli.failures import Failure, require_extra
-from meup_agent.cli.options import OptionGroup, tls_config
+from meup_agent.cli.options import (
+    Insecure,
+    OptionGroup,
+    TlsCertificate,
+    TlsKey,
+    flag,
+    option,
+    tls_config,
+)
 from meup_agent.cli.render.console import log_to_stderr
 from meup_agent.cli.signals import STOPPING, watch_signals
 from meup_agent.errors import ConfigurationError
@@ -29,7 +37,7 @@ from meup_agent.transport.loops import background_tasks
 from meup_agent.transport.unix_socket import socket_url
 
 if TYPE_CHECKING:
-    from meup_agent.gateway.config import Config, TlsConfig
+    from meup_agent.gateway.config import Config
     from meup_agent.gateway.console import Console
     from meup_agent.gateway.server import RunningGateway
     from meup_agent.gateway.space_yaml import MakeTokens
@@ -57,7 +65,7 @@ class ListenOptions(OptionGroup):
 
     host: Annotated[
         str | None,
-        typer.Option(metavar="HOST", help=f"Where to listen; else the file's, or {DEFAULT_HOST}."),
+        option("HOST", f"Where to listen; else the file's, or {DEFAULT_HOST}."),
     ] = None
     port: Annotated[
         int | None,
@@ -68,41 +76,30 @@ class ListenOptions(OptionGroup):
             help=f"Where to listen; else the file's, or {DEFAULT_PORT}. 0: any free port.",
         ),
     ] = None
-    tls_certificate: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Speak TLS with this certificate and its chain, in PEM."),
-    ] = None
-    tls_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The certificate's key, in PEM.")
-    ] = None
-    insecure: Annotated[
-        bool,
-        typer.Option(
-            "--insecure",
-            help="Listen without TLS where others than this machine can reach it and read along.",
-        ),
-    ] = False
+    tls_certificate: TlsCertificate = None
+    tls_key: TlsKey = None
+    insecure: Insecure = False
     accept_damage: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--accept-damage",
-            help="Start although the journal's file was damaged, without what is lost of it; the"
+            "Start although the journal's file was damaged, without what is lost of it; the"
             " damaged file is kept.",
         ),
     ] = False
     history: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Also write every envelope, and every decision by capabilities, into files in this"
+        option(
+            "DIR",
+            "Also write every envelope, and every decision by capabilities, into files in this"
             " folder, as JSON Lines; anyone who reads them reads everything.",
         ),
     ] = None
     check: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--check",
-            help="Say what would be served, or what is wrong, without starting. It also warns of"
+            "Say what would be served, or what is wrong, without starting. It also warns of"
             " keys in capabilities that no payload has.",
         ),
     ] = False
@@ -115,7 +112,7 @@ class ListenOptions(OptionGroup):
             port=settings.port if self.port is None else self.port,
             insecure=settings.insecure or self.insecure,
             history=self.history or settings.history,
-            tls=_tls(settings, self.tls_certificate, self.tls_key),
+            tls=tls_config(self.tls_certificate, self.tls_key, settings.tls),
             journal=replace(
                 settings.journal,
                 accept_damage=settings.journal.accept_damage or self.accept_damage,
@@ -126,37 +123,31 @@ class ListenOptions(OptionGroup):
 def gateway(
     config: Annotated[
         Path | None,
-        typer.Option(
-            "--config",
-            metavar="FILE",
-            help="The spaces and participants, as YAML; else `.mew/space.yaml` or `space.yaml`.",
+        option(
+            "FILE", "The spaces and participants, as YAML; else `.mew/space.yaml` or `space.yaml`."
         ),
     ] = None,
     dev: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--dev",
-            help="Without a file: a space to try things out, for this machine only. It tells how to"
+            "Without a file: a space to try things out, for this machine only. It tells how to"
             " set up a terminal as one of its participants, and keeps their tokens over a restart.",
         ),
     ] = False,
     new_tokens: Annotated[
         bool,
-        typer.Option("--new-tokens", help="With `--dev`: make new tokens; the old ones are void."),
+        flag("--new-tokens", "With `--dev`: make new tokens; the old ones are void."),
     ] = False,
     open_console: Annotated[
         bool,
-        typer.Option(
-            "--open",
-            help="With `--dev`: open the console in a browser, signed in as the fulfiller.",
-        ),
+        flag("--open", "With `--dev`: open the console in a browser, signed in as the fulfiller."),
     ] = False,
     make_tokens: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--make-tokens",
-            help="Make a token in `.mew/tokens` for each participant of a `space.yaml` that has"
-            " none.",
+            "Make a token in `.mew/tokens` for each participant of a `space.yaml` that has none.",
         ),
     ] = False,
     *,
@@ -265,15 +256,6 @@ def _check_local(*hosts: str) -> None:
                 f"--dev listens on this machine only, and other machines could reach"
                 f" {host or 'every address'}; leave the host out, or write a file for --config"
             )
-
-
-def _tls(settings: Config, certificate: Path | None, key: Path | None) -> TlsConfig | None:
-    """The TLS settings: of the command line, and the rest from the file."""
-    from meup_agent.gateway.config import TlsConfig
-
-    if settings.tls is not None:
-        return TlsConfig(certificate or settings.tls.certificate, key or settings.tls.key)
-    return tls_config(certificate, key)
 
 
 def describe_checked(settings: Config) -> str:

@@ -31,7 +31,7 @@ from meup_agent.cli.decision import (
 from meup_agent.cli.failures import Failure, Misuse, code_for
 from meup_agent.cli.inbox.card import ONLY_HEARD, SHOW, card_rows, difference_rows
 from meup_agent.cli.inbox.rows import ShownValue
-from meup_agent.cli.options import NoColour, ResultOptions, expand_groups
+from meup_agent.cli.options import NoColour, ResultOptions, argument, expand_groups, flag, option
 from meup_agent.cli.proposal_lookup import find_pending
 from meup_agent.client.tool_changes import accept_tools, read_difference
 from meup_agent.errors import MeupError, NotOffered
@@ -55,15 +55,14 @@ def inbox_group(
     ctx: typer.Context,
     notify: Annotated[
         str | None,
-        typer.Option(
-            "--notify",
-            metavar="COMMAND",
-            help="Run a command for each proposal that arrives, with MEUP_PROPOSAL, MEUP_PROPOSER"
+        option(
+            "COMMAND",
+            "Run a command for each proposal that arrives, with MEUP_PROPOSAL, MEUP_PROPOSER"
             " and MEUP_CALL in its environment; `bell` rings the terminal's bell.",
         ),
     ] = None,
     light: Annotated[
-        bool, typer.Option("--light", help="Begin with colours for a light terminal; t changes.")
+        bool, flag("--light", "Begin with colours for a light terminal; t changes.")
     ] = False,
     no_colour: NoColour = False,
     *,
@@ -268,7 +267,7 @@ def vote(
     proposal: ProposalId,
     choice: Annotated[
         str,
-        typer.Argument(metavar="VOTE", help="`approve` or `reject`.", show_default=False),
+        argument("VOTE", "`approve` or `reject`."),
     ],
     explain: Explain = None,
     proposer: Proposer = None,
@@ -302,9 +301,7 @@ def accept_tools_(
     ctx: typer.Context,
     server: Annotated[
         str,
-        typer.Argument(
-            metavar="SERVER", help="The server's name in the space.", show_default=False
-        ),
+        argument("SERVER", "The server's name in the space."),
     ],
     yes: Yes = False,
     *,

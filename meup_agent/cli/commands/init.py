@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from meup_agent.cli.failures import Failure, require_extra
+from meup_agent.cli.options import option
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.escape import visible
 
@@ -43,31 +44,28 @@ def init(
     ] = DEFAULT_FILE,
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="NAME", help="The space; else the folder's name."),
+        option("NAME", "The space; else the folder's name."),
     ] = None,
     servers: Annotated[
         str | None,
-        typer.Option(
-            "--servers",
-            metavar="FILE",
-            help="An MCP client's configuration whose servers belong to the space; else `mcp.json`"
+        option(
+            "FILE",
+            "An MCP client's configuration whose servers belong to the space; else `mcp.json`"
             " if it is there. `-`: none.",
         ),
     ] = None,
     agent: Annotated[
         str | None,
-        typer.Option(
-            "--agent",
-            metavar="COMMAND",
-            help="The program that is `agent`; else none is started, and an MCP client can be it.",
+        option(
+            "COMMAND",
+            "The program that is `agent`; else none is started, and an MCP client can be it.",
         ),
     ] = None,
     policy: Annotated[
         Path | None,
-        typer.Option(
-            "--policy",
-            metavar="FILE",
-            help="Let `reviewer` decide by the rules of this file, and leave to `you` what they"
+        option(
+            "FILE",
+            "Let `reviewer` decide by the rules of this file, and leave to `you` what they"
             " ask; see `meup reviewer`. A file that is not there is written, and asks about all.",
         ),
     ] = None,

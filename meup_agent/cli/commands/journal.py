@@ -10,6 +10,7 @@ import typer
 
 from meup_agent.cli.commands import Command, Group
 from meup_agent.cli.failures import require_extra
+from meup_agent.cli.options import argument, option
 from meup_agent.cli.render.formatting import counted
 from meup_agent.cli.signals import end_by_signals
 from meup_agent.errors import ConfigurationError
@@ -28,24 +29,16 @@ def journal_group() -> None:
 
 @journal.command("backup", cls=Command)
 def backup(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The copy, a new file.", show_default=False)
-    ],
+    file: Annotated[Path, argument("FILE", "The copy, a new file.")],
     journal_file: Annotated[
         Path | None,
-        typer.Option(
-            "--journal",
-            metavar="FILE",
-            help="The journal to copy; else that of the space's file.",
-        ),
+        option("FILE", "The journal to copy; else that of the space's file.", "--journal"),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
-            "--config",
-            metavar="FILE",
-            help="The space's file, as `meup gateway` takes it; else `.mew/space.yaml` or"
-            " `space.yaml`.",
+        option(
+            "FILE",
+            "The space's file, as `meup gateway` takes it; else `.mew/space.yaml` or `space.yaml`.",
         ),
     ] = None,
 ) -> None:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from meup_agent.cli.arguments import read_capabilities
 from meup_agent.cli.command_session import CommandSession, JoinOptions
 from meup_agent.cli.failures import Misuse
-from meup_agent.cli.options import Capabilities, Name, Why
+from meup_agent.cli.options import Capabilities, Name, Why, argument, option
 from meup_agent.escape import as_json_line, visible
 
 
 def grant(
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME", help="The participant; it may be away.", show_default=False),
+        argument("NAME", "The participant; it may be away."),
     ],
     capabilities: Capabilities = None,
     reason: Why = None,
@@ -49,7 +47,7 @@ def revoke(
     capabilities: Capabilities = None,
     grant: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="The grant to revoke, in place of capabilities."),
+        option("ID", "The grant to revoke, in place of capabilities."),
     ] = None,
     reason: Why = None,
     *,
@@ -76,9 +74,7 @@ def revoke(
 
 
 def invite(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Their name in the space.", show_default=False)
-    ],
+    name: Annotated[str, argument("NAME", "Their name in the space.")],
     capabilities: Capabilities = None,
     reason: Why = None,
     *,

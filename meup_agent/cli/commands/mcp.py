@@ -6,7 +6,6 @@ import socket
 import sys
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import anyio
@@ -14,7 +13,18 @@ import typer
 
 from meup_agent.cli.address import SpaceOptions, token_from
 from meup_agent.cli.failures import require_extra
-from meup_agent.cli.options import DEFAULT_TTL, To, seconds, tls_config
+from meup_agent.cli.options import (
+    DEFAULT_TTL,
+    Insecure,
+    TlsCertificate,
+    TlsKey,
+    To,
+    argument,
+    flag,
+    option,
+    seconds,
+    tls_config,
+)
 from meup_agent.cli.render.console import log_to_stderr
 from meup_agent.cli.signals import ENDING, until_signal, watch_signals
 from meup_agent.errors import ConfigurationError, TokenRefused
@@ -55,27 +65,24 @@ class _PortEncryption(NamedTuple):
 def mcp(
     target: Annotated[
         str | None,
-        typer.Argument(
-            metavar="MODULE:AGENT",
-            help="Serve the tools of this agent, without a gateway; see `meup run`.",
-            show_default=False,
+        argument(
+            "MODULE:AGENT", "Serve the tools of this agent, without a gateway; see `meup run`."
         ),
     ] = None,
     *,
     at: SpaceOptions,
     http: Annotated[
         str | None,
-        typer.Option(
-            "--http",
-            metavar="HOST:PORT",
-            help="Listen there for streamable HTTP, at /mcp; else standard input and output.",
+        option(
+            "HOST:PORT",
+            "Listen there for streamable HTTP, at /mcp; else standard input and output.",
         ),
     ] = None,
     anonymous: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--anonymous",
-            help="Serve clients on this machine that send no token, as the participant of"
+            "Serve clients on this machine that send no token, as the participant of"
             " MEUP_TOKEN; behind a proxy, every client that it lets in is that participant.",
         ),
     ] = False,
@@ -89,20 +96,9 @@ def mcp(
             show_default=False,
         ),
     ] = None,
-    tls_certificate: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Speak TLS with this certificate and its chain, in PEM."),
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The certificate's key, in PEM.")
-    ] = None,
-    insecure: Annotated[
-        bool,
-        typer.Option(
-            "--insecure",
-            help="Listen without TLS where others than this machine can reach it and read along.",
-        ),
-    ] = False,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    insecure: Insecure = False,
 ) -> None:
     """Serve a space to MCP clients: the tools, resources and prompts of its participants.
 

@@ -14,7 +14,7 @@ from meup_agent.cli.commands import Command, Group
 from meup_agent.cli.commands.policy_check import check
 from meup_agent.cli.commands.policy_suggest import suggest
 from meup_agent.cli.failures import Failure, Misuse, require_extra
-from meup_agent.cli.options import Json, expand_groups
+from meup_agent.cli.options import Json, argument, expand_groups, option
 from meup_agent.cli.render.formatting import counted
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import as_json_line, visible
@@ -32,9 +32,7 @@ _SAID: Final = {
     "wide": "matches in the wide reading",
 }
 
-PolicyFilePath = Annotated[
-    Path, typer.Argument(metavar="FILE", help="The policy, in YAML.", show_default=False)
-]
+PolicyFilePath = Annotated[Path, argument("FILE", "The policy, in YAML.")]
 
 policy = typer.Typer(name="policy", cls=Group, add_completion=False)
 
@@ -55,23 +53,17 @@ def explain(
     file: PolicyFilePath,
     tool: Annotated[
         str | None,
-        typer.Argument(metavar="[TOOL]", help="The tool that is called.", show_default=False),
+        argument("[TOOL]", "The tool that is called."),
     ] = None,
-    args: Annotated[
-        str, typer.Option("--args", metavar="JSON", help="The arguments as a JSON object.")
-    ] = "{}",
-    proposer: Annotated[
-        str, typer.Option(metavar="NAME", help="The participant that proposes it.")
-    ] = "proposer",
+    args: Annotated[str, option("JSON", "The arguments as a JSON object.")] = "{}",
+    proposer: Annotated[str, option("NAME", "The participant that proposes it.")] = "proposer",
     target: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The participant that should carry it out."),
+        option("NAME", "The participant that should carry it out."),
     ] = None,
     envelope: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PATH", help="A proposal as it was sent, in JSON, in place of a tool."
-        ),
+        option("PATH", "A proposal as it was sent, in JSON, in place of a tool."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -115,15 +107,11 @@ def explain(
 def run_cases(
     file: Annotated[
         Path,
-        typer.Argument(
-            metavar="CASES",
-            help="Calls and the decisions that are expected, in YAML.",
-            show_default=False,
-        ),
+        argument("CASES", "Calls and the decisions that are expected, in YAML."),
     ],
     policy_file: Annotated[
         Path | None,
-        typer.Option("--policy", metavar="FILE", help="The policy, if not the one CASES names."),
+        option("FILE", "The policy, if not the one CASES names.", "--policy"),
     ] = None,
 ) -> None:
     """Test a policy by cases, and end with 0 only if each is decided as expected.

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
-import typer
 
 from meup_agent.cli.audit.journal_readers import DamageNote, JournalOptions, Pages
 from meup_agent.cli.failures import Failure, require_extra
-from meup_agent.cli.options import AcceptDamage
+from meup_agent.cli.options import AcceptDamage, argument
 from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.formatting import counted
 from meup_agent.cli.render.output import Output, OutputClosed
@@ -26,9 +25,7 @@ if TYPE_CHECKING:
 
 
 def check(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The policy, in YAML.", show_default=False)
-    ],
+    file: Annotated[Path, argument("FILE", "The policy, in YAML.")],
     source: JournalOptions,
     accept_damage: AcceptDamage = False,
 ) -> None:

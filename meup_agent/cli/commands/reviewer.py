@@ -9,21 +9,18 @@ import typer
 
 from meup_agent.cli.address import SpaceOptions
 from meup_agent.cli.failures import failing_script, require_extra
-from meup_agent.cli.options import LogLevel
+from meup_agent.cli.options import LogLevel, option
 
 
 def reviewer(
     policy: Annotated[
         Path,
-        typer.Option("--policy", metavar="FILE", help="The policy, in YAML.", show_default=False),
+        option("FILE", "The policy, in YAML."),
     ],
     *,
     votes: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Where votes are kept; by default the policy's path with .votes behind it.",
-        ),
+        option("FILE", "Where votes are kept; by default the policy's path with .votes behind it."),
     ] = None,
     at: SpaceOptions,
     log_level: Annotated[LogLevel, typer.Option(help="What is logged.")] = LogLevel.INFO,

@@ -19,7 +19,7 @@ from meup_agent.agent.agent import Agent
 from meup_agent.agent.script import no_run_on_import
 from meup_agent.cli.address import SpaceOptions
 from meup_agent.cli.failures import Failure, Misuse, failing_script
-from meup_agent.cli.options import LogLevel
+from meup_agent.cli.options import LogLevel, argument
 from meup_agent.cli.render.console import log_to_stderr
 
 EXPECTED: Final = "expected module:agent or path/to/file.py:agent"
@@ -42,11 +42,10 @@ class Backend(StrEnum):
 def run(
     target: Annotated[
         str,
-        typer.Argument(
-            metavar="MODULE:AGENT",
-            help="The agent: `package.module:agent` or `path/to/file.py:agent`; without"
+        argument(
+            "MODULE:AGENT",
+            "The agent: `package.module:agent` or `path/to/file.py:agent`; without"
             " `:agent`, the only one there.",
-            show_default=False,
         ),
     ],
     *,

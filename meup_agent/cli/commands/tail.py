@@ -14,7 +14,7 @@ import typer
 from meup_agent.agent.agent import Agent
 from meup_agent.cli import exit_codes
 from meup_agent.cli.address import Address, SpaceOptions
-from meup_agent.cli.options import NoColour, TakeOver, complete_kind
+from meup_agent.cli.options import NoColour, TakeOver, complete_kind, flag, option
 from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.expiry_watch import ExpiryWatch
 from meup_agent.cli.render.output import Output
@@ -54,35 +54,31 @@ def tail(
     ] = None,
     sender: Annotated[
         list[str] | None,
-        typer.Option("--from", metavar="NAME", help="Only what this participant sends."),
+        option("NAME", "Only what this participant sends.", "--from"),
     ] = None,
     to: Annotated[
         list[str] | None,
-        typer.Option(
-            "--to", metavar="NAME", help="Only what is addressed to this participant by name."
-        ),
+        option("NAME", "Only what is addressed to this participant by name."),
     ] = None,
     who: Annotated[
         list[str] | None,
-        typer.Option(
-            "--who",
-            metavar="NAME",
-            help="Only what this participant sends or is sent by name, and its coming and going.",
+        option(
+            "NAME", "Only what this participant sends or is sent by name, and its coming and going."
         ),
     ] = None,
     about: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "ID",
+            "Only one exchange, all of it: a proposal, who rejects it or carries it out, the"
+            " response, and what is said about it. The id as on the left, or more of it.",
             "--about",
             "--proposal",
-            metavar="ID",
-            help="Only one exchange, all of it: a proposal, who rejects it or carries it out, the"
-            " response, and what is said about it. The id as on the left, or more of it.",
         ),
     ] = None,
     take_over: TakeOver = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Each envelope as one line of JSON, as it came.")
+        bool, flag("--json", "Each envelope as one line of JSON, as it came.")
     ] = False,
     no_colour: NoColour = False,
 ) -> None:

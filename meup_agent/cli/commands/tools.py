@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
-import typer
 from rich.text import Text
 
 from meup_agent.cli import exit_codes
@@ -13,7 +12,7 @@ from meup_agent.cli.address import ActingOptions
 from meup_agent.cli.arguments import InputField, read_input_schema
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.options import ResultOptions, seconds, seconds_option
+from meup_agent.cli.options import ResultOptions, argument, option, seconds
 from meup_agent.cli.render.layout import hang
 from meup_agent.cli.render.progress import progress_line
 from meup_agent.client.ask_each import ask_each
@@ -46,15 +45,15 @@ class _ToolListing(NamedTuple):
 def tools(
     owner: Annotated[
         str | None,
-        typer.Argument(
-            metavar="PARTICIPANT", help="Only the tools of this participant.", show_default=False
-        ),
+        argument("PARTICIPANT", "Only the tools of this participant."),
     ] = None,
     *,
     where: ActingOptions,
     timeout: Annotated[
         float,
-        seconds_option("How long to wait for each answer, in seconds; inf: as long as it takes."),
+        option(
+            "SECONDS", "How long to wait for each answer, in seconds; inf: as long as it takes."
+        ),
     ] = 5.0,
     result: ResultOptions,
 ) -> None:
@@ -161,11 +160,11 @@ def _arguments(arguments: list[InputField], width: int | None) -> Iterator[Text]
     names = [visible(each.name, MAX_NAME) for each in arguments]
     types = [visible(_type(each), MAX_TYPE) for each in arguments]
     wide = max(map(len, names), default=0)
-    for name, type_, argument in zip(names, types, arguments, strict=True):
+    for name, type_, each in zip(names, types, arguments, strict=True):
         line = Text("      ", no_wrap=True)
         line.append(name.ljust(wide), style="green").append("  ").append(type_)
-        if argument.about.strip():
-            line.append("\n" + _about(argument.about, wide + 8, width), style="dim")
+        if each.about.strip():
+            line.append("\n" + _about(each.about, wide + 8, width), style="dim")
         yield line
 
 

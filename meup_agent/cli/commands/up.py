@@ -12,8 +12,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from meup_agent.cli.commands.gateway import (
     GatewayStop,
     ListenOptions,
@@ -24,6 +22,7 @@ from meup_agent.cli.commands.gateway import (
 from meup_agent.cli.console_link import make_console, sign_in_link
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.loading_notice import LOADING
+from meup_agent.cli.options import argument, flag, option
 from meup_agent.cli.signals import ENDING, end_by_signals
 from meup_agent.cli.up_bridges import (
     Place,
@@ -61,36 +60,32 @@ log = logging.getLogger("meup_agent.up")
 def up(
     file: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[FILE]",
-            help="The space and what belongs to it, as YAML; else `.mew/space.yaml` or"
-            " `space.yaml`.",
-            show_default=False,
+        argument(
+            "[FILE]",
+            "The space and what belongs to it, as YAML; else `.mew/space.yaml` or `space.yaml`.",
         ),
     ] = None,
     servers: Annotated[
         Path | None,
-        typer.Option(
-            "--servers",
-            metavar="FILE",
-            help="Without a space's file: put the MCP servers of a client's configuration, with"
+        option(
+            "FILE",
+            "Without a space's file: put the MCP servers of a client's configuration, with"
             " `mcpServers`, behind approval.",
         ),
     ] = None,
     policy: Annotated[
         Path | None,
-        typer.Option(
-            "--policy",
-            metavar="FILE",
-            help="With `--servers`: let the rules of this file decide, and leave to you what they"
+        option(
+            "FILE",
+            "With `--servers`: let the rules of this file decide, and leave to you what they"
             " ask; see `meup reviewer`.",
         ),
     ] = None,
     new_tokens: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--new-tokens",
-            help="Make new tokens in place of those that are kept in files; the old ones are void.",
+            "Make new tokens in place of those that are kept in files; the old ones are void.",
         ),
     ] = False,
     *,

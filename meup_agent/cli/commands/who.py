@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
 from rich.cells import cell_len
 from rich.text import Text
 
@@ -13,7 +12,7 @@ from meup_agent.cli import exit_codes
 from meup_agent.cli.address import SpaceOptions
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure, Misuse
-from meup_agent.cli.options import ResultOptions, TakeOver, Timeout, seconds
+from meup_agent.cli.options import ResultOptions, TakeOver, Timeout, option, seconds
 from meup_agent.cli.render.formatting import format_capability
 from meup_agent.escape import as_json_line, visible
 from meup_agent.protocol import payloads
@@ -37,11 +36,7 @@ def who(
     *,
     can: Annotated[
         str | None,
-        typer.Option(
-            metavar="TOOL",
-            help="Only those that may call this tool: its name, or participant.name.",
-            show_default=False,
-        ),
+        option("TOOL", "Only those that may call this tool: its name, or participant.name."),
     ] = None,
     where: SpaceOptions,
     timeout: Timeout = 10.0,
