@@ -244,7 +244,7 @@ def _running_here() -> str:
         return ""  # without the extra, or with a folder that `meup env` complains about
     if not found:
         return ""
-    names = list(found[0].tokens)
+    names = list(found[0].token_files)
     name = "you" if "you" in names else "NAME"
     port = f" --port {found[0].port}" if len(found) > 1 else ""
     which = "" if name in names else f"; NAME is one of {', '.join(names)}"

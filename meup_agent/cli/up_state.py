@@ -1,7 +1,12 @@
-"""Files of ``meup up``: who runs what, and the tokens of participants whose file has none.
+"""Files of the gateways that this user runs: where each listens, and where its tokens are.
 
-Each ``meup up`` holds a lock on a file of its own in the user's state folder, named after the file
-that it runs. The lock goes with the process; what the file says without one is old.
+``meup gateway --dev`` and each ``meup up`` hold a lock on a file of their own, in the folder
+``dev`` or ``up`` of the user's state, and write their addresses into it; the Unix socket is beside
+it. The lock goes with the process: after a crash the file stays and the lock does not, so ``meup
+env`` never hands out the address of a dead gateway, where a stranger may listen by now.
+
+Only the user's own folders (mode 700) and files (mode 600) are used, and no symbolic link is
+followed: another user of the machine could have put one there.
 """
 
 from __future__ import annotations
@@ -9,52 +14,62 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 from urllib.parse import quote
 
 import msgspec
 
-from meup_agent.cli.dev_state import (
-    FILE_MODE,
-    FOLDER_MODE,
-    MAX_FILE_BYTES,
-    DevGateway,
-    DevState,
-    state_folder,
-)
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.local_socket import SOCKET_SUFFIX
+from meup_agent.cli.local_socket import SOCKET_SUFFIX, remove_socket
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.gateway.auth import new_token, renew_token
 from meup_agent.transport.unix_socket import socket_url
 
+STATE_VARIABLE: Final = "MEUP_STATE_DIR"  # the folder in place of the system's for programs' state
 TOKEN_SUFFIX: Final = ".token"
+LOCK_SUFFIX: Final = ".lock"
+
+FOLDER_LOCK: Final = "lock"
+"""The file whose lock keeps other commands from a folder: not every network locks folders."""
 
 PINS_NAME: Final = "meup-tools.lock"
 """Name of the file of accepted tools."""
+
+FOLDER_MODE: Final = 0o700
+FILE_MODE: Final = 0o600
+MAX_FILE_BYTES: Final = 65_536  # bytes of a file that is read: ours have less than 2,000
 
 MAX_NAME_BYTES: Final = 200
 """Bytes of a file's name before its ending; file systems take 255."""
 
 MAX_RUNNING: Final = 100
-"""Locks that are looked at for the owner of a port."""
+"""Locks of a folder that are looked at."""
 
 
 class Owner(msgspec.Struct):
-    """A ``meup up`` that runs, or is starting and has no port yet."""
+    """A gateway that runs, or is starting and has no address yet."""
 
     process: int
-    file: str
+    file: str = ""  # that `meup up` runs; empty: it is one of `meup gateway --dev`
+    folder: str = ""
     url: str = ""
     socket: str = ""
-    folder: str = ""
     http: str | None = None
     space: str = ""
     # Participant → the file of its token.
     token_files: dict[str, str] = {}
+
+    @property
+    def port(self) -> int:
+        """The port for members."""
+        return int(self.url.rpartition(":")[2])
+
+    def token(self, participant: str) -> str:
+        """The token of one of those whose files are known."""
+        return _read_token(Path(self.token_files[participant]))
 
     def __str__(self) -> str:
         """Its process and its address."""
@@ -62,9 +77,24 @@ class Owner(msgspec.Struct):
         return f"meup up already runs {self.file}{where} (process {self.process})"
 
 
+def dev_folder() -> Path:
+    """The folder of ``meup gateway --dev``, with the tokens of all of them."""
+    return _state_folder("dev")
+
+
 def up_folder() -> Path:
-    """The folder of the locks, and of the tokens of ``meup up --servers``."""
-    return state_folder().parent / "up"
+    """The folder of ``meup up``, and of the tokens of ``meup up --servers``."""
+    return _state_folder("up")
+
+
+def _state_folder(name: str) -> Path:
+    """A folder in MEUP_STATE_DIR, or where the system keeps programs' state."""
+    chosen = os.environ.get(STATE_VARIABLE)
+    if chosen:
+        return Path(chosen).absolute() / name
+    from platformdirs import user_state_path
+
+    return user_state_path("meup", appauthor=False) / name
 
 
 def digest_of(file: Path) -> str:
@@ -72,102 +102,162 @@ def digest_of(file: Path) -> str:
     return hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]
 
 
-class UpLock:
-    """The lock on a file that is run; others find its owner."""
+class GatewayLock:
+    """The lock of a gateway; others find its owner."""
 
-    def __init__(self, descriptor: int, file: Path, socket: Path) -> None:
-        self._descriptor = descriptor
+    def __init__(self, file: IO[bytes], owner: Owner, socket: Path) -> None:
+        self._file = file
+        self._owner = owner
         self.socket = socket
-        """The path of the gateway's Unix socket: the same at each start, whatever the port."""
-        self._owner = Owner(os.getpid(), str(file), folder=str(file.resolve().parent))
+        """The path of the gateway's Unix socket."""
+        self._write()
 
     def publish(
-        self,
-        url: str,
-        http: str | None = None,
-        space: str = "",
-        token_files: Mapping[str, Path] | None = None,
+        self, url: str, http: str | None, space: str, token_files: Mapping[str, Path]
     ) -> None:
         """Let others know the address, and where the tokens are that they may use."""
-        self._owner.url, self._owner.http, self._owner.space = url, http, space
-        self._owner.socket = socket_url(str(self.socket)) if url else ""
-        self._owner.token_files = {
-            name: str(path.absolute()) for name, path in (token_files or {}).items()
-        }
+        owner = self._owner
+        owner.url, owner.http, owner.space = url, http, space
+        owner.socket = socket_url(str(self.socket))
+        owner.token_files = {name: str(path.absolute()) for name, path in token_files.items()}
+        self._write()
+
+    def _write(self) -> None:
         content = msgspec.json.encode(self._owner)
-        os.pwrite(self._descriptor, content, 0)
-        os.ftruncate(self._descriptor, len(content))
+        os.pwrite(self._file.fileno(), content, 0)
+        os.ftruncate(self._file.fileno(), len(content))
 
 
-@contextmanager
-def up_lock(file: Path) -> Generator[UpLock]:
-    """Hold the lock on a file for the length of a block.
+def dev_lock(url: str) -> AbstractContextManager[GatewayLock]:
+    """Hold the lock of a gateway of ``--dev`` for the length of a block.
+
+    Raises:
+        ConfigurationError: Another one has its address.
+    """
+    folder = dev_folder()
+    if url in [each.url for each in list_running(folder)]:
+        raise ConfigurationError(
+            f"a gateway of yours runs at {url}, perhaps in a container; choose another port, or"
+            f" set {STATE_VARIABLE} to another folder"
+        )
+    place = url.split("//")[1]
+    name = "".join(each if each.isalnum() or each in ".-" else "-" for each in place)
+    return _hold_lock(folder, name, Owner(os.getpid()))
+
+
+def up_lock(file: Path) -> AbstractContextManager[GatewayLock]:
+    """Hold the lock on a file that ``meup up`` runs for the length of a block.
+
+    Its socket is the same at each start, whatever the port.
 
     Raises:
         Failure: Another ``meup up`` runs it; the sentence says which, and where.
     """
-    import fcntl  # not on every system, and this module is loaded for a help text, too
+    owner = Owner(os.getpid(), str(file), str(file.resolve().parent))
+    return _hold_lock(up_folder(), digest_of(file), owner)
 
-    name = digest_of(file)
-    path = up_folder() / f"{name}.lock"
-    make_folder(path.parent)
-    with _sentence(path):
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(path, flags, FILE_MODE)
-    try:
+
+@contextmanager
+def _hold_lock(folder: Path, name: str, owner: Owner) -> Generator[GatewayLock]:
+    make_folder(folder)
+    path = folder / f"{name}{LOCK_SUFFIX}"
+    with ExitStack() as held:
+        with _alone_in(folder):
+            file = held.enter_context(_open_to_lock(path, os.O_CREAT))
+            if not _lock(file):
+                said = _read_owner(file) or owner
+                raise Failure(f"{said}; stop it with Ctrl-C there, or use it")
+            lock = GatewayLock(file, owner, folder / f"{name}{SOCKET_SUFFIX}")
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = _read(descriptor)
-            said = str(owner) if owner else f"meup up already runs {file}"
-            raise Failure(f"{said}; stop it with Ctrl-C there, or use it") from None
-        lock = UpLock(descriptor, file, up_folder() / f"{name}{SOCKET_SUFFIX}")
-        lock.publish("")
-        yield lock
-    finally:
-        os.close(descriptor)
+            yield lock
+        finally:
+            # The user may have removed the folder meanwhile; then nothing is left to remove.
+            with suppress(ConfigurationError, OSError), _alone_in(folder):
+                path.unlink()
 
 
-def running_owners() -> Generator[Owner]:
-    """Each ``meup up`` of this user that runs or is starting."""
-    import fcntl
+def list_running(folder: Path) -> list[Owner]:
+    """The gateways that run or are starting, by one of the two folders.
 
-    with suppress(OSError):
-        for path in sorted(up_folder().glob("*.lock"))[:MAX_RUNNING]:
-            with suppress(OSError), path.open("rb") as file:
-                owner = _read(file.fileno())
-                if owner is None:
-                    continue
-                try:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    yield owner
+    Raises:
+        ConfigurationError: The folder is not this user's alone.
+    """
+    if not os.path.lexists(folder):
+        return []
+    make_folder(folder)
+    with _alone_in(folder):
+        return _list_owners(folder)
 
 
-def owner_of(port: int) -> Owner | None:
-    """The ``meup up`` that listens at a port."""
-    return next((each for each in running_owners() if each.url.endswith(f":{port}")), None)
-
-
-def running_gateways() -> list[DevGateway]:
+def running_gateways() -> list[Owner]:
     """The gateways of this user with tokens to be had: of ``--dev``, and of ``meup up``."""
-    found = DevState(state_folder()).find_running()
-    for owner in running_owners():
-        files = {name: Path(path) for name, path in owner.token_files.items()}
-        if owner.url and files:
-            tokens = {name: keep_token(path) for name, path in files.items() if path.is_file()}
-            found.append(DevGateway(owner.url, owner.socket, owner.http, owner.space, tokens))
+    found = [*list_running(dev_folder()), *list_running(up_folder())]
+    named = (each for each in found if each.url and each.token_files)
+    return sorted(named, key=lambda each: each.port)
+
+
+def _list_owners(folder: Path) -> list[Owner]:
+    """The owners that hold their locks; what the others have left is removed."""
+    found: list[Owner] = []
+    for path in sorted(folder.glob(f"*{LOCK_SUFFIX}"))[:MAX_RUNNING]:
+        with suppress(ConfigurationError), _open_to_lock(path) as file:
+            if _lock(file):
+                remove_socket(path.with_suffix(SOCKET_SUFFIX))
+                path.unlink()
+            elif owner := _read_owner(file):
+                found.append(owner)
     return found
 
 
-def _read(descriptor: int) -> Owner | None:
+@contextmanager
+def _alone_in(folder: Path) -> Generator[None]:
+    """Keep other commands from a folder of locks for the length of a block."""
+    with _open_to_lock(folder / FOLDER_LOCK, os.O_CREAT) as file:
+        _lock(file, wait=True)
+        yield
+
+
+def _open_to_lock(path: Path, flags: int = 0) -> IO[bytes]:
+    with _sentence(path):
+        # For writing, too: network file systems lock no other files.
+        return os.fdopen(os.open(path, flags | os.O_RDWR | os.O_NOFOLLOW, FILE_MODE), "r+b")
+
+
+def _lock(file: IO[bytes], *, wait: bool = False) -> bool:
+    """Lock a file as long as it is open; ``False`` if another process has it locked."""
+    import fcntl  # not on every system, and this module is loaded for a help text, too
+
     try:
-        return msgspec.json.decode(os.pread(descriptor, MAX_FILE_BYTES, 0), type=Owner)
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read_owner(file: IO[bytes]) -> Owner | None:
+    try:
+        return msgspec.json.decode(os.pread(file.fileno(), MAX_FILE_BYTES, 0), type=Owner)
     except (OSError, msgspec.MsgspecError):
         return None
 
 
 # --- tokens ---
+
+
+def keep_dev_tokens(names: Iterable[str], *, renew: bool = False) -> dict[str, str]:
+    """The token of each participant of ``meup gateway --dev``, which is kept over a restart.
+
+    Raises:
+        ConfigurationError: They cannot be kept, or a gateway uses those that are to be renewed.
+    """
+    folder = dev_folder()
+    make_folder(folder)
+    with _alone_in(folder):
+        if renew and (running := _list_owners(folder)):
+            raise ConfigurationError(
+                f"the gateway at {running[0].url} uses the tokens; stop it, then make new ones"
+            )
+        return {name: keep_token(token_path(folder, name), renew=renew) for name in names}
 
 
 def token_path(folder: Path, participant: str) -> Path:
@@ -197,10 +287,16 @@ def keep_token(path: Path, *, renew: bool = False) -> str:
             token = new_token()
             file.write(f"{token}\n")
             return token
-    with _sentence(path), os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as held:
+    return _read_token(path)
+
+
+def _read_token(path: Path) -> str:
+    # Non-blocking: a named pipe in place of the file would be waited for.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    with _sentence(path), os.fdopen(os.open(path, flags), "rb") as held:
         mode = os.fstat(held.fileno()).st_mode
-        words = held.read(MAX_FILE_BYTES).split()
-    if not stat.S_ISREG(mode) or len(words) != 1 or not words[0].isascii():
+        words = held.read(MAX_FILE_BYTES).split() if stat.S_ISREG(mode) else []
+    if len(words) != 1 or not words[0].isascii():
         raise ConfigurationError(f"{path} must hold a token and nothing else; remove it")
     if mode & 0o077:
         raise ConfigurationError(
@@ -211,24 +307,27 @@ def keep_token(path: Path, *, renew: bool = False) -> str:
 
 def make_folder(path: Path) -> None:
     """Make a folder for this user alone, if it is not there."""
-    with _sentence(path):
+    advice = f"; set {STATE_VARIABLE} to a folder of your own"
+    with _sentence(path, advice):
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             path.mkdir(mode=FOLDER_MODE)
-        if path.stat().st_uid != os.geteuid() or path.stat().st_mode & 0o077:
-            raise ConfigurationError(
-                f"{path} can be opened by other users, and tokens are kept there; run: chmod 700"
-                f" {path}"
-            )
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        status = os.fstat(folder)
+        os.close(folder)
+    if status.st_uid != os.geteuid():
+        raise ConfigurationError(f"{path} belongs to another user{advice}")
+    if status.st_mode & 0o077:
+        raise ConfigurationError(
+            f"{path} can be opened by other users, and tokens are kept there; run: chmod 700 {path}"
+        )
 
 
 @contextmanager
-def _sentence(path: Path) -> Generator[None]:
+def _sentence(path: Path, advice: str = "") -> Generator[None]:
     """Make one of what the system says about a file."""
     try:
         yield
-    except FileExistsError:
-        raise
     except OSError as error:
         why = system_reason(error)
-        raise ConfigurationError(f"{path} cannot be used ({why})") from None
+        raise ConfigurationError(f"{path} cannot be used ({why}){advice}") from None

@@ -7,13 +7,20 @@ import socket
 import stat
 import subprocess
 from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from meup_agent.cli.commands.env import FORMS, Shell
-from meup_agent.cli.dev_state import DevGateway, DevState, state_folder
+from meup_agent.cli.local_socket import bind_socket
+from meup_agent.cli.up_state import (
+    dev_folder,
+    dev_lock,
+    keep_dev_tokens,
+    running_gateways,
+    token_path,
+)
 from meup_agent.errors import ConfigurationError
 from tests.cli.commands import exit_codes
 from tests.cli.conftest import Here, assert_fails
@@ -23,16 +30,30 @@ from tests.gateways import short_path
 
 NAMES = ("proposer", "fulfiller")
 
-URLS = ("ws://127.0.0.1:8420", "unix:///run/harbour.sock", "http://127.0.0.1:8421")
-HARBOUR = DevGateway(*URLS, "demo", {"proposer": "token"})
-QUAY = DevGateway("ws://[::1]:8430", "unix:///run/quay.sock", None, "demo", {"proposer": "another"})
+HARBOUR, QUAY = "ws://127.0.0.1:8420", "ws://[::1]:8430"
 
 
-@pytest.fixture
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DevState:
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the tokens."""
     monkeypatch.setenv("MEUP_STATE_DIR", str(tmp_path))
-    assert state_folder() == tmp_path / "dev"
-    return DevState(state_folder())
+    assert dev_folder() == tmp_path / "dev"
+    return dev_folder()
+
+
+@contextmanager
+def announced(url: str, *names: str, space: str = "demo") -> Generator[Path]:
+    """A gateway that says where it listens; its Unix socket."""
+    with dev_lock(url) as lock, bind_socket(lock.socket):
+        keep_dev_tokens(names or ["proposer"])
+        files = {name: token_path(dev_folder(), name) for name in names or ["proposer"]}
+        lock.publish(url, "http://127.0.0.1:8421", space, files)
+        yield lock.socket
+
+
+def urls() -> list[str]:
+    """The addresses that are found."""
+    return [each.url for each in running_gateways()]
 
 
 def mode(path: Path) -> int:
@@ -46,172 +67,143 @@ def dials(path: Path) -> bool:
 
 
 def test_the_default_folder_is_the_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MEUP_STATE_DIR", raising=False)
+    monkeypatch.delenv("MEUP_STATE_DIR")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    assert state_folder().parts[-2:] == ("meup", "dev")
-    assert state_folder().is_relative_to(tmp_path)
+    assert dev_folder().parts[-2:] == ("meup", "dev")
+    assert dev_folder().is_relative_to(tmp_path)
 
 
-def test_tokens_are_kept_and_new_ones_are_made_when_wanted(state: DevState) -> None:
-    first = state.tokens(NAMES)
-    assert state.tokens(NAMES) == first
-    more = state.tokens([*NAMES, "tools"])
+def test_tokens_are_kept_and_new_ones_are_made_when_wanted() -> None:
+    first = keep_dev_tokens(NAMES)
+    assert keep_dev_tokens(NAMES) == first
+    more = keep_dev_tokens([*NAMES, "tools"])
     assert {name: more[name] for name in NAMES} == first
-    renewed = state.tokens(NAMES, renew=True)
+    with announced(HARBOUR), pytest.raises(ConfigurationError, match="8420 uses the tokens"):
+        keep_dev_tokens(NAMES, renew=True)
+    assert keep_dev_tokens(NAMES) == first
+    renewed = keep_dev_tokens(NAMES, renew=True)
     assert not set(renewed.values()) & set(more.values())
-    assert state.tokens(NAMES) == renewed
+    assert keep_dev_tokens(NAMES) == renewed
 
 
-def test_only_the_user_can_open_what_is_kept(state: DevState) -> None:
+def test_only_the_user_can_open_what_is_kept(folder: Path) -> None:
     before = os.umask(0)
     try:
-        state.tokens(NAMES)
-        with state.announce(HARBOUR):
-            assert mode(state.path) == 0o700
-            files = list(state.path.iterdir())
+        with announced(HARBOUR):
+            assert mode(folder) == 0o700
+            files = list(folder.iterdir())
             assert len(files) == 4
             assert {mode(each) for each in files} == {0o600}
     finally:
         os.umask(before)
 
 
-def test_tokens_of_a_running_gateway_are_not_replaced(state: DevState) -> None:
-    kept = state.tokens(NAMES)
-    with state.announce(HARBOUR), pytest.raises(ConfigurationError, match="8420 uses the tokens"):
-        state.tokens(NAMES, renew=True)
-    assert state.tokens(NAMES) == kept
+def test_a_gateway_is_found_while_it_runs() -> None:
+    assert urls() == []
+    with announced(HARBOUR) as harbour, announced(QUAY) as quay:
+        assert urls() == [HARBOUR, QUAY]
+        assert [each.port for each in running_gateways()] == [8420, 8430]
+        assert dials(harbour)
+        assert dials(quay)
+    assert urls() == []
+    assert not harbour.exists()
 
 
-def test_a_gateway_is_found_while_it_runs(state: DevState) -> None:
-    assert state.find_running() == []
-    with state.announce(HARBOUR), state.announce(QUAY):
-        assert state.find_running() == [HARBOUR, QUAY]
-        assert [each.port for each in state.find_running()] == [8420, 8430]
-    assert state.find_running() == []
-
-
-def test_a_gateway_that_was_killed_is_not_found(state: DevState) -> None:
-    with state.announce(HARBOUR):
-        (left,) = state.path.glob("running-*")
-        shutil.copy(left, state.path.parent / "kept")
-    shutil.move(state.path.parent / "kept", left)
-    assert state.find_running() == []
-    assert not left.exists()
-    shutil.copy(state.path / "lock", left)
-    with state.announce(HARBOUR):
-        assert state.find_running() == [HARBOUR]
-
-
-def test_a_gateway_has_a_socket_while_it_runs(state: DevState) -> None:
-    path = state.socket_of(HARBOUR.url)
-    with state.announce(HARBOUR), state.announce(QUAY):
-        assert dials(path)
-        assert dials(state.socket_of(QUAY.url))
-    assert not path.exists()
-
-
-def test_the_socket_of_a_gateway_that_was_killed_is_removed_or_replaced(state: DevState) -> None:
-    path = state.socket_of(HARBOUR.url)
-    with state.announce(HARBOUR):
-        (left,) = state.path.glob("running-*")
+def test_what_a_killed_gateway_left_is_removed_or_replaced(folder: Path, tmp_path: Path) -> None:
+    with announced(HARBOUR) as path:
+        (left,) = folder.glob("*.lock")
         # What a killed process leaves: the socket and the file, and neither listens nor locks.
-        os.link(path, state.path.parent / "socket")
-        shutil.copy(left, state.path.parent / "kept")
+        os.link(path, tmp_path / "socket")
+        shutil.copy(left, tmp_path / "kept")
     for _ in range(2):
-        os.link(state.path.parent / "socket", path)
-        shutil.copy(state.path.parent / "kept", left)
+        os.link(tmp_path / "socket", path)
+        shutil.copy(tmp_path / "kept", left)
         assert not dials(path)
-        assert state.find_running() == []
+        assert urls() == []
         assert not path.exists()
-    os.link(state.path.parent / "socket", path)
-    with state.announce(HARBOUR):
+        assert not left.exists()
+    os.link(tmp_path / "socket", path)
+    shutil.copy(tmp_path / "kept", left)
+    with announced(HARBOUR):
+        assert urls() == [HARBOUR]
         assert dials(path)
 
 
-def test_a_gateway_that_runs_keeps_its_socket(state: DevState) -> None:
+def test_a_gateway_that_runs_keeps_its_socket() -> None:
     """As where one in a container has the same folder, and a port of the same number."""
-    with state.announce(HARBOUR):
+    with announced(HARBOUR) as path:
         with pytest.raises(ConfigurationError, match=r"runs at ws://\S+, perhaps in a c"):
-            with state.announce(HARBOUR):
+            with announced(HARBOUR):
                 pass
-        assert state.find_running() == [HARBOUR]
-        assert dials(state.socket_of(HARBOUR.url))
+        assert urls() == [HARBOUR]
+        assert dials(path)
 
 
-def test_a_folder_that_vanished_is_no_failure_at_the_end(state: DevState) -> None:
-    with state.announce(HARBOUR):
-        shutil.rmtree(state.path)
-    assert state.find_running() == []
+def test_a_folder_that_vanished_is_no_failure_at_the_end(folder: Path) -> None:
+    with announced(HARBOUR):
+        shutil.rmtree(folder)
+    assert urls() == []
 
 
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
         ("chmod 755 dev", r"dev can be opened by other users, .*; run: chmod 700 \S*dev"),
-        ("chmod 640 $T", r"json can be opened by other users, .*; run: chmod 600 \S*tokens\.json"),
+        ("chmod 640 $T", r"token can be opened by other users, .*; run: chmod 600 \S*er\.token"),
         (
             "mv dev x; ln -s x dev",
             r"dev cannot be used \(.*\); set MEUP_STATE_DIR to a folder of your own",
         ),
-        ("mv $T x; ln -s ../x $T", r"tokens\.json cannot be used \(.*\); set MEUP_STATE_DIR"),
-        ("rm $T; mkfifo -m 600 $T", r"tokens\.json is no file; remove it"),
-        (
-            'printf \'{"proposer": "secret\' > $T',
-            r"tokens\.json is damaged; remove it, or make new tokens",
-        ),
+        ("mv $T x; ln -s ../x $T", r"proposer\.token cannot be used \("),
+        ("rm $T; mkfifo -m 600 $T", r"er\.token must hold a token and nothing else; remove it"),
+        ("printf 'secret secret' > $T", r"er\.token must hold a token and nothing else; remove it"),
         ("rm -r dev; touch dev", r"dev cannot be used \(not a directory\)"),
+        ("ln -s x dev/lock2; mv dev/lock2 dev/lock", r"dev/lock cannot be used \("),
     ],
 )
-def test_what_others_could_put_there_is_unused(state: DevState, spoil: str, said: str) -> None:
-    kept = state.tokens(NAMES)
-    script = f"T=dev/tokens.json; {spoil}"
-    subprocess.run(["sh", "-e", "-c", script], cwd=state.path.parent, check=True)
+def test_what_others_could_put_there_is_unused(folder: Path, spoil: str, said: str) -> None:
+    kept = keep_dev_tokens(NAMES)
+    script = f"T=dev/proposer.token; {spoil}"
+    subprocess.run(["sh", "-e", "-c", script], cwd=folder.parent, check=True)
     with pytest.raises(ConfigurationError, match=said) as refused:
-        state.tokens(NAMES)
+        keep_dev_tokens(NAMES)
     assert not any(token in str(refused.value) for token in [*kept.values(), "secret"])
 
 
-def test_another_users_folder_is_not_used(state: DevState, monkeypatch: pytest.MonkeyPatch) -> None:
-    state.tokens(NAMES)
-    monkeypatch.setattr(os, "geteuid", lambda: state.path.stat().st_uid + 1)
-    with pytest.raises(ConfigurationError, match="belongs to another user; set MEUP_STATE_DIR"):
-        state.tokens(NAMES)
+def test_another_users_folder_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_dev_tokens(NAMES)
+    monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
+    for use in (lambda: keep_dev_tokens(NAMES), running_gateways):
+        with pytest.raises(ConfigurationError, match="belongs to another user; set MEUP_STATE_DIR"):
+            use()
 
 
-def test_nothing_is_written_through_a_link(state: DevState, tmp_path: Path) -> None:
-    """A new file takes the place of what has its name, whatever that is."""
-    state.tokens(NAMES)
+def test_nothing_is_written_through_a_link(folder: Path, tmp_path: Path) -> None:
+    keep_dev_tokens(NAMES)
     precious = tmp_path / "precious"
     precious.write_text("mine")
-    (state.path / "tokens.json.new").symlink_to(precious)
-    (state.path / "running-127.0.0.1-8420.json").symlink_to(precious)
-    with pytest.raises(ConfigurationError, match=r"8420\.json cannot be used"):
-        state.tokens(NAMES, renew=True)
-    (state.path / "running-127.0.0.1-8420.json").unlink()
-    state.tokens(NAMES, renew=True)
+    (folder / "proposer.token.new").symlink_to(precious)
+    (folder / "127.0.0.1-8420.lock").symlink_to(precious)
+    keep_dev_tokens(NAMES, renew=True)
+    with pytest.raises(ConfigurationError, match=r"8420\.lock cannot be used"), announced(HARBOUR):
+        pass
     assert precious.read_text() == "mine"
 
 
-@pytest.fixture
-def announced(state: DevState) -> Generator[DevState]:
-    with state.announce(HARBOUR):
-        yield state
-
-
-@pytest.mark.usefixtures("announced")
 @pytest.mark.parametrize(
     ("shell", "line"),
     [
-        ("posix", "export MEUP_URL=unix:///run/harbour.sock\n"),
-        ("fish", "set -gx MEUP_URL 'unix:///run/harbour.sock'\n"),
-        ("powershell", "$env:MEUP_URL = 'unix:///run/harbour.sock'\n"),
+        ("posix", "export MEUP_URL=unix://{}\n"),
+        ("fish", "set -gx MEUP_URL 'unix://{}'\n"),
+        ("powershell", "$env:MEUP_URL = 'unix://{}'\n"),
     ],
 )
 def test_env_speaks_the_words_of_a_shell(shell: str, line: str, command: Here) -> None:
-    said = command("env", "proposer", "--shell", shell)
+    with announced(HARBOUR) as path:
+        said = command("env", "proposer", "--shell", shell)
     assert (said.code, said.err) == (exit_codes.OK, "")
-    assert said.out.startswith(line)
+    assert said.out.startswith(line.format(path))
     assert said.out.count("\n") == 5
 
 
@@ -219,9 +211,8 @@ STRANGE = 'it\'s \\ a $HOME `id` "name"; ls'
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_a_shell_takes_what_env_prints_as_it_is(state: DevState, shell: str, command: Here) -> None:
-    strange = replace(HARBOUR, space=STRANGE, tokens={STRANGE: "token"})
-    with state.announce(strange):
+def test_a_shell_takes_what_env_prints_as_it_is(shell: str, command: Here) -> None:
+    with announced(HARBOUR, STRANGE, space=STRANGE):
         code, printed, _ = command("env", STRANGE)
         assert code == exit_codes.OK
         said = "".join(
@@ -236,17 +227,17 @@ def test_a_shell_takes_what_env_prints_as_it_is(state: DevState, shell: str, com
     assert done.stdout == f"{STRANGE}|{STRANGE}"
 
 
-@pytest.mark.usefixtures("announced")
 def test_at_a_terminal_env_says_its_use(command: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     for shell in Shell:
-        said = command("env", "proposer", "--port", "8420", "--shell", shell)
+        with announced(HARBOUR):
+            said = command("env", "proposer", "--port", "8420", "--shell", shell)
         assert said.code == exit_codes.OK
         how = FORMS[shell].run.format("meup env proposer --port 8420")
         assert said.err == f"meup: nothing is set yet; run this: {how}\n"
 
 
-def test_env_says_what_is_missing(state: DevState, command: Here) -> None:
+def test_env_says_what_is_missing(command: Here) -> None:
     def failed(code: int, *arguments: str) -> str:
         done = command("env", *arguments)
         assert_fails(done, code, "meup: ")
@@ -256,7 +247,7 @@ def test_env_says_what_is_missing(state: DevState, command: Here) -> None:
     assert failed(exit_codes.NO_CONNECTION, "proposer") == (
         f"{none} here; start one in another terminal: meup gateway --dev\n"
     )
-    with state.announce(HARBOUR):
+    with announced(HARBOUR):
         assert failed(exit_codes.USAGE, "proposr") == (
             "the gateway at ws://127.0.0.1:8420 has no participant 'proposr'; give one of:"
             " proposer\n"
@@ -264,16 +255,16 @@ def test_env_says_what_is_missing(state: DevState, command: Here) -> None:
         assert failed(exit_codes.USAGE) == "which participant? give one of: proposer\n"
         said = failed(exit_codes.NO_CONNECTION, "proposer", "--port", "1")
         assert said == f"{none} at port 1; give one of: 8420\n"
-        with state.announce(QUAY):
+        with announced(QUAY, "another"):
             several = failed(exit_codes.USAGE, "proposer")
             assert several == "several gateways run; give --port with one of: 8420, 8430\n"
-            done = command("env", "proposer", "--port", "8430")
+            done = command("env", "another", "--port", "8430")
             assert done.code == exit_codes.OK
-            assert "export MEUP_TOKEN=another\n" in done.out
+            assert f"export MEUP_TOKEN={keep_dev_tokens(['another'])['another']}\n" in done.out
 
 
 def test_a_terminal_that_was_not_set_up_is_told_how(
-    state: DevState, command: Here, monkeypatch: pytest.MonkeyPatch
+    folder: Path, command: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("MEUP_URL", "MEUP_HTTP", "MEUP_SPACE", "MEUP_TOKEN"):
         monkeypatch.delenv(name, raising=False)
@@ -284,17 +275,16 @@ def test_a_terminal_that_was_not_set_up_is_told_how(
         return done.err
 
     assert "runs here" not in said("inbox", "list")
-    you = replace(HARBOUR, url="ws://127.0.0.1:8440", tokens={"agent": "a", "you": "b"})
-    with state.announce(HARBOUR):
+    with announced(HARBOUR):
         advice = 'eval "$(meup env NAME)" sets all of them; NAME is one of proposer\n'
         assert said("tail").endswith(f". A gateway of yours runs here: {advice}")
         assert said("inbox", "list").endswith(advice)
-    with state.announce(you):
+    with announced(QUAY, "agent", "you"):
         assert said("tail").endswith('eval "$(meup env you)" sets all of them\n')
         assert "the token is missing" in (one := said("tail", "--url", "ws://x", "--space", "s"))
         assert one.endswith("sets all of them\n")
     # What `meup env` complains about is no reason to say anything else here.
-    state.path.chmod(0o755)
+    folder.chmod(0o755)
     assert "runs here" not in said("tail")
 
 

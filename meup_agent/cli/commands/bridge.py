@@ -215,11 +215,11 @@ def _dev_tokens(url: str | None) -> Mapping[str, str]:
     """The tokens that a gateway of ``meup gateway --dev`` knows, by either of its addresses."""
     if find_spec("platformdirs") is None:
         return {}
-    from meup_agent.cli.dev_state import DevState, state_folder
+    from meup_agent.cli.up_state import dev_folder, list_running
 
-    for gateway in DevState(state_folder()).find_running():
+    for gateway in list_running(dev_folder()):
         if url in (gateway.url, gateway.socket):
-            return gateway.tokens
+            return {name: gateway.token(name) for name in gateway.token_files}
     return {}
 
 

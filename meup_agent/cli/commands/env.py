@@ -11,10 +11,9 @@ from typing import Annotated, Final, NamedTuple
 import typer
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.dev_state import DevGateway
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.options import argument
-from meup_agent.cli.up_state import running_gateways
+from meup_agent.cli.up_state import Owner, running_gateways
 from meup_agent.errors import ConfigurationError
 
 
@@ -55,10 +54,10 @@ def env(
     """
     require_extra("a gateway")
     gateway = _find(running_gateways(), port)
-    names = ", ".join(gateway.tokens)
+    names = ", ".join(gateway.token_files)
     if name is None:
         raise ConfigurationError(f"which participant? give one of: {names}")
-    if name not in gateway.tokens:
+    if name not in gateway.token_files:
         raise ConfigurationError(
             f"the gateway at {gateway.url} has no participant {name!r}; give one of: {names}"
         )
@@ -99,7 +98,7 @@ FORMS: Final = {
 }
 
 
-def _find(running: Sequence[DevGateway], port: int | None) -> DevGateway:
+def _find(running: Sequence[Owner], port: int | None) -> Owner:
     """The gateway that is meant."""
     if not running:
         raise Failure(
@@ -120,13 +119,13 @@ def _find(running: Sequence[DevGateway], port: int | None) -> DevGateway:
     return found[0]
 
 
-def _commands(gateway: DevGateway, name: str, shell: Shell) -> str:
+def _commands(gateway: Owner, name: str, shell: Shell) -> str:
     values = {
         "MEUP_URL": gateway.socket,
         "MEUP_HTTP": gateway.http,
         "MEUP_SPACE": gateway.space,
         "MEUP_PARTICIPANT": name,
-        "MEUP_TOKEN": gateway.tokens[name],
+        "MEUP_TOKEN": gateway.token(name),
     }
     form = FORMS[shell]
     return "".join(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,8 +16,8 @@ import anyio
 import typer
 
 from meup_agent.cli.console_link import link_lines, make_console, open_link, sign_in_link
-from meup_agent.cli.dev_state import DevGateway, DevState, state_folder
 from meup_agent.cli.failures import Failure, require_extra
+from meup_agent.cli.local_socket import bind_socket
 from meup_agent.cli.options import (
     Insecure,
     OptionGroup,
@@ -37,6 +37,7 @@ from meup_agent.transport.loops import background_tasks
 from meup_agent.transport.unix_socket import socket_url
 
 if TYPE_CHECKING:
+    from meup_agent.cli.up_state import GatewayLock
     from meup_agent.gateway.config import Config
     from meup_agent.gateway.console import Console
     from meup_agent.gateway.server import RunningGateway
@@ -192,10 +193,10 @@ def gateway(
     if listen.check:
         sys.stdout.write(describe_checked(settings))
         return
-    state = None
     if dev:
-        state = DevState(state_folder())
-        tokens = state.tokens(PARTICIPANTS, renew=new_tokens)
+        from meup_agent.cli.up_state import keep_dev_tokens
+
+        tokens = keep_dev_tokens(PARTICIPANTS, renew=new_tokens)
         settings = replace(settings, spaces=dev_config(tokens).spaces)
     for sentence in _started_elsewhere(settings):
         log.warning("%s", sentence)
@@ -204,12 +205,11 @@ def gateway(
     @asynccontextmanager
     async def shown(running: RunningGateway, _: GatewayStop) -> AsyncGenerator[None]:
         # Inside the block: nothing else listens at the port while `meup env` tells it.
-        link = None
-        if dev:
-            link = sign_in_link(
-                console, running, settings.spaces[0].participants[DECIDES].tokens[0]
-            )
-        async with nullcontext() if state is None else _shown(state, settings, running, link):
+        if not dev:
+            yield
+            return
+        link = sign_in_link(console, running, settings.spaces[0].participants[DECIDES].tokens[0])
+        async with _shown(settings, running, link):
             if open_console:
                 await open_link(link)
             yield
@@ -379,25 +379,37 @@ async def _cancel_when(event: anyio.Event, scope: anyio.CancelScope) -> None:
 
 
 @asynccontextmanager
-async def _shown(
-    state: DevState, settings: Config, running: RunningGateway, link: str | None
+async def announced(
+    lock: GatewayLock, running: RunningGateway, space: str, token_files: Mapping[str, Path]
 ) -> AsyncGenerator[None]:
-    """Let ``meup env`` find a ``--dev`` gateway, and tell the user how to be a participant."""
-    (space,) = settings.spaces
-    tokens = {name: entry.tokens[0] for name, entry in space.participants.items()}
-    own = socket_url(str(state.socket_of(running.url)))
-    gateway = DevGateway(running.url, own, running.http_url, space.id, tokens)
-    with state.announce(gateway) as bound:
-        await running.listen_at_socket(bound, own)
-        sys.stdout.write(_banner(gateway, state.path, link))
-        sys.stdout.flush()
+    """Listen at a Unix socket, too, and let ``meup env`` find the gateway."""
+    with bind_socket(lock.socket) as bound:
+        await running.listen_at_socket(bound, socket_url(str(lock.socket)))
+        lock.publish(running.url, running.http_url, space, token_files)
         yield
 
 
-def _banner(gateway: DevGateway, folder: Path, link: str | None) -> str:
+@asynccontextmanager
+async def _shown(
+    settings: Config, running: RunningGateway, link: str | None
+) -> AsyncGenerator[None]:
+    """Announce a ``--dev`` gateway, and tell the user how to be a participant."""
+    from meup_agent.cli.up_state import dev_folder, dev_lock, token_path
+
+    (space,) = settings.spaces
+    folder = dev_folder()
+    token_files = {name: token_path(folder, name) for name in space.participants}
+    with dev_lock(running.url) as lock:
+        async with announced(lock, running, space.id, token_files):
+            sys.stdout.write(_banner(running.port, folder, link))
+            sys.stdout.flush()
+            yield
+
+
+def _banner(port: int, folder: Path, link: str | None) -> str:
     """The way to be one of the participants, for each of them a command and its role."""
-    port = "" if gateway.port == DEFAULT_PORT else f" --port {gateway.port}"
-    commands = {name: f'eval "$(meup env {name}{port})"' for name in ROLES}
+    which = "" if port == DEFAULT_PORT else f" --port {port}"
+    commands = {name: f'eval "$(meup env {name}{which})"' for name in ROLES}
     width = max(map(len, commands.values()))
     return "\n".join(
         [

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from meup_agent.cli.commands.gateway import (
     GatewayStop,
     ListenOptions,
+    announced,
     describe_checked,
     log_gateway,
     run_gateway,
@@ -44,11 +45,10 @@ from meup_agent.cli.up_plan import (
 )
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import visible
-from meup_agent.transport.unix_socket import socket_url
 
 if TYPE_CHECKING:
     from meup_agent.cli.children import Children
-    from meup_agent.cli.up_state import UpLock
+    from meup_agent.cli.up_state import GatewayLock
     from meup_agent.gateway.server import RunningGateway
     from meup_agent.mcp.server_process import ServerStarter
 
@@ -157,10 +157,10 @@ def up(
 
 def _tell_neighbours(file: Path) -> None:
     """Say which other files of the same folder are run already."""
-    from meup_agent.cli.up_state import running_owners
+    from meup_agent.cli.up_state import list_running, up_folder
 
     folder = str(file.resolve().parent)
-    for owner in running_owners():
+    for owner in list_running(up_folder()):
         if owner.process != os.getpid() and owner.folder == folder:
             warn(str(owner))
 
@@ -175,12 +175,11 @@ def _check(file: Path, listen: ListenOptions) -> None:
                 sys.stdout.write(f"starts {visible(name)} in space {space.id}\n")
 
 
-def _run(plan: Plan, lock: UpLock, starters: Mapping[Place, ServerStarter]) -> None:
+def _run(plan: Plan, lock: GatewayLock, starters: Mapping[Place, ServerStarter]) -> None:
     """Run a plan until a signal."""
     from meup_agent.cli.children import adopt_orphans, run_children
-    from meup_agent.cli.local_socket import bind_socket
     from meup_agent.cli.render.output import open_prefixed
-    from meup_agent.cli.up_state import owner_of
+    from meup_agent.cli.up_state import list_running, up_folder
     from meup_agent.gateway.output_log import log_programs
 
     console = make_console(plan.settings)
@@ -197,10 +196,8 @@ def _run(plan: Plan, lock: UpLock, starters: Mapping[Place, ServerStarter]) -> N
                 files.enter_context(log_programs(plan.settings, output.show)), hurry=stop.hurry
             ) as children,
         ):
-            bound = files.enter_context(bind_socket(lock.socket))
-            await running.listen_at_socket(bound, socket_url(str(lock.socket)))
             space = plan.settings.spaces[0].id
-            lock.publish(running.url, running.http_url, space, plan.token_files)
+            await files.enter_async_context(announced(lock, running, space, plan.token_files))
             if plan.banner is not None:
                 output.write(plan.banner(running, sign_in_link(console, running, plan.person)))
             if not stop.asked.is_set():
@@ -216,9 +213,10 @@ def _run(plan: Plan, lock: UpLock, starters: Mapping[Place, ServerStarter]) -> N
     try:
         run_gateway(plan.settings, beside, ENDING, console)
     except ConfigurationError as error:
-        owner = owner_of(plan.settings.port)
-        if owner is not None and str(error).startswith("cannot listen at"):
-            raise ConfigurationError(f"{error}: {owner}") from None
+        if str(error).startswith("cannot listen at"):
+            for owner in list_running(up_folder()):
+                if owner.url.endswith(f":{plan.settings.port}"):
+                    raise ConfigurationError(f"{error}: {owner}") from None
         raise
 
 
