@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 from urllib.parse import urlsplit
 
-from meup_agent.cli.options import OptionGroup, option
+from meup_agent.cli.options import Json, NoColour, OptionGroup, Timeout, option, seconds
 from meup_agent.errors import ConfigurationError, MeupError
 from meup_agent.transport.handshake import handshake_url
 from meup_agent.transport.http import check_http_url
@@ -125,30 +125,49 @@ class HttpOptions(OptionGroup):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActingOptions(SpaceOptions):
+class JoinOptions(SpaceOptions):
+    """The options of a command that joins a space, does one thing, and leaves."""
+
+    as_json: Json = False
+    no_colour: NoColour = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedOptions(JoinOptions):
+    """The same, for a command that waits for nothing but the gateway."""
+
+    timeout: Timeout = 10.0
+
+    @property
+    def seconds(self) -> float | None:
+        """The wait for the gateway; ``None``: as long as it takes."""
+        return seconds(self.timeout, "--timeout")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActingOptions(JoinOptions):
     """The same, for a command that can insist on acting beside the participant's agent."""
 
     act_as: As = None
 
-    def resolve(self) -> Address:
+    def address(self) -> Address:
         """The address; with ``--as`` it is joined beside, or not at all."""
-        return self.address() if self.act_as is None else self.beside()
+        return SpaceOptions.address(self) if self.act_as is None else self.beside()
 
     def beside(self) -> Address:
         """The address, to be joined beside the participant's agent, or not at all."""
-        where = self.address()
+        where = SpaceOptions.address(self)
         return where._replace(participant=self.act_as or where.participant, only_beside=True)
 
-    def beneath(self, outer: ActingOptions | None) -> ActingOptions:
+    def beneath(self, outer: ActingOptions) -> ActingOptions:
         """These options, and those of the group of commands that are not among them."""
-        if outer is None:
-            return self
         given = {each.name: getattr(self, each.name) for each in fields(self)}
         # One of two ways to say the same takes the place of both.
-        for group in (("token", "token_file"), ("url",), ("act_as", "participant")):
+        for group in (("token", "token_file"), ("url",), ("space",), ("act_as", "participant")):
             if all(given[name] is None for name in group):
                 given |= {name: getattr(outer, name) for name in group}
-        return replace(self, **{**given, "space": given["space"] or outer.space})
+        flags = {name: given[name] or getattr(outer, name) for name in ("as_json", "no_colour")}
+        return replace(self, **{**given, **flags})
 
 
 def find_http_url(given: str | None) -> str | None:

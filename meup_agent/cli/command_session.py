@@ -9,7 +9,6 @@ participant is for the agent that runs under that name.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -18,9 +17,8 @@ import anyio
 
 from meup_agent.agent.agent import Agent
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import Address, SpaceOptions
+from meup_agent.cli.address import Address, JoinOptions
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.options import Json, NoColour, ResultOptions, Timeout, seconds
 from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.formatting import as_text, name_some
 from meup_agent.cli.render.output import Output, OutputClosed
@@ -57,18 +55,17 @@ class CommandSession:
 
     def __init__(
         self,
-        where: Address,
-        result: ResultOptions,
+        options: JoinOptions,
+        where: Address | None = None,
         *,
         welcome_seconds: float | None = WELCOME_SECONDS,
         mode: Mode = Mode.BESIDE,
         take_over: bool = False,
     ) -> None:
-        self.space_name = where.space or ""
-        self.where = where
-        self.output = Output(colour=result.colour)
-        self.stderr = Stderr(colour=result.colour)
-        self.as_json = result.as_json
+        self.where = where or options.address()
+        self.output = Output(colour=not options.no_colour)
+        self.stderr = Stderr(colour=not options.no_colour)
+        self.as_json = options.as_json
         self.given_up = ""
         # Told of lost connections in place of standard error, where a screen is drawn.
         self.on_report: Callable[[str], None] = self.stderr.note
@@ -96,13 +93,13 @@ class CommandSession:
             self.output.abandon()
 
     async def _stay(self, act: Act) -> None:
-        where, space = self.where, self.space_name
-        dial = ReportingConnector(where.url, space, self._report, patient=False)
+        where = self.where
+        dial = ReportingConnector(where.url, where.space, self._report, patient=False)
         settings = Settings(first_welcome=self._welcome_seconds, mode=self._mode)
         may_take_over = self._mode is Mode.BESIDE and not where.only_beside
         async with Agent("meup").join(
             dial,
-            space=space,
+            space=where.space,
             token=where.token,
             participant=where.participant,
             settings=settings,
@@ -179,30 +176,7 @@ class CommandSession:
         hint = f"; did you mean {visible(close[0], 64)}?" if close else ""
         who = ", ".join(map(repr, names))
         verb = "is" if len(names) == 1 else "are"
-        return f"{who} {verb} not in the space {self.space_name!r}; here: {here}{hint}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinOptions(SpaceOptions):
-    """The options of a command that joins a space, does one thing, and leaves."""
-
-    timeout: Timeout = 10.0
-    as_json: Json = False
-    no_colour: NoColour = False
-
-    @property
-    def seconds(self) -> float | None:
-        """The wait for the gateway; ``None``: as long as it takes."""
-        return seconds(self.timeout, "--timeout")
-
-    @property
-    def result(self) -> ResultOptions:
-        """The options that say how the result is shown."""
-        return ResultOptions(as_json=self.as_json, no_colour=self.no_colour)
-
-    def run(self, act: Act) -> None:
-        """Join, act, leave, as :meth:`CommandSession.run`."""
-        CommandSession(self.address(), self.result).run(act)
+        return f"{who} {verb} not in the space {self.where.space!r}; here: {here}{hint}"
 
 
 # --- envelopes without an answer ---

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import anyio
 import typer
@@ -16,7 +16,7 @@ import typer
 from meup_agent.cli.address import ActingOptions
 from meup_agent.cli.command_session import CommandSession, send_confirmed
 from meup_agent.cli.failures import Failure, Misuse
-from meup_agent.cli.options import ResultOptions, argument, option
+from meup_agent.cli.options import argument, option
 
 if TYPE_CHECKING:
     from meup_agent.cli.render.console import Stderr
@@ -40,21 +40,13 @@ Explain = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where no terminal is.")]
 
 
-class GroupOptions(NamedTuple):
-    """Options that stand before a command of ``meup inbox``, and count for it."""
-
-    where: ActingOptions
-    no_colour: bool
-
-
-def open_session(ctx: typer.Context, where: ActingOptions, result: ResultOptions) -> CommandSession:
+def open_session(ctx: typer.Context, where: ActingOptions) -> CommandSession:
     """Session of a command; in ``meup inbox`` it disturbs no agent of the same name."""
-    outer = ctx.find_object(GroupOptions)
+    outer = ctx.find_object(ActingOptions)
     if outer is None:
-        return CommandSession(where.resolve(), result)
-    no_colour = result.no_colour or outer.no_colour
-    result = ResultOptions(as_json=result.as_json, no_colour=no_colour)
-    return CommandSession(where.beneath(outer.where).beside(), result)
+        return CommandSession(where)
+    where = where.beneath(outer)
+    return CommandSession(where, where.beside())
 
 
 async def confirm(stderr: Stderr, question: str) -> None:

@@ -2,7 +2,7 @@
 
 A command takes a group as one parameter::
 
-    def kick(name: Name, reason: Why = None, *, join: JoinOptions) -> None: ...
+    def kick(name: Name, reason: Why = None, *, join: TimedOptions) -> None: ...
 
 :func:`expand_groups` puts the group's options in its place when typer asks for the parameters. This
 module loads no agent, so that commands that need none start fast.
@@ -176,19 +176,6 @@ def seconds(value: float, option: str) -> float | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionGroup:
     """Options that belong together; each field is one, declared as a parameter would be."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultOptions(OptionGroup):
-    """The options that say how a result is shown."""
-
-    as_json: Json = False
-    no_colour: NoColour = False
-
-    @property
-    def colour(self) -> bool:
-        """True if a terminal gets colours."""
-        return not self.no_colour
 
 
 def expand_groups(command: Callable[..., object]) -> Callable[..., object]:

@@ -24,7 +24,6 @@ from meup_agent.cli.options import (
     ArgsFile,
     OptionGroup,
     Owner,
-    ResultOptions,
     To,
     Tool,
     Words,
@@ -99,7 +98,6 @@ def call(
     ] = False,
     where: ActingOptions,
     timeout: Annotated[float | None, ttl_option()] = None,
-    result: ResultOptions,
 ) -> None:
     """Call a tool and print its result.
 
@@ -112,7 +110,7 @@ def call(
     Example: `MEUP_TOKEN=… meup call tools write_file path=notes.txt text="hello"`
     """
     wanted = _ToolCall(options, _given(options), _ttl(timeout, "--timeout"), idempotent)
-    CommandSession(where.resolve(), result).run(wanted.run)
+    CommandSession(where).run(wanted.run)
 
 
 def propose(
@@ -128,7 +126,6 @@ def propose(
     ] = Wait.ADDRESSED,
     ttl: Annotated[float | None, ttl_option("--ttl", "--timeout")] = None,
     where: ActingOptions,
-    result: ResultOptions,
 ) -> None:
     """Propose the call of a tool, wait, and print its result.
 
@@ -142,7 +139,7 @@ def propose(
     """
     limit = _ttl(ttl, "--ttl")
     wanted = _ToolCall(call, _given(call), limit, wait=wait, as_proposal=True)
-    CommandSession(where.resolve(), result).run(wanted.run)
+    CommandSession(where).run(wanted.run)
 
 
 def _ttl(given: float | None, option: str) -> Ttl:

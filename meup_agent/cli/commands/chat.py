@@ -6,8 +6,9 @@ from typing import Annotated
 
 import anyio
 
+from meup_agent.cli.address import TimedOptions
 from meup_agent.cli.arguments import STDIN, read_stdin
-from meup_agent.cli.command_session import CommandSession, JoinOptions, send_confirmed, unconfirmed
+from meup_agent.cli.command_session import CommandSession, send_confirmed, unconfirmed
 from meup_agent.cli.failures import Misuse
 from meup_agent.cli.options import argument, option
 
@@ -28,7 +29,7 @@ def chat(
         option("ID", "The id of the envelope that it refers to."),
     ] = None,
     *,
-    join: JoinOptions,
+    join: TimedOptions,
 ) -> None:
     """Say something in the space.
 
@@ -54,4 +55,4 @@ def chat(
         if waiting.cancelled_caught:
             raise unconfirmed("the message", join.timeout)
 
-    join.run(act)
+    CommandSession(join).run(act)

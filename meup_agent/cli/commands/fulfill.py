@@ -10,7 +10,7 @@ from meup_agent.cli.arguments import convert_arguments, read_arguments
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.decision import ProposalId, Proposer, Yes, confirm
 from meup_agent.cli.failures import Failure, Misuse, code_for
-from meup_agent.cli.options import Args, ArgsFile, ResultOptions, flag, option, seconds
+from meup_agent.cli.options import Args, ArgsFile, flag, option, seconds
 from meup_agent.cli.proposal_lookup import digest_of, find_pending, list_known
 from meup_agent.cli.render.progress import progress_line
 from meup_agent.client.proposal_feed import ProposalFeed
@@ -83,7 +83,6 @@ def fulfill(
             " as long as it takes.",
         ),
     ] = TIMEOUT,
-    result: ResultOptions,
 ) -> None:
     """Carry out a proposal, and print the result.
 
@@ -154,7 +153,7 @@ def fulfill(
         }
         await session.print_result(said, answer.response, document)
 
-    CommandSession(address, result).run(act)
+    CommandSession(where, address).run(act)
 
 
 async def _find_executor(session: CommandSession, proposal: Envelope, call: Call) -> str:

@@ -20,7 +20,6 @@ from meup_agent.cli.commands import Command, Group
 from meup_agent.cli.commands.reject import reject
 from meup_agent.cli.decision import (
     Explain,
-    GroupOptions,
     ProposalId,
     ProposalIds,
     Proposer,
@@ -31,7 +30,7 @@ from meup_agent.cli.decision import (
 from meup_agent.cli.failures import Failure, Misuse, code_for
 from meup_agent.cli.inbox.card import ONLY_HEARD, SHOW, card_rows, difference_rows
 from meup_agent.cli.inbox.rows import ShownValue
-from meup_agent.cli.options import NoColour, ResultOptions, argument, expand_groups, flag, option
+from meup_agent.cli.options import argument, expand_groups, flag, option
 from meup_agent.cli.proposal_lookup import find_pending
 from meup_agent.client.tool_changes import accept_tools, read_difference
 from meup_agent.errors import MeupError, NotOffered
@@ -64,17 +63,16 @@ def inbox_group(
     light: Annotated[
         bool, flag("--light", "Begin with colours for a light terminal; t changes.")
     ] = False,
-    no_colour: NoColour = False,
     *,
     where: ActingOptions,
 ) -> None:
     """Decide the proposals that wait for you: a live screen, or one by one.
 
     Without a command it shows the screen, one decision at a time, and `?` tells its keys. You are
-    present in the space meanwhile. Where no terminal is, or textual is not installed
-    (`pip install 'meup-agent[tui]'`), it lists what waits, as `meup inbox list` does. Each command
-    takes the options of the connection, behind its name or before it. All of them act beside
-    whatever runs under your name.
+    present in the space meanwhile. With `--json`, where no terminal is, or where textual is not
+    installed (`pip install 'meup-agent[tui]'`), it lists what waits, as `meup inbox list` does.
+    Each command takes the options of the connection, behind its name or before it. All of them act
+    beside whatever runs under your name.
 
     Example: `MEUP_TOKEN=… meup inbox --url ws://localhost:8420 --space demo`
     """
@@ -83,20 +81,19 @@ def inbox_group(
             raise Misuse(
                 "--notify and --light are for the live screen; give them without a command"
             )
-        ctx.obj = GroupOptions(where, no_colour)
+        ctx.obj = where
         return
-    result = ResultOptions(no_colour=no_colour)
     # textual draws on standard error.
     is_terminal = all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr))
-    if not is_terminal or find_spec("textual") is None:
-        session = CommandSession(where.beside(), result)
+    if where.as_json or not is_terminal or find_spec("textual") is None:
+        session = CommandSession(where, where.beside())
         if find_spec("textual") is None:
             session.stderr.note("for the live screen, run: pip install 'meup-agent[tui]'")
         session.run(_list)
         return
-    if no_colour:
+    if where.no_colour:
         os.environ["NO_COLOR"] = "1"
-    session = CommandSession(where.resolve(), result)
+    session = CommandSession(where)
     session.run(partial(_show_live, notify=notify, light=light))
 
 
@@ -110,7 +107,7 @@ async def _show_live(session: CommandSession, *, notify: str | None, light: bool
 
     space = session.space
     async with Inbox(space) as box, Notifier(notify) as told:
-        me, name = visible(space.me, MAX_NAME), visible(session.space_name, MAX_NAME)
+        me, name = visible(space.me, MAX_NAME), visible(session.where.space, MAX_NAME)
 
         async def edit(text: str) -> str:
             return await run_editor(text, app.suspended)
@@ -159,12 +156,12 @@ async def _list(session: CommandSession) -> None:
 
 @inbox.command("list", cls=Command)
 @expand_groups
-def list_(ctx: typer.Context, *, where: ActingOptions, result: ResultOptions) -> None:
+def list_(ctx: typer.Context, *, where: ActingOptions) -> None:
     """List what waits for you, oldest deadline first, each with what you may do.
 
     Example: `meup inbox list --json`
     """
-    open_session(ctx, where, result).run(_list)
+    open_session(ctx, where).run(_list)
 
 
 @inbox.command("show", cls=Command)
@@ -175,7 +172,6 @@ def show(
     proposer: Proposer = None,
     *,
     where: ActingOptions,
-    result: ResultOptions,
 ) -> None:
     """Show one proposal: the exact call, what is known of it, and what you may do.
 
@@ -190,7 +186,7 @@ def show(
             else:
                 await session.output.write(_plain(item))
 
-    open_session(ctx, where, result).run(act)
+    open_session(ctx, where).run(act)
 
 
 @inbox.command("approve", cls=Command)
@@ -202,7 +198,6 @@ def approve(
     yes: Yes = False,
     *,
     where: ActingOptions,
-    result: ResultOptions,
 ) -> None:
     """Approve proposals: carry each out, or vote for it where a reviewer counts your vote.
 
@@ -254,7 +249,7 @@ def approve(
                 said = f"{count} of {len(documents)} approvals failed: {failed}"
                 raise Failure(said, code_for(failed))
 
-    open_session(ctx, where, result).run(act)
+    open_session(ctx, where).run(act)
 
 
 inbox.command("reject", cls=Command)(expand_groups(reject))
@@ -273,7 +268,6 @@ def vote(
     proposer: Proposer = None,
     *,
     where: ActingOptions,
-    result: ResultOptions,
 ) -> None:
     """Vote about a proposal whose reviewer counts votes; you may change it until it counts.
 
@@ -292,7 +286,7 @@ def vote(
                 {"proposal": item.id, "of": rule.of, "votes": dict(rule.votes)}
             )
 
-    open_session(ctx, where, result).run(act)
+    open_session(ctx, where).run(act)
 
 
 @inbox.command("accept-tools", cls=Command)
@@ -306,7 +300,6 @@ def accept_tools_(
     yes: Yes = False,
     *,
     where: ActingOptions,
-    result: ResultOptions,
 ) -> None:
     """Accept the tools of a server as they are now, after they have changed.
 
@@ -328,7 +321,7 @@ def accept_tools_(
         accepted = [each.name for each in difference.tools]
         await session.print_json({"server": server, "accepted": accepted})
 
-    open_session(ctx, where, result).run(act)
+    open_session(ctx, where).run(act)
 
 
 async def _find(box: Inbox, session: CommandSession, given: str, proposer: str | None) -> InboxItem:

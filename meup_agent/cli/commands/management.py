@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from meup_agent.cli.address import TimedOptions
 from meup_agent.cli.arguments import read_capabilities
-from meup_agent.cli.command_session import CommandSession, JoinOptions
+from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Misuse
 from meup_agent.cli.options import Capabilities, Name, Why, argument, option
 from meup_agent.escape import as_json_line, visible
@@ -19,7 +20,7 @@ def grant(
     capabilities: Capabilities = None,
     reason: Why = None,
     *,
-    join: JoinOptions,
+    join: TimedOptions,
 ) -> None:
     """Grant capabilities to a participant, at once; the grant's id is written to standard output.
 
@@ -39,7 +40,7 @@ def grant(
         await session.output.write(as_json_line(document) if join.as_json else f"{made.id}\n")
         session.stderr.note(f"{visible(name, 64)} may do more now")
 
-    join.run(act)
+    CommandSession(join).run(act)
 
 
 def revoke(
@@ -51,7 +52,7 @@ def revoke(
     ] = None,
     reason: Why = None,
     *,
-    join: JoinOptions,
+    join: TimedOptions,
 ) -> None:
     """Revoke a grant, or everything of a participant's that some capabilities cover.
 
@@ -70,7 +71,7 @@ def revoke(
         await session.print_json({"participant": name, **what})
         session.stderr.note(f"{visible(name, 64)} may do less now")
 
-    join.run(act)
+    CommandSession(join).run(act)
 
 
 def invite(
@@ -78,7 +79,7 @@ def invite(
     capabilities: Capabilities = None,
     reason: Why = None,
     *,
-    join: JoinOptions,
+    join: TimedOptions,
 ) -> None:
     """Invite a participant; its token is written to standard output, once and nowhere else.
 
@@ -98,10 +99,10 @@ def invite(
         kept = "" if made.token else " again, with the token they have"
         session.stderr.note(f"{visible(name, 64)} may join{kept}")
 
-    join.run(act)
+    CommandSession(join).run(act)
 
 
-def kick(name: Name, reason: Why = None, *, join: JoinOptions) -> None:
+def kick(name: Name, reason: Why = None, *, join: TimedOptions) -> None:
     """Remove a participant, who stays out until they are invited again.
 
     What they were granted is revoked, and what they have in flight ends.
@@ -115,4 +116,4 @@ def kick(name: Name, reason: Why = None, *, join: JoinOptions) -> None:
         await session.print_json({"participant": name})
         session.stderr.note(f"{visible(name, 64)} is removed, and stays out until invited again")
 
-    join.run(act)
+    CommandSession(join).run(act)

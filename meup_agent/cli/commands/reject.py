@@ -22,7 +22,6 @@ from meup_agent.cli.decision import (
 )
 from meup_agent.cli.failures import Misuse
 from meup_agent.cli.options import (
-    ResultOptions,
     Timeout,
     complete_reason,
     complete_reason_to_reject,
@@ -53,7 +52,6 @@ def reject(
     timeout: Timeout = 10.0,
     *,
     where: ActingOptions,
-    result: ResultOptions,
 ) -> None:
     """Reject proposals.
 
@@ -109,7 +107,7 @@ def reject(
         if waiting.cancelled_caught:
             raise unconfirmed("the rejection", timeout)
 
-    open_session(ctx, where, result).run(act)
+    open_session(ctx, where).run(act)
 
 
 async def _find(
@@ -146,7 +144,6 @@ def withdraw(
     explain: Explain = None,
     *,
     where: ActingOptions,
-    result: ResultOptions,
 ) -> None:
     """Withdraw a proposal of the participant whose token you have.
 
@@ -177,4 +174,4 @@ def withdraw(
         )
         await session.print_json({"withdrawal": withdrawal, "proposal": whole, "state": state})
 
-    CommandSession(where.beside(), result).run(act)
+    CommandSession(where, where.beside()).run(act)

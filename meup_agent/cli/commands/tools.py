@@ -12,7 +12,7 @@ from meup_agent.cli.address import ActingOptions
 from meup_agent.cli.arguments import InputField, read_input_schema
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.options import ResultOptions, argument, option, seconds
+from meup_agent.cli.options import argument, option, seconds
 from meup_agent.cli.render.layout import hang
 from meup_agent.cli.render.progress import progress_line
 from meup_agent.client.ask_each import ask_each
@@ -55,7 +55,6 @@ def tools(
             "SECONDS", "How long to wait for each answer, in seconds; inf: as long as it takes."
         ),
     ] = 5.0,
-    result: ResultOptions,
 ) -> None:
     """Show which tools there are, and what arguments they take.
 
@@ -81,7 +80,7 @@ def tools(
             await _show(session.output, listed)
 
     # It has no handlers: what is proposed to its participant is not for it to reject.
-    CommandSession(where.resolve(), result).run(act)
+    CommandSession(where).run(act)
 
 
 def _find_refusal(space: Space, error: MeupError | Failure) -> Failure | None:

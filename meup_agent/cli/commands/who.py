@@ -9,10 +9,10 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import SpaceOptions
+from meup_agent.cli.address import TimedOptions
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure, Misuse
-from meup_agent.cli.options import ResultOptions, TakeOver, Timeout, option, seconds
+from meup_agent.cli.options import TakeOver, option
 from meup_agent.cli.render.formatting import format_capability
 from meup_agent.escape import as_json_line, visible
 from meup_agent.protocol import payloads
@@ -38,10 +38,8 @@ def who(
         str | None,
         option("TOOL", "Only those that may call this tool: its name, or participant.name."),
     ] = None,
-    where: SpaceOptions,
-    timeout: Timeout = 10.0,
+    join: TimedOptions,
     take_over: TakeOver = False,
-    result: ResultOptions,
 ) -> None:
     """Show who is in the space, and what each of them may send.
 
@@ -57,15 +55,14 @@ def who(
     Example: `MEUP_TOKEN=… meup who --url ws://localhost:8420 --space demo`
     """
     session = CommandSession(
-        where.address(),
-        result,
-        welcome_seconds=seconds(timeout, "--timeout"),
+        join,
+        welcome_seconds=join.seconds,
         mode=Mode.OBSERVING,
         take_over=take_over,
     )
     if can is not None and not can.strip():
         raise Misuse("--can names no tool; see meup who --help")
-    show = _print_json if result.as_json else _show
+    show = _print_json if join.as_json else _show
 
     async def act(session: CommandSession) -> None:
         asked = None if can is None else _ToolAccess(session.space, can)
@@ -107,7 +104,7 @@ async def _print_json(session: CommandSession, asked: _ToolAccess | None) -> Non
         if asked is None or each.id in asked.allowed
     ]
     document: dict[str, Any] = {
-        "space": session.space_name,
+        "space": session.where.space,
         "me": space.me,
         "capabilities": list(space.capabilities),
         "participants": participants,
