@@ -21,7 +21,7 @@ from meup_agent.cli.address import Address, JoinOptions
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.formatting import as_text, name_some
-from meup_agent.cli.render.output import Output, OutputClosed
+from meup_agent.cli.render.output import Output
 from meup_agent.cli.reporting_connector import ReportingConnector, format_loss
 from meup_agent.cli.signals import ENDING, ended_by, exit_code, watch_signals
 from meup_agent.errors import Refused
@@ -85,12 +85,9 @@ class CommandSession:
             raise self._interrupted(self._signal)
 
     async def _run(self, act: Act) -> None:
-        try:
-            async with background_tasks() as tasks:
-                await tasks.start(watch_signals, ENDING, partial(self._end, tasks.cancel_scope))
-                await self._stay(act)
-        except OutputClosed:
-            self.output.abandon()
+        async with background_tasks() as tasks:
+            await tasks.start(watch_signals, ENDING, partial(self._end, tasks.cancel_scope))
+            await self._stay(act)
 
     async def _stay(self, act: Act) -> None:
         where = self.where

@@ -70,6 +70,10 @@ class Failure(Exception):
         self.details = details
 
 
+class OutputClosed(Exception):
+    """The reader of our output has gone, for example ``head`` after its last line."""
+
+
 class Misuse(Failure):
     """The command line, or what it names, is wrong."""
 

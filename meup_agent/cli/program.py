@@ -14,7 +14,7 @@ from typer.main import get_command
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.commands import CommandGroup, CommandLineError
-from meup_agent.cli.failures import Failure, code_for, sentence_for
+from meup_agent.cli.failures import Failure, OutputClosed, code_for, sentence_for
 from meup_agent.cli.options import flag
 from meup_agent.cli.render.console import wants_colour
 from meup_agent.errors import MeupError
@@ -66,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         code = _run(arguments)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except (BrokenPipeError, OutputClosed):
         # The reader of our output has gone; what is left must not be flushed at the end either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return exit_codes.OK
@@ -114,7 +114,7 @@ def _run(arguments: Sequence[str]) -> int:
         return _failed(error, sentence_for(error), error.code)
     except MeupError as error:
         return _failed(error, sentence_for(error), code_for(error))
-    except BrokenPipeError:
+    except (BrokenPipeError, OutputClosed):
         raise
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup, TaskStatus
 
-    from meup_agent.cli.render.output import Output
-
 _HANGUP = (signal.SIGHUP,) if sys.platform != "win32" else ()
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM)  # signals that end a command that only observes
 
@@ -42,53 +40,33 @@ async def watch_signals(
 
 
 def run_until_signal(
-    act: Callable[[TaskGroup], Awaitable[int]], numbers: Iterable[signal.Signals], output: Output
+    act: Callable[[TaskGroup], Awaitable[int | None]], numbers: Iterable[signal.Signals]
 ) -> None:
     """Run a command until it is done, or a signal cancels it, and exit with its code.
 
     Its background tasks go into the task group, and end with it.
     """
-    code = anyio.run(_until_signal, act, numbers, output)
+    code = anyio.run(until_signal, act, numbers)
     if code:
         raise typer.Exit(code)
 
 
-async def _until_signal(
-    act: Callable[[TaskGroup], Awaitable[int]], numbers: Iterable[signal.Signals], output: Output
+async def until_signal(
+    act: Callable[[TaskGroup], Awaitable[int | None]], numbers: Iterable[signal.Signals]
 ) -> int:
-    # Not with the module: what shows a space is none of a gateway's, and takes 80 ms to load.
-    from meup_agent.cli.render.output import OutputClosed
-
+    """Do some work until it is done, or a signal cancels it; its exit code."""
     code = exit_codes.OK
 
-    async def run(tasks: TaskGroup) -> None:
-        nonlocal code
-        code = await act(tasks)
-
-    try:
-        number = await until_signal(run, numbers)
-    except OutputClosed:
-        output.abandon()
-    else:
-        code = code if number is None else exit_code(number)
-    return code
-
-
-async def until_signal(
-    act: Callable[[TaskGroup], Awaitable[None]], numbers: Iterable[signal.Signals]
-) -> int | None:
-    """Do some work until it is done, or a signal cancels it; the signal."""
-    received: int | None = None
-
     def end(number: int) -> None:
-        nonlocal received
-        received = number
+        nonlocal code
+        code = exit_code(number)
         tasks.cancel_scope.cancel()
 
     async with background_tasks() as tasks:
         await tasks.start(watch_signals, numbers, end)
-        await act(tasks)
-    return received
+        done = await act(tasks)
+        code = code or done or exit_codes.OK
+    return code
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from meup_agent.cli.failures import Failure, Misuse
 from meup_agent.cli.options import AcceptDamage, NoColour, flag, option
 from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.formatting import counted
-from meup_agent.cli.render.output import Output, OutputClosed
+from meup_agent.cli.render.output import Output
 from meup_agent.cli.render.progress import progress_line
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import as_json_line, visible
@@ -139,14 +139,11 @@ class _AuditRun:
         self._listing = ProposalListing(self._output.width, now)
 
     async def run(self, pages: Pages) -> None:
-        try:
-            async with aclosing(pages), AsyncExitStack() as meanwhile:
-                await self._read(pages, meanwhile)
-        except OutputClosed:
-            self._output.abandon()
+        """Take the journal in, and show what is settled as soon as it is."""
+        async with aclosing(pages), AsyncExitStack() as meanwhile:
+            await self._read(pages, meanwhile)
 
     async def _read(self, pages: Pages, meanwhile: AsyncExitStack) -> None:
-        """Take the journal in, and show what is settled as soon as it is."""
         audit, count, wanted = Audit(), 0, self._shown.proposal
         damage = DamageNote()
         settled = SettledProposals(

@@ -47,4 +47,4 @@ def demo(
         with workspace_in(folder) as workspace:
             return exit_codes.OK if await perform(workspace, output) else exit_codes.FAILED
 
-    run_until_signal(act, ENDING, output)
+    run_until_signal(act, ENDING)

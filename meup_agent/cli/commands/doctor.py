@@ -98,7 +98,7 @@ def doctor(
     log_nothing()
     given = replace(where, url=found)
     output = Output(colour=not no_colour)
-    run_until_signal(_Doctor(given, output, limit, as_json=as_json).run, STOPPING, output)
+    run_until_signal(_Doctor(given, output, limit, as_json=as_json).run, STOPPING)
 
 
 class _Doctor:

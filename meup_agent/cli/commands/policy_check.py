@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 
 from meup_agent.cli.audit.journal_readers import DamageNote, JournalOptions, Pages
-from meup_agent.cli.failures import Failure, require_extra
+from meup_agent.cli.failures import Failure, OutputClosed, require_extra
 from meup_agent.cli.options import AcceptDamage, argument
 from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.formatting import counted
-from meup_agent.cli.render.output import Output, OutputClosed
+from meup_agent.cli.render.output import Output
 from meup_agent.escape import visible
 from meup_agent.protocol import kinds
 

@@ -16,7 +16,7 @@ from meup_agent.cli.failures import require_extra
 from meup_agent.cli.options import AcceptDamage, Json
 from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.formatting import counted
-from meup_agent.cli.render.output import Output, OutputClosed
+from meup_agent.cli.render.output import Output
 from meup_agent.cli.render.progress import progress_line
 from meup_agent.escape import as_json_line, visible
 from meup_agent.protocol import kinds
@@ -88,11 +88,8 @@ async def _run(pages: Pages, least: int, as_json: bool) -> None:
             lambda: suggest_rules(decided, least=least, told=told)
         )
     damage.write(stderr)
-    try:
-        document = {"rules": [_document(each) for each in found], END: True}
-        await output.show_all([as_json_line(document)] if as_json else _yaml_lines(found))
-    except OutputClosed:
-        output.abandon()
+    document = {"rules": [_document(each) for each in found], END: True}
+    await output.show_all([as_json_line(document)] if as_json else _yaml_lines(found))
     if not found:
         total = counted(len(decided), "decision")
         sys.stderr.write(f"meup: nothing to suggest: no {least} of {total} are alike\n")

@@ -12,7 +12,6 @@ import anyio
 import typer
 
 from meup_agent.agent.agent import Agent
-from meup_agent.cli import exit_codes
 from meup_agent.cli.address import Address, SpaceOptions
 from meup_agent.cli.options import NoColour, TakeOver, complete_kind, flag, option
 from meup_agent.cli.render.console import Stderr, log_nothing
@@ -111,7 +110,7 @@ def tail(
         stderr.note(remark)
     log_nothing()
     command = _Tail(address, output, shown, as_json=as_json, take_over=take_over)
-    run_until_signal(command.run, STOPPING, output)
+    run_until_signal(command.run, STOPPING)
 
 
 class _Note(str):
@@ -134,13 +133,12 @@ class _Tail:
         self._timeline = self.output.timeline()
         self._send, self._receive = anyio.create_memory_object_stream[Envelope | _Note](UNPRINTED)
 
-    async def run(self, tasks: TaskGroup) -> int:
-        """Follow the space; the exit code."""
+    async def run(self, tasks: TaskGroup) -> None:
+        """Follow the space."""
         with self._send, self._receive:
             tasks.start_soon(self._until_unread, tasks.cancel_scope)
             tasks.start_soon(self._print)
             await self._follow()
-        return exit_codes.OK
 
     async def _follow(self) -> None:
         dial = ReportingConnector(

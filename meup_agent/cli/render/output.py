@@ -16,6 +16,7 @@ import anyio
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from meup_agent.cli.failures import OutputClosed
 from meup_agent.cli.render.console import console
 from meup_agent.cli.render.layout import Glyphs
 from meup_agent.escape import visible
@@ -27,10 +28,6 @@ if TYPE_CHECKING:
 
 CHUNK: Final = 4096
 """Bytes that a pipe takes without making the writer wait once it can be written to (PIPE_BUF)."""
-
-
-class OutputClosed(Exception):
-    """The reader of our output has gone, for example ``head`` after its last line."""
 
 
 class Output:
