@@ -256,7 +256,7 @@ def test_a_rejection_and_its_explanation_belong_to_the_proposal() -> None:
         ),
         (said("acme/event", {"a": 1}, "ann"), "acme/event  {a: 1}"),
         (said("mcp/request", {"method": "tools/list"}, "ann", "f"), "request   tools/list"),
-        (draft("chat", b"[1]", id="x", sender="ann"), "chat      null"),
+        (draft("chat", b"[1]", id="x", sender="ann"), "chat      {}"),
     ],
 )
 def test_every_kind_has_words(envelope: Envelope, words: str) -> None:

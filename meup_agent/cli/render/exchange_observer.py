@@ -107,10 +107,7 @@ class ExchangeObserver:
         What begins something is sent again under its id, which some senders use again for something
         else; ends are sent again under ids of their own.
         """
-        is_end = envelope.kind in _ENDS or (
-            _is_notification(envelope)
-            and payloads.read_call(envelope.payload).method == kinds.CANCELLED
-        )
+        is_end = envelope.kind in _ENDS or _is_cancel(envelope)
         content = hash((envelope.kind, envelope.correlation, envelope.raw_payload))
         mark = (envelope.sender, "" if is_end else envelope.id, content)
         if not envelope.id or self._seen.get(mark, now) is None:
@@ -124,10 +121,11 @@ class ExchangeObserver:
             return _ExchangePart("", "")
         refers_to = _refers_to(envelope)
         found = next(filter(None, (self._parts.get(name, now) for name in refers_to)), None)
+        if found is None and refers_to and not envelope.correlation:
+            # A cancel names the request by the JSON-RPC id of its sender (PROTOCOL 4.8).
+            found = self._calls.get((envelope.sender, refers_to[0]), now)
         if found is None:
-            found = self._called(envelope, now)
-        if found is None:
-            found = _ExchangePart(refers_to[0], "") if refers_to else _ExchangePart(envelope.id, "")
+            found = _ExchangePart(refers_to[0] if refers_to else envelope.id, "")
         if envelope.kind == kinds.MCP_REQUEST and not _is_notification(envelope):
             found = _ExchangePart(found.exchange, envelope.id)
             rpc_name = payloads.read_call(envelope.payload).rpc_name
@@ -136,23 +134,13 @@ class ExchangeObserver:
         self._parts.put(envelope.id, found, now)
         return found
 
-    def _called(self, envelope: Envelope, now: float) -> _ExchangePart | None:
-        """The request that a cancel names by the JSON-RPC id of its sender (PROTOCOL 4.8)."""
-        if envelope.correlation or not _is_notification(envelope):
-            return None
-        for name in _refers_to(envelope):
-            return self._calls.get((envelope.sender, name), now)
-        return None
-
     # --- its state ---
 
     def _state(self, envelope: Envelope, part: str, folded: Folded, now: float) -> str:
         key = (envelope.sender, part)
         match envelope.kind:
             case kinds.MCP_REQUEST if _is_notification(envelope):
-                if payloads.read_call(envelope.payload).method != kinds.CANCELLED:
-                    return ""
-                return self._end(key, "cancelled", now)
+                return self._end(key, "cancelled", now) if _is_cancel(envelope) else ""
             case kinds.MCP_REQUEST:
                 self._open.put(key, True, now)
                 return self._state_of(folded.record, now)
@@ -223,6 +211,13 @@ def _refers_to(envelope: Envelope) -> tuple[str, ...]:
     params = payloads.read_call(envelope.payload).params
     named = params.get("requestId", params.get(payloads.PROGRESS_TOKEN))
     return (str(named),) if isinstance(named, int | str) else ()
+
+
+def _is_cancel(envelope: Envelope) -> bool:
+    return (
+        _is_notification(envelope)
+        and payloads.read_call(envelope.payload).method == kinds.CANCELLED
+    )
 
 
 def _is_notification(envelope: Envelope) -> bool:

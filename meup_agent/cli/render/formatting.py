@@ -32,6 +32,18 @@ _NOUNS: Final = {
     kinds.SYSTEM_ERROR: "refused",
 }
 
+_TEXTS: Final = {
+    kinds.MCP_WITHDRAW: ("reason",),
+    kinds.MCP_REJECT: ("reason",),
+    kinds.MCP_RENEW: ("expires_at",),
+    kinds.CHAT: ("message", "text"),
+    kinds.REASONING_START: ("message", "text"),
+    kinds.REASONING_THOUGHT: ("message", "text"),
+    kinds.REASONING_CONCLUSION: ("message", "text"),
+    kinds.REASONING_CANCEL: ("reason",),
+}
+"""The field of a payload that is shown alone, where it has it."""
+
 EXPIRY: Final = "expiry"
 """The word for the end of a proposal's time, of which no envelope tells."""
 
@@ -52,12 +64,12 @@ class ProgressFigures(NamedTuple):
 class FormattedEnvelope(NamedTuple):
     """An envelope in words."""
 
-    who: str  # the sender; for presence, the participant that came or went
-    whom: str  # empty: all participants
     noun: str  # its kind
     said: str
     progress: ProgressFigures | None = None
     failed: bool = False
+    who: str = ""  # the sender; for presence, the participant that came or went
+    whom: str = ""  # empty: all participants
 
 
 def name_some(names: Sequence[str], limit: int) -> str:
@@ -73,54 +85,43 @@ def counted(number: int, noun: str) -> str:
 
 def format_envelope(envelope: Envelope) -> FormattedEnvelope:
     """Put an envelope into words."""
-    noun, said, progress, failed = _said(envelope)
-    who = envelope.sender
-    whom = name_some(envelope.to, MAX_NAMES)
+    who, whom = envelope.sender, name_some(envelope.to, MAX_NAMES)
     if envelope.kind == kinds.SYSTEM_PRESENCE:
         who, whom = _name(envelope.payload_object.get("participant")), ""
     elif envelope.sender in kinds.GATEWAY_NAMES:
         who = "gateway"
-    return FormattedEnvelope(visible(who, MAX_NAME), whom, noun, said, progress, failed)
+    return _content(envelope)._replace(who=visible(who, MAX_NAME), whom=whom)
 
 
-def _said(envelope: Envelope) -> tuple[str, str, ProgressFigures | None, bool]:
+def _content(envelope: Envelope) -> FormattedEnvelope:
     payload = envelope.payload_object
     noun = _NOUNS.get(envelope.kind, visible(envelope.kind, MAX_NAME))
+    failed = False
     match envelope.kind:
-        case kinds.MCP_PROPOSAL:
-            body = payloads.unwrapped(payload)
+        case kinds.MCP_PROPOSAL | kinds.MCP_REQUEST as kind:
+            is_proposal = kind == kinds.MCP_PROPOSAL
+            body = payloads.unwrapped(payload) if is_proposal else payload
             if payloads.request_problem(body):
-                return noun, mark_cut(compact(payload, MAX_CALL), more=WHOLE_CALL), None, False
-            return noun, format_proposed(payloads.read_call(body), more=WHOLE_CALL), None, False
-        case kinds.MCP_REQUEST if payloads.request_problem(payload):
-            return noun, mark_cut(compact(payload, MAX_CALL), more=WHOLE_CALL), None, False
-        case kinds.MCP_REQUEST:
-            return _request(noun, payloads.read_call(payload))
+                said = mark_cut(compact(payload, MAX_CALL), more=WHOLE_CALL)
+            elif is_proposal:
+                said = format_proposed(payloads.read_call(body), more=WHOLE_CALL)
+            else:
+                return _request(noun, payloads.read_call(body))
         case kinds.MCP_RESPONSE:
             said, failed = format_answer(payload)
-            return noun, said, None, failed
-        case kinds.MCP_WITHDRAW | kinds.MCP_REJECT:
-            return noun, compact_text(payload.get("reason")), None, False
-        case kinds.MCP_RENEW:
-            return noun, compact_text(payload.get("expires_at")), None, False
-        case kinds.CHAT:
-            return noun, compact_text(payload.get("message", payload.get("text"))), None, False
-        case kinds.REASONING_START | kinds.REASONING_THOUGHT | kinds.REASONING_CONCLUSION:
-            said = payload.get("message", payload.get("text", payload))
-            return noun, compact_text(said), None, False
-        case kinds.REASONING_CANCEL:
-            return noun, compact_text(payload.get("reason")), None, False
         case kinds.SYSTEM_PRESENCE:
-            return compact_text(payload.get("event"), MAX_NAME), "", None, False
+            noun, said = compact_text(payload.get("event"), MAX_NAME), ""
         case kinds.SYSTEM_WELCOME:
-            return noun, _welcome(payload), None, False
+            said = _welcome(payload)
         case kinds.SYSTEM_ERROR:
             code = compact_text(payload.get("error"), MAX_NAME)
-            return noun, f"{code}: {compact_text(payload.get('message'))}", None, True
+            said, failed = f"{code}: {compact_text(payload.get('message'))}", True
         case kind if kind.startswith("stream/"):
-            return noun, _stream(payload), None, False
-        case _:
-            return noun, compact(payload, MAX_SAID), None, False
+            said = _stream(payload)
+        case kind:
+            texts = (payload[field] for field in _TEXTS.get(kind, ()) if field in payload)
+            said = compact_text(next(texts, payload))
+    return FormattedEnvelope(noun, said, failed=failed)
 
 
 WHOLE_CALL: Final = "meup tail --json"
@@ -153,15 +154,14 @@ def _stream(payload: dict[str, Any]) -> str:
     return ", ".join(said)
 
 
-def _request(noun: str, call: payloads.Call) -> tuple[str, str, ProgressFigures | None, bool]:
+def _request(noun: str, call: payloads.Call) -> FormattedEnvelope:
     if call.method == kinds.CANCELLED:
-        return "cancel", _cancel(call), None, False
+        return FormattedEnvelope("cancel", _cancel(call))
     if call.method == kinds.PROGRESS:
         done, total = _number(call.params.get("progress")), _number(call.params.get("total"))
-        message = call.params.get("message")
-        said = "" if message is None else compact_text(message)
-        return "progress", said, ProgressFigures(done or 0.0, total), False
-    return noun, format_call(call, more=WHOLE_CALL), None, False
+        said = compact_text(call.params.get("message") or "")
+        return FormattedEnvelope("progress", said, ProgressFigures(done or 0.0, total))
+    return FormattedEnvelope(noun, format_call(call, more=WHOLE_CALL))
 
 
 def _cancel(call: payloads.Call) -> str:

@@ -157,9 +157,8 @@ class Timeline:
         except (msgspec.MsgspecError, RecursionError, ValueError):
             # Not every gateway checks what it lets through.
             observation = Observation(envelope.id)
-            words = FormattedEnvelope(
-                visible(envelope.sender, MAX_NAME), "", visible(envelope.kind, MAX_NAME), UNREADABLE
-            )
+            kind, who = visible(envelope.kind, MAX_NAME), visible(envelope.sender, MAX_NAME)
+            words = FormattedEnvelope(kind, UNREADABLE, who=who)
         if envelope.context and envelope.kind in REASONING:
             words = self._counted(envelope, words, at)
         return TimelineEntry(envelope, observation, words, *self._short_ids.of(observation, at))
