@@ -235,22 +235,17 @@ def read_text(path: Path, what: str) -> str:
 def _missing_settings(**values: object) -> ConfigurationError:
     """The error for missing settings, all in one sentence."""
     names = [name for name, value in values.items() if not value]
-    if names == ["token"]:
-        return ConfigurationError(
-            "the token is missing; set MEUP_TOKEN, or give --token-file or --token"
-            + _running_here()
-        )
-    if len(names) == 1:
+    if len(names) == 1 and names != ["token"]:
         name = names[0]
-        return ConfigurationError(
-            f"the {name} is missing; give --{name} or set MEUP_{name.upper()}{_running_here()}"
+        said = f"the {name} is missing; give --{name} or set MEUP_{name.upper()}"
+    else:
+        options = ["--token-file" if name == "token" else f"--{name}" for name in names]
+        said = (
+            f"{_and(f'the {name}' for name in names)} {'are' if names[1:] else 'is'} missing; set"
+            f" {_and(f'MEUP_{name.upper()}' for name in names)}, or give {_and(options)}"
+            f"{'' if names[1:] else ' or --token'}"
         )
-    return ConfigurationError(
-        f"{_and(f'the {name}' for name in names)} are missing; set"
-        f" {_and(f'MEUP_{name.upper()}' for name in names)}, or give"
-        f" {_and('--token-file' if name == 'token' else f'--{name}' for name in names)}"
-        f"{_running_here()}"
-    )
+    return ConfigurationError(said + _running_here())
 
 
 def _running_here() -> str:
@@ -274,4 +269,4 @@ def _running_here() -> str:
 
 def _and(words: Iterable[str]) -> str:
     *first, last = words
-    return f"{', '.join(first)} and {last}"
+    return f"{', '.join(first)} and {last}" if first else last

@@ -130,8 +130,8 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 def _value(text: str, argument: InputField | None) -> Any:
     try:
-        value = json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
+        value = read_json(text)
+    except ValueError:
         return text
     if argument is not None and "string" in argument.types:
         # Quotes that reached us are part of the text: the shell has taken its own.
@@ -139,16 +139,24 @@ def _value(text: str, argument: InputField | None) -> Any:
     return value
 
 
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+def read_json(text: str) -> Any:
+    """Read JSON; what is none, or is nested too deeply, raises ``ValueError``."""
+
+    def refuse_constant(name: str) -> None:
+        raise ValueError(f"{name} is no JSON")
+
+    try:
+        return json.loads(text, parse_constant=refuse_constant)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
 
 
 def _object(text: str, where: str) -> dict[str, Any]:
     if not text.strip():
         raise Misuse(f"there are no arguments in {where}; give a JSON object")
     try:
-        value: object = json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
+        value = read_json(text)
+    except ValueError as error:
         raise Misuse(f"the arguments in {where} are no JSON: {error}") from None
     if not isinstance(value, dict):
         raise Misuse(f'the arguments in {where} are no JSON object, such as {{"path": "a.txt"}}')

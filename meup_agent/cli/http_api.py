@@ -44,14 +44,9 @@ class HttpApi:
     async def page(self, since: str | None, *, limit: int, dialect: str) -> dict[str, Any]:
         """A page of what was said after a number or a time: ``messages``, ``times``, ``next``."""
         begin = {} if since is None else {"since": since}
-        return await self._ask(self._messages, limit=str(limit), dialect=dialect, **begin)
-
-    async def _ask(self, path: str, **query: str) -> dict[str, Any]:
+        path = f"/participants/{quote(self.me, safe='')}/messages"
+        query = {"limit": str(limit), "dialect": dialect, **begin}
         return await _ask(self._client, self._url, path, **query)
-
-    @property
-    def _messages(self) -> str:
-        return f"/participants/{quote(self.me, safe='')}/messages"
 
 
 @asynccontextmanager

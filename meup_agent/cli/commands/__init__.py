@@ -11,7 +11,7 @@ code.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import cleandoc
@@ -92,6 +92,17 @@ class Group(_CommandParser, TyperGroup):
     """A command that has others."""
 
 
+class CommandTyper(typer.Typer):
+    """Commands of one module, each with its groups of options."""
+
+    def __init__(self, name: str | None = None, *, alone: bool = False) -> None:
+        super().__init__(name=name, cls=Group, invoke_without_command=alone, add_completion=False)
+
+    def add(self, name: str, command: Callable[..., object]) -> None:
+        """Add a function as a command."""
+        self.command(name, cls=Command)(expand_groups(command))
+
+
 class CommandGroup(Group):
     """The group of all commands, as typer makes it of a program that has no commands itself."""
 
@@ -146,8 +157,8 @@ class _LazyCommands(Mapping[str, Any]):
     def _load(self, name: str) -> Any:
         command = getattr(import_module(f"{__name__}.{COMMANDS[name]}"), name)
         if not isinstance(command, typer.Typer):
-            function, command = command, typer.Typer(add_completion=False)
-            command.command(name, cls=Command)(expand_groups(function))
+            function, command = command, CommandTyper()
+            command.add(name, function)
         command.rich_markup_mode = self._markup
         LOADING.end()
         return get_command(command)

@@ -16,7 +16,7 @@ import typer
 from meup_agent.approval import Inbox, InboxItem, Verb
 from meup_agent.cli.address import ActingOptions
 from meup_agent.cli.command_session import CommandSession
-from meup_agent.cli.commands import Command, Group
+from meup_agent.cli.commands import CommandTyper
 from meup_agent.cli.commands.reject import reject
 from meup_agent.cli.decision import (
     Explain,
@@ -42,12 +42,7 @@ from meup_agent.wording import MAX_NAME, format_proposed, time_left
 SETTLE_SECONDS: Final = 3.0
 """Wait of a command for the rules of reviewers and the tools of executors."""
 
-inbox = typer.Typer(
-    name="inbox",
-    cls=Group,
-    invoke_without_command=True,
-    add_completion=False,
-)
+inbox = CommandTyper("inbox", alone=True)
 
 
 def inbox_group(
@@ -154,8 +149,6 @@ async def _list(session: CommandSession) -> None:
             session.stderr.note("nothing waits for you")
 
 
-@inbox.command("list", cls=Command)
-@expand_groups
 def list_(ctx: typer.Context, *, where: ActingOptions) -> None:
     """List what waits for you, oldest deadline first, each with what you may do.
 
@@ -164,8 +157,6 @@ def list_(ctx: typer.Context, *, where: ActingOptions) -> None:
     open_session(ctx, where).run(_list)
 
 
-@inbox.command("show", cls=Command)
-@expand_groups
 def show(
     ctx: typer.Context,
     proposal: ProposalId,
@@ -189,8 +180,6 @@ def show(
     open_session(ctx, where).run(act)
 
 
-@inbox.command("approve", cls=Command)
-@expand_groups
 def approve(
     ctx: typer.Context,
     proposals: ProposalIds,
@@ -252,11 +241,6 @@ def approve(
     open_session(ctx, where).run(act)
 
 
-inbox.command("reject", cls=Command)(expand_groups(reject))
-
-
-@inbox.command("vote", cls=Command)
-@expand_groups
 def vote(
     ctx: typer.Context,
     proposal: ProposalId,
@@ -289,8 +273,6 @@ def vote(
     open_session(ctx, where).run(act)
 
 
-@inbox.command("accept-tools", cls=Command)
-@expand_groups
 def accept_tools_(
     ctx: typer.Context,
     server: Annotated[
@@ -364,3 +346,11 @@ def _document(item: InboxItem) -> dict[str, Any]:
         else {"reviewer": rule.reviewer, "name": rule.name, "kind": rule.kind, "of": rule.of},
         "votes": dict(item.votes),
     }
+
+
+inbox.add("list", list_)
+inbox.add("show", show)
+inbox.add("approve", approve)
+inbox.add("reject", reject)
+inbox.add("vote", vote)
+inbox.add("accept-tools", accept_tools_)

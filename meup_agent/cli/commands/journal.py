@@ -6,9 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from meup_agent.cli.commands import Command, Group
+from meup_agent.cli.commands import CommandTyper
 from meup_agent.cli.failures import require_extra
 from meup_agent.cli.options import argument, option
 from meup_agent.cli.render.formatting import counted
@@ -16,7 +14,7 @@ from meup_agent.cli.signals import end_by_signals
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import visible
 
-journal = typer.Typer(name="journal", cls=Group, add_completion=False)
+journal = CommandTyper("journal")
 
 
 @journal.callback()
@@ -27,7 +25,6 @@ def journal_group() -> None:
     """
 
 
-@journal.command("backup", cls=Command)
 def backup(
     file: Annotated[Path, argument("FILE", "The copy, a new file.")],
     journal_file: Annotated[
@@ -79,3 +76,6 @@ def _configured(config: Path | None) -> Path:
             f"{config}: its journal is in memory, so there is no file to copy; set journal.path"
         )
     return path
+
+
+journal.add("backup", backup)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
-import typer
-
-from meup_agent.cli.commands import Command, Group
+from meup_agent.cli.arguments import read_json
+from meup_agent.cli.commands import CommandTyper
 from meup_agent.cli.commands.policy_check import check
 from meup_agent.cli.commands.policy_suggest import suggest
 from meup_agent.cli.failures import Failure, Misuse, require_extra
-from meup_agent.cli.options import Json, argument, expand_groups, option
+from meup_agent.cli.options import Json, argument, option
 from meup_agent.cli.render.formatting import counted
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import as_json_line, visible
@@ -34,7 +32,7 @@ _SAID: Final = {
 
 PolicyFilePath = Annotated[Path, argument("FILE", "The policy, in YAML.")]
 
-policy = typer.Typer(name="policy", cls=Group, add_completion=False)
+policy = CommandTyper("policy")
 
 
 @policy.callback()
@@ -45,10 +43,6 @@ def policy_group() -> None:
     """
 
 
-policy.command("check", cls=Command)(expand_groups(check))
-
-
-@policy.command("explain", cls=Command)
 def explain(
     file: PolicyFilePath,
     tool: Annotated[
@@ -103,7 +97,6 @@ def explain(
     sys.stdout.write(f"{found.verdict}{more}: {visible(found.why, 500)}\n")
 
 
-@policy.command("test", cls=Command)
 def run_cases(
     file: Annotated[
         Path,
@@ -141,9 +134,6 @@ def run_cases(
     sys.stdout.write(f"{counted(len(cases), 'case')} {verb} decided as expected by {path}\n")
 
 
-policy.command("suggest", cls=Command)(expand_groups(suggest))
-
-
 def _document(found: PolicyDecision) -> dict[str, Any]:
     return {**found.told, "why": found.why, "reason": found.reason or None}
 
@@ -176,9 +166,15 @@ def _proposed(path: Path) -> tuple[Call, str]:
 
 def _object(text: str, what: str) -> dict[str, Any]:
     try:
-        found: object = json.loads(text)
-    except (ValueError, RecursionError):
+        found = read_json(text)
+    except ValueError:
         found = None
     if not isinstance(found, dict):
         raise Misuse(f"{what}: expected a JSON object")
     return cast("dict[str, Any]", found)
+
+
+policy.add("check", check)
+policy.add("explain", explain)
+policy.add("test", run_cases)
+policy.add("suggest", suggest)

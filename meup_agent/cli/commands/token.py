@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-import typer
-
-from meup_agent.cli.commands import Command, Group
+from meup_agent.cli.commands import CommandTyper
 from meup_agent.cli.failures import Misuse
 from meup_agent.cli.options import Json
 from meup_agent.escape import as_json_line
@@ -15,7 +13,7 @@ from meup_agent.gateway.auth import hash_token, new_token
 
 MAX_TOKEN_CHARS: Final = 4_096  # characters of a token that is read: longer ones fit into no header
 
-token = typer.Typer(name="token", cls=Group, add_completion=False)
+token = CommandTyper("token")
 
 
 @token.callback()
@@ -26,7 +24,6 @@ def token_group() -> None:
     """
 
 
-@token.command("new", cls=Command)
 def new(json: Json = False) -> None:
     """Make a random token, and its hash.
 
@@ -42,7 +39,6 @@ def new(json: Json = False) -> None:
         sys.stdout.write(f"token: {made}\nhash:  {hash_token(made)}\n")
 
 
-@token.command("hash", cls=Command)
 def hash_of_stdin(json: Json = False) -> None:
     """Tell the hash of a token that is read from standard input.
 
@@ -57,3 +53,7 @@ def hash_of_stdin(json: Json = False) -> None:
         raise Misuse("expected a token of ASCII characters, without blanks, on standard input")
     hashed = hash_token(read)
     sys.stdout.write(as_json_line({"hash": hashed}) if json else f"{hashed}\n")
+
+
+token.add("new", new)
+token.add("hash", hash_of_stdin)

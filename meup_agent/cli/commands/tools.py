@@ -39,7 +39,7 @@ class _ToolListing(NamedTuple):
 
     participant: str
     tools: list[dict[str, Any]]
-    error: MeupError | Failure | None
+    error: MeupError | None
 
 
 def tools(
@@ -83,7 +83,7 @@ def tools(
     CommandSession(where).run(act)
 
 
-def _find_refusal(space: Space, error: MeupError | Failure) -> Failure | None:
+def _find_refusal(space: Space, error: MeupError) -> Failure | None:
     """The failure where our capabilities do not allow the question."""
     if not isinstance(error, Refused) or space.may_request(None, payloads.TOOL_LIST, {}):
         return None
@@ -102,7 +102,7 @@ async def _ask(
     async def ask(name: str) -> _ToolListing:
         try:
             return _ToolListing(name, await tools_of(name), None)
-        except (MeupError, Failure) as error:
+        except MeupError as error:
             return _ToolListing(name, [], error)
 
     return await ask_each(names, ask, at_a_time=AT_ONCE)

@@ -117,7 +117,7 @@ class _Diagnosis:
         told = {check.name for check in self.report.checks}
         for name in NAMES:
             if name not in told:
-                await self._add_check(Check(name, None, NOT_TRIED))
+                await self._tell(name, None, NOT_TRIED)
         self.report.checks.sort(key=lambda check: NAMES.index(check.name))
 
     # --- before there is a connection ---
@@ -137,7 +137,7 @@ class _Diagnosis:
             token = where.token if isinstance(where.token, str) else where.token()
         except ConfigurationError as error:
             # The way to the gateway can be tried all the same.
-            await self._add_check(Check("settings", False, *_split(error)))
+            await self._tell("settings", False, *_split(error))
             return None
         self.report.space = where.space
         self._participant = where.participant
@@ -161,7 +161,7 @@ class _Diagnosis:
                 await self._listener.begin_attempt(f"{place} to answer in TLS")
                 await self._good(name, await probe_tls(place, self._timeout))
             elif is_local([answered]):
-                await self._add_check(Check(name, None, "none, and none is needed on one machine"))
+                await self._tell(name, None, "none, and none is needed on one machine")
             else:
                 await self._good(
                     name,
@@ -172,14 +172,14 @@ class _Diagnosis:
             await self._bad(name, visible(str(error), 300), error.advice)
 
     async def _way_to_socket(self, path: str) -> None:
-        await self._add_check(Check("name", None, "none, and none is needed on one machine"))
+        await self._tell("name", None, "none, and none is needed on one machine")
         try:
             await self._listener.begin_attempt(f"{path} to take a connection")
             await probe_socket(path, self._timeout)
         except Unreachable as error:
             await self._bad("port", visible(str(error), 300), error.advice)
         await self._good("port", f"the socket {visible(path, 200)} takes connections")
-        await self._add_check(Check("tls", None, "none, and none is needed on one machine"))
+        await self._tell("tls", None, "none, and none is needed on one machine")
 
     # --- the connection ---
 
@@ -315,13 +315,11 @@ class _Diagnosis:
                 await transport.round_trip()
                 taken.append(anyio.current_time() - began)
         if not taken:
-            await self._add_check(
-                Check(
-                    "round trip",
-                    False,
-                    f"no ping was answered within {self._timeout:g} s",
-                    "the gateway or the network is overloaded: the connection will not last",
-                )
+            await self._tell(
+                "round trip",
+                False,
+                f"no ping was answered within {self._timeout:g} s",
+                "the gateway or the network is overloaded: the connection will not last",
             )
             return
         self.report.round_trip = statistics.median(taken)
@@ -337,7 +335,7 @@ class _Diagnosis:
         except ValueError:
             moment = None
         if at is None or moment is None or moment.tzinfo is None:
-            await self._add_check(Check("clock", None, "the welcome tells no time"))
+            await self._tell("clock", None, "the welcome tells no time")
             return
         ahead = (moment - at).total_seconds() + (self.report.round_trip or 0.0) / 2
         self.report.clock_difference = ahead
@@ -349,19 +347,20 @@ class _Diagnosis:
             await self._good("clock", words)
         else:
             advice = "set the clocks: times of expiry are not believed beyond 60 s of difference"
-            await self._add_check(Check("clock", False, words, advice))
+            await self._tell("clock", False, words, advice)
 
     # --- telling ---
 
-    async def _add_check(self, check: Check) -> None:
+    async def _tell(self, name: str, ok: bool | None, said: str, advice: str = "") -> None:
+        check = Check(name, ok, said, advice)
         self.report.checks.append(check)
         await self._listener.report_check(check)
 
     async def _good(self, name: str, said: str, advice: str = "") -> None:
-        await self._add_check(Check(name, True, said, advice))
+        await self._tell(name, True, said, advice)
 
     async def _bad(self, name: str, said: str, advice: str) -> NoReturn:
-        await self._add_check(Check(name, False, said, advice))
+        await self._tell(name, False, said, advice)
         raise _CheckFailed
 
     def _next_name(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from meup_agent.cli.inbox.card import MAX_NAME, title
@@ -9,11 +10,12 @@ from meup_agent.errors import MeupError
 from meup_agent.escape import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from meup_agent.approval.inbox import Inbox
     from meup_agent.approval.inbox_item import InboxItem
     from meup_agent.causes import Reason
+    from meup_agent.cli.inbox.rows import Part
     from meup_agent.client.tool_changes import ToolDifference
 
 
@@ -35,20 +37,18 @@ class PersonDecisions:
 
     async def approve(self, item: InboxItem, arguments: dict[str, Any] | None = None) -> None:
         """Approve a proposal."""
-        self.underway += 1
-        try:
-            done = await self._inbox.approve(item, arguments)
-        except MeupError as error:
-            self._failed(item, error)
-            return
-        finally:
-            self.underway -= 1
-        if done is None:
-            self._tell("you voted for ", *title(item), style="good")
-        elif done.is_error:
-            self._tell(*title(item), " ran, and failed", style="danger")
-        else:
-            self._tell(*title(item), " is done", style="good")
+        with self._telling_failure(*title(item)):
+            self.underway += 1
+            try:
+                done = await self._inbox.approve(item, arguments)
+            finally:
+                self.underway -= 1
+            if done is None:
+                self._tell("you voted for ", *title(item), style="good")
+            elif done.is_error:
+                self._tell(*title(item), " ran, and failed", style="danger")
+            else:
+                self._tell(*title(item), " is done", style="good")
 
     async def approve_all(self, items: list[InboxItem]) -> None:
         """Approve several proposals."""
@@ -65,32 +65,27 @@ class PersonDecisions:
 
     async def reject(self, item: InboxItem, reason: Reason, words: str) -> None:
         """Reject a proposal."""
-        try:
+        with self._telling_failure(*title(item)):
             await self._inbox.reject(item, reason, words)
-        except MeupError as error:
-            self._failed(item, error)
-        else:
             self._tell("you rejected ", *title(item), f": {reason}", style="bad")
 
     async def vote(self, item: InboxItem, words: str, *, approve: bool) -> None:
         """Vote about a proposal."""
-        try:
+        with self._telling_failure(*title(item)):
             await self._inbox.vote(item, approve=approve, explanation=words)
-        except MeupError as error:
-            self._failed(item, error)
-        else:
             said = "you voted for " if approve else "you voted against "
             self._tell(said, *title(item), style="good" if approve else "bad")
 
     async def accept_tools(self, participant: str, difference: ToolDifference) -> None:
         """Accept the tools of a participant as they were shown."""
-        whose = visible(participant, MAX_NAME)
-        try:
+        tools = f"the tools of {visible(participant, MAX_NAME)}"
+        with self._telling_failure(tools):
             await self._inbox.accept_tools(participant, difference)
-        except MeupError as error:
-            self._tell(f"the tools of {whose}: {visible(str(error), 500)}", style="danger")
-        else:
-            self._tell(f"you accepted the tools of {whose}", style="good")
+            self._tell(f"you accepted {tools}", style="good")
 
-    def _failed(self, item: InboxItem, error: MeupError) -> None:
-        self._tell(*title(item), f": {visible(str(error), 500)}", style="danger")
+    @contextmanager
+    def _telling_failure(self, *subject: Part | str) -> Generator[None]:
+        try:
+            yield
+        except MeupError as error:
+            self._tell(*subject, f": {visible(str(error), 500)}", style="danger")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 
+from meup_agent.cli.arguments import read_json
 from meup_agent.errors import system_reason
 from meup_agent.protocol.shown_text import Mark, segments
 
@@ -34,16 +35,12 @@ async def edited_arguments(
         EditRefused: There is no editor, or what came back is no JSON object.
     """
     try:
-        edited = json.loads(await edit(as_text(arguments)), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+        edited = read_json(await edit(as_text(arguments)))
+    except ValueError as error:
         raise EditRefused(f"what you wrote is no JSON, so nothing was sent: {error}") from None
     if not isinstance(edited, dict):
         raise EditRefused("what you wrote is no JSON object, so nothing was sent")
     return cast("dict[str, Any]", edited)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
 
 
 def as_text(arguments: dict[str, Any]) -> str:

@@ -119,9 +119,19 @@ class InboxFrame(App[None]):
         self.screen.set_class(width < WIDE, "narrow")
         beside = QUEUE_WIDTH if width >= WIDE else 0
         self.query_one("#queue", QueueView).expect(QUEUE_WIDTH - SCROLLBAR)
-        self.query_one("#card", RowsView).expect(width - beside - CARD_MARGIN - SCROLLBAR)
+        self.card.expect(width - beside - CARD_MARGIN - SCROLLBAR)
 
     # --- drawing ---
+
+    @property
+    def card(self) -> RowsView:
+        """The proposal that is decided now, or what is asked about it."""
+        return self.query_one("#card", RowsView)
+
+    @property
+    def field(self) -> Input:
+        """The field for words that go with a decision."""
+        return self.query_one("#words", Input)
 
     @property
     def _styles(self) -> dict[str, str]:
@@ -146,7 +156,7 @@ class InboxFrame(App[None]):
         """
         if not self.is_drawn:
             return False
-        view = self.query_one("#card", RowsView)
+        view = self.card
         before = view.rows
         if self.current is None:
             view.show(self._nothing())
@@ -264,7 +274,7 @@ class InboxFrame(App[None]):
 
     def doubts(self, item: InboxItem) -> list[str]:
         """Reasons for which approving asks once more."""
-        view = self.query_one("#card", RowsView)
+        view = self.card
         found = list(item.danger)
         if unseen := view.unseen_lines:
             lines = "line of it has" if unseen == 1 else "lines of it have"

@@ -118,20 +118,15 @@ class ShownValue:
 
     def _inline(self, value: object) -> Iterator[Part]:
         """A value on one line, as JSON."""
-        if isinstance(value, str):
-            shown = value[: max(self._room, 0)]
-            self._has_room(len(value))
-            yield Part('"', "string")
-            yield from theirs(_escaped(shown), "string")
-            yield Part('"', "string")
-            if len(shown) < len(value):
-                self.is_whole = False
-                yield Part(f" and {len(value) - len(shown):,} more characters", "danger")
-            return
-        said = _dumped(value)
+        is_text = isinstance(value, str)
+        said = value if isinstance(value, str) else _dumped(value)
         shown = said[: max(self._room, 0)]
         self._has_room(len(said))
-        yield from theirs(shown, "number" if not isinstance(value, dict | list) else "")
+        style = "string" if is_text else "" if isinstance(value, dict | list) else "number"
+        mark = [Part('"', style)] if is_text else []
+        yield from mark
+        yield from theirs(_escaped(shown) if is_text else shown, style)
+        yield from mark
         if len(shown) < len(said):
             self.is_whole = False
             yield Part(f" and {len(said) - len(shown):,} more characters", "danger")

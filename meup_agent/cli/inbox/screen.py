@@ -38,8 +38,6 @@ from meup_agent.escape import visible
 from meup_agent.protocol.payloads import Call, changes
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from textual import events
 
     from meup_agent.approval.inbox import Inbox
@@ -56,6 +54,18 @@ presses one meant what was there before."""
 
 COVERS_CARD: Final = (ScreenQuestion.EDITED, ScreenQuestion.TOOLS)
 """Questions that show something in place of the card."""
+
+SCROLLS: Final = {
+    "space": RowsView.scroll_page_down,
+    " ": RowsView.scroll_page_down,
+    "pagedown": RowsView.scroll_page_down,
+    "pageup": RowsView.scroll_page_up,
+    "down": RowsView.scroll_down,
+    "up": RowsView.scroll_up,
+    "home": RowsView.scroll_home,
+    "end": RowsView.scroll_end,
+}
+"""Keys that scroll what is shown."""
 
 Edit = Callable[[str], Awaitable[str]]
 """Lets a person edit a text; the text afterwards."""
@@ -100,7 +110,7 @@ class InboxApp(InboxFrame):
         self._go_to(0, by_itself=False)
         if not self.inbox.knows_before:
             self.report(ONLY_HEARD)
-        self.run_worker(self._follow(self.inbox.changes()), exit_on_error=True)
+        self.run_worker(self._follow(self.inbox.changes()))
         self.set_interval(1.0, self.tick)
 
     async def _follow(self, changes: InboxChanges) -> None:
@@ -203,10 +213,8 @@ class InboxApp(InboxFrame):
         self.words = ""
         if not self.is_drawn:
             return
-        field = self.query_one("#words", Input)
-        field.display = False
-        field.value = ""
-        self.screen.set_focus(None)
+        self.field.value = ""
+        self._hide_field()
         if was in COVERS_CARD:
             self.show_card(anew=True)
 
@@ -217,7 +225,7 @@ class InboxApp(InboxFrame):
         if self._is_leaving:
             event.stop()
             return  # meant for the shell behind this screen
-        if self.query_one("#words", Input).display:
+        if self.field.display:
             if event.key == "escape":
                 event.stop()
                 self._close_words("")
@@ -233,22 +241,10 @@ class InboxApp(InboxFrame):
 
     def _scroll(self, key: str) -> bool:
         """Scroll what is shown; ``False`` if that is not what the key is for."""
-        view = self.query_one("#card", RowsView)
-        match key:
-            case "space" | " " | "pagedown":
-                view.scroll_page_down(animate=False)
-            case "pageup":
-                view.scroll_page_up(animate=False)
-            case "down":
-                view.scroll_down(animate=False)
-            case "up":
-                view.scroll_up(animate=False)
-            case "home":
-                view.scroll_home(animate=False)
-            case "end":
-                view.scroll_end(animate=False)
-            case _:
-                return False
+        scroll = SCROLLS.get(key)
+        if scroll is None:
+            return False
+        scroll(self.card, animate=False)
         return True
 
     async def _browse(self, key: str) -> None:
@@ -260,7 +256,7 @@ class InboxApp(InboxFrame):
             case "k" | "p":
                 self._go_to(self.at - 1, by_itself=False)
             case "s":
-                self.run_worker(self._show_tools(), exit_on_error=True)
+                self.run_worker(self._show_tools())
             case "t":
                 self.theme = "meup-light" if self.current_theme.dark else "meup-dark"
                 self.show_card(anew=False)
@@ -293,7 +289,7 @@ class InboxApp(InboxFrame):
         elif key == "e" and not self.is_whole:
             self._refuse(TOO_LONG)
         elif key == "e" and Verb.APPROVE in item.may:
-            self.run_worker(self._edit_and_ask(item), exit_on_error=True)
+            self.run_worker(self._edit_and_ask(item))
         elif key == "r" and Verb.REJECT in item.may:
             self._open_question(ScreenQuestion.REASON)
         elif key == "v" and Verb.VOTE in item.may:
@@ -304,16 +300,15 @@ class InboxApp(InboxFrame):
     def _answer(self, key: str) -> None:
         question, item = self.question, self.current
         if question in (ScreenQuestion.REASON, ScreenQuestion.VOTE) and key == "w":
-            field = self.query_one("#words", Input)
-            field.display = True
-            self.screen.set_focus(field)
+            self.field.display = True
+            self.screen.set_focus(self.field)
             return
         words, edited = self.words, self._edited
         if question is not ScreenQuestion.HELP and self._is_too_soon():
             self._refuse("the screen has just changed; look, and press it again")
             return
         marked = self.marked_in_order()
-        if question is ScreenQuestion.TOOLS and key == "y" and self._unseen_lines:
+        if question is ScreenQuestion.TOOLS and key == "y" and self.card.unseen_lines:
             self._refuse("scroll to its end first; you accept all of it")
             return
         if question is ScreenQuestion.VOTE and key == "a" and not self.is_whole:
@@ -324,19 +319,19 @@ class InboxApp(InboxFrame):
             case ScreenQuestion.LEAVE, "y":
                 self._leave_now()
             case ScreenQuestion.MARKED, "y":
-                self._start(self.decisions.approve_all(marked))
+                self.run_worker(self.decisions.approve_all(marked))
             case ScreenQuestion.TOOLS, "y" if self._tools is not None:
-                self._start(self.decisions.accept_tools(*self._tools))
+                self.run_worker(self.decisions.accept_tools(*self._tools))
             case _ if item is None or self.gone is not None:
                 pass
             case ScreenQuestion.SURE, "y":
-                self._start(self.decisions.approve(item))
+                self.run_worker(self.decisions.approve(item))
             case ScreenQuestion.EDITED, "y":
-                self._start(self.decisions.approve(item, edited))
+                self.run_worker(self.decisions.approve(item, edited))
             case ScreenQuestion.REASON, _ if key in REASONS:
-                self._start(self.decisions.reject(item, REASONS[key][0], words))
+                self.run_worker(self.decisions.reject(item, REASONS[key][0], words))
             case ScreenQuestion.VOTE, "a" | "r":
-                self._start(self.decisions.vote(item, words, approve=key == "a"))
+                self.run_worker(self.decisions.vote(item, words, approve=key == "a"))
             case _:
                 pass
 
@@ -345,10 +340,12 @@ class InboxApp(InboxFrame):
         event.stop()
         self._close_words(event.value.strip())
 
-    def _close_words(self, words: str) -> None:
-        field = self.query_one("#words", Input)
-        field.display = False
+    def _hide_field(self) -> None:
+        self.field.display = False
         self.screen.set_focus(None)
+
+    def _close_words(self, words: str) -> None:
+        self._hide_field()
         self.words = words
         self.show_frame()
 
@@ -385,16 +382,9 @@ class InboxApp(InboxFrame):
         elif self.doubts(item):
             self._open_question(ScreenQuestion.SURE)
         else:
-            self._start(self.decisions.approve(item))
+            self.run_worker(self.decisions.approve(item))
 
     # --- decisions ---
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        self.run_worker(work, exit_on_error=True)
-
-    @property
-    def _unseen_lines(self) -> int:
-        return self.query_one("#card", RowsView).unseen_lines
 
     async def _show_tools(self) -> None:
         """Show how the tools of the current call's server have changed, and offer to accept it."""
@@ -414,7 +404,7 @@ class InboxApp(InboxFrame):
             self.show_outcome(said, style="dim")
             return
         self._tools = (item.target, difference)
-        self.query_one("#card", RowsView).show(difference_rows(difference))
+        self.card.show(difference_rows(difference))
         self._open_question(ScreenQuestion.TOOLS)
 
     async def _edit_and_ask(self, item: InboxItem) -> None:
@@ -443,7 +433,7 @@ class InboxApp(InboxFrame):
         self._edited = edited
         head = row(Part("You made of ", "heading"), *title(item), Part(":", "heading"))
         rows = [head, CardRow(), *change_rows(different)]
-        self.query_one("#card", RowsView).show(rows)
+        self.card.show(rows)
         self._open_question(ScreenQuestion.EDITED)
 
 
