@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypedDict
 from urllib.parse import urlsplit
 
 from meup_agent.cli.options import Json, NoColour, OptionGroup, Timeout, option, seconds
@@ -63,6 +63,14 @@ As = Annotated[
 ]
 
 
+class Identity(TypedDict):
+    """The space to join, and the participant to join it as."""
+
+    space: str
+    token: str | Callable[[], str]
+    participant: str | None
+
+
 class Address(NamedTuple):
     """The address of a space, and the identity to join it with; the token, or what reads it."""
 
@@ -71,6 +79,11 @@ class Address(NamedTuple):
     token: str | Callable[[], str]
     participant: str | None = None  # for a gateway that does not know it by the token
     only_beside: bool = False  # no agent of the participant may lose its connection
+
+    @property
+    def identity(self) -> Identity:
+        """All but the gateway, as an agent takes it to join."""
+        return {"space": self.space, "token": self.token, "participant": self.participant}
 
 
 class HttpAddress(NamedTuple):

@@ -96,9 +96,7 @@ class CommandSession:
         may_take_over = self._mode is Mode.BESIDE and not where.only_beside
         async with Agent("meup").join(
             dial,
-            space=where.space,
-            token=where.token,
-            participant=where.participant,
+            **where.identity,
             settings=settings,
             grace=0.0,
             take_over=self._take_over or may_take_over,

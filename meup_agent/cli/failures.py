@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from importlib.util import find_spec
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from meup_agent.cli import exit_codes
 from meup_agent.errors import (
@@ -23,6 +23,9 @@ from meup_agent.errors import (
     UsageError,
 )
 from meup_agent.escape import visible
+
+if TYPE_CHECKING:
+    from anyio import Event
 
 MAX_SENTENCE: Final = 2_000
 """Characters of a failure that are shown; it may quote what a stranger sent."""
@@ -103,6 +106,15 @@ def failing_script() -> Generator[None]:
         if not isinstance(why, MeupError):
             raise
         raise Failure(str(why), code_for(why)) from why
+
+
+def run_joined(join: Callable[[Event], AbstractAsyncContextManager[object]]) -> None:
+    """Run what joins a space until Ctrl-C or SIGTERM."""
+    from meup_agent.agent.agent import GRACE
+    from meup_agent.agent.script import run_script
+
+    with failing_script():
+        run_script(join, grace=GRACE, patience=3 * GRACE, log_level=None)
 
 
 def code_for(error: MeupError) -> int:

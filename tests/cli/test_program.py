@@ -2,19 +2,15 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.main import get_command
 
 from meup_agent.cli import commands
-from tests.cli.commands import app, exit_codes
+from tests.cli.commands import exit_codes
 from tests.cli.conftest import Here, assert_fails
 from tests.cli.processes import COMMAND, PYTHON, meup
 
-# Typer has a copy of click inside, whose names are not public.
-MEUP: Any = get_command(app)
-COMMANDS: list[str] = list(MEUP.commands)
+COMMANDS = list(commands.COMMANDS)
 
 
 def test_without_arguments_it_shows_its_help() -> None:
@@ -49,7 +45,7 @@ def test_every_help_has_an_example(name: str, command: Here) -> None:
 def test_a_narrow_terminal_shows_options_in_full(name: str, command: Here) -> None:
     shown = command(name, "--help", COLUMNS="40")
     assert shown.code == exit_codes.OK
-    options = {option for each in MEUP.commands[name].params for option in each.opts}
+    options = {option for each in commands.load_command(name).params for option in each.opts}
     assert all(option in shown.out for option in options if option.startswith("--"))
 
 

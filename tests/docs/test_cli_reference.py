@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+from meup_agent.cli.commands import COMMANDS as NAMES
+from meup_agent.cli.commands import load_command
 from tests.cli.commands import app, exit_codes
 from tests.programs import ROOT
 
@@ -16,7 +18,7 @@ PAGE = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 MEUP: Any = get_command(app)
 COMMANDS: dict[str, Any] = {
     name: command
-    for first, outer in MEUP.commands.items()
+    for first, outer in ((each, load_command(each)) for each in NAMES)
     for name, command in (
         ({first: outer} if outer.invoke_without_command else {})
         | {f"{first} {inner}": each for inner, each in outer.commands.items()}

@@ -11,7 +11,8 @@ code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import cleandoc
@@ -106,10 +107,6 @@ class CommandTyper(typer.Typer):
 class CommandGroup(Group):
     """The group of all commands, as typer makes it of a program that has no commands itself."""
 
-    def __init__(self, **attributes: Any) -> None:
-        super().__init__(**attributes)
-        self.commands = cast("Any", _LazyCommands(self.rich_markup_mode))
-
     def list_commands(self, ctx: Any) -> list[str]:
         """Their names, for which none is loaded."""
         return list(COMMANDS)
@@ -121,7 +118,7 @@ class CommandGroup(Group):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that arguments name, loaded, and the arguments that are left."""
         name, command, rest = super().resolve_command(ctx, args)
-        return name, command and self.commands[cast("str", name)], rest
+        return name, command and load_command(cast("str", name), self.rich_markup_mode), rest
 
 
 def _read_help(name: str) -> str:
@@ -134,31 +131,13 @@ def _read_help(name: str) -> str:
     return cleandoc(first) if isinstance(first, str) else ""
 
 
-class _LazyCommands(Mapping[str, Any]):
-    """The commands by name; one is loaded when it is looked up."""
-
-    def __init__(self, markup: Any) -> None:
-        self._markup = markup
-        self._loaded: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in COMMANDS:
-            raise KeyError(name)
-        if name not in self._loaded:
-            self._loaded[name] = self._load(name)
-        return self._loaded[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
-
-    def __len__(self) -> int:
-        return len(COMMANDS)
-
-    def _load(self, name: str) -> Any:
-        command = getattr(import_module(f"{__name__}.{COMMANDS[name]}"), name)
-        if not isinstance(command, typer.Typer):
-            function, command = command, CommandTyper()
-            command.add(name, function)
-        command.rich_markup_mode = self._markup
-        LOADING.end()
-        return get_command(command)
+@cache
+def load_command(name: str, markup: Any = None) -> Any:
+    """A command with its module, as typer's parser takes it."""
+    command = getattr(import_module(f"{__name__}.{COMMANDS[name]}"), name)
+    if not isinstance(command, typer.Typer):
+        function, command = command, CommandTyper()
+        command.add(name, function)
+    command.rich_markup_mode = markup
+    LOADING.end()
+    return get_command(command)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 
 from meup_agent.cli.address import Address, SpaceOptions
-from meup_agent.cli.failures import failing_script, require_extra
+from meup_agent.cli.failures import require_extra, run_joined
 from meup_agent.cli.options import LogLevel, argument, flag, option
 from meup_agent.errors import ConfigurationError
 
@@ -198,17 +198,15 @@ def _token_variables(names: Mapping[str, object]) -> dict[str, str]:
     Raises:
         ConfigurationError: Two servers would have the same.
     """
-    found: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for name in names:
         variable = TOKEN_VARIABLE + re.sub(r"[^A-Z0-9]", "_", name.upper())
-        for other, taken in found.items():
-            if variable == taken:
-                raise ConfigurationError(
-                    f"the servers {other!r} and {name!r} would both have their token in"
-                    f" {variable}; rename one"
-                )
-        found[name] = variable
-    return found
+        if (other := owners.setdefault(variable, name)) != name:
+            raise ConfigurationError(
+                f"the servers {other!r} and {name!r} would both have their token in {variable};"
+                " rename one"
+            )
+    return {name: variable for variable, name in owners.items()}
 
 
 def _dev_tokens(url: str | None) -> Mapping[str, str]:
@@ -229,8 +227,6 @@ def _dev_tokens(url: str | None) -> Mapping[str, str]:
 def _run(
     targets: Sequence[Target], pin: Path | None, *, confirm: bool, log_level: LogLevel
 ) -> None:
-    from meup_agent.agent.agent import GRACE
-    from meup_agent.agent.script import run_script
     from meup_agent.cli.render.console import log_to_stderr
     from meup_agent.mcp.bridge import Bridge
     from meup_agent.mcp.bridge_group import BridgeEntry, join_bridges
@@ -252,15 +248,7 @@ def _run(
         entry = BridgeEntry(
             bridge=bridge,
             url=address.url,
-            space=address.space,
-            token=address.token,
-            participant=address.participant,
+            **address.identity,
         )
         entries.append(entry)
-    with failing_script():
-        run_script(
-            lambda hurry: join_bridges(entries, hurry=hurry),
-            grace=GRACE,
-            patience=3 * GRACE,
-            log_level=None,
-        )
+    run_joined(lambda hurry: join_bridges(entries, hurry=hurry))

@@ -178,7 +178,7 @@ def _pool_of_space(at: SpaceOptions, http: str | None) -> tuple[PrincipalPool, b
         join = partial(agent.join, observe=observe, beside=not observe, take_over=not observe)
         if theirs is not None:
             return join(SpaceConnector(where.url, where.space), token=theirs)
-        return join(where.url, space=where.space, token=where.token, participant=where.participant)
+        return join(where.url, **where.identity)
 
     return PrincipalPool(join, own=own, many=http is not None), own is not None
 

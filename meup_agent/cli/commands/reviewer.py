@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from meup_agent.cli.address import SpaceOptions
-from meup_agent.cli.failures import failing_script, require_extra
+from meup_agent.cli.failures import require_extra, run_joined
 from meup_agent.cli.options import LogLevel, option
 
 
@@ -35,8 +35,6 @@ def reviewer(
     Example: `MEUP_TOKEN=… meup reviewer --policy policy.yaml --space demo`
     """
     require_extra("a policy file")
-    from meup_agent.agent.agent import GRACE
-    from meup_agent.agent.script import run_script
     from meup_agent.approval.reviewer import Reviewer
     from meup_agent.cli.render.console import log_to_stderr
     from meup_agent.session import Settings
@@ -44,17 +42,8 @@ def reviewer(
     deciding = Reviewer(policy, votes)
     where = at.address()
     log_to_stderr(log_level.value)
-    with failing_script():
-        run_script(
-            lambda hurry: deciding.join(
-                where.url,
-                space=where.space,
-                token=where.token,
-                participant=where.participant,
-                settings=Settings(first_welcome=None),
-                hurry=hurry,
-            ),
-            grace=GRACE,
-            patience=3 * GRACE,
-            log_level=None,
+    run_joined(
+        lambda hurry: deciding.join(
+            where.url, **where.identity, settings=Settings(first_welcome=None), hurry=hurry
         )
+    )

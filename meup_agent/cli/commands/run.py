@@ -68,9 +68,7 @@ def run(
     with failing_script():
         agent.run(
             where.url,
-            space=where.space,
-            token=where.token,
-            participant=where.participant,
+            **where.identity,
             backend=backend.value,
             log_level=None,
         )

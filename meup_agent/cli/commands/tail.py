@@ -146,9 +146,7 @@ class _Tail:
         )
         joining = Agent("meup tail").join(
             dial,
-            space=self.where.space,
-            token=self.where.token,
-            participant=self.where.participant,
+            **self.where.identity,
             grace=0.0,
             observe=True,
             take_over=self.take_over,

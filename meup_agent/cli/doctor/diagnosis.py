@@ -190,9 +190,7 @@ class _Diagnosis:
         self.report.asked = settings.dialect
         joining = Agent("meup doctor").join(
             once,
-            space=where.space,
-            token=where.token,
-            participant=where.participant,
+            **where.identity,
             settings=settings,
             grace=0.0,
             observe=True,

@@ -14,6 +14,7 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
+from errno import ECONNREFUSED
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -27,7 +28,7 @@ from meup_agent.cli.address import Address
 from meup_agent.errors import InvalidEnvelope, TransportError
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import decode
-from meup_agent.transport.handshake import untrusted, without_tls
+from meup_agent.transport.handshake import reason_for, untrusted, without_tls
 from meup_agent.transport.unix_socket import short_path
 from meup_agent.transport.websocket import websocket_connector
 
@@ -80,7 +81,7 @@ async def resolve_host(place: HostPort, timeout: float) -> list[str]:
         try:
             return await _resolve(place)
         except OSError as error:
-            why = _words(error)
+            why = reason_for(error, timeout).lower()
         except UnicodeError:
             why = "this is no host's name"
         raise Unreachable(
@@ -132,7 +133,8 @@ async def probe_socket(path: str, timeout: float) -> None:
         raise Unreachable(f"nothing listens at {path}", _START) from None
     except OSError as error:
         raise Unreachable(
-            f"{path} cannot be reached: {_words(error)}", "check the path and who owns it"
+            f"{path} cannot be reached: {reason_for(error, timeout)}",
+            "check the path and who owns it",
         ) from None
 
 
@@ -167,8 +169,8 @@ async def _connect(place: HostPort, timeout: float) -> ByteStream:
             "check host and port, and whether a firewall stands in between",
         ) from None
     except OSError as error:
-        why = _words(error)
-        refused = isinstance(_first(error), ConnectionRefusedError)
+        why = reason_for(error, timeout)
+        refused = why == os.strerror(ECONNREFUSED).lower()
         raise Unreachable(
             f"nothing listens at {place}" if refused else f"{place} cannot be reached: {why}",
             "start the gateway there, or check host and port"
@@ -188,26 +190,6 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return ipaddress.ip_address(text)
     except ValueError:
         return None
-
-
-def _first(error: BaseException) -> BaseException:
-    """The failure of the first address that was tried."""
-    match error.__cause__:
-        case BaseExceptionGroup(exceptions=[BaseException() as first, *_]):
-            return _first(first)
-        case OSError() as only:
-            return only
-        case _:
-            return error
-
-
-def _words(error: OSError) -> str:
-    first = _first(error)
-    if isinstance(first, socket.gaierror):
-        return str(first.strerror).lower()
-    if isinstance(first, OSError) and first.errno:
-        return os.strerror(first.errno).lower()
-    return str(first)
 
 
 # --- the connection ---

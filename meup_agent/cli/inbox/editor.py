@@ -44,25 +44,17 @@ async def edited_arguments(
 
 
 def as_text(arguments: dict[str, Any]) -> str:
-    """Arguments as JSON with indents, in which what is invisible is escaped."""
+    """Arguments as JSON with indents; what does not print as itself stands as an escape of JSON."""
     written = json.dumps(arguments, indent=2, ensure_ascii=False)
-    lines = ("".join(_escaped(line)) for line in written.split("\n"))
-    return "\n".join(lines) + "\n"
-
-
-def _escaped(line: str) -> list[str]:
-    """A line of JSON; what does not print as itself stands as an escape of JSON."""
-    if line.isascii() and line.isprintable():
-        return [line]
-    hidden = {each for each in line if not each.isascii() and _hides(each)}
-    return [
-        json.dumps(each)[1:-1] if each in hidden or not each.isprintable() else each
-        for each in line
-    ]
+    hidden = {ord(each): json.dumps(each)[1:-1] for each in set(written) - {"\n"} if _hides(each)}
+    return written.translate(hidden) + "\n"
 
 
 def _hides(character: str) -> bool:
-    return any(each.mark not in (None, Mark.LOOK_ALIKE) for each in segments(character))
+    if not character.isprintable():
+        return True
+    marks = (each.mark for each in segments(character))
+    return any(mark not in (None, Mark.LOOK_ALIKE) for mark in marks)
 
 
 async def run_editor(text: str, suspended: Callable[[], AbstractContextManager[None]]) -> str:
