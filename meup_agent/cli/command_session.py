@@ -24,11 +24,11 @@ from meup_agent.cli.render.formatting import as_text, name_some
 from meup_agent.cli.render.output import Output
 from meup_agent.cli.reporting_connector import ReportingConnector, format_loss
 from meup_agent.cli.signals import ENDING, ended_by, exit_code, watch_signals
-from meup_agent.errors import Refused
 from meup_agent.escape import as_json_line, visible
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange import Mode
 from meup_agent.session import Settings
+from meup_agent.session.envelope_listeners import read_refusal
 from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ async def send_confirmed(
                 if envelope.id == sent and envelope.sender == space.me:
                     return sent, True
                 if _is_refusal(envelope, sent):
-                    raise _refused(what, envelope)
+                    raise read_refusal(envelope, what)
     return sent, False
 
 
@@ -209,10 +209,3 @@ def _is_refusal(envelope: Envelope, sent: str) -> bool:
         and envelope.sender in kinds.GATEWAY_NAMES
         and sent in envelope.correlation
     )
-
-
-def _refused(what: str, envelope: Envelope) -> Refused:
-    payload = envelope.payload_object
-    code, said = str(payload.get("error", "error")), payload.get("message")
-    more = f" ({said})" if isinstance(said, str) and said else ""
-    return Refused(code, f"the gateway refused {what}: {code}{more}", payload)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -58,8 +57,8 @@ class Plan:
     folder: Path
     launches: tuple[Launch, ...]
     token_files: Mapping[str, Path]
-    banner: Callable[[RunningGateway, str | None], str] | None = None
-    person: str | None = None  # the token of the one who decides in a browser
+    people: Path | None = None  # where the tokens of `agent` and `you` are, if it has these two
+    policy: Path | None = None  # that decides before `you` do
 
 
 def load_file(file: Path, listen: ListenOptions, make_tokens: MakeTokens = "never") -> Config:
@@ -82,7 +81,7 @@ def read_plan(file: Path, listen: ListenOptions, *, renew: bool = False) -> Plan
 
     With ``renew`` tokens that are kept in files of their own are made anew.
     """
-    from meup_agent.cli.servers_space import YOU, has_people
+    from meup_agent.cli.servers_space import has_people
     from meup_agent.cli.up_state import pins_path, token_path
     from meup_agent.gateway.space_yaml import base_of
 
@@ -119,34 +118,14 @@ def read_plan(file: Path, listen: ListenOptions, *, renew: bool = False) -> Plan
         spaces[at] = replace(space, participants=participants)
     settings = replace(settings, spaces=tuple(spaces))
     settings.tokens()  # each is one participant's alone
-    banner = person = None
-    if len(spaces) == 1 and has_people(spaces[0].participants, folder):
-        bridged = [launch.name for launch in launches if launch.server is not None]
-        banner = partial(_banner, spaces[0].id, bridged, folder)
-        you = spaces[0].participants[YOU]
-        person = next(iter((*you.tokens, *you.token_files)), None)
+    is_for_people = len(spaces) == 1 and has_people(spaces[0].participants, folder)
     return Plan(
         settings=settings,
         folder=folder,
         launches=tuple(launches),
         token_files=token_files if len(spaces) == 1 else {},
-        banner=banner,
-        person=person,
+        people=folder if is_for_people else None,
     )
-
-
-def _banner(
-    space: str,
-    names: list[str],
-    folder: Path,
-    running: RunningGateway,
-    link: str | None,
-    *,
-    policy: Path | None = None,
-) -> str:
-    from meup_agent.cli.servers_space import banner
-
-    return banner(running.own_url, running.port, space, names, folder, link, policy)
 
 
 def read_servers_plan(
@@ -183,14 +162,13 @@ def read_servers_plan(
         )
         for name, entry in {**deciding, **joining}.items()
     )
-    banner = partial(_banner, space.id, list(joining), folder, policy=policy)
     return Plan(
         settings=settings,
         folder=path.resolve().parent,
         launches=launches,
         token_files={name: token_path(folder, name) for name in servers_space.CAPABILITIES},
-        banner=banner,
-        person=space.participants[servers_space.YOU].tokens[0],
+        people=folder,
+        policy=policy,
     )
 
 

@@ -71,7 +71,7 @@ WIDTHS = [53, 60, NARROW - 1, NARROW, 80, 100, 120]
 
 def lines(*envelopes: Envelope, width: int | None = None) -> list[str]:
     shown = timeline(width)
-    return [shown.envelope(each, float(at)).plain for at, each in enumerate(envelopes)]
+    return [shown.line(shown.observe(each, float(at))).plain for at, each in enumerate(envelopes)]
 
 
 def test_a_fulfilled_proposal_is_followed_by_its_ids_and_states() -> None:
@@ -297,11 +297,11 @@ values = st.recursive(
 @given(kinds | texts, values, texts, st.lists(texts, max_size=2), st.sampled_from(WIDTHS))
 def test_no_line_is_broken(kind: str, payload: Any, sender: str, to: list[str], width: int) -> None:
     envelope = said(kind, payload, sender, *to, about=sender)
-    line, *below = timeline(width).envelope(envelope, 0.0).plain.split("\n")
+    line, *below = lines(envelope, width=width)[0].split("\n")
     assert all(each.isprintable() and cell_len(each) <= width for each in (line, *below))
     # What goes on below cannot be taken for the first line of another envelope.
     assert all(each.startswith(" " * 9) or not each for each in below)
-    assert timeline(None).envelope(envelope, 0.0).plain.isprintable()
+    assert lines(envelope)[0].isprintable()
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -339,4 +339,4 @@ def test_a_note_is_wrapped_and_not_cut(width: int) -> None:
 def test_an_output_without_the_glyphs_gets_plain_ones() -> None:
     plain = timeline(120, encoding="ascii")
     for each in (PROPOSAL, said("mcp/request", payloads.progress("t", 1, 2, "x" * 90), "f", "r")):
-        plain.envelope(each, 0.0).plain.encode("ascii")
+        plain.line(plain.observe(each, 0.0)).plain.encode("ascii")

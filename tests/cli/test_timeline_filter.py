@@ -107,7 +107,7 @@ def test_thoughts_are_folded_into_the_end_that_counts_them() -> None:
     assert shown(*everything, fold=True, kind=["reasoning/thought"]) == [first, other, second]
     assert shown(*everything, fold=True, about="s") == list(everything)
     looks = timeline()
-    texts = [str(looks.envelope(each, 0.0)) for each in everything]
+    texts = [str(looks.line(looks.observe(each, 0.0))) for each in everything]
     assert "reasons   why?" in texts[0]
     assert "thought   or\\nso" in texts[3]
     assert "reasoned  because (2 thoughts)" in texts[4]
@@ -118,11 +118,13 @@ def test_thoughts_are_folded_into_the_end_that_counts_them() -> None:
 @pytest.mark.rule("4.18.cancel")
 def test_stopped_line_of_thought_says_why() -> None:
     looks = timeline()
-    looks.envelope(thinking("start", "why?", id="s"), 0.0)
-    looks.envelope(thinking("thought", "so"), 0.0)
-    assert "stopped   superseded (1 thought)" in str(
-        looks.envelope(thinking("cancel", "superseded"), 0.0)
+    said = (
+        thinking("start", "why?", id="s"),
+        thinking("thought", "so"),
+        thinking("cancel", "superseded"),
     )
+    texts = [str(looks.line(looks.observe(each, 0.0))) for each in said]
+    assert "stopped   superseded (1 thought)" in texts[2]
 
 
 def test_a_state_is_known_from_what_was_not_shown() -> None:

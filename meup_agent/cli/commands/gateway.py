@@ -188,8 +188,7 @@ def gateway(
         settings = load_config(config or _file_here(), make_tokens=make)
     settings = listen.over(settings)
     if dev:
-        own = None if settings.http is None else settings.http.own_address
-        _check_local(settings.host, *(() if own is None else own[:1]))
+        _check_local(settings)
     if listen.check:
         sys.stdout.write(describe_checked(settings))
         return
@@ -198,8 +197,11 @@ def gateway(
 
         tokens = keep_dev_tokens(PARTICIPANTS, renew=new_tokens)
         settings = replace(settings, spaces=dev_config(tokens).spaces)
-    for sentence in _started_elsewhere(settings):
-        log.warning("%s", sentence)
+    for space in settings.spaces:
+        for name, entry in space.participants.items():
+            if entry.starts:
+                said = "space %s: %s is started by `meup up`, and not by a gateway alone"
+                log.warning(said, space.id, name)
     console = make_console(settings)
 
     @asynccontextmanager
@@ -236,21 +238,12 @@ def log_gateway(*, check: bool = False) -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
 
 
-def _started_elsewhere(settings: Config) -> list[str]:
-    """A sentence for each participant that ``meup up`` would start."""
-    return [
-        f"space {space.id}: {name} is started by `meup up`, and not by a gateway alone"
-        for space in settings.spaces
-        for name, entry in space.participants.items()
-        if entry.starts
-    ]
-
-
-def _check_local(*hosts: str) -> None:
+def _check_local(settings: Config) -> None:
     """Check that only this machine reaches a gateway with tokens for trying things out."""
     from meup_agent.gateway.network import is_loopback
 
-    for host in hosts:
+    own = None if settings.http is None else settings.http.own_address
+    for host in (settings.host, *(() if own is None else own[:1])):
         if not is_loopback(host):
             raise ConfigurationError(
                 f"--dev listens on this machine only, and other machines could reach"

@@ -215,21 +215,22 @@ def approve(
             documents: list[dict[str, Any]] = []
             failed: MeupError | None = None
             for each in outcomes:
-                documents.append({"proposal": each.item.id, "proposer": each.item.proposer})
-                error = each.error
-                if error is None and each.fulfillment is not None:
-                    try:
-                        documents[-1]["result"] = value_of(each.fulfillment)
-                    except MeupError as raised:
-                        error = raised
-                elif error is None:
-                    documents[-1]["voted"] = "approve"
-                if error is not None:
-                    failed = error
-                    documents[-1]["error"] = str(error)
+                document: dict[str, Any] = {"proposal": each.item.id}
+                document["proposer"] = each.item.proposer
+                documents.append(document)
+                try:
+                    if each.error is not None:
+                        raise each.error
+                    if each.fulfillment is None:
+                        document["voted"] = "approve"
+                    else:
+                        document["result"] = value_of(each.fulfillment)
+                except MeupError as error:
+                    failed, document["error"] = error, str(error)
                     session.stderr.note(f"{each.item.id}: {error}")
-                elif not session.as_json:
-                    said = documents[-1].get("result", "voted for")
+                    continue
+                if not session.as_json:
+                    said = document.get("result", "voted for")
                     shown = said if isinstance(said, str) else json.dumps(said)
                     await session.output.write(f"{visible(each.item.id, 64)}: {visible(shown)}\n")
             await session.print_json({"proposals": documents})

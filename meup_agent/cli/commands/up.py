@@ -49,6 +49,7 @@ from meup_agent.escape import visible
 if TYPE_CHECKING:
     from meup_agent.cli.children import Children
     from meup_agent.cli.up_state import GatewayLock
+    from meup_agent.gateway.console import Console
     from meup_agent.gateway.server import RunningGateway
     from meup_agent.mcp.server_process import ServerStarter
 
@@ -126,25 +127,25 @@ def up(
         )
     if servers is not None:
         require_extra("MCP")
+        place = servers
+        read = partial(read_servers_plan, servers, policy, listen)
     else:
         from meup_agent.gateway.space_yaml import find_space_file
 
-        file = file or find_space_file() or DEFAULT_FILE
-        if listen.check:
-            _check(file, listen)
-            return
+        place = file or find_space_file() or DEFAULT_FILE
+        read = partial(read_plan, place, listen)
+    if listen.check:
+        if servers is None:
+            _check(place, listen)
+        else:
+            sys.stdout.write(describe_checked(read().settings))
+        return
     from meup_agent.cli.up_state import up_lock
 
-    if servers is not None and listen.check:
-        sys.stdout.write(describe_checked(read_servers_plan(servers, policy, listen).settings))
-        return
     LOADING.begin()  # of the gateway, in whose place the servers take the processor
-    with loading(), up_lock(servers or file or DEFAULT_FILE) as lock:
-        _tell_neighbours(servers or file or DEFAULT_FILE)
-        if servers is not None:
-            plan = read_servers_plan(servers, policy, listen, renew=new_tokens)
-        else:
-            plan = read_plan(file or DEFAULT_FILE, listen, renew=new_tokens)
+    with loading(), up_lock(place) as lock:
+        _tell_neighbours(place)
+        plan = read(renew=new_tokens)
         require_bridges(plan)
         bridged = [(each.place, each.server) for each in plan.launches if each.server is not None]
         if not can_listen(plan.settings.host, plan.settings.port):
@@ -198,8 +199,8 @@ def _run(plan: Plan, lock: GatewayLock, starters: Mapping[Place, ServerStarter])
         ):
             space = plan.settings.spaces[0].id
             await files.enter_async_context(announced(lock, running, space, plan.token_files))
-            if plan.banner is not None:
-                output.write(plan.banner(running, sign_in_link(console, running, plan.person)))
+            if plan.people is not None:
+                output.write(_banner(plan, plan.people, running, console))
             if not stop.asked.is_set():
                 for program in programs_of(plan, running):
                     children.start(program)
@@ -218,6 +219,16 @@ def _run(plan: Plan, lock: GatewayLock, starters: Mapping[Place, ServerStarter])
                 if owner.url.endswith(f":{plan.settings.port}"):
                     raise ConfigurationError(f"{error}: {owner}") from None
         raise
+
+
+def _banner(plan: Plan, folder: Path, running: RunningGateway, console: Console | None) -> str:
+    from meup_agent.cli.servers_space import YOU, banner
+
+    (space,) = plan.settings.spaces
+    you = space.participants[YOU]
+    link = sign_in_link(console, running, next(iter((*you.tokens, *you.token_files)), None))
+    names = [launch.name for launch in plan.launches if launch.server is not None]
+    return banner(running.own_url, running.port, space.id, names, folder, link, plan.policy)
 
 
 def _start_bridges(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath, PureWindowsPath
@@ -23,11 +23,9 @@ from meup_agent import (
     Agent,
     Chat,
     Context,
-    Envelope,
     Proposal,
     Reason,
     Rejection,
-    Space,
     Withdrawal,
 )
 from meup_agent.cli.demo.workspace import INDEX, PARTIAL, Workspace
@@ -220,13 +218,3 @@ def proposer_agent(explanations: EventLog[Chat], rejections: EventLog[Rejection]
         explanations.add(chat)
 
     return proposer
-
-
-async def audit(
-    space: Space, seen: EventLog[Envelope], show: Callable[[Envelope], Awaitable[None]]
-) -> None:
-    """Take down every envelope of a space, in the gateway's order, until cancelled."""
-    with space.watch() as envelopes:
-        async for envelope in envelopes:
-            await show(envelope)
-            seen.add(envelope)

@@ -15,7 +15,6 @@ from meup_agent.cli.demo.participants import (
     EventLog,
     StoppedHandler,
     StoppedHandlers,
-    audit,
     files_agent,
     proposer_agent,
     reviewer_agent,
@@ -116,8 +115,13 @@ class Stage:
         if self._output.is_terminal:
             await anyio.sleep(READING_SECONDS)
 
-    async def _show_envelope(self, envelope: Envelope) -> None:
-        await self.show(self._timeline.envelope(envelope, anyio.current_time()))
+    async def _follow(self) -> None:
+        """Show every envelope of the space, in the gateway's order, and take it down."""
+        with self.auditor.watch() as envelopes:
+            async for envelope in envelopes:
+                entry = self._timeline.observe(envelope, anyio.current_time())
+                await self.show(self._timeline.line(entry))
+                self.seen.add(envelope)
 
     async def _show_stops(self) -> None:
         """Show each stop behind the envelope that brought it about."""
@@ -147,7 +151,7 @@ class Stage:
         proposer = proposer_agent(self.explanations, self.rejections)
         async with self._join("auditor", Agent("auditor")) as self.auditor:
             async with background_tasks() as tasks:
-                tasks.start_soon(audit, self.auditor, self.seen, self._show_envelope)
+                tasks.start_soon(self._follow)
                 tasks.start_soon(self._show_stops)
                 async with self._join("files", files), self._join("reviewer", reviewer):
                     async with self._join("proposer", proposer) as self.proposer:

@@ -86,7 +86,6 @@ class Permission(NamedTuple):
     """The permission to send one kind of envelope."""
 
     verb: str
-    kind: str
     allowed: bool
     limits: tuple[str, ...] = ()  # in words; empty: all of it
 
@@ -189,9 +188,9 @@ def _ability(verb: str, kind: str, capabilities: Sequence[Any]) -> Permission:
         if not _fits(item.get("kind"), kind):
             continue
         if "payload" not in item:
-            return Permission(verb, kind, True)
+            return Permission(verb, True)
         limits.append(_limit(as_object(item["payload"])))
-    return Permission(verb, kind, bool(limits), tuple(dict.fromkeys(limits)))
+    return Permission(verb, bool(limits), tuple(dict.fromkeys(limits)))
 
 
 def _fits(pattern: object, kind: str) -> bool:

@@ -37,20 +37,6 @@ MAX_VOTES: Final = 20
 """Votes that are shown, and names of those who have not voted."""
 
 
-class Card:
-    """A proposal as a person sees it.
-
-    Attributes:
-        rows: What is shown.
-        is_whole: All of the call is.
-    """
-
-    def __init__(self, item: InboxItem) -> None:
-        shown = ShownValue()
-        self.rows = list(card_rows(item, shown))
-        self.is_whole = shown.is_whole
-
-
 def name(text: str, style: str = "", limit: int = MAX_NAME) -> Iterator[Part]:
     """The name of a participant or a tool."""
     cut = text if len(text) <= limit else text[: limit - 1] + "…"
@@ -73,7 +59,11 @@ def record_words(record: ProposerRecord) -> str:
 
 def card_rows(item: InboxItem, shown: ShownValue) -> Iterator[CardRow]:
     """A proposal as rows, its call as far as there is room for it."""
-    yield row(Part("proposed by ", "dim"), *name(item.proposer, "name"), *_record(item))
+    yield row(
+        Part("proposed by ", "dim"),
+        *name(item.proposer, "name"),
+        Part(f"  {record_words(item.record)}", "dim"),
+    )
     if item.rule is not None:
         yield from _rule(item.rule)
     facts = item.tool_facts
@@ -102,10 +92,6 @@ def card_rows(item: InboxItem, shown: ShownValue) -> Iterator[CardRow]:
     yield from call_rows(item, shown)
     yield CardRow()
     yield from _similar(item)
-
-
-def _record(item: InboxItem) -> Iterator[Part]:
-    yield Part(f"  {record_words(item.record)}", "dim")
 
 
 def _rule(rule: InboxRule) -> Iterator[CardRow]:

@@ -10,10 +10,10 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Input, Static
 
 from meup_agent.approval.inbox_item import Verb
-from meup_agent.cli.inbox.card import Card
+from meup_agent.cli.inbox.card import card_rows
 from meup_agent.cli.inbox.decisions import PersonDecisions
 from meup_agent.cli.inbox.questions import ScreenQuestion, lines_of
-from meup_agent.cli.inbox.rows import CardRow, Part, row, theirs
+from meup_agent.cli.inbox.rows import CardRow, Part, ShownValue, row, theirs
 from meup_agent.cli.inbox.themes import DARK, LIGHT, THEMES
 from meup_agent.cli.inbox.views import QueueView, RowsView
 from meup_agent.wording import time_left
@@ -161,9 +161,9 @@ class InboxFrame(App[None]):
         if self.current is None:
             view.show(self._nothing())
         else:
-            card = Card(self.current)
-            self.is_whole = card.is_whole
-            view.show(card.rows, anew=anew)
+            shown = ShownValue()
+            view.show(card_rows(self.current, shown), anew=anew)
+            self.is_whole = shown.is_whole
         return view.rows != before
 
     def _nothing(self) -> list[CardRow]:
@@ -235,12 +235,10 @@ class InboxFrame(App[None]):
         width = self.size.width - 2
         fits = sum(len(key) + len(words) + 5 for key, words, _ in said) <= width
         for key, words, style in said:
-            if fits:
-                keys.append(f" {key} ", style or f"bold {self._styles['key']}")
-                keys.append(f" {words}  ", self._styles[""])
-            else:  # what decides keeps its words
-                keys.append(key, style or f"bold {self._styles['key']}")
-                keys.append(f" {words} " if key in "aerv" else " ", self._styles[""])
+            keys.append(f" {key} " if fits else key, style or f"bold {self._styles['key']}")
+            # What decides keeps its words.
+            short = f" {words} " if key in "aerv" else " "
+            keys.append(f" {words}  " if fits else short, self._styles[""])
         return keys
 
     def show_outcome(self, *parts: Part | str, style: str = "") -> None:

@@ -146,10 +146,6 @@ class Timeline:
         self._thoughts: TTLMap[tuple[str, str], int] = recent()
         self._short_ids = ShortIds()
 
-    def envelope(self, envelope: Envelope, at: float) -> Text:
-        """The line for an envelope: :meth:`observe` at it, and show it."""
-        return self.line(self.observe(envelope, at))
-
     def observe(self, envelope: Envelope, at: float) -> TimelineEntry:
         """Take the next envelope in, in the gateway's order, whether or not it is shown."""
         try:
