@@ -230,12 +230,11 @@ async def run_children(
 def _why_not(program: ChildProgram, error: OSError | ValueError) -> str:
     if isinstance(error, ValueError):
         return "its command or its environment has a character that no program can be given"
-    why = system_reason(error)
     if not program.cwd.is_dir():
         return f"there is no folder {visible(str(program.cwd), 500)}"
     if isinstance(error, FileNotFoundError):
         return f"there is no command {visible(program.command[0], 500)!r}"
-    return f"{visible(program.command[0], 500)!r} cannot be run ({why})"
+    return f"{visible(program.command[0], 500)!r} cannot be run ({system_reason(error)})"
 
 
 def _ended_with(code: int | None) -> str:

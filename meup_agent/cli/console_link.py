@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import webbrowser
 from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
+from meup_agent.cli.render.console import warn
 from meup_agent.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ async def open_link(link: str | None) -> None:
     if link is None:
         raise ConfigurationError("--open needs the console, which http.console turns off")
     if not await anyio.to_thread.run_sync(webbrowser.open, link):
-        sys.stderr.write("meup: warning: no browser could be opened; open the link yourself\n")
+        warn("no browser could be opened; open the link yourself")
 
 
 def link_lines(link: str | None, participant: str) -> list[str]:

@@ -228,14 +228,14 @@ def complete_reason(incomplete: str) -> list[str]:
     """Reason codes (PROTOCOL 4.3)."""
     from meup_agent.causes import Reason
 
-    return _starting_with(incomplete, (reason.value for reason in Reason))
+    return _starting_with(incomplete, Reason)
 
 
 def complete_reason_to_reject(incomplete: str) -> list[str]:
     """Reason codes of a rejection."""
     from meup_agent.causes import REASONS_TO_REJECT
 
-    return _starting_with(incomplete, (reason.value for reason in REASONS_TO_REJECT))
+    return _starting_with(incomplete, REASONS_TO_REJECT)
 
 
 def _starting_with(incomplete: str, names: Iterable[str]) -> list[str]:

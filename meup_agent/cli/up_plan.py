@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from meup_agent.cli.failures import require_extra
+from meup_agent.cli.render.console import warn
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import visible
 
@@ -324,8 +324,3 @@ def require_bridges(plan: Plan) -> None:
         from meup_agent.mcp.sdk_logs import silence_sdk_logs
 
         silence_sdk_logs()
-
-
-def warn(sentence: str) -> None:
-    """Write a warning, escaped."""
-    sys.stderr.write(f"meup: warning: {visible(sentence, 1000)}\n")

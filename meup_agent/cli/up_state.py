@@ -329,5 +329,5 @@ def _sentence(path: Path, advice: str = "") -> Generator[None]:
     try:
         yield
     except OSError as error:
-        why = system_reason(error)
-        raise ConfigurationError(f"{path} cannot be used ({why}){advice}") from None
+        said = f"{path} cannot be used ({system_reason(error)}){advice}"
+        raise ConfigurationError(said) from None

@@ -202,7 +202,9 @@ class _ToolCall:
             return convert_arguments(self.given)
         by_name = {str(tool.get("name")): tool for tool in tools}
         if self.options.tool not in by_name:
-            raise self._no_such_tool(list(by_name))
+            hint = did_you_mean(self.options.tool, by_name)
+            has = f"its tools: {name_some(list(by_name), MAX_NAMED)}" if by_name else "it has none"
+            raise Misuse(f"{self.owner} has no tool {self.options.tool!r}{hint}; {has}")
         schema = by_name[self.options.tool].get("inputSchema")
         inputs = read_input_schema(schema)
         arguments = convert_arguments(self.given, inputs, ArgumentChecker(schema, self.name))
@@ -218,11 +220,6 @@ class _ToolCall:
             return await space.tools(self.owner, timeout=LIST_SECONDS)
         except (RequestError, RequestTimeout, Refused, ParticipantGone):
             return None
-
-    def _no_such_tool(self, names: list[str]) -> Failure:
-        hint = did_you_mean(self.options.tool, names)
-        has = f"its tools: {name_some(names, MAX_NAMED)}" if names else "it has none"
-        return Misuse(f"{self.owner} has no tool {self.options.tool!r}{hint}; {has}")
 
     # --- the call ---
 

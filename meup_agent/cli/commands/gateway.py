@@ -27,10 +27,9 @@ from meup_agent.cli.options import (
     option,
     tls_config,
 )
-from meup_agent.cli.render.console import log_to_stderr
+from meup_agent.cli.render.console import log_to_stderr, warn
 from meup_agent.cli.signals import STOPPING, watch_signals
 from meup_agent.errors import ConfigurationError
-from meup_agent.escape import visible
 from meup_agent.gateway.config import DEFAULT_HOST, DEFAULT_PORT
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.transport.loops import background_tasks
@@ -275,7 +274,7 @@ def describe_checked(settings: Config) -> str:
     engine = engine_of(settings.journal)
     engine.check(settings.journal)
     for sentence in _unknown_keys(settings):
-        sys.stderr.write(f"meup: warning: {visible(sentence, 500)}\n")
+        warn(sentence)
     secure = "" if settings.tls is None else "s"
     where = host_and_port(settings.host, settings.port)
     lines = [f"listens at ws{secure}://{where}"]
@@ -353,9 +352,9 @@ async def _serve(
         await tasks.start(watch_signals, signals, stop.on_signal)
         async with serve(fit_open_files(settings), page=console) as running:
             if settings.tls is None and not is_loopback(settings.host):
-                sys.stderr.write(
-                    f"meup: warning: listening at {settings.host} without TLS, so tokens and"
-                    " messages can be read on the way\n"
+                warn(
+                    f"listening at {settings.host} without TLS, so tokens and messages can be read"
+                    " on the way"
                 )
             if running.console_url is not None:
                 log.info("the console is at %s", running.console_url)

@@ -14,6 +14,7 @@ import typer
 
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.options import option
+from meup_agent.cli.render.console import warn
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.escape import visible
 
@@ -117,8 +118,8 @@ def _write(file: Path, text: str) -> None:
         with file.open("x", encoding="utf-8") as target:
             target.write(text)
     except OSError as error:
-        why = system_reason(error)
-        raise ConfigurationError(f"{file} cannot be written ({why})") from None
+        said = f"{file} cannot be written ({system_reason(error)})"
+        raise ConfigurationError(said) from None
 
 
 def _answer(given: str | None, question: str, offered: str) -> str:
@@ -154,7 +155,7 @@ def _rules(path: Path, folder: Path, *, is_new: bool) -> str:
     from meup_agent.approval.policy_file import findings_of, load_policy
 
     for each in [] if is_new else findings_of(load_policy(path)):
-        _warn(f"{path}: {each}")
+        warn(f"{path}: {each}")
     return os.path.relpath(path.resolve(), folder)
 
 
@@ -164,12 +165,8 @@ def _servers(path: Path, folder: Path, *, reviewed: bool) -> dict[str, str]:
     from meup_agent.mcp.server_config import read_servers
 
     taken = [*CAPABILITIES, *([REVIEWER] if reviewed else [])]
-    servers = server_participants(read_servers(path, os.environ, _warn), _warn, taken)
+    servers = server_participants(read_servers(path, os.environ, warn), warn, taken)
     return dict.fromkeys(servers, os.path.relpath(path.resolve(), folder))
-
-
-def _warn(sentence: str) -> None:
-    sys.stderr.write(f"meup: warning: {visible(sentence, 1000)}\n")
 
 
 def _text(name: str, command: list[str], servers: Mapping[str, str], rules: str | None) -> str:

@@ -24,6 +24,7 @@ from meup_agent.cli.console_link import make_console, sign_in_link
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.loading_notice import LOADING
 from meup_agent.cli.options import argument, flag, option
+from meup_agent.cli.render.console import warn
 from meup_agent.cli.signals import ENDING, end_by_signals
 from meup_agent.cli.up_bridges import (
     Place,
@@ -41,7 +42,6 @@ from meup_agent.cli.up_plan import (
     read_plan,
     read_servers_plan,
     require_bridges,
-    warn,
 )
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import visible

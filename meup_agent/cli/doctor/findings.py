@@ -75,12 +75,6 @@ _VERBS: Final = {
     "grant capabilities": "capability/grant",
 }
 
-_NOTHING_ELSE: Final[tuple[dict[str, Any], ...]] = (
-    {"params": {"name": None}},
-    {"method": TOOL_CALL, "params": {"name": None}},
-    {"method": None},
-)
-
 
 class Permission(NamedTuple):
     """The permission to send one kind of envelope."""
@@ -204,18 +198,16 @@ def _fits(pattern: object, kind: str) -> bool:
 def _limit(pattern: dict[str, Any]) -> str:
     """The limit that a payload's pattern sets: tool's name or method, else the pattern."""
     pattern = unwrapped(pattern)
-    params = as_object(pattern.get("params"))
-    for value, rest in (
-        (params.get("name"), {**pattern, "params": {**params, "name": None}}),
-        (pattern.get("method"), {**pattern, "method": None}),
-    ):
-        names = _names(value)
-        if names and rest in _NOTHING_ELSE:
-            return names
-    return compact(pattern, MAX_LIMIT)
-
-
-def _names(value: object) -> str:
-    values = cast("list[object]", value) if isinstance(value, list) else [value]
-    names = [visible(each, MAX_LIMIT) for each in values if isinstance(each, str)]
-    return ", ".join(names) if len(names) == len(values) else ""
+    names: object = None
+    match pattern:
+        case {"params": {"name": named, **more}, **rest} if (
+            not more and rest.get("method", TOOL_CALL) == TOOL_CALL and rest.keys() <= {"method"}
+        ):
+            names = named
+        case {"method": method, **rest} if not rest:
+            names = method
+        case _:
+            pass
+    values = cast("list[object]", names) if isinstance(names, list) else [names]
+    said = [visible(each, MAX_LIMIT) for each in values if isinstance(each, str)]
+    return ", ".join(said) if said and len(said) == len(values) else compact(pattern, MAX_LIMIT)

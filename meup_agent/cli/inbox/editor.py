@@ -89,9 +89,8 @@ async def run_editor(text: str, suspended: Callable[[], AbstractContextManager[N
         except UnicodeDecodeError:
             raise EditRefused("what you wrote is no text in UTF-8, so nothing was sent") from None
         except OSError as error:
-            why = system_reason(error)
             raise EditRefused(
-                f"what you wrote cannot be read ({why}), so nothing was sent"
+                f"what you wrote cannot be read ({system_reason(error)}), so nothing was sent"
             ) from None
 
 
@@ -102,5 +101,5 @@ async def _run(command: list[str], editor: str) -> int:
         ) as process:
             return await process.wait()
     except OSError as error:
-        why = system_reason(error)
-        raise EditRefused(f"{editor} cannot be started ({why}); set EDITOR") from None
+        said = f"{editor} cannot be started ({system_reason(error)}); set EDITOR"
+        raise EditRefused(said) from None

@@ -56,6 +56,11 @@ class Stderr:
         self.console.print(Text(question), end="", soft_wrap=True)
 
 
+def warn(sentence: str) -> None:
+    """Write a warning, escaped."""
+    sys.stderr.write(f"meup: warning: {visible(sentence, 1000)}\n")
+
+
 # --- the log: one line a record ---
 
 
