@@ -180,10 +180,9 @@ def _capability(written: str) -> dict[str, Any]:
     if not written.lstrip().startswith("{"):
         return {"kind": written}
     try:
-        read: object = json.loads(written)
+        return cast("dict[str, Any]", read_json(written))
     except ValueError as error:
         raise Misuse(f"{written!r} is no JSON: {error}") from None
-    return cast("dict[str, Any]", read)
 
 
 # --- a tool's input schema: a stranger's, so it is followed only so far ---
@@ -219,8 +218,7 @@ class ToolInputs(NamedTuple):
 def read_input_schema(schema: object) -> ToolInputs:
     """Read an input schema; what cannot be understood may be anything."""
     root = as_object(schema)
-    required = root.get("required")
-    names = as_list(required)
+    names = as_list(root.get("required"))
     properties = list(as_object(root.get("properties")).items())[:MAX_ARGUMENTS]
     arguments = {name: _argument(name, body, root, name in names) for name, body in properties}
     return ToolInputs(arguments, root.get("additionalProperties", False) is not False)
@@ -260,8 +258,7 @@ def _resolved(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
 def _values(schema: dict[str, Any]) -> tuple[Any, ...]:
     if "const" in schema:
         return (schema["const"],)
-    said: object = schema.get("enum")
-    values = as_list(said)
+    values = as_list(schema.get("enum"))
     return tuple(values) if len(values) <= MAX_VALUES else ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 from meup_agent.cli import exit_codes
@@ -80,20 +80,12 @@ async def _ask(client: httpx.AsyncClient, url: str, path: str, **query: str) -> 
         advice = f"; {CHECK_ADDRESS}: {todo}" if path == "/me" else ""
         said = f"the gateway did not answer ({why}){advice}"
         raise Failure(said, exit_codes.NO_CONNECTION) from error
-    if response.status_code != 200:
-        _refuse(response)
-    try:
-        return as_object(response.json())
-    except (ValueError, RecursionError):
-        raise _no_api(response) from None
-
-
-def _refuse(response: httpx.Response) -> NoReturn:
-    """Raise what an answer that is no success means."""
     try:
         body = as_object(response.json())
     except (ValueError, RecursionError):
         raise _no_api(response) from None
+    if response.status_code == 200:
+        return body
     code, message = body.get("error"), body.get("message")
     if not isinstance(code, str) or not isinstance(message, str):
         raise _no_api(response)

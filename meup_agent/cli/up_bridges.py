@@ -51,7 +51,7 @@ async def run_bridge(
     url: str,
     space: str,
     token: str,
-    pins: Path | None,
+    pins: Path,
     open_pins: Callable[[Path], ToolLock],
 ) -> str | None:
     """Let an MCP server be a participant until everything ends; why it failed, if it did."""
@@ -73,7 +73,7 @@ async def run_bridge(
             scope.cancel()
 
     try:
-        pin = None if pins is None else open_pins(pins)
+        pin = open_pins(pins) if server.pin else None
         bridge = Bridge(name, server, starter=starter, pin=pin)
         entry = BridgeEntry(bridge=bridge, url=url, space=space, token=token)
         with anyio.CancelScope() as scope:

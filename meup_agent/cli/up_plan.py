@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meup_agent.cli.failures import require_extra
 from meup_agent.cli.render.console import warn
@@ -29,19 +29,15 @@ PLACEHOLDERS: Final[tuple[str, ...]] = ("PORT", "SPACE", "TOKEN")
 log = logging.getLogger("meup_agent.up")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """A participant that is started: its program, or the MCP server that is bridged.
-
-    The pins are the file of its accepted tools, if it is a server that is pinned.
-    """
+class Launch(NamedTuple):
+    """A participant that is started: its program, or the MCP server that is bridged."""
 
     space: str
     name: str
     token: str
     entry: ParticipantConfig
-    server: Server | None = None
-    pins: Path | None = None
+    server: Server | None
+    pins: Path  # the file of its accepted tools, if it is a server that is pinned
 
     @property
     def place(self) -> Place:
@@ -100,17 +96,8 @@ def read_plan(file: Path, listen: ListenOptions, *, renew: bool = False) -> Plan
                 if token is not None and not entry.starts and path.is_file():
                     token_files[name] = path
                 if token is not None and entry.starts:
-                    server = _server(name, entry, folder)
-                    launches.append(
-                        Launch(
-                            space=space.id,
-                            name=name,
-                            token=token,
-                            entry=entry,
-                            server=server,
-                            pins=pins_path(folder, prefix) if server and server.pin else None,
-                        )
-                    )
+                    server, pins = _server(name, entry, folder), pins_path(folder, prefix)
+                    launches.append(Launch(space.id, name, token, entry, server, pins))
             except ConfigurationError as error:
                 warn(f"participants.{name}: {error}")
             if isinstance(entry.command, str) and entry.auto_start is None:
@@ -153,12 +140,12 @@ def read_servers_plan(
         settings = replace(settings, http=HttpConfig())
     launches = tuple(
         Launch(
-            space=space.id,
-            name=name,
-            token=entry.tokens[0],
-            entry=entry,
-            server=servers[name] if name in joining else None,
-            pins=pins_path(folder) if name in joining and servers[name].pin else None,
+            space.id,
+            name,
+            entry.tokens[0],
+            entry,
+            servers[name] if name in joining else None,
+            pins_path(folder),
         )
         for name, entry in {**deciding, **joining}.items()
     )

@@ -82,7 +82,6 @@ def shown(*envelopes: Envelope, **choices: Any) -> list[Envelope]:
 )
 def test_what_is_shown(choices: dict[str, Any], expected: list[Envelope]) -> None:
     assert shown(*EVERYTHING, **choices) == expected
-    assert TimelineFilter(**choices).shows_all is (not choices)
 
 
 def thinking(kind: str, words: str, *, sender: str = "ann", id: str = "") -> Envelope:

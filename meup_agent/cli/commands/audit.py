@@ -141,39 +141,36 @@ class _AuditRun:
     async def run(self, pages: Pages) -> None:
         """Take the journal in, and show what is settled as soon as it is."""
         async with aclosing(pages), AsyncExitStack() as meanwhile:
-            await self._read(pages, meanwhile)
-
-    async def _read(self, pages: Pages, meanwhile: AsyncExitStack) -> None:
-        audit, count, wanted = Audit(), 0, self._shown.proposal
-        damage = DamageNote()
-        settled = SettledProposals(
-            audit, keep=lambda item: wanted is not None and item.id.startswith(wanted)
-        )
-        waiting = await meanwhile.enter_async_context(
-            progress_line(self._stderr.console, "reading the journal")
-        )
-        async for page in pages:
-            for entry in page.entries:
-                audit.add(entry)
-            if page.entries and not count:
-                self._begin = page.entries[0].at
-            count += len(page.entries)
-            damage.add(page)
-            if page.now is not None:
-                audit.pass_time(page.now)
-            waiting.rename(f"reading the journal: {count:,} envelopes")
-            lines = self._lines(list(settled.pop(count)), audit.pop_operations())
-            if lines and self._output.is_terminal:
-                # The lines themselves show how far it is; on one terminal the two would mix.
-                await meanwhile.aclose()
-            await self._output.show_all(lines)
-        await meanwhile.aclose()
-        damage.write(self._stderr)
-        if wanted is not None:
-            await self._show_chain(audit, wanted)
-            return
-        await self._output.show_all(self._lines(list(settled.iter_remaining()), []))
-        self._remark(0 if self._shown.grants else audit.unknown)
+            audit, count, wanted = Audit(), 0, self._shown.proposal
+            damage = DamageNote()
+            settled = SettledProposals(
+                audit, keep=lambda item: wanted is not None and item.id.startswith(wanted)
+            )
+            waiting = await meanwhile.enter_async_context(
+                progress_line(self._stderr.console, "reading the journal")
+            )
+            async for page in pages:
+                for entry in page.entries:
+                    audit.add(entry)
+                if page.entries and not count:
+                    self._begin = page.entries[0].at
+                count += len(page.entries)
+                damage.add(page)
+                if page.now is not None:
+                    audit.pass_time(page.now)
+                waiting.rename(f"reading the journal: {count:,} envelopes")
+                lines = self._lines(list(settled.pop(count)), audit.pop_operations())
+                if lines and self._output.is_terminal:
+                    # The lines themselves show how far it is; on one terminal the two would mix.
+                    await meanwhile.aclose()
+                await self._output.show_all(lines)
+            await meanwhile.aclose()
+            damage.write(self._stderr)
+            if wanted is not None:
+                await self._show_chain(audit, wanted)
+                return
+            await self._output.show_all(self._lines(list(settled.iter_remaining()), []))
+            self._remark(0 if self._shown.grants else audit.unknown)
 
     def _lines(
         self, proposals: Sequence[ProposalAudit], operations: Sequence[SpaceOperation]

@@ -13,7 +13,7 @@ from meup_agent.cli.commands.policy_check import check
 from meup_agent.cli.commands.policy_suggest import suggest
 from meup_agent.cli.failures import Failure, Misuse, require_extra
 from meup_agent.cli.options import Json, argument, option
-from meup_agent.cli.render.formatting import counted
+from meup_agent.cli.render.formatting import counted, counted_as
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import as_json_line, visible
 
@@ -130,8 +130,7 @@ def run_cases(
         total = counted(len(cases), "case")
         verb = "is" if len(failed) == 1 else "are"
         raise Failure(f"{len(failed):,} of {total} {verb} decided otherwise by {path}")
-    verb = "is" if len(cases) == 1 else "are"
-    sys.stdout.write(f"{counted(len(cases), 'case')} {verb} decided as expected by {path}\n")
+    sys.stdout.write(f"{counted_as(len(cases), 'case')} decided as expected by {path}\n")
 
 
 def _document(found: PolicyDecision) -> dict[str, Any]:

@@ -113,10 +113,6 @@ def tail(
     run_until_signal(command.run, STOPPING)
 
 
-class _Note(str):
-    """A line about our connection."""
-
-
 @dataclass
 class _Tail:
     """One run of the command."""
@@ -131,7 +127,8 @@ class _Tail:
 
     def __post_init__(self) -> None:
         self._timeline = self.output.timeline()
-        self._send, self._receive = anyio.create_memory_object_stream[Envelope | _Note](UNPRINTED)
+        # Text: a line about our connection.
+        self._send, self._receive = anyio.create_memory_object_stream[Envelope | str](UNPRINTED)
 
     async def run(self, tasks: TaskGroup) -> None:
         """Follow the space."""
@@ -187,13 +184,13 @@ class _Tail:
             await self._note("connected again")
 
     async def _note(self, text: str) -> None:
-        await self._send.send(_Note(text))
+        await self._send.send(text)
 
     # --- what is printed ---
 
     async def _print(self) -> None:
         while True:
-            item: Envelope | _Note | None = None
+            item: Envelope | str | None = None
             watch = self._expiries
             look = math.inf if watch is None or watch.next_look is None else watch.next_look
             with anyio.CancelScope(deadline=look):
@@ -203,14 +200,12 @@ class _Tail:
                     return
             if item is None:
                 await self._print_expired()
-            elif isinstance(item, _Note):
+            elif isinstance(item, str):
                 await self._print_note(item)
-            elif self.as_json and self.shown.shows_all:
-                await self.output.write(_frame_line(item))
             else:
                 await self._print_if_shown(item)
 
-    async def _print_note(self, note: _Note) -> None:
+    async def _print_note(self, note: str) -> None:
         if self.as_json:
             sys.stderr.write(f"meup: {note}\n")
             sys.stderr.flush()
@@ -246,13 +241,11 @@ class _Tail:
         scope.cancel()
 
 
-def _not_clear(chain: ExchangeFilter) -> _Note:
+def _not_clear(chain: ExchangeFilter) -> str:
     wanted, shown, other = (
         visible(each, MAX_NAME) for each in (chain.wanted, chain.exchange, chain.other)
     )
-    return _Note(
-        f"more than one id begins with {wanted}: this is {shown}; for {other}, give more of it"
-    )
+    return f"more than one id begins with {wanted}: this is {shown}; for {other}, give more of it"
 
 
 def _frame_line(envelope: Envelope) -> str:

@@ -83,6 +83,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def counted_as(number: int, noun: str) -> str:
+    """The beginning of a sentence about so many things: ``1 case is``, ``3 cases are``."""
+    return f"{counted(number, noun)} {'is' if number == 1 else 'are'}"
+
+
 def format_envelope(envelope: Envelope) -> FormattedEnvelope:
     """Put an envelope into words."""
     who, whom = envelope.sender, name_some(envelope.to, MAX_NAMES)

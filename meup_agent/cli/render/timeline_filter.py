@@ -61,11 +61,6 @@ class TimelineFilter:
         self._sender, self._to, self._who = frozenset(sender), frozenset(to), frozenset(who)
         self.chain = None if about is None else ExchangeFilter(about)
 
-    @property
-    def shows_all(self) -> bool:
-        """True if nothing is left out."""
-        return self.chain is None and not (self._kinds or self._sender or self._to or self._who)
-
     def shows(self, entry: TimelineEntry) -> bool:
         """True if an envelope is shown; to be asked once for each, in the gateway's order."""
         envelope = entry.envelope
