@@ -177,12 +177,15 @@ def test_failures_start_again_what_cannot_is_told(tmp_path: Path, state: dict[st
         never={"command": ["there-is-no-such-command"]},
         lost={"command": python(WAITS), "cwd": "nowhere"},
         unset={"command": python(WAITS), "env": {"A": "${THERE_IS_NO_SUCH_VARIABLE}"}},
+        once={"command": ["true"]},
         ready={"command": python(WAITS)},
     )
     with up(tmp_path, state) as process:
         process_of("ready", process)
+        process.until("once has ended", stream="err")
         process.until("crash ended with exit code 3; it is started again in", stream="err")
         process.until("crash is started", stream="err", count=2)
+    assert process.err.count("once is started") == 1
     assert process.err.count("never cannot be started: there is no command") == 1
     assert process.err.count("lost cannot be started: there is no folder") == 1
     assert (
@@ -190,14 +193,6 @@ def test_failures_start_again_what_cannot_is_told(tmp_path: Path, state: dict[st
         in process.err
     )
     assert "Traceback" not in process.err
-
-
-def test_what_ends_without_a_failure_stays_ended(tmp_path: Path, state: dict[str, str]) -> None:
-    write(tmp_path, once={"command": ["true"]}, ready={"command": python(WAITS)})
-    with up(tmp_path, state) as process:
-        process.until("once has ended", stream="err")
-        process_of("ready", process)
-    assert process.err.count("once is started") == 1
 
 
 def test_a_megabyte_is_cut_and_stops_no_other(tmp_path: Path, state: dict[str, str]) -> None:
@@ -293,6 +288,9 @@ def test_a_second_one_says_who_is_there(tmp_path: Path, state: dict[str, str]) -
         other.mkdir()
         write(other, you={})
         third = meup("up", "--port", port, cwd=other, variables=state)
+        beside = write(other, you={}).rename(tmp_path / "other.yaml")
+        with up(tmp_path, state, beside.name) as fourth:
+            fourth.until("up and running", stream="err")
     there = f"meup up already runs space.yaml at {url} (process {process.process.pid})"
     assert second.returncode == exit_codes.FAILED
     assert second.stderr == f"meup: {there}; stop it with Ctrl-C there, or use it\n"
@@ -300,20 +298,10 @@ def test_a_second_one_says_who_is_there(tmp_path: Path, state: dict[str, str]) -
     assert third.stderr.count("\n") == 2
     assert "address already in use" in third.stderr
     assert there in third.stderr
+    assert f"meup: warning: {there}\n" in fourth.err
+    assert "already runs" not in process.err
     again = meup("up", "--check", cwd=tmp_path, variables=state)
     assert again.returncode == exit_codes.OK
-
-
-def test_another_file_of_a_folder_says_who_is_there(tmp_path: Path, state: dict[str, str]) -> None:
-    other = write(tmp_path, you={}).rename(tmp_path / "other.yaml")
-    write(tmp_path, you={})
-    with up(tmp_path, state) as process:
-        url = address(process)
-        with up(tmp_path, state, other.name) as second:
-            second.until("up and running", stream="err")
-    there = f"meup up already runs space.yaml at {url} (process {process.process.pid})"
-    assert f"meup: warning: {there}\n" in second.err
-    assert "already runs" not in process.err
 
 
 def test_env_makes_a_terminal_a_participant(tmp_path: Path, state: dict[str, str]) -> None:

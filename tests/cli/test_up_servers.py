@@ -5,7 +5,6 @@ import os
 import re
 import select
 import signal
-import socket
 import stat
 import sys
 from functools import partial
@@ -202,28 +201,6 @@ def test_the_file_of_vs_code_is_read(tmp_path: Path, state: dict[str, str]) -> N
         "mcp.json: servers.asked.env.KEY has '${input:api-key}', which VS Code asks for; write"
         " ${NAME} there, and set that environment variable",
     ]
-
-
-def test_a_token_file_others_can_read_is_refused(tmp_path: Path, state: dict[str, str]) -> None:
-    write(tmp_path)
-    with up(tmp_path, state, *SERVERS) as process:
-        process.until("meup inbox list")
-    [token] = Path(state["MEUP_STATE_DIR"]).glob("up/*/you.token")
-    token.chmod(0o644)
-    done = meup("up", "--servers", "mcp.json", cwd=tmp_path, variables=state)
-    assert done.returncode == exit_codes.USAGE
-    assert done.stderr == (
-        f"meup: {token} can be opened by other users, and holds a token; run: chmod 600 {token}\n"
-    )
-
-
-def test_a_port_of_another_program_is_one_sentence(tmp_path: Path, state: dict[str, str]) -> None:
-    write(tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        arguments = ("up", "--servers", "mcp.json", "--port", str(port))
-        done = meup(*arguments, cwd=tmp_path, variables=state)
-    assert_fails(done, exit_codes.USAGE, f"cannot listen at 127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize(
