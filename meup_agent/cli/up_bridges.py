@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import socket
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -12,23 +13,22 @@ import anyio
 from anyio import to_thread
 
 from meup_agent.errors import MeupError
-from meup_agent.mcp.server_config import HttpServer
+from meup_agent.mcp.server_config import StdioServer
 from meup_agent.mcp.server_process import ServerStarter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Generator, Iterable
     from pathlib import Path
 
     from meup_agent.cli.children import Children
+    from meup_agent.cli.up_plan import Launch, Place
     from meup_agent.mcp.pin import ToolLock
     from meup_agent.mcp.server_config import Server
 
-Place = tuple[str, str]
-"""A space, and the participant in it that a server is."""
 
-
+@cache
 def open_pins(path: Path) -> ToolLock:
-    """The accepted tools of a file.
+    """The accepted tools of a file, opened once: bridges of one process share it.
 
     Raises:
         ConfigurationError: The file cannot be used.
@@ -43,16 +43,7 @@ BRIDGE_GRACES: Final = 3
 
 
 async def run_bridge(
-    name: str,
-    server: Server,
-    starter: ServerStarter | None,
-    children: Children,
-    *,
-    url: str,
-    space: str,
-    token: str,
-    pins: Path,
-    open_pins: Callable[[Path], ToolLock],
+    launch: Launch, server: Server, url: str, starter: ServerStarter | None, children: Children
 ) -> str | None:
     """Let an MCP server be a participant until everything ends; why it failed, if it did."""
     # In a thread, as it takes a second or two, in which the gateway serves and servers start.
@@ -73,9 +64,9 @@ async def run_bridge(
             scope.cancel()
 
     try:
-        pin = open_pins(pins) if server.pin else None
-        bridge = Bridge(name, server, starter=starter, pin=pin)
-        entry = BridgeEntry(bridge=bridge, url=url, space=space, token=token)
+        pin = open_pins(launch.pins) if server.pin else None
+        bridge = Bridge(launch.name, server, starter=starter, pin=pin)
+        entry = BridgeEntry(bridge=bridge, url=url, space=launch.space, token=launch.token)
         with anyio.CancelScope() as scope:
             async with background_tasks() as tasks:
                 tasks.start_soon(leave, scope)
@@ -93,15 +84,15 @@ async def run_bridge(
 
 
 @contextmanager
-def start_servers(servers: Iterable[tuple[Place, Server]]) -> Generator[dict[Place, ServerStarter]]:
+def start_servers(launches: Iterable[Launch]) -> Generator[dict[Place, ServerStarter]]:
     """Start the programs of servers before anything else is loaded.
 
     At the end of the block those are ended that no bridge has taken.
     """
     starters = {
-        place: ServerStarter(server)
-        for place, server in servers
-        if not isinstance(server, HttpServer)
+        launch.place: ServerStarter(launch.server)
+        for launch in launches
+        if isinstance(launch.server, StdioServer)
     }
     try:
         for starter in starters.values():

@@ -17,7 +17,6 @@ from meup_agent.escape import visible
 if TYPE_CHECKING:
     from meup_agent.cli.children import ChildProgram
     from meup_agent.cli.commands.gateway import ListenOptions
-    from meup_agent.cli.up_bridges import Place
     from meup_agent.gateway.config import Config, ParticipantConfig
     from meup_agent.gateway.server import RunningGateway
     from meup_agent.gateway.space_yaml import MakeTokens
@@ -27,6 +26,10 @@ PLACEHOLDERS: Final[tuple[str, ...]] = ("PORT", "SPACE", "TOKEN")
 """Names that the reference's file may use, as ``${PORT}``, in a command line."""
 
 log = logging.getLogger("meup_agent.up")
+
+
+Place = tuple[str, str]
+"""A space, and the name of a participant in it."""
 
 
 class Launch(NamedTuple):
@@ -271,7 +274,7 @@ def programs_of(plan: Plan, running: RunningGateway) -> Iterator[ChildProgram]:
                 " let it read MEUP_TOKEN in place of ${TOKEN}"
             )
         try:
-            env = _environment(plan, launch, running)
+            env = _environment(launch, running)
             if isinstance(entry.command, str):
                 env |= {**known, token_variable(launch.name): launch.token}
                 env |= _fill_known(launch.name, entry.env, known)
@@ -288,7 +291,7 @@ def programs_of(plan: Plan, running: RunningGateway) -> Iterator[ChildProgram]:
         )
 
 
-def _environment(plan: Plan, launch: Launch, running: RunningGateway) -> dict[str, str]:
+def _environment(launch: Launch, running: RunningGateway) -> dict[str, str]:
     """Our environment without the secrets in it that are ours, and the participant's own."""
     from meup_agent.gateway.space_yaml import TOKEN_VARIABLE
 

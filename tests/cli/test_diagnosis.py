@@ -58,7 +58,7 @@ class Recorder:
     def __init__(self) -> None:
         self.told: list[Check] = []
 
-    async def begin_attempt(self, what: str) -> None:
+    def begin_attempt(self, what: str) -> None:
         assert what.isprintable()
 
     async def report_check(self, check: Check) -> None:

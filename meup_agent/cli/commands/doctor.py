@@ -123,14 +123,14 @@ class _Doctor:
 
     # --- on the way ---
 
-    async def begin_attempt(self, what: str) -> None:
+    def begin_attempt(self, what: str) -> None:
         """Something is begun that may take a while."""
         self._waits_for = what
         self._changed.set()
 
     async def report_check(self, check: Check) -> None:
         """A check is done."""
-        await self.begin_attempt("")
+        self.begin_attempt("")
         if not self._as_json and check.said != NOT_TRIED:
             await self._output.show(*self._lines(check))
 

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -27,15 +27,14 @@ from meup_agent.cli.options import argument, flag, option
 from meup_agent.cli.render.console import warn
 from meup_agent.cli.signals import ENDING, end_by_signals
 from meup_agent.cli.up_bridges import (
-    Place,
     can_listen,
     end_loading,
     loading,
-    open_pins,
     run_bridge,
     start_servers,
 )
 from meup_agent.cli.up_plan import (
+    Place,
     Plan,
     load_file,
     programs_of,
@@ -147,11 +146,11 @@ def up(
         _tell_neighbours(place)
         plan = read(renew=new_tokens)
         require_bridges(plan)
-        bridged = [(each.place, each.server) for each in plan.launches if each.server is not None]
+        bridged = [each for each in plan.launches if each.server is not None]
         if not can_listen(plan.settings.host, plan.settings.port):
             bridged = []  # the gateway says why it cannot
         if bridged:
-            log.info("starting %s", visible(", ".join(name for (_, name), _ in bridged), 500))
+            log.info("starting %s", visible(", ".join(each.name for each in bridged), 500))
         with end_by_signals(), start_servers(bridged) as starters:
             _run(plan, lock, starters)
 
@@ -239,15 +238,11 @@ def _start_bridges(
 ) -> None:
     """Let the MCP servers of a plan join, each as its participant."""
     bridged = False
-    # Once each: bridges of one process share a file.
-    open_once = cache(open_pins)
     for launch in plan.launches:
         if launch.server is not None:
             bridged = True
-            starter = starters.get(launch.place)
-            bridge = partial(run_bridge, launch.name, launch.server, starter, children)
-            place = {"url": running.own_url, "space": launch.space, "token": launch.token}
-            pinned = partial(bridge, pins=launch.pins, open_pins=open_once)
-            children.keep(launch.name, partial(pinned, **place))
+            starter, url = starters.get(launch.place), running.own_url
+            bridge = partial(run_bridge, launch, launch.server, url, starter, children)
+            children.keep(launch.name, bridge)
     if not bridged:
         end_loading()

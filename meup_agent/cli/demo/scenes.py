@@ -7,7 +7,8 @@ and shows the table of both.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,6 +32,7 @@ from meup_agent.cli.demo.workspace import (
     Workspace,
 )
 from meup_agent.cli.render.output import Output
+from meup_agent.client.proposal_handle import ProposalHandle
 from meup_agent.errors import MeupError
 from meup_agent.escape import visible
 from meup_agent.protocol import kinds
@@ -91,7 +93,7 @@ async def play_fulfilled(stage: Stage) -> list[Expectation]:
     await look_at(stage, NOTE)
     on_disk = text_on_disk(stage.workspace, NOTE)
     return [
-        Expectation("outcome", "fulfilled by reviewer, run by files", outcome_in_words(outcome)),
+        expect_fulfilled(outcome),
         Expectation(
             "arguments",
             "as proposed",
@@ -116,7 +118,7 @@ async def play_edited(stage: Stage) -> list[Expectation]:
         "files", "read_file", {"path": SETTINGS_FILE}, to="reviewer"
     )
     return [
-        Expectation("outcome", "fulfilled by reviewer, run by files", outcome_in_words(outcome)),
+        expect_fulfilled(outcome),
         Expectation(
             "difference told",
             f"arguments.text: {PROPOSED!r} → {MASKED!r}",
@@ -151,13 +153,20 @@ async def play_rejected(stage: Stage) -> list[Expectation]:
     ]
 
 
-async def play_withdrawn(stage: Stage) -> list[Expectation]:
-    """Withdraw a re-index when it is half done, and see what is left of it."""
+@asynccontextmanager
+async def reindexing(stage: Stage, batches: int) -> AsyncGenerator[ProposalHandle]:
+    """Propose a re-index to the reviewer, and wait until so many of its batches are done."""
     progress: EventLog[Progress] = EventLog()
     async with stage.proposer.propose(
         "files", "reindex", to="reviewer", on_progress=progress.add
     ) as proposal:
-        await progress.first(lambda told: told.done >= HALF_WAY)
+        await progress.first(lambda told: told.done >= batches)
+        yield proposal
+
+
+async def play_withdrawn(stage: Stage) -> list[Expectation]:
+    """Withdraw a re-index when it is half done, and see what is left of it."""
+    async with reindexing(stage, HALF_WAY) as proposal:
         half_written = await look_at(stage, PARTIAL)
         await proposal.withdraw(Reason.NO_LONGER_NEEDED)
         outcome = await proposal.outcome()
@@ -198,11 +207,7 @@ async def play_restarted(stage: Stage) -> list[Expectation]:
     """Kill the gateway when a re-index has begun, start it again, and wait for the result."""
     words = len(await anyio.to_thread.run_sync(count_words, stage.workspace))
     port = stage.gateway.port
-    progress: EventLog[Progress] = EventLog()
-    async with stage.proposer.propose(
-        "files", "reindex", to="reviewer", on_progress=progress.add
-    ) as proposal:
-        await progress.first(lambda told: told.done >= THIRD)
+    async with reindexing(stage, THIRD) as proposal:
         stage.gateway.kill()
         await stage.note("gateway", "killed", "every socket dropped", style="bold red")
         for name in MAY:
@@ -222,7 +227,7 @@ async def play_restarted(stage: Stage) -> list[Expectation]:
             ", ".join(sorted(name for name in lost if lost[name] == ABNORMAL)),
         ),
         Expectation("started again at port", str(port), str(stage.gateway.port)),
-        Expectation("outcome", "fulfilled by reviewer, run by files", outcome_in_words(outcome)),
+        expect_fulfilled(outcome),
         Expectation("words in the index", str(words), str(found)),
         Expectation("on disk", "there", "there" if index else "not there"),
         Expectation("the space saw", "proposal, request, response", kinds_of(stage, proposal.id)),
@@ -280,6 +285,12 @@ def outcome_in_words(outcome: Outcome) -> str:
             return f"gone: {outcome}"
         case _:
             return "expired"
+
+
+def expect_fulfilled(outcome: Outcome) -> Expectation:
+    """The expectation that a proposal was carried out."""
+    happened = outcome_in_words(outcome)
+    return Expectation("outcome", "fulfilled by reviewer, run by files", happened)
 
 
 def kinds_of(stage: Stage, proposal_id: str, *, in_order: bool = True) -> str:

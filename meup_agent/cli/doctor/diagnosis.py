@@ -69,7 +69,7 @@ _NAME: Final = (
 class DoctorListener(Protocol):
     """Receives the results as they come."""
 
-    async def begin_attempt(self, what: str) -> None:
+    def begin_attempt(self, what: str) -> None:
         """Something is begun that may take a while."""
         ...
 
@@ -148,17 +148,17 @@ class _Diagnosis:
     async def _way(self, place: HostPort) -> None:
         name = "name"
         try:
-            await self._listener.begin_attempt(f"an address of {place.host}")
+            self._listener.begin_attempt(f"an address of {place.host}")
             addresses = await resolve_host(place, self._timeout)
             said = "is an address already" if place.is_address else f"is {', '.join(addresses)}"
             await self._good(name, f"{place.host} {said}")
             name = "port"
-            await self._listener.begin_attempt(f"{place} to take a connection")
+            self._listener.begin_attempt(f"{place} to take a connection")
             answered = await probe_port(place, self._timeout)
             await self._good(name, f"{HostPort(answered, place.port, False)} takes connections")
             name = "tls"
             if place.is_tls:
-                await self._listener.begin_attempt(f"{place} to answer in TLS")
+                self._listener.begin_attempt(f"{place} to answer in TLS")
                 await self._good(name, await probe_tls(place, self._timeout))
             elif is_local([answered]):
                 await self._tell(name, None, "none, and none is needed on one machine")
@@ -174,7 +174,7 @@ class _Diagnosis:
     async def _way_to_socket(self, path: str) -> None:
         await self._tell("name", None, "none, and none is needed on one machine")
         try:
-            await self._listener.begin_attempt(f"{path} to take a connection")
+            self._listener.begin_attempt(f"{path} to take a connection")
             await probe_socket(path, self._timeout)
         except Unreachable as error:
             await self._bad("port", visible(str(error), 300), error.advice)
@@ -184,7 +184,7 @@ class _Diagnosis:
     # --- the connection ---
 
     async def _join(self, where: Address) -> None:
-        await self._listener.begin_attempt("an answer to the handshake")
+        self._listener.begin_attempt("an answer to the handshake")
         once = OneShotConnector(where, self._timeout, self._made)
         settings = Settings(first_welcome=None)
         self.report.asked = settings.dialect
@@ -225,7 +225,7 @@ class _Diagnosis:
             if headers.get(key)
         ]
         await self._good("handshake", ", ".join(["a WebSocket (status 101)", *said]))
-        await self._listener.begin_attempt("the welcome")
+        self._listener.begin_attempt("the welcome")
 
     async def _not_welcome(self, once: OneShotConnector) -> NoReturn:
         """Say why there is no welcome."""
@@ -305,7 +305,7 @@ class _Diagnosis:
     async def _round_trip(self, transport: Transport) -> None:
         if not isinstance(transport, WebSocketTransport):
             return
-        await self._listener.begin_attempt("the answers to pings")
+        self._listener.begin_attempt("the answers to pings")
         taken: list[float] = []
         with anyio.move_on_after(self._timeout):
             for _ in range(PINGS):

@@ -144,7 +144,6 @@ class QueueView(LinesView):
         self._items, self._marked = items, marked
         if current is not None and current is not self._current and current in items:
             self.measure()
-            self._current = current
             at = items.index(current) * 2
             height = self.scrollable_content_region.height
             if not self.scroll_y <= at <= self.scroll_y + height - 2:

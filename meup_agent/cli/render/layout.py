@@ -39,14 +39,12 @@ class Glyphs:
     """The few characters that not every output has."""
 
     def __init__(self, encoding: str) -> None:
-        fancy = ("→", "…", "━", "╌", "✓", "✗")
+        fancy = ("→", "━", "╌", "✓", "✗")
         try:
             "".join(fancy).encode(encoding)
         except (UnicodeEncodeError, LookupError):
-            self.arrow, self.ellipsis, self.done, self.left = "->", "...", "#", "-"
-            self.yes, self.no = "yes", "NO"
-        else:
-            self.arrow, self.ellipsis, self.done, self.left, self.yes, self.no = fancy
+            fancy = ("->", "#", "-", "yes", "NO")
+        self.arrow, self.done, self.left, self.yes, self.no = fancy
 
 
 class RowBuilder:
