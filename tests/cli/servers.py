@@ -96,3 +96,29 @@ def welcome(**fields: Any) -> Callable[[ServerConnection], None]:
         silence(connection)
 
     return handle
+
+
+def mcp_server(tools: str, text: str = "None") -> str:
+    """An MCP server without the SDK.
+
+    ``tools`` is an expression for what it offers; ``text`` for what a call gives, with the call's
+    ``arguments``.
+    """
+    return f"""
+import json, sys
+
+INFO = {{"name": "small", "version": "1"}}
+for line in sys.stdin:
+    asked = json.loads(line)
+    arguments = asked.get("params", {{}}).get("arguments", {{}})
+    said = {{
+        "initialize": lambda: {{
+            "protocolVersion": "2025-11-25", "capabilities": {{"tools": {{}}}}, "serverInfo": INFO
+        }},
+        "tools/list": lambda: {{"tools": {tools}}},
+        "tools/call": lambda: {{"content": [{{"type": "text", "text": {text}}}]}},
+    }}.get(asked["method"])
+    answer = {{"result": said()}} if said else {{"error": {{"code": -32601, "message": "unknown"}}}}
+    if "id" in asked:
+        print(json.dumps({{"jsonrpc": "2.0", "id": asked["id"], **answer}}), flush=True)
+"""

@@ -13,6 +13,7 @@ import pytest
 
 from meup_agent.gateway import Gateway
 from tests.cli.processes import INTERRUPT, Running, is_there, running, up
+from tests.cli.servers import mcp_server
 from tests.cli.test_up_command import ENDS, STUBBORN, WAITS, process_of, python, write
 from tests.patience import PATIENCE
 
@@ -28,28 +29,19 @@ LEAVES = (
 
 STAYS = f"{LEAVES}; {WAITS}"
 
-SERVER = """
+SERVER = f"""
 import json, os, pathlib, signal, subprocess, sys, time
 
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, signal.SIG_IGN)
 child = subprocess.Popen([sys.executable, "-IS", "-c", "import time; time.sleep(600)"],
                          start_new_session=True, stdin=subprocess.DEVNULL)
-INFO = {"name": "deaf", "version": "1"}
-for line in sys.stdin:
-    asked = json.loads(line)
-    said = {
-        "initialize": {
-            "protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": INFO
-        },
-        "tools/list": {"tools": [{"name": "add", "inputSchema": {"type": "object"}}]},
-    }.get(asked["method"])
-    answer = {"result": said} if said else {"error": {"code": -32601, "message": "unknown"}}
-    if "id" in asked:
-        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
-    if asked["method"] == "tools/list":
-        pathlib.Path("deaf").write_text(f"{os.getpid()} {child.pid}")
-        print("ready", file=sys.stderr, flush=True)
+
+def tools():
+    pathlib.Path("deaf").write_text(f"{{os.getpid()}} {{child.pid}}")
+    print("ready", file=sys.stderr, flush=True)
+    return [{{"name": "add", "inputSchema": {{"type": "object"}}}}]
+{mcp_server("tools()")}
 while True:  # it does not heed the end of its input either
     try:
         os.write(1, b"x" * 4_096) if "writes" in sys.argv else time.sleep(600)

@@ -12,26 +12,9 @@ import pytest
 from meup_agent import Agent, Fulfillment
 from tests.cli.commands import exit_codes
 from tests.cli.processes import Running, meup, up
+from tests.cli.servers import mcp_server
 from tests.forkserver import launched
 from tests.patience import PATIENCE
-
-SERVER = """
-import json, sys
-
-INFO = {"name": "small", "version": "1"}
-for line in sys.stdin:
-    asked = json.loads(line)
-    said = {
-        "initialize": {
-            "protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": INFO
-        },
-        "tools/list": {"tools": [json.loads(open("tool.json").read())]},
-        "tools/call": {"content": [{"type": "text", "text": "ran"}]},
-    }.get(asked["method"])
-    answer = {"result": said} if said else {"error": {"code": -32601, "message": "unknown"}}
-    if "id" in asked:
-        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
-"""
 
 POLICY = "rules: [{allow: {tool: read}}]\nend: true\n"
 
@@ -48,7 +31,7 @@ def write_tool(folder: Path, *arguments: str, description: str = "Reads.") -> No
 
 def write(folder: Path, **entry: Any) -> None:
     """A configuration of one server, and a policy that lets its tool run."""
-    (folder / "server.py").write_text(SERVER)
+    (folder / "server.py").write_text(mcp_server('[json.loads(open("tool.json").read())]', '"ran"'))
     (folder / "policy.yaml").write_text(POLICY)
     command, *arguments = launched("server.py")
     server = {"command": command, "args": arguments, "cwd": ".", **entry}

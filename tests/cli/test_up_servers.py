@@ -23,6 +23,7 @@ from meup_agent.errors import Refused
 from tests.cli.commands import exit_codes
 from tests.cli.conftest import assert_fails
 from tests.cli.processes import INTERRUPT, TERMINATE, Running, environment, is_there, meup, up
+from tests.cli.servers import mcp_server
 from tests.forkserver import launched
 from tests.mcp.servers import pretender
 from tests.patience import PATIENCE
@@ -41,28 +42,12 @@ def add(a: int, b: int) -> int:
 server.run()
 """
 
-WITHOUT_THE_SDK = """
-import json, sys
-
-INFO = {"name": "small", "version": "1"}
-TOOL = {"name": "add", "inputSchema": {"type": "object"}}
-for line in sys.stdin:
-    asked = json.loads(line)
-    numbers = asked.get("params", {}).get("arguments", {}).values()
-    said = {
-        "initialize": {
-            "protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": INFO
-        },
-        "tools/list": {"tools": [TOOL]},
-        "tools/call": {"content": [{"type": "text", "text": str(sum(numbers))}]},
-    }.get(asked["method"])
-    answer = {"result": said} if said else {"error": {"code": -32601, "message": "unknown"}}
-    if "id" in asked:
-        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
-"""
-
+ADD = '[{"name": "add", "inputSchema": {"type": "object"}}]'
 SERVERS = ("--servers", "mcp.json")
-SMALL = {"command": sys.executable, "args": ["-IS", "-c", WITHOUT_THE_SDK]}
+SMALL = {
+    "command": sys.executable,
+    "args": ["-IS", "-c", mcp_server(ADD, "str(sum(arguments.values()))")],
+}
 
 
 def command_lines(process: int) -> list[list[str]]:
