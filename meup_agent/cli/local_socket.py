@@ -28,7 +28,7 @@ def bind_socket(path: Path) -> Generator[socket.socket]:
     """
     with short_path(str(path)) as short, socket.socket(socket.AF_UNIX) as listening:
         try:
-            remove_socket(path)
+            path.unlink(missing_ok=True)
             listening.bind(short)
             os.chmod(short, SOCKET_MODE)
             listening.listen()
@@ -41,9 +41,4 @@ def bind_socket(path: Path) -> Generator[socket.socket]:
             yield listening
         finally:
             with suppress(OSError):
-                remove_socket(path)
-
-
-def remove_socket(path: Path) -> None:
-    """Remove a socket, if it is there."""
-    path.unlink(missing_ok=True)
+                path.unlink()

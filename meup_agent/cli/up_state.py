@@ -23,7 +23,7 @@ from urllib.parse import quote
 import msgspec
 
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.local_socket import SOCKET_SUFFIX, remove_socket
+from meup_agent.cli.local_socket import SOCKET_SUFFIX
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.gateway.auth import new_token, renew_token
 from meup_agent.transport.unix_socket import socket_url
@@ -202,7 +202,7 @@ def _list_owners(folder: Path) -> list[Owner]:
     for path in sorted(folder.glob(f"*{LOCK_SUFFIX}"))[:MAX_RUNNING]:
         with suppress(ConfigurationError), _open_to_lock(path) as file:
             if _lock(file):
-                remove_socket(path.with_suffix(SOCKET_SUFFIX))
+                path.with_suffix(SOCKET_SUFFIX).unlink(missing_ok=True)
                 path.unlink()
             elif owner := _read_owner(file):
                 found.append(owner)

@@ -308,7 +308,6 @@ class _ToolCall:
 async def _tell_rejections(session: CommandSession, proposal: ProposalHandle) -> None:
     """Tell of each participant that rejects while others may still decide, and its words."""
     told: dict[str, str] = {}  # participant → its first reject, which is the one that counts
-    explained: set[str] = set()
 
     def may_be_told(envelope: Envelope) -> bool:
         if envelope.kind == kinds.CHAT:
@@ -321,8 +320,8 @@ async def _tell_rejections(session: CommandSession, proposal: ProposalHandle) ->
             if envelope.kind == kinds.CHAT:
                 words = envelope.payload_object.get("message")
                 is_about = told.get(envelope.sender) in envelope.correlation
-                if is_about and isinstance(words, str) and envelope.sender not in explained:
-                    explained.add(envelope.sender)
+                if is_about and isinstance(words, str):
+                    told[envelope.sender] = ""  # its first words are told
                     session.stderr.note(f"{by} explains: {visible(words, MAX_SENTENCE)}")
                 continue
             if proposal.has_outcome or envelope.sender in told:
