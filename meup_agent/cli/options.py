@@ -11,7 +11,7 @@ module loads no agent, so that commands that need none start fast.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from inspect import Parameter, Signature, signature
@@ -224,18 +224,13 @@ def complete_kind(incomplete: str) -> list[str]:
     return _starting_with(incomplete, [*NOUNS, *names])
 
 
-def complete_reason(incomplete: str) -> list[str]:
-    """Reason codes (PROTOCOL 4.3)."""
-    from meup_agent.causes import Reason
+def reason_option(codes: Collection[str]) -> Any:
+    """An option that takes a reason code (PROTOCOL 4.3), or a word of the user's own."""
 
-    return _starting_with(incomplete, Reason)
+    def complete(incomplete: str) -> list[str]:
+        return _starting_with(incomplete, codes)
 
-
-def complete_reason_to_reject(incomplete: str) -> list[str]:
-    """Reason codes of a rejection."""
-    from meup_agent.causes import REASONS_TO_REJECT
-
-    return _starting_with(incomplete, REASONS_TO_REJECT)
+    return typer.Option(metavar="REASON", help=f"Why: {', '.join(codes)}.", autocompletion=complete)
 
 
 def _starting_with(incomplete: str, names: Iterable[str]) -> list[str]:

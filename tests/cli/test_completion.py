@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from meup_agent import Reason
-from meup_agent.cli.options import complete_kind, complete_reason
+from meup_agent.cli.options import complete_kind
 from tests.cli.commands import run
 from tests.cli.processes import COMMAND, environment
 from tests.patience import PATIENCE
@@ -26,6 +26,7 @@ NAMED = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
         (["tail", "--kind", "mcp.re"], {"mcp.request", "mcp.response", "mcp.reject", "mcp.renew"}),
         (["tail", "--kind", "pro"], {"proposal", "progress"}),
         (["reject", "4f2a", "--reason", "un"], {"unsafe"}),
+        (["withdraw", "4f2a", "--reason", ""], set(Reason)),
         # Nothing of ours: then the shell completes files.
         (["gateway", "--config", "spa"], set()),
         (["run", "bots/e"], set()),
@@ -94,7 +95,6 @@ def test_bash_gets_it_installed(tmp_path: Path) -> None:
     assert "_MEUP_COMPLETE=complete_bash" in installed
 
 
-def test_kinds_and_reasons_are_those_of_the_protocol() -> None:
-    assert complete_reason("") == [reason.value for reason in Reason]
+def test_kinds_are_those_of_the_protocol() -> None:
     assert "capability/grant" in complete_kind("capability/")
     assert complete_kind("chat") == ["chat", "chat.acknowledge", "chat.cancel"]

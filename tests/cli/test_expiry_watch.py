@@ -1,5 +1,6 @@
 """The watch over expiries, by a clock that does not move."""
 
+import math
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -38,4 +39,4 @@ def test_what_was_decided_is_not_told(record: Any) -> None:
     watch = expiry_watch.ExpiryWatch(NO_SPACE)
     record.state = ProposalState.FULFILLED
     watch.add(PROPOSAL)
-    assert watch.next_look is None
+    assert watch.next_look == math.inf

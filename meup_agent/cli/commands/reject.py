@@ -23,8 +23,7 @@ from meup_agent.cli.decision import (
 from meup_agent.cli.failures import Misuse
 from meup_agent.cli.options import (
     Timeout,
-    complete_reason,
-    complete_reason_to_reject,
+    reason_option,
     seconds,
 )
 from meup_agent.cli.proposal_lookup import ID_CHARS, find_pending, list_known
@@ -39,14 +38,7 @@ _HEX: Final = frozenset("0123456789abcdef")
 def reject(
     ctx: typer.Context,
     proposals: ProposalIds,
-    reason: Annotated[
-        str,
-        typer.Option(
-            metavar="REASON",
-            help=f"Why: {', '.join(REASONS_TO_REJECT)}.",
-            autocompletion=complete_reason_to_reject,
-        ),
-    ] = str(Reason.DISAGREE),
+    reason: Annotated[str, reason_option(REASONS_TO_REJECT)] = str(Reason.DISAGREE),
     explain: Explain = None,
     proposer: Proposer = None,
     timeout: Timeout = 10.0,
@@ -133,14 +125,7 @@ async def _find(
 
 def withdraw(
     proposal: ProposalId,
-    reason: Annotated[
-        str,
-        typer.Option(
-            metavar="REASON",
-            help=f"Why: {', '.join(Reason)}.",
-            autocompletion=complete_reason,
-        ),
-    ] = str(Reason.NO_LONGER_NEEDED),
+    reason: Annotated[str, reason_option(list(Reason))] = str(Reason.NO_LONGER_NEEDED),
     explain: Explain = None,
     *,
     where: ActingOptions,

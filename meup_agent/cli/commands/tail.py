@@ -192,7 +192,7 @@ class _Tail:
         while True:
             item: Envelope | str | None = None
             watch = self._expiries
-            look = math.inf if watch is None or watch.next_look is None else watch.next_look
+            look = math.inf if watch is None else watch.next_look
             with anyio.CancelScope(deadline=look):
                 try:
                     item = await self._receive.receive()

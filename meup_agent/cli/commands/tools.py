@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from meup_agent.client.space import Space
 
 AT_ONCE: Final = 16  # participants that are asked at the same time
-_WAITING: Final = "waiting for everybody's answer"
 MAX_TYPE: Final = 120
 MAX_ABOUT: Final = 1_000
 NARROWEST: Final = 40
@@ -69,7 +68,7 @@ def tools(
         if owner is not None:
             session.require(owner)
         names = [owner] if owner is not None else session.others()
-        async with progress_line(session.stderr.console, _WAITING):
+        async with progress_line(session.stderr.console, "waiting for everybody's answer"):
             listed = await _ask(names, partial(session.space.tools, timeout=limit))
         errors = [each.error for each in listed if each.error is not None]
         if errors and len(errors) == len(listed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
@@ -55,9 +56,9 @@ class ExpiryWatch:
         heapq.heappush(self._waiting, (self._feed.now + seconds, next(self._order), record))
 
     @property
-    def next_look(self) -> float | None:
+    def next_look(self) -> float:
         """The time of the loop's clock at which :meth:`pop` has something to do."""
-        return self._waiting[0][0] if self._waiting else None
+        return self._waiting[0][0] if self._waiting else math.inf
 
     def pop(self) -> list[ProposalEntry]:
         """The proposals that have expired since the last call."""

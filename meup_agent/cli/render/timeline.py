@@ -34,6 +34,7 @@ from meup_agent.cli.render.formatting import (
     EXPIRY,
     FormattedEnvelope,
     ProgressFigures,
+    counted,
     format_envelope,
 )
 from meup_agent.cli.render.layout import NARROW, NARROWEST, STATE_STYLES, Glyphs, RowBuilder, folded
@@ -169,7 +170,7 @@ class Timeline:
         if envelope.kind == kinds.REASONING_THOUGHT:
             self._thoughts.put(key, count + 1, at)
             return words
-        told = f"({count} thought{'' if count == 1 else 's'})" if count else ""
+        told = f"({counted(count, 'thought')})" if count else ""
         return words._replace(said=f"{words.said} {told}".strip())
 
     def expiry(self, proposal: Envelope, at: float) -> TimelineEntry:
