@@ -266,6 +266,9 @@ def test_without_a_terminal_the_inbox_is_its_list(meup: Person, office: Office) 
     proposal = office.propose("write", path="a")
     done = meup()
     assert (done.code, proposal[:12] in done.out, done.err) == (0, True, "")
+    asked = meup("--json"), meup("--json", "list"), meup("list", "--json")
+    ids = [[each["proposal"] for each in json.loads(done.out)["proposals"]] for done in asked]
+    assert ids == [[proposal]] * 3
     office.withdraw(proposal)
 
 
