@@ -21,6 +21,7 @@ import subprocess
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -98,11 +99,7 @@ class Children:
 
     def start(self, program: ChildProgram) -> None:
         """Start a program, and again whenever it fails."""
-
-        async def run_once() -> str | None:
-            return await self._run(program)
-
-        self.keep(program.name, run_once)
+        self.keep(program.name, partial(self._run, program))
 
     def end(self, number: signal.Signals) -> None:
         """Tell everything to end: a program by SIGINT if that is what we got, else by SIGTERM."""

@@ -154,15 +154,17 @@ class CommandSession:
 
     def require(self, *names: str) -> None:
         """Check that these participants are present."""
-        for name in names:
-            if name != self.space.me and name not in self.others():
-                raise Failure(self._absence([name]), exit_codes.ABSENT)
+        for name in self._absent(names):
+            raise Failure(self._absence([name]), exit_codes.ABSENT)
 
     def remark_absence(self, names: Iterable[str]) -> None:
         """Note which of those that should decide are not present: they may still come."""
-        absent = [name for name in names if name != self.space.me and name not in self.others()]
-        if absent:
+        if absent := self._absent(names):
             self.stderr.note(self._absence(absent))
+
+    def _absent(self, names: Iterable[str]) -> list[str]:
+        present = {self.space.me, *self.others()}
+        return [name for name in names if name not in present]
 
     def _absence(self, names: list[str]) -> str:
         others = self.others()

@@ -18,7 +18,6 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.escape import as_json_line, visible
 
 if TYPE_CHECKING:
-    from meup_agent.approval import PolicyDecision
     from meup_agent.protocol.payloads import Call
 
 MAX_ENVELOPE_BYTES: Final = 4 << 20
@@ -87,7 +86,16 @@ def explain(
         name: reading.value for name, reading in loaded.find_matching(call, proposer).items()
     }
     if as_json:
-        sys.stdout.write(as_json_line({**_document(found), "matching": matching}))
+        sys.stdout.write(
+            as_json_line(
+                {
+                    **found.told,
+                    "why": found.why,
+                    "reason": found.reason or None,
+                    "matching": matching,
+                }
+            )
+        )
         return
     for rule, name in zip(loaded.rules, loaded.names, strict=True):
         said = _SAID[matching.get(name, "")]
@@ -131,10 +139,6 @@ def run_cases(
         verb = "is" if len(failed) == 1 else "are"
         raise Failure(f"{len(failed):,} of {total} {verb} decided otherwise by {path}")
     sys.stdout.write(f"{counted_as(len(cases), 'case')} decided as expected by {path}\n")
-
-
-def _document(found: PolicyDecision) -> dict[str, Any]:
-    return {**found.told, "why": found.why, "reason": found.reason or None}
 
 
 def _is_file(tool: str) -> bool:
