@@ -356,12 +356,6 @@ def test_a_wrong_file_is_named_with_its_key(
     assert done.err.count("\n") == 1
 
 
-def test_a_broken_file_gives_its_exit_code_to_the_shell(tmp_path: Path) -> None:
-    (tmp_path / "space.yaml").write_text("space: [")
-    done = meup("gateway", "--config", "space.yaml", cwd=tmp_path)
-    assert_fails(done, exit_codes.USAGE, "meup: space.yaml, line 1: expected YAML, but found ")
-
-
 def test_a_port_in_use_is_said(gateway: ThreadedGateway) -> None:
     done = meup("gateway", "--dev", "--port", str(gateway.port))
     assert (done.returncode, done.stdout) == (exit_codes.USAGE, "")
