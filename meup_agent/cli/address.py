@@ -191,7 +191,11 @@ def find_http_url(given: str | None) -> str | None:
     known = os.environ.get("MEUP_URL") or None
     if given is None and known is not None and socket_path(known) is not None:
         return known
-    return http_url(given) or (_http_beside(known) if known else None)
+    url = _given(given, "MEUP_HTTP")
+    if url is None:
+        return _http_beside(known) if known else None
+    check_http_url(url)
+    return url.rstrip("/")
 
 
 def _http_beside(url: str) -> str:
@@ -201,15 +205,6 @@ def _http_beside(url: str) -> str:
     parts = urlsplit(handshake_url(url, None))
     path = parts.path.removesuffix("/ws").rstrip("/")
     return f"http{parts.scheme.removeprefix('ws')}://{parts.netloc}{path}"
-
-
-def http_url(given: str | None) -> str | None:
-    """The HTTP address from the option or the environment; ``None`` if there is none."""
-    url = _given(given, "MEUP_HTTP")
-    if url is None:
-        return None
-    check_http_url(url)
-    return url.rstrip("/")
 
 
 def _given(option: str | None, variable: str) -> str | None:
