@@ -63,7 +63,7 @@ As = Annotated[
 ]
 
 
-class Identity(TypedDict):
+class SpaceIdentity(TypedDict):
     """The space to join, and the participant to join it as."""
 
     space: str
@@ -81,7 +81,7 @@ class Address(NamedTuple):
     only_beside: bool = False  # no agent of the participant may lose its connection
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> SpaceIdentity:
         """All but the gateway, as an agent takes it to join."""
         return {"space": self.space, "token": self.token, "participant": self.participant}
 

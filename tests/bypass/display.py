@@ -7,7 +7,8 @@ import anyio
 
 from meup_agent import escape
 from meup_agent.approval import Inbox, InboxItem
-from meup_agent.cli.inbox.card import Card
+from meup_agent.cli.inbox.card import card_rows
+from meup_agent.cli.inbox.rows import ShownValue
 from meup_agent.gateway.console import template_environment
 from meup_agent.protocol.shown_text import Segment
 from tests.bypass.incident import incident
@@ -36,7 +37,7 @@ async def invisible_characters(place: Place) -> None:
             await until(lambda: bool(inbox.items))
             (item,) = inbox.items
             line = escape.visible(item.arguments["command"])
-            card = "\n".join(each.plain for each in Card(item).rows)
+            card = "\n".join(each.plain for each in card_rows(item, ShownValue()))
             page = template_environment.json_lines(item.arguments)
             assert "rm -r data" in line
             assert "rm -r data" in card
@@ -64,9 +65,9 @@ async def truncated_command(place: Place) -> None:
             tasks.start_soon(attempt, agent.call("tools", "shell", {"command": LONG}))
             await until(lambda: bool(inbox.items))
             (item,) = inbox.items
-            card = Card(item)
-            assert card.is_whole
-            shown = "\n".join(each.plain for each in card.rows)
+            value = ShownValue()
+            shown = "\n".join(each.plain for each in card_rows(item, value))
+            assert value.is_whole
             if "rm -r" not in shown:  # nothing to see for a person, who approves
                 await inbox.approve(item)
             else:
