@@ -37,7 +37,7 @@ def run(data: bytes) -> None:
         except InvalidEnvelope as error:
             said = str(error)
         else:
-            said = timeline.envelope(envelope, float(number)).plain
+            said = timeline.line(timeline.observe(envelope, float(number))).plain
             if width is not None and width >= 5 * NARROWEST:
                 assert all(cell_len(row) <= width for row in said.split("\n")), (width, said)
         assert said.replace("\n", "").isprintable(), repr(said)
