@@ -56,12 +56,12 @@ _PARTS: Final = re.compile(f"[{_PARTING}]")
 _PARTS_AND_BLANKS: Final = re.compile(f"[{_PARTING}{_BLANKS}]")
 
 _LEADING_DOTS: Final = re.compile(r"(?:\A|(?<=[/\\]))(?:(\.\.?)(?=[/\\]|\Z)|\.)")
-_HEAD: Final = re.compile(r"[^*?[{}\\]*")
 _ONE_STAR: Final = re.compile(r"((?:[^*?[{}\\]*/)?)((?:[^*?[{}\\/.][^*?[{}\\/]*)?)\*([^*?[{}\\/]*)")
 _TREE: Final = re.compile(r"([^*?[{}\\]+)/\*\*")
 _CHOICES: Final = frozenset("?[{}")
 _SPECIAL: Final = _CHOICES | {"\\"}
 _STARS: Final = re.compile(r"\*+")
+_OPENING: Final = re.compile(r"[*?[{}\\]")
 _WILDCARD: Final = re.compile(r"[*?]|\[.+\]", re.DOTALL)
 _WHITESPACE: Final = re.compile(r"\s+")
 
@@ -80,8 +80,7 @@ def compile_glob(pattern: str, reading: Reading = Reading.NARROW) -> tuple[Strin
 
 def glob_head(pattern: str) -> str:
     """Return the letters before the first wildcard of a glob."""
-    found = _HEAD.match(pattern)
-    return "" if found is None else found[0]
+    return _OPENING.split(pattern, maxsplit=1)[0]
 
 
 # --- the narrow reading ---
@@ -96,8 +95,9 @@ def _compile_narrow(pattern: str) -> tuple[StringMatch, int]:
     if (tree := _TREE.fullmatch(pattern)) is not None:
         return _tree(tree[1]), 1
     parser = _NarrowParser(pattern, barred)
-    program = compile_fullmatch(parser.whole())
-    return _runs(program, _most_states(pattern), barred, parser.written), program.steps
+    program = compile_fullmatch(parser.sequence())
+    runs = run_program(program, _most_states(pattern))
+    return _marked(runs, barred, parser.written), program.steps
 
 
 # Two forms that most globs have, for a tenth of the time that RE2 takes.
@@ -140,11 +140,23 @@ def _tree(root: str) -> StringMatch:
     return match
 
 
-def _runs(
-    program: Program, states: int | None, barred: re.Pattern[str] | None, written: dict[str, str]
-) -> StringMatch:
+def run_program(program: Program, states: int | None) -> StringMatch:
+    """The test of a text by a program, which costs its steps for each state that it may build."""
     matches, steps = program
 
+    def match(text: str, work: WorkBudget) -> bool:
+        encoded = text.encode()
+        size = len(encoded)
+        built = size if states is None else min(size, states)
+        work.spend(CALL_WORK + size + steps * built)
+        return matches(encoded)
+
+    return match
+
+
+def _marked(
+    runs: StringMatch, barred: re.Pattern[str] | None, written: dict[str, str]
+) -> StringMatch:
     def match(text: str, work: WorkBudget) -> bool:
         marked = _mark(text)
         if barred is not None:
@@ -153,13 +165,9 @@ def _runs(
                 # Each one takes a call of ours.
                 work.spend(NODE_WORK * len(text))
                 marked = barred.sub(lambda letter: written.get(letter[0], _BARRED), marked)
-        encoded = marked.encode()
-        size = len(encoded)
-        built = size if states is None else min(size, states)
         # Marking a dot takes a call, too.
-        dots = text.count("/.") + text.count("\\.")
-        work.spend(CALL_WORK + NODE_WORK * dots + size + steps * built)
-        return matches(encoded)
+        work.spend(NODE_WORK * (text.count("/.") + text.count("\\.")))
+        return runs(marked, work)
 
     return match
 
@@ -202,28 +210,20 @@ def _compile_wide(pattern: str) -> tuple[StringMatch, int]:
     if _SPECIAL.isdisjoint(pattern) and pattern.count("**") <= MAX_TREES:
         small = _in_pieces(pattern.casefold())
         return _has_pieces(small, _in_pieces("".join(map(fold_letter, plain)))), 1
-    raw = _WideParser(pattern).whole()
-    forms = {raw: None}
+    forms = {_WideParser(pattern).sequence(): None}
     # A backslash may be meant as what parts a path, too.
     for glob in (plain, plain_glob(pattern.replace("\\", "/"))):
         with suppress(ValueError):  # the last slash was a literal one, behind a backslash
-            forms[_WideParser(glob, folds=True).whole()] = None
-    matches, steps = compile_fullmatch(f"(?i)(?:{'|'.join(forms)})")
+            forms[_WideParser(glob, folds=True).sequence()] = None
+    program = compile_fullmatch(f"(?i)(?:{'|'.join(forms)})")
     states = _most_states(pattern)
-
-    def runs(text: str, work: WorkBudget) -> bool:
-        encoded = text.encode()
-        size = len(encoded)
-        # A set of places in each of the forms.
-        built = size if states is None else min(size, states ** len(forms))
-        work.spend(CALL_WORK + size + steps * built)
-        return matches(encoded)
+    # A set of places in each of the forms.
+    runs = run_program(program, None if states is None else states ** len(forms))
 
     def match(text: str, work: WorkBudget) -> bool:
-        plain = work.forms(text)[1:]
-        return runs(text, work) or any(runs(each, work) for each in plain)
+        return any(runs(each, work) for each in (text, *work.forms(text)[1:]))
 
-    return match, steps
+    return match, program.steps
 
 
 _Pieces = list[list[str]]
@@ -296,16 +296,13 @@ class _Parser:
         # braces: in any of their alternatives, since too little is safer than too much.
         self._after_star = False
 
-    def whole(self) -> str:
-        return self._sequence()
-
     def _letter(self, letter: str) -> str:
         raise NotImplementedError
 
     def _letters(self, ranges: list[tuple[int, int]], negated: bool, opened: int) -> str:
         raise NotImplementedError
 
-    def _sequence(self) -> str:
+    def sequence(self) -> str:
         """Up to the end, or, in braces, up to the comma or brace that ends the alternative."""
         start = self._at
         parts: list[str] = []
@@ -382,7 +379,7 @@ class _Parser:
         while self._at == opened or self._pattern[self._at] == ",":
             self._at += 1
             self._after_star = before
-            alternatives.append(self._sequence())
+            alternatives.append(self.sequence())
             after = after or self._after_star
             if self._at == len(self._pattern):
                 raise ValueError(

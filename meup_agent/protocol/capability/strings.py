@@ -17,9 +17,10 @@ from meup_agent.protocol.capability.glob import (
     glob_head,
     is_glob,
     plain_glob,
+    run_program,
 )
 from meup_agent.protocol.capability.reading import Reading, fold_letter, fold_text
-from meup_agent.protocol.capability.work import CALL_WORK, WorkBudget, bounded
+from meup_agent.protocol.capability.work import bounded
 from meup_agent.protocol.kinds import KINDS, canonical
 from meup_agent.protocol.regex import compile_search
 
@@ -40,54 +41,25 @@ class Strings:
 
     def __init__(self) -> None:
         self._steps = 0
-        self._compiled: dict[tuple[str, Reading], StringMatch] = {}
+        self._compiled: dict[tuple[str, str, Reading], StringMatch] = {}
 
     def compile(self, body: str, place: str, reading: Reading) -> StringMatch:
         """The test for a pattern without its ``!``; InvalidPattern if it does not compile."""
-        known = self._compiled.get((body, reading))
-        if known is not None:
-            return known
         if _is_regex(body):
-            try:
-                compiled, steps = _search(body[1:-1])
-            except ValueError as error:
-                raise InvalidPattern(
-                    f"the regular expression {shown(body)} does not compile: {error}", place=place
-                ) from None
-        elif is_glob(body):
-            return self.glob(body, place, reading)
-        else:
-            return exact(body, reading)
-        return self._counted(body, reading, compiled, steps, place)
+            return self._program("regular expression", body, place, reading)
+        return self.glob(body, place, reading) if is_glob(body) else exact(body, reading)
 
     def glob(self, pattern: str, place: str, reading: Reading) -> StringMatch:
         """The test for a glob; InvalidPattern if it does not compile, or is one too many."""
-        known = self._compiled.get((pattern, reading))
-        if known is not None:
-            return known
-        try:
-            compiled, steps = compile_glob(pattern, reading)
-        except ValueError as error:
-            raise InvalidPattern(
-                f"the glob {shown(pattern)} does not compile: {error}", place=place
-            ) from None
-        return self._counted(pattern, reading, compiled, steps, place)
+        return self._program("glob", pattern, place, reading)
 
     def kind(self, pattern: str, place: str, reading: Reading = Reading.NARROW) -> StringMatch:
         """The test for a kind, as :func:`compile_kind` describes it."""
-        body, negated = split_negation(pattern, place)
-        if not negated:
-            return self._kind(body, place, reading)
-        match = self._kind(body, place, reading.opposite)
-        return lambda kind, work: not match(kind, work)
+        return _negatable(self._kind, pattern, place, reading)
 
     def text(self, pattern: str, place: str) -> StringMatch:
         """The test for any text, with or without ``!``."""
-        body, negated = split_negation(pattern, place)
-        if not negated:
-            return self.compile(body, place, Reading.NARROW)
-        match = self.compile(body, place, Reading.WIDE)
-        return lambda text, work: not match(text, work)
+        return _negatable(self.compile, pattern, place, Reading.NARROW)
 
     def _kind(self, body: str, place: str, reading: Reading) -> StringMatch:
         if body == "*":
@@ -98,9 +70,20 @@ class Strings:
         slashed = self.glob(body.replace(".", "/"), place, reading)
         return lambda kind, work: match(kind, work) or (kind in KINDS and slashed(kind, work))
 
-    def _counted(
-        self, pattern: str, reading: Reading, match: StringMatch, steps: int, place: str
-    ) -> StringMatch:
+    def _program(self, what: str, pattern: str, place: str, reading: Reading) -> StringMatch:
+        # As a key, `/a*/` is a glob.
+        key = (what, pattern, reading)
+        known = self._compiled.get(key)
+        if known is not None:
+            return known
+        try:
+            match, steps = (
+                compile_glob(pattern, reading) if what == "glob" else _search(pattern[1:-1])
+            )
+        except ValueError as error:
+            raise InvalidPattern(
+                f"the {what} {shown(pattern)} does not compile: {error}", place=place
+            ) from None
         self._steps += steps
         if self._steps > MAX_STEPS:
             raise InvalidPattern(
@@ -108,8 +91,17 @@ class Strings:
                 "shorter",
                 place=place,
             )
-        self._compiled[pattern, reading] = match
+        self._compiled[key] = match
         return match
+
+
+def _negatable(
+    compile: Callable[[str, str, Reading], StringMatch], pattern: str, place: str, reading: Reading
+) -> StringMatch:
+    """The test for a pattern with or without ``!``, behind which the other reading holds."""
+    body, negated = split_negation(pattern, place)
+    match = compile(body, place, reading.opposite if negated else reading)
+    return (lambda text, work: not match(text, work)) if negated else match
 
 
 def exact(body: str, reading: Reading) -> StringMatch:
@@ -191,18 +183,10 @@ def shown(pattern: str) -> str:
 
 
 def _search(expression: str) -> tuple[StringMatch, int]:
-    matches, steps = compile_search(expression)
+    program = compile_search(expression)
     # For letters alone few states are ever built; for anything else all steps may count each byte.
     states = 4 * len(expression) if _WORDS.fullmatch(expression) else None
-
-    def match(text: str, work: WorkBudget) -> bool:
-        encoded = text.encode()
-        size = len(encoded)
-        built = size if states is None else min(size, states)
-        work.spend(CALL_WORK + size + steps * built)
-        return matches(encoded)
-
-    return match, steps
+    return run_program(program, states), program.steps
 
 
 def _is_regex(body: str) -> bool:
