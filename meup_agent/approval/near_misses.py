@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from meup_agent.approval.rules import AllowRule
 from meup_agent.errors import printable
 from meup_agent.protocol.capability.glob import StringMatch, compile_glob, is_glob
-from meup_agent.protocol.capability.paths import compile_path, descendants, is_path
+from meup_agent.protocol.capability.paths import compile_path, is_path
 from meup_agent.protocol.capability.patterns import Pattern as WidePattern
 from meup_agent.protocol.capability.patterns import compile_pattern, written
 from meup_agent.protocol.capability.reading import Reading, fold_text
@@ -157,7 +157,7 @@ def _unsure_argument(rule: PolicyRule, unsure: Collection[str], work: WorkBudget
     given = rule.arguments if isinstance(rule.arguments, list | tuple) else [rule.arguments]
     for each in given if unsure else ():
         for key in each or ():
-            if key == "**" or is_path(key):
+            if is_path(key):
                 return next(iter(unsure))
             work.spend(NODE_WORK * len(unsure))
             found = next((name for name in unsure if _is_match(key, name)), None)
@@ -324,8 +324,6 @@ def _takes_other_type(pattern: Any, value: Any, work: WorkBudget) -> bool:
 
 def _members_of(value: dict[str, Any], key: str, work: WorkBudget) -> Iterable[object]:
     """The values in an object at which a key of a pattern looks."""
-    if key == "**":
-        return (each for each in descendants(value) if not isinstance(each, list))
     if is_path(key):
         return compile_path(key, "", Reading.WIDE).select(value, work)
     if is_glob(key):

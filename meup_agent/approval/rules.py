@@ -114,7 +114,7 @@ class PolicyRule:
             for each in patterns
             if isinstance(each, Mapping)
             for key in cast("Mapping[str, object]", each)
-            if key != "**" and not is_path(key)
+            if not is_path(key)
         )
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, cast
 
@@ -40,9 +39,8 @@ class CompiledCapability(NamedTuple):
     """One capability."""
 
     fits: StringMatch
-    restricted: bool  # it says something of the payload
-    payload: object  # the pattern of the payload, if it does
-    to: str = ""  # what limits the addressees, as JSON; empty: nothing does
+    payload: object  # the pattern of the payload; ``None``: any
+    to: tuple[str, ...] = ()  # what limits the addressees; empty: nothing does
     fits_to: StringMatch | None = None
 
 
@@ -94,18 +92,18 @@ class Capabilities:
         return rule
 
     def _decided(self, kind: str) -> bool | Match:
-        if kind == _SYSTEM or kind.startswith(_NEVER):
+        if is_reserved_kind(kind):
             return False
         work = WorkBudget(kind)
         matching = tuple(number for number, rule in enumerate(self._rules) if rule.fits(kind, work))
         if not matching:
             return False
-        if not all(self._rules[number].restricted for number in matching):
+        payloads = [self._rules[number].payload for number in matching]
+        if None in payloads:
             return True
         # Many kinds, made up ones too, come under the same rules.
         found = self._by_rules.get(matching)
         if found is None:
-            payloads = [self._rules[number].payload for number in matching]
             found = self._compiler.again(joined(payloads))
             if len(self._by_rules) < MAX_KINDS_REMEMBERED:
                 self._by_rules[matching] = found
@@ -116,7 +114,7 @@ def _by_addressees(
     rules: Sequence[CompiledCapability], compiler: PatternCompiler
 ) -> tuple[tuple[StringMatch, Capabilities], ...]:
     """The rules that limit addressees, together with those of the same limit."""
-    groups: dict[str, list[CompiledCapability]] = {}
+    groups: dict[tuple[str, ...], list[CompiledCapability]] = {}
     for rule in rules:
         if rule.fits_to is not None:
             groups.setdefault(rule.to, []).append(rule)
@@ -156,23 +154,18 @@ def refuse_reserved(patterns: Sequence[object], *, place: str = "capabilities") 
     """Raise InvalidPattern for what names ``system/*`` itself, which no wildcard grants (7)."""
     for index, item in enumerate(patterns):
         kind: object = cast("dict[str, object]", item)["kind"]
-        if isinstance(kind, str):
-            _refuse_reserved_kind(kind, f"{place}[{index}].kind")
-        else:
-            for number, each in enumerate(cast("list[str]", kind)):
-                _refuse_reserved_kind(each, f"{place}[{index}].kind[{number}]")
+        where = f"{place}[{index}].kind"
+        for number, each in enumerate([kind] if isinstance(kind, str) else cast("list[str]", kind)):
+            if is_reserved_kind(each):
+                raise InvalidPattern(
+                    f"{each!r} comes only from the gateway and is never granted; take it out",
+                    place=where if each is kind else f"{where}[{number}]",
+                )
 
 
 def is_reserved_kind(kind: str) -> bool:
     """True for a pattern that names the gateway's kinds themselves."""
     return kind == _SYSTEM or kind.startswith(_NEVER)
-
-
-def _refuse_reserved_kind(kind: str, place: str) -> None:
-    if is_reserved_kind(kind):
-        raise InvalidPattern(
-            f"{kind!r} comes only from the gateway and is never granted; take it out", place=place
-        )
 
 
 def compile_announced(patterns: Sequence[object]) -> Capabilities:
@@ -207,33 +200,28 @@ def _capability(item: object, compiler: PatternCompiler, place: str) -> Compiled
     fits = _kind(fields["kind"], compiler, f"{place}.kind")
     to, fits_to = _addressees(fields, compiler, f"{place}.to")
     if "payload" not in fields:
-        return CompiledCapability(fits, restricted=False, payload=None, to=to, fits_to=fits_to)
+        return CompiledCapability(fits, None, to, fits_to)
     payload: object = fields["payload"]
     if not isinstance(payload, dict | list):
         raise InvalidPattern("the pattern of a payload is an object", place=f"{place}.payload")
     compiler.compile(cast("object", payload), f"{place}.payload")
     # Rules of one kind are compiled together when it first comes; the caller may change
     # its object after that.
-    pattern = copy.deepcopy(cast("object", payload))
-    return CompiledCapability(fits, restricted=True, payload=pattern, to=to, fits_to=fits_to)
+    return CompiledCapability(fits, copy.deepcopy(cast("object", payload)), to, fits_to)
 
 
 def _addressees(
     fields: dict[object, object], compiler: PatternCompiler, place: str
-) -> tuple[str, StringMatch | None]:
-    """The limit of the addressees, as JSON and compiled: a name or pattern, or a list of them."""
+) -> tuple[tuple[str, ...], StringMatch | None]:
+    """The limit of the addressees, as it is and compiled: a name or pattern, or a list of them."""
     if "to" not in fields:
-        return "", None
+        return (), None
     to = fields["to"]
     listed = cast("list[object]", to) if isinstance(to, list) else [to]
     if not listed or not all(isinstance(each, str) and each for each in listed):
         raise InvalidPattern("the addressees are a name, or a list of names", place=place)
     names = cast("list[str]", listed)
-    matches: list[StringMatch] = []
-    for index, name in enumerate(names):
-        compiler.count(place)
-        matches.append(compiler.strings.text(name, f"{place}[{index}]"))
-    return json.dumps(names), lambda name, work: any(fits(name, work) for fits in matches)
+    return tuple(names), _any_of(names, compiler, compiler.strings.text, place)
 
 
 def _kind(pattern: object, compiler: PatternCompiler, place: str) -> StringMatch:
@@ -242,13 +230,23 @@ def _kind(pattern: object, compiler: PatternCompiler, place: str) -> StringMatch
         return compiler.strings.kind(pattern, place)
     if not isinstance(pattern, list):
         raise InvalidPattern("a kind is a string or a list of strings", place=place)
+    return _any_of(cast("list[object]", pattern), compiler, compiler.strings.kind, place)
+
+
+def _any_of(
+    patterns: Sequence[object],
+    compiler: PatternCompiler,
+    compile: Callable[[str, str], StringMatch],
+    place: str,
+) -> StringMatch:
     alternatives: list[StringMatch] = []
-    for index, item in enumerate(cast("list[object]", pattern)):
+    for index, item in enumerate(patterns):
+        inner = f"{place}[{index}]"
         if not isinstance(item, str):
-            raise InvalidPattern("a kind is a string", place=f"{place}[{index}]")
-        compiler.count(f"{place}[{index}]")
-        alternatives.append(compiler.strings.kind(item, f"{place}[{index}]"))
-    return lambda kind, work: any(fits(kind, work) for fits in alternatives)
+            raise InvalidPattern("a kind is a string", place=inner)
+        compiler.count(inner)
+        alternatives.append(compile(item, inner))
+    return lambda text, work: any(fits(text, work) for fits in alternatives)
 
 
 def joined(alternatives: list[object], level: int = 0) -> object:

@@ -45,7 +45,7 @@ def kinds_of(capability: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A capability taken apart by its kinds: they may be covered by different ones."""
     kind: str | list[str] = capability["kind"]
     each = [kind] if isinstance(kind, str) else kind
-    rest = {name: capability[name] for name in ("payload", "to") if name in capability}
+    rest = {name: capability[name] for name in _LIMITS if name in capability}
     return [{"kind": one, **rest} for one in each]
 
 
@@ -53,17 +53,12 @@ def covers(
     held: Mapping[str, Any], wanted: Mapping[str, Any], reading: Reading = Reading.NARROW
 ) -> bool:
     """True if a capability, in a reading, allows all that another, of one kind pattern, does."""
-    kind, other = held["kind"], wanted["kind"]
-    if isinstance(kind, str):
-        if not _covers_kind(kind, other, reading):
-            return False
-    elif not any(_covers_kind(each, other, reading) for each in kind):
+    if not any(_covers_kind(each["kind"], wanted["kind"], reading) for each in kinds_of(held)):
         return False
-    if any(name in held and name not in wanted for name in _LIMITS):
-        return False
+    limits = [name for name in _LIMITS if name in held]
     try:
         compared = _Comparison(reading)
-        return all(compared.covers(held[name], wanted[name]) for name in _LIMITS if name in held)
+        return all(name in wanted and compared.covers(held[name], wanted[name]) for name in limits)
     except _TooMuch:
         return False
 

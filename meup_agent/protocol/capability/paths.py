@@ -1,4 +1,4 @@
-"""Paths into a JSON value (PROTOCOL 7): ``$.a``, ``$['a']``, ``$[0]``, ``$.*``, ``$..a``.
+"""Paths into a JSON value (PROTOCOL 7): ``$.a``, ``$['a']``, ``$[0]``, ``$.*``, ``$..a``, ``**``.
 
 Children and descendants, no filters. Each step turns the nodes found so far into the next ones and
 visits no node twice, so each costs time linear in the value; a path may have hundreds of steps, so
@@ -38,11 +38,13 @@ class Path(msgspec.Struct, frozen=True):
 
 def is_path(key: str) -> bool:
     """True if a key is a path; ``$ref`` and the like are names."""
-    return key == "$" or key.startswith(("$.", "$["))
+    return key in ("$", "**") or key.startswith(("$.", "$["))
 
 
 def compile_path(key: str, place: str, reading: Reading = Reading.NARROW) -> Path:
     """Compile a path of children and descendants; InvalidPattern for anything else."""
+    if key == "**":
+        return Path(True, lambda value, work: _descendants(value))
     steps: list[_Step] = []
     deep = False
     at = 1
@@ -73,20 +75,20 @@ def compile_path(key: str, place: str, reading: Reading = Reading.NARROW) -> Pat
     return Path(deep, select)
 
 
-def children(value: object) -> Collection[object]:
+def _children(value: object) -> Collection[object]:
     """The values that stand directly in an object or array."""
     if isinstance(value, dict):
         return cast("dict[str, Any]", value).values()
     return cast("list[object]", value) if isinstance(value, list) else ()
 
 
-def descendants(value: object) -> Iterator[object]:
+def _descendants(value: object) -> Iterator[object]:
     """Everything below a value, without the value."""
-    waiting = [iter(children(value))]
+    waiting = [iter(_children(value))]
     while waiting:
         for child in waiting[-1]:
             yield child
-            if below := children(child):
+            if below := _children(child):
                 waiting.append(iter(below))
                 break
         else:
@@ -100,7 +102,7 @@ def _with_descendants(nodes: Iterator[object], work: WorkBudget) -> Iterator[obj
     waiting = [nodes]
     while waiting:
         for node in waiting[-1]:
-            below = children(node)
+            below = _children(node)
             if below and id(node) not in seen:
                 work.spend(NODE_WORK * len(below))
                 seen.add(id(node))
@@ -138,7 +140,7 @@ def _child_step(step: re.Match[str], reading: Reading) -> _Step:
 
 
 def _every_child(nodes: Iterator[object], work: WorkBudget) -> Iterator[object]:
-    return (child for node in nodes for child in _counted(children(node), work))
+    return (child for node in nodes for child in _counted(_children(node), work))
 
 
 def _counted(nodes: Iterable[object], work: WorkBudget) -> Iterator[object]:

@@ -16,7 +16,7 @@ import msgspec
 
 from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.capability.glob import ANY, StringMatch, is_glob
-from meup_agent.protocol.capability.paths import compile_path, descendants, is_path
+from meup_agent.protocol.capability.paths import compile_path, is_path
 from meup_agent.protocol.capability.reading import Reading, fold_text
 from meup_agent.protocol.capability.strings import (
     Strings,
@@ -165,7 +165,7 @@ class PatternCompiler:
             shown = key if len(key) <= _SHOWN_KEY_CHARS else key[:_SHOWN_KEY_CHARS] + "…"
             inner = f"{place}.{shown}" if place else shown
             check_length(key, inner)
-            if key == "**" or is_path(key):
+            if is_path(key):
                 searched.append(self._search(key, wanted, inner, depth + 1, below))
             elif is_glob(key):
                 fits, matches, search = self._members(key, wanted, inner, depth + 1, below)
@@ -207,9 +207,7 @@ class PatternCompiler:
         self, key: str, wanted: object, place: str, depth: int, below: bool
     ) -> tuple[StringMatch, Match, Match]:
         """The tests of a name and of a value, and that of an object for a member with both."""
-        before = self._parts
-        matches = self.compile(wanted, place, depth, below)
-        cost = NODE_WORK * (1 + self._parts - before)
+        matches, cost = self._costed(self.compile, wanted, place, depth, below)
         fits = self.strings.glob(key, place, self.reading)
 
         def search(value: object, work: WorkBudget) -> bool:
@@ -223,16 +221,23 @@ class PatternCompiler:
 
     def _search(self, key: str, wanted: object, place: str, depth: int, below: bool) -> Match:
         """The test of an object for a value anywhere below it, or on a path."""
-        before = self._parts
-        if key == "**":
-            matches = self._deep(wanted, place, depth, below)
-            cost = NODE_WORK * (1 + self._parts - before)
-            return lambda value, work: _any(matches, descendants(value), work, cost)
         path = compile_path(key, place, self.reading)
         inner = self._deep if path.deep else self.compile
-        matches = inner(wanted, place, depth, below)
-        cost = NODE_WORK * (1 + self._parts - before)
+        matches, cost = self._costed(inner, wanted, place, depth, below)
         return lambda value, work: _any(matches, path.select(value, work), work, cost)
+
+    def _costed(
+        self,
+        compile: Callable[[object, str, int, bool], Match],
+        wanted: object,
+        place: str,
+        depth: int,
+        below: bool,
+    ) -> tuple[Match, int]:
+        """A pattern of many values, and the work of holding one against its parts."""
+        before = self._parts
+        matches = compile(wanted, place, depth, below)
+        return matches, NODE_WORK * (1 + self._parts - before)
 
     def _deep(self, wanted: object, place: str, depth: int, below: bool) -> Match:
         # Each node below each node, and so on: nesting would multiply the cost by the depth.
