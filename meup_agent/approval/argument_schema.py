@@ -9,7 +9,7 @@ unsure, and no rule that looks at it is believed to leave the call alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, cast
 from urllib.parse import unquote
 
@@ -24,6 +24,9 @@ MAX_STEPS: Final = 500_000
 """Steps to find the defaults of one call, in half a second: one for each member, element or part of
 a default, and for each schema that is held against it. A table of 20,000 cells takes 80,000."""
 
+SCHEMA_STEPS: Final = MAX_STEPS // MAX_SCHEMAS_SEEN
+"""Steps for each schema that is looked at."""
+
 CHARS_PER_STEP: Final = 50
 """Characters of a default's JSON that are written in one step."""
 
@@ -33,11 +36,12 @@ MAX_LEVELS: Final = 128
 MAX_REMEMBERED: Final = 1_000
 """Places of a schema of which it is kept what applies there: many elements share one."""
 
-_ALTERNATIVES: Final = ("anyOf", "oneOf")
-_CONDITIONAL: Final = ("if", "then", "else", "not")
-_BY_NAME: Final = ("dependentSchemas", "dependencies")
+_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+_PERHAPS: Final = ("anyOf", "oneOf", "if", "then", "else", "not")
+_PERHAPS_BY_NAME: Final = ("dependentSchemas", "dependencies")
 _OF_MEMBERS: Final = ("additionalProperties", "unevaluatedProperties")
 _OF_SOME_ELEMENTS: Final = ("contains", "unevaluatedItems")
+_BY_PLACE: Final = ("prefixItems", "items")
 
 _NONE: Final = object()
 _UNSURE: Final = object()
@@ -61,19 +65,14 @@ class FilledArguments(NamedTuple):
     unsure: frozenset[str] = frozenset()
 
 
-class _Applying(NamedTuple):
-    """The schemas of one value: those that apply, and those that may."""
+class _Applied(NamedTuple):
+    """A schema that applies to a value, or may."""
 
-    certain: list[_Schema]
-    possible: list[_Schema]
+    schema: _Schema
+    is_certain: bool
 
-    @property
-    def all(self) -> list[_Schema]:
-        return [*self.certain, *self.possible]
 
-    @property
-    def size(self) -> int:
-        return len(self.certain) + len(self.possible)
+_Applying = list[_Applied]
 
 
 class ArgumentSchema:
@@ -86,24 +85,22 @@ class ArgumentSchema:
     def __init__(self, schema: _Schema) -> None:
         self.root = schema
         self._has_any = any("default" in each for each in objects_of(schema))
-        self._left = 0
         self._steps_left = 0
-        self._known: dict[tuple[tuple[int, ...], tuple[int, ...]], _Applying] = {}
+        self._known: dict[tuple[tuple[int, bool], ...], _Applying] = {}
         self._defaults: dict[int, tuple[_Applying, Any]] = {}
 
     def named(self) -> dict[str, list[Any]]:
         """The arguments that it names, and the values that it lists for each, if it lists any."""
-        self._begin()
+        self._steps_left = MAX_STEPS
         try:
-            applying = self._expanded(_Applying([self.root], []), 0)
+            applying = self._expanded([_Applied(self.root, True)], 0)
+            names = [*_names(applying)]
+            self._take_steps(len(names))
             found: dict[str, list[Any]] = {}
-            for name in _names(applying):
-                self._take_steps(1)
-                if name in found:
-                    continue
-                self._take_steps(applying.size)
+            for name in dict.fromkeys(names):
+                self._take_steps(len(applying))
                 found[name] = []
-                for each in self._expanded(_of_member(applying, name, is_there=False), 1).all:
+                for each, _ in self._expanded(_of_member(applying, name), 1):
                     values = as_list(each.get("enum"))
                     self._take_steps(1 + len(values))
                     found[name] += values
@@ -119,9 +116,9 @@ class ArgumentSchema:
         """
         if not self._has_any:
             return FilledArguments(arguments)
-        self._begin()
-        root = _Applying([self.root], [])
-        if not arguments and any(each.get("default") for each in self._expanded(root, 0).all):
+        self._steps_left = MAX_STEPS
+        root = [_Applied(self.root, True)]
+        if not arguments and any(each.get("default") for each, _ in self._expanded(root, 0)):
             raise UnknownDefaults  # some tools take it for arguments that are left out as a whole
         filled, unsure = self._fill_object(arguments, root, 0)
         return FilledArguments(filled, frozenset(unsure))
@@ -133,13 +130,12 @@ class ArgumentSchema:
         applying = self._expanded(given, level)
         found, unsure = dict(value), set[str]()
         filled = set(value.filled) if isinstance(value, DefaultedObject) else set[str]()
-        self._take_steps(applying.size)
         names = [*_names(applying), *value]
-        self._take_steps(len(names))
+        self._take_steps(len(applying) + len(names))
         for name in dict.fromkeys(names):
-            of_member = _of_member(applying, name, is_there=name in value)
-            self._take_steps(applying.size + of_member.size)
             if name not in value:
+                of_member = _of_member(applying, name)
+                self._take_steps(len(applying) + len(of_member))
                 default = self._default(of_member, level + 1)
                 if default is _UNSURE:
                     unsure.add(name)
@@ -147,8 +143,8 @@ class ArgumentSchema:
                     continue
                 found[name] = self._marked(default)
                 filled.add(name)
-                of_member = _of_member(applying, name, is_there=True)
-                self._take_steps(applying.size + of_member.size)
+            of_member = [*_of_member(applying, name), *_of_any_member(applying)]
+            self._take_steps(len(applying) + len(of_member))
             found[name], is_sure = self._fill_any(found[name], of_member, level + 1)
             if not is_sure:
                 unsure.add(name)
@@ -156,7 +152,7 @@ class ArgumentSchema:
 
     def _fill_any(self, value: object, given: _Applying, level: int) -> tuple[Any, bool]:
         """A value with its defaults, and whether all of them are certain."""
-        if not given.all or not isinstance(value, dict | list):
+        if not given or not isinstance(value, dict | list):
             return cast("Any", value), True
         if isinstance(value, dict):
             filled, unsure = self._fill_object(cast("dict[str, Any]", value), given, level)
@@ -165,18 +161,18 @@ class ArgumentSchema:
         elements: list[Any] = []
         are_sure = True
         for index, each in enumerate(cast("list[object]", value)):
-            of_element = _Applying(
-                list(_of_element(applying.certain, index)),
-                [*_of_element(applying.possible, index), *_of_some_element(applying.all)],
-            )
-            self._take_steps(1 + applying.size + of_element.size)
+            of_element = [*_of_element(applying, index)]
+            self._take_steps(1 + len(applying) + len(of_element))
             element, is_sure = self._fill_any(each, of_element, level + 1)
             elements.append(element)
             are_sure = are_sure and is_sure
         # Few tools append what is missing, so nothing is chosen here.
-        self._take_steps(sum(map(_count_places, applying.all)))
-        missing = _Applying(_of_missing_elements(applying.all, len(elements)), [])
-        return elements, are_sure and self._default(missing, level + 1) is _NONE
+        places = [as_list(each.get(name)) for each, _ in applying for name in _BY_PLACE]
+        self._take_steps(sum(1 + len(each) for each in places))
+        behind = [
+            _Applied(each, True) for some in places for each in _schemas_in(some[len(elements) :])
+        ]
+        return elements, are_sure and self._default(behind, level + 1) is _NONE
 
     def _marked(self, value: Any) -> Any:
         """A default, in which no member was given by the call."""
@@ -199,23 +195,25 @@ class ArgumentSchema:
         return known[1]
 
     def _find_default(self, applying: _Applying, level: int) -> Any:
-        certain = _distinct(each["default"] for each in applying.certain if "default" in each)
-        possible = _distinct(each["default"] for each in applying.possible if "default" in each)
-        self._take_steps(sum(map(len, [*certain, *possible])) // CHARS_PER_STEP)
-        if len(certain) == 1 and possible.keys() <= certain.keys():
-            return next(iter(certain.values()))
-        is_unsure = certain or possible or self._has_below(applying, level, set())
-        return _UNSURE if is_unsure else _NONE
+        found: dict[str, list[_Applied]] = {}  # by its JSON: true is not 1
+        for each in applying:
+            if "default" in each.schema:
+                text = json.dumps(each.schema["default"], sort_keys=True, default=str)
+                self._take_steps(len(text) // CHARS_PER_STEP)
+                found.setdefault(text, []).append(each)
+        for same in found.values():
+            if len(found) == 1 and any(each.is_certain for each in same):
+                return same[0].schema["default"]
+        return _UNSURE if found or self._has_below(applying, level, set()) else _NONE
 
     def _has_below(self, applying: _Applying, level: int, seen: set[int]) -> bool:
         """True if a member of a missing object has a default: its tool may make the object."""
-        fresh = [each for each in applying.all if id(each) not in seen]
-        seen.update(map(id, fresh))
-        for name in _names(_Applying(fresh, [])):
+        fresh = [each for each in applying if id(each.schema) not in seen]
+        seen.update(id(each.schema) for each in fresh)
+        for name in _names(fresh):
             self._take_steps(1 + len(fresh))
-            of_member = _of_member(_Applying(fresh, []), name, is_there=False)
-            below = self._expanded(of_member, level + 1)
-            if any("default" in each for each in below.all):
+            below = self._expanded(_of_member(fresh, name), level + 1)
+            if any("default" in each for each, _ in below):
                 return True
             if self._has_below(below, level + 1, seen):
                 return True
@@ -227,7 +225,7 @@ class ArgumentSchema:
         """Schemas with those that they refer to, all of them, and any of which may apply."""
         if level > MAX_LEVELS:
             raise UnknownDefaults
-        key = (tuple(map(id, given.certain)), tuple(map(id, given.possible)))
+        key = tuple((id(each.schema), each.is_certain) for each in given)
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= MAX_REMEMBERED:
@@ -237,38 +235,26 @@ class ArgumentSchema:
         return known
 
     def _expand(self, given: _Applying) -> _Applying:
-        found = _Applying([], [])
-        pending = [(each, True) for each in given.certain]
-        pending += [(each, False) for each in given.possible]
-        seen: set[tuple[int, bool]] = set()
+        found: dict[tuple[int, bool], _Applied] = {}
+        pending = [*given]
         for schema, is_certain in pending:
-            if (id(schema), is_certain) in seen:
+            key = (id(schema), is_certain)
+            if key in found:
                 continue
-            seen.add((id(schema), is_certain))
-            self._spend()
-            (found.certain if is_certain else found.possible).append(schema)
-            pending += [(each, is_certain) for each in self._together(schema)]
-            pending += [(each, False) for each in _perhaps(schema)]
-        return found
-
-    def _begin(self) -> None:
-        self._left, self._steps_left = MAX_SCHEMAS_SEEN, MAX_STEPS
-
-    def _spend(self) -> None:
-        self._left -= 1
-        if self._left < 0:
-            raise UnknownDefaults
+            self._take_steps(SCHEMA_STEPS)
+            found[key] = _Applied(schema, is_certain)
+            referred = [self._referred(schema[name]) for name in _REFERENCES if name in schema]
+            pending += [
+                _Applied(each, is_certain) for each in [*_under(schema, "allOf"), *referred]
+            ]
+            perhaps = [*_under(schema, *_PERHAPS), *_by_name(schema, *_PERHAPS_BY_NAME)]
+            pending += [_Applied(each, False) for each in perhaps]
+        return [*found.values()]
 
     def _take_steps(self, count: int) -> None:
         self._steps_left -= count
         if self._steps_left < 0:
             raise UnknownDefaults
-
-    def _together(self, schema: _Schema) -> Iterator[_Schema]:
-        yield from map(as_object, as_list(schema.get("allOf")))
-        for name in ("$ref", "$dynamicRef", "$recursiveRef"):
-            if name in schema:
-                yield self._referred(schema[name])
 
     def _referred(self, reference: object) -> _Schema:
         if not isinstance(reference, str) or not reference.startswith("#"):
@@ -286,99 +272,68 @@ class ArgumentSchema:
                 found = listed[int(key)]
             else:
                 found = as_object(found).get(key)
-        if not isinstance(found, dict):
-            # True and false are schemas, too, and have no defaults.
-            if isinstance(found, bool):
-                return {}
+        if not isinstance(found, dict | bool):
             raise UnknownDefaults
-        return cast("dict[str, Any]", found)
+        return as_object(found)  # true and false are schemas, too, and have no defaults
 
     def _anchored(self, anchor: str) -> _Schema:
         for each in objects_of(self.root):
-            self._spend()
+            self._take_steps(SCHEMA_STEPS)
             if anchor in (each.get("$anchor"), each.get("$dynamicAnchor")):
                 return each
         raise UnknownDefaults
 
 
+def _schemas_in(values: Iterable[object]) -> Iterator[_Schema]:
+    """The schemas among some values; those that are true or false have no defaults."""
+    return (cast("_Schema", each) for each in values if isinstance(each, dict))
+
+
+def _under(schema: _Schema, *keywords: str) -> Iterator[_Schema]:
+    """The schemas behind keywords of one, alone or in a list."""
+    for keyword in keywords:
+        found = schema.get(keyword)
+        yield from _schemas_in(cast("list[object]", found) if isinstance(found, list) else [found])
+
+
+def _by_name(schema: _Schema, *keywords: str) -> Iterator[_Schema]:
+    """The schemas behind keywords of one that have a name each."""
+    for keyword in keywords:
+        yield from _schemas_in(as_object(schema.get(keyword)).values())
+
+
 def _names(applying: _Applying) -> Iterator[str]:
     """The members that schemas of an object name."""
-    for each in applying.all:
+    for each, _ in applying:
         yield from as_object(each.get("properties"))
 
 
-def _of_member(applying: _Applying, name: str, *, is_there: bool) -> _Applying:
-    """The schemas of one member."""
-
-    def named(schemas: list[_Schema]) -> list[_Schema]:
-        members = (as_object(each.get("properties")).get(name) for each in schemas)
-        return _objects([*members])
-
-    by_rule = list(_of_any_member(applying.all)) if is_there else []
-    return _Applying(named(applying.certain), [*named(applying.possible), *by_rule])
+def _of_member(applying: _Applying, name: str) -> _Applying:
+    """The schemas of one member by its name."""
+    return [
+        _Applied(each, is_certain)
+        for schema, is_certain in applying
+        for each in _schemas_in([as_object(schema.get("properties")).get(name)])
+    ]
 
 
-def _objects(value: object) -> list[_Schema]:
-    """The schemas in a list of them; those that are true or false have no defaults."""
-    return [cast("_Schema", each) for each in as_list(value) if isinstance(each, dict)]
-
-
-def _perhaps(schema: _Schema) -> Iterator[_Schema]:
-    """The schemas in one that may apply beside it."""
-    for name in _ALTERNATIVES:
-        yield from map(as_object, as_list(schema.get(name)))
-    for name in _CONDITIONAL:
-        if isinstance(schema.get(name), dict):
-            yield as_object(schema[name])
-    for name in _BY_NAME:
-        yield from (as_object(each) for each in as_object(schema.get(name)).values())
-
-
-def _of_any_member(schemas: list[_Schema]) -> Iterator[_Schema]:
+def _of_any_member(applying: _Applying) -> _Applying:
     """The schemas of members that are known by a pattern, or by none."""
-    for schema in schemas:
-        for each in as_object(schema.get("patternProperties")).values():
-            yield as_object(each)
-        for name in _OF_MEMBERS:
-            if isinstance(schema.get(name), dict):
-                yield as_object(schema[name])
+    return [
+        _Applied(each, False)
+        for schema, _ in applying
+        for each in [*_by_name(schema, "patternProperties"), *_under(schema, *_OF_MEMBERS)]
+    ]
 
 
-def _of_element(schemas: list[_Schema], index: int) -> Iterator[_Schema]:
-    """The schemas of an element of an array."""
-    for schema in schemas:
+def _of_element(applying: _Applying, index: int) -> Iterator[_Applied]:
+    """The schemas of an element: by its place, or by what it is, or others are not."""
+    for schema, is_certain in applying:
         items = schema.get("items")
         first = as_list(schema.get("prefixItems")) or as_list(items)
         if index < len(first):
             items = first[index]
         elif isinstance(items, list):
             items = schema.get("additionalItems")
-        yield from _objects([items])
-
-
-def _of_some_element(schemas: list[_Schema]) -> Iterator[_Schema]:
-    """The schemas of elements that are known by what they are, or by what others are not."""
-    for schema in schemas:
-        for name in _OF_SOME_ELEMENTS:
-            if isinstance(schema.get(name), dict):
-                yield as_object(schema[name])
-
-
-def _count_places(schema: _Schema) -> int:
-    """The elements that a schema describes by their places, and one."""
-    return 1 + sum(len(as_list(schema.get(name))) for name in ("prefixItems", "items"))
-
-
-def _of_missing_elements(schemas: list[_Schema], size: int) -> list[_Schema]:
-    """The schemas of elements that an array of some size would have by their places."""
-    return [
-        each
-        for schema in schemas
-        for name in ("prefixItems", "items")
-        for each in _objects(as_list(schema.get(name))[size:])
-    ]
-
-
-def _distinct(values: Iterator[Any]) -> dict[str, Any]:
-    """Values by their JSON: true is not 1."""
-    return {json.dumps(each, sort_keys=True, default=str): each for each in values}
+        yield from (_Applied(each, is_certain) for each in _schemas_in([items]))
+        yield from (_Applied(each, False) for each in _under(schema, *_OF_SOME_ELEMENTS))
