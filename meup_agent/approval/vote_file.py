@@ -66,6 +66,7 @@ class VoteFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._counts: dict[str, dict[str, VoteLine]] = {}
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
         try:
             self._file = os.open(path, flags | getattr(os, "O_CLOEXEC", 0), 0o600)
@@ -74,7 +75,8 @@ class VoteFile:
             raise ConfigurationError(f"{path} cannot be opened for votes ({why})") from None
         try:
             _lock(self._file, path)
-            self._counts = _live(self._read(), time.time())
+            for line in self._read():
+                self._apply(line)
             self._rewrite()
         except OSError as error:
             os.close(self._file)
@@ -106,46 +108,42 @@ class VoteFile:
             VoteRefused: It could not be written, so that it does not count.
         """
         line = VoteLine(key, time.time(), voter, vote, explanation[:MAX_EXPLANATION], ends)
-        try:
-            self._append(line)
-        except OSError as error:
-            why = system_reason(error)
-            log.error("%s: a vote could not be written (%s)", self.path, why)
-            raise VoteRefused(
-                f"it could not be kept ({why}), and what is not kept does not count"
-            ) from None
+        if why := self._append(line, "a vote could not be written"):
+            raise VoteRefused(f"it could not be kept ({why}), and what is not kept does not count")
         self._apply(line)
 
     def take_back(self, key: str, voter: str) -> None:
         """Forget the vote of one that may not vote any more."""
-        if self._counts.get(key, {}).pop(voter, None) is None:
-            return
-        try:
-            self._append(VoteLine(key, time.time(), voter))
-        except OSError as error:
-            # It counts again after a restart, for which people are told to look.
-            log.error("%s: a vote could not be taken back (%s)", self.path, error.strerror)
+        if self._counts.get(key, {}).pop(voter, None) is not None:
+            # It may count again after a restart, for which people are told to look.
+            self._append(VoteLine(key, time.time(), voter), "a vote could not be taken back")
 
     def forget(self, key: str) -> None:
         """Forget the votes about what is decided."""
-        if self._counts.pop(key, None) is None:
-            return
-        try:
-            self._append(VoteLine(key, time.time(), ends=True))
-        except OSError as error:
+        if self._counts.pop(key, None) is not None:
             # What is decided is not asked again; a vote too many in the file does no harm.
-            log.warning("%s: %s", self.path, error.strerror)
+            self._append(VoteLine(key, time.time(), ends=True), "votes could not be forgotten")
 
     def _apply(self, line: VoteLine) -> None:
         if line.ends:
             self._counts.pop(line.key, None)
-        else:
+        elif line.voter and line.vote is not None and time.time() - line.at <= MAX_VOTE_SECONDS:
             self._counts.setdefault(line.key, {})[line.voter] = line
+        elif line.key in self._counts:
+            # Taken back, or too old: what it replaced is older still.
+            self._counts[line.key].pop(line.voter, None)
 
-    def _append(self, line: VoteLine) -> None:
-        if os.fstat(self._file).st_size > MAX_FILE_BYTES:
-            self._rewrite()
-        _write(self._file, _encode(line))
+    def _append(self, line: VoteLine, failure: str) -> str:
+        """Write a line; the reason for which that failed, or nothing."""
+        try:
+            if os.fstat(self._file).st_size > MAX_FILE_BYTES:
+                self._rewrite()
+            _write(self._file, _encode(line))
+        except OSError as error:
+            why = system_reason(error)
+            log.error("%s: %s (%s)", self.path, failure, why)
+            return why
+        return ""
 
     def _rewrite(self) -> None:
         """Leave only the votes that count: cut short by a crash, there are fewer, and none else."""
@@ -174,19 +172,6 @@ class VoteFile:
             "%s: %s; no vote of it counts, so let people vote anew", self.path, printable(why)
         )
         return []
-
-
-def _live(lines: list[VoteLine], now: float) -> dict[str, dict[str, VoteLine]]:
-    found: dict[str, dict[str, VoteLine]] = {}
-    for line in lines:
-        if line.ends:
-            found.pop(line.key, None)
-        elif line.voter and line.vote is not None and now - line.at <= MAX_VOTE_SECONDS:
-            found.setdefault(line.key, {})[line.voter] = line
-        elif line.key in found:
-            # Taken back, or too old: what it replaced is older still.
-            found[line.key].pop(line.voter, None)
-    return found
 
 
 def _encode(line: VoteLine) -> bytes:
