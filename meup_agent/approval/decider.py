@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -19,15 +20,17 @@ from meup_agent.approval.rule_set import (
     PassedHistory,
     PolicyDecision,
     RuleSet,
+    deny,
 )
 from meup_agent.approval.rules import QuorumRule, Verdict
 from meup_agent.causes import Reason
 from meup_agent.client.proposal import Proposal
-from meup_agent.client.schema_check import ArgumentChecker
+from meup_agent.client.schema_check import ArgumentChecker, objects_of
 from meup_agent.client.space import Space, allowed_words
 from meup_agent.client.tool_changes import read_mark
 from meup_agent.client.tool_form import digest_of_form
 from meup_agent.errors import ConfigurationError, MeupError, Refused, printable
+from meup_agent.protocol.capability.paths import descendants
 from meup_agent.protocol.capability.work import Exhausted, WorkBudget
 from meup_agent.protocol.envelope import encode_leniently
 from meup_agent.protocol.payloads import (
@@ -121,7 +124,8 @@ class Decider:
             *(proposal.id, proposal.proposer, decision.verdict, decision.rule),
             f" ({printable(decision.why)})" if decision.why else "",
         )
-        try:
+        # It is decided elsewhere, or stays pending: people can still decide it.
+        with failure_logged(proposal):
             if decision.verdict is Verdict.ALLOW:
                 done = await proposal.fulfill(rule=decision.told)
                 if is_refusal({"error": done.error}) and proposal.state is ProposalState.PENDING:
@@ -132,9 +136,6 @@ class Decider:
                 await proposal.reject(decision.reason, explain=words, rule=decision.told)
             elif self._held is not None:
                 self._held(proposal, space, decision)
-        except MeupError as error:
-            # It is decided elsewhere, or stays pending: people can still decide it.
-            log.warning("proposal %s: %s", proposal.id, printable(str(error)))
 
     async def _hold_refused(self, proposal: Proposal, space: Space) -> None:
         """Leave to people what its executor has refused for what its tool is by now."""
@@ -154,7 +155,7 @@ class Decider:
             Refused: The policy does not let it pass.
         """
         proposed = read_proposal(proposal.envelope.payload)
-        decision = await self._decide(call, proposal.proposer, space, again=False)
+        decision = await self._decide(call, proposal.proposer, space, self._history(space))
         asked = decision.verdict is Verdict.ASK and rule is None
         if decision.verdict is not Verdict.ALLOW and not asked:
             what = printable((proposed.name or proposed.method)[:64])
@@ -170,7 +171,8 @@ class Decider:
     ) -> PolicyDecision:
         """Decide one proposal, and count it; ``again``: without its limits, which it has passed."""
         call = read_proposal(proposal.envelope.payload)
-        return await self._decide(call, proposal.proposer, space, again=again)
+        history = History() if again else self._history(space)
+        return await self._decide(call, proposal.proposer, space, history)
 
     async def judge(
         self, call: Call, proposer: str, space: Space, passed: Iterable[LimitCount] = ()
@@ -179,45 +181,27 @@ class Decider:
 
         One that is full stops it, but for those that the proposal itself has passed.
         """
-        return await self._decide(call, proposer, space, again=True, passed=passed)
+        history = PassedHistory(self._history(space), passed)
+        return await self._decide(call, proposer, space, history)
+
+    def _history(self, space: Space) -> History:
+        return self._histories.setdefault(space, History())
 
     async def _decide(
-        self,
-        call: Call,
-        proposer: str,
-        space: Space,
-        *,
-        again: bool,
-        passed: Iterable[LimitCount] | None = None,
+        self, call: Call, proposer: str, space: Space, history: History
     ) -> PolicyDecision:
         shown = await self._show(call, proposer, space)
         # From here on nothing waits: what is decided is counted before the next one is.
-        decision = self._decide_shown(shown, call, proposer, space, again=again, passed=passed)
+        decision = self._decide_shown(shown, call, proposer, history)
         return msgspec.structs.replace(decision, form=shown.form, is_marked=shown.is_marked)
 
     def _decide_shown(
-        self,
-        shown: Shown,
-        call: Call,
-        proposer: str,
-        space: Space,
-        *,
-        again: bool,
-        passed: Iterable[LimitCount] | None,
+        self, shown: Shown, call: Call, proposer: str, history: History
     ) -> PolicyDecision:
         policy, at = self._policy(), anyio.current_time()
         if shown.problem:
-            return PolicyDecision(
-                Verdict.DENY,
-                SCHEMA,
-                why=shown.problem,
-                reason=str(Reason.INVALID),
-                explain=shown.problem,
-                policy=policy.digest,
-            )
-        history = History() if again else self._histories.setdefault(space, History())
-        if passed is not None:
-            history = PassedHistory(self._histories.get(space, history), passed)
+            asked = PolicyDecision(Verdict.ASK, SCHEMA, policy=policy.digest)
+            return deny(asked, Reason.INVALID, shown.problem, shown.problem)
         decision = policy.decide(shown.call, proposer, history, at)
         history.record(decision, at)
         if decision.verdict is Verdict.ALLOW:
@@ -229,13 +213,7 @@ class Decider:
                 return msgspec.structs.replace(decision, verdict=Verdict.ASK, why=doubt)
         if decision.verdict is Verdict.QUORUM and call.target is None:
             why = "it does not say who should carry it out, and votes are about one executor"
-            return msgspec.structs.replace(
-                decision,
-                verdict=Verdict.DENY,
-                reason=str(Reason.INVALID),
-                why=why,
-                explain=f"The rule {decision.rule} cannot let it pass: {why}.",
-            )
+            return deny(decision, Reason.INVALID, why)
         return decision
 
     async def _show(self, call: Call, proposer: str, space: Space) -> Shown:
@@ -290,6 +268,15 @@ class Decider:
         return known
 
 
+@contextmanager
+def failure_logged(proposal: Proposal) -> Generator[None]:
+    """Log why something about a proposal could not be done, and go on."""
+    try:
+        yield
+    except MeupError as error:
+        log.warning("proposal %s: %s", printable(proposal.id), printable(str(error)))
+
+
 def _check_arguments(call: Call, read: _ReadSchema, around: Surroundings) -> Shown:
     """The call as rules see it, with the arguments that its tool takes where none are given."""
     problems = read.checker.problems(call.arguments)
@@ -326,20 +313,13 @@ def _doubt_names(arguments: dict[str, Any], known: Collection[str], work: WorkBu
 
 def _find_alike(value: object, work: WorkBudget) -> str | None:
     """A name in an object, anywhere in a value, that is nearly the one of another member."""
-    pending = [value]
-    while pending:
-        each = pending.pop()
-        if isinstance(each, dict):
-            members = cast("dict[str, object]", each)
-            seen: set[str] = set()
-            for name in members if len(members) > 1 else ():
-                plain = work.plain_forms(name)[0]
-                if plain in seen:
-                    return name
-                seen.add(plain)
-            pending += members.values()
-        elif isinstance(each, list):
-            pending += cast("list[object]", each)
+    for members in objects_of(value):
+        seen: set[str] = set()
+        for name in members if len(members) > 1 else ():
+            plain = work.plain_forms(name)[0]
+            if plain in seen:
+                return name
+            seen.add(plain)
     return None
 
 
@@ -366,17 +346,12 @@ def find_own_file(call: Call, names: Collection[str]) -> str:
     Its tool may write there, and then the next call is allowed by the proposer of this one. A text
     says nothing of links and patterns, so this is no lock.
     """
-    pending: list[object] = [call.arguments] if names else []
-    while pending:
-        value = pending.pop()
-        if isinstance(value, str):
-            found = next((name for name in names if name.casefold() in value.casefold()), None)
+    for each in [call.arguments, *descendants(call.arguments)] if names else ():
+        for text in each if isinstance(each, dict) else [each]:
+            words = text.casefold() if isinstance(text, str) else ""
+            found = next((name for name in names if name.casefold() in words), None)
             if found is not None:
                 return f"its arguments name {found}, by which calls are decided"
-        elif isinstance(value, Mapping):
-            pending += [*cast("Mapping[str, object]", value), *value.values()]
-        elif isinstance(value, list):
-            pending += cast("list[object]", value)
     return ""
 
 

@@ -81,7 +81,7 @@ class HeldProposal:
     @property
     def told(self) -> dict[str, Any]:
         """The rule with the votes, as it stands in what is sent (PROTOCOL 6)."""
-        return self.decision.told if self.count is None else self.decision.told | self.count.told
+        return {**self.decision.told, **({} if self.count is None else self.count.told)}
 
     def deadline(self, now: float) -> datetime | None:
         """The moment at which it ends without a decision; ``now`` by the loop's clock."""

@@ -13,7 +13,7 @@ import msgspec
 
 from meup_agent.agent.agent import GRACE, Agent
 from meup_agent.agent.context import Context
-from meup_agent.approval.decider import LIST_SECONDS, Decider
+from meup_agent.approval.decider import LIST_SECONDS, Decider, failure_logged
 from meup_agent.approval.held_proposals import HeldProposal, HeldProposals, digest_of
 from meup_agent.approval.reviewer_methods import (
     JUDGE,
@@ -21,6 +21,7 @@ from meup_agent.approval.reviewer_methods import (
     WAITING,
     EditVerdict,
     JudgeParams,
+    ProposalParams,
     VoteParams,
     VoteResult,
     WaitingProposals,
@@ -216,13 +217,19 @@ class Reviewer:
         The digest, if it is given, is that of the call which was looked at.
         """
         given = read_params(request, JudgeParams)
+        held = self._held.get(given.proposer, given.proposal)
         try:
-            judged = self._judged(context.space, given.proposal, given.proposer, given.digest)
-        except VoteRefused as error:
+            # It need not be held: its rule may come a moment later, or a flood displaced it.
+            judged = (
+                context.space.proposal(given.proposal, proposer=given.proposer)
+                if held is None
+                else held.proposal
+            )
+            _check_meant(judged, given, held)
+        except (UsageError, VoteRefused) as error:
             raise RequestError(payloads.INVALID_PARAMS, str(error)) from None
         call = read_proposal(judged.envelope.payload)
         edited = payloads.edit_call(call, given.arguments, given.target)
-        held = self._held.get(given.proposer, given.proposal)
         passed = () if held is None else held.decision.counted
         with self._answering(request.sender):
             decision = await self._decider.judge(edited, given.proposer, context.space, passed)
@@ -300,10 +307,8 @@ class Reviewer:
             return
         with self._answering(context.sender):
             if not is_same:
-                try:
+                with failure_logged(held.proposal):
                     await held.space.tools(target, refresh=True, timeout=LIST_SECONDS)
-                except MeupError as error:
-                    log.info("proposal %s: %s", printable(held.proposal.id), printable(str(error)))
             await self._decide_again(held)
 
     def _check_voter(self, context: Context) -> None:
@@ -320,42 +325,13 @@ class Reviewer:
         if self._tasks is None:
             raise VoteRefused("the reviewer is stopping; vote again when it is back")
 
-    def _judged(self, space: Space, proposal: str, proposer: str, digest: str | None) -> Proposal:
-        """A pending proposal of a name, whose edit is to be judged.
-
-        It need not be held: its rule may come a moment later, or a flood of others displaced it.
-        """
-        if self._held.get(proposer, proposal) is not None:
-            held = self._find_held(proposal, proposer)
-            _check_digest(held, digest)
-            return held.proposal
-        try:
-            known = space.proposal(proposal, proposer=proposer)
-        except UsageError as error:
-            raise VoteRefused(str(error)) from None
-        if known.state is None or not known.state.is_pending:
-            raise VoteRefused(f"{_named(proposal, proposer)} is {known.state or 'long forgotten'}")
-        if digest not in (None, digest_of(known)):
-            raise VoteRefused(
-                f"{_named(proposal, proposer)} is another call than the one of that digest"
-            )
-        return known
-
-    def _find_held(self, proposal: str, proposer: str) -> HeldProposal:
-        """The held proposal of a name, as long as it can be decided."""
-        held = self._held.get(proposer, proposal)
-        named = _named(proposal, proposer)
-        if held is None:
-            raise VoteRefused(f"no {named} waits here")
-        state = held.proposal.state
-        if state is None or not state.is_pending:
-            raise VoteRefused(f"{named} is {state or 'long forgotten'}; no vote counts any more")
-        return held
-
     def _votable(self, given: VoteParams) -> HeldProposal:
         """The held proposal that a vote is about."""
-        held = self._find_held(given.proposal, given.proposer)
-        named = _named(given.proposal, given.proposer)
+        held = self._held.get(given.proposer, given.proposal)
+        named = _named(given)
+        if held is None:
+            raise VoteRefused(f"no {named} waits here")
+        _check_meant(held.proposal, given, held)
         if held.count is None:
             raise VoteRefused(
                 f"{named} takes no votes: the rule {held.decision.rule!r} leaves it to one person,"
@@ -363,7 +339,6 @@ class Reviewer:
             )
         if held.is_counted or held.proposal.state is ProposalState.IN_PROGRESS:
             raise VoteRefused(f"{named} is being carried out; no vote counts any more")
-        _check_digest(held, given.digest)
         if not _is_form_of(held, given.form):
             raise VoteRefused(
                 f"{named} calls a tool that is not in the form that you were shown; look at it"
@@ -391,27 +366,21 @@ class Reviewer:
         count = held.count
         assert count is not None
         try:
-            if count.outcome is VoteOutcome.REJECTED:
-                # Whatever comes of it, these votes are not asked for again.
-                self._drop(held)
-                await held.proposal.reject(
-                    Reason.DISAGREE,
-                    explain=allowed_words(held.proposal, held.space, explain_rejection(count)),
-                    rule=held.told,
-                )
-                return
-            again = await self._decider.decide(held.proposal, held.space, again=True)
-            if held.count is None or held.count.outcome is not VoteOutcome.APPROVED:
-                return  # a vote was taken back meanwhile
-            if again.verdict is Verdict.DENY:
-                await self._deny(held, again)
-            elif not _asks_the_same(held.decision, again):
-                await self._begin_anew(held, again)
-            else:
-                await self._accept_form(held, again)
-                await held.proposal.fulfill(rule=held.told)
-        except MeupError as error:
-            log.warning("proposal %s: %s", held.proposal.id, printable(str(error)))
+            with failure_logged(held.proposal):
+                if count.outcome is VoteOutcome.REJECTED:
+                    words = explain_rejection(count)
+                    await self._reject(held, Reason.DISAGREE, words, held.told)
+                    return
+                again = await self._decider.decide(held.proposal, held.space, again=True)
+                if held.count is None or held.count.outcome is not VoteOutcome.APPROVED:
+                    return  # a vote was taken back meanwhile
+                if again.verdict is Verdict.DENY:
+                    await self._reject(held, again.reason, again.explain, again.told)
+                elif not _asks_the_same(held.decision, again):
+                    await self._begin_anew(held, again)
+                else:
+                    await self._accept_form(held, again)
+                    await held.proposal.fulfill(rule=held.told)
         finally:
             self._counted -= 1
             self._end(held)
@@ -424,10 +393,13 @@ class Reviewer:
             seen = AcceptCallParams(proposal.id, proposal.proposer, proposal.tool, decision.form)
             await accept_call(held.space, proposal.target, seen)
 
-    async def _deny(self, held: HeldProposal, decision: PolicyDecision) -> None:
+    async def _reject(
+        self, held: HeldProposal, reason: str, words: str, rule: dict[str, Any]
+    ) -> None:
+        """Reject it, once: what cannot be rejected is still decided by people, or expires."""
         self._drop(held)
-        words = allowed_words(held.proposal, held.space, decision.explain)
-        await held.proposal.reject(decision.reason, explain=words, rule=decision.told)
+        explain = allowed_words(held.proposal, held.space, words)
+        await held.proposal.reject(reason, explain=explain, rule=rule)
 
     async def _begin_anew(self, held: HeldProposal, decision: PolicyDecision) -> None:
         """Hold it under the rule that it has now, or as its tool is now; the votes are spent."""
@@ -457,17 +429,12 @@ class Reviewer:
 
     async def _finish(self, grace: float, hurry: anyio.Event | None) -> None:
         """Give what the votes have decided a grace."""
-        with anyio.move_on_after(grace):
-            async with anyio.create_task_group() as tasks:
-
-                async def until_hurry() -> None:
-                    await (hurry or anyio.Event()).wait()
-                    tasks.cancel_scope.cancel()
-
-                tasks.start_soon(until_hurry)
+        with anyio.move_on_after(grace) as scope:
+            async with background_tasks() as tasks:
+                if hurry is not None:
+                    tasks.start_soon(_cancel_after, hurry, scope)
                 while self._counted:
                     await self._ended.wait()
-                tasks.cancel_scope.cancel()
 
     # --- reminders ---
 
@@ -488,48 +455,43 @@ class Reviewer:
 
     async def _decide_again(self, held: HeldProposal) -> None:
         """Decide what waits for people by a policy that was changed since they were asked."""
-        try:
+        with failure_logged(held.proposal):
             again = await self._decider.decide(held.proposal, held.space, again=True)
             if self._held.get(*held.name) is not held or held.is_counted or not held.is_pending:
                 return
             held.policy = again.policy
             with anyio.move_on_after(SAY_SECONDS):
                 if again.verdict is Verdict.DENY:
-                    await self._deny(held, again)
+                    await self._reject(held, again.reason, again.explain, again.told)
                 elif _asks_the_same(held.decision, again):
                     held.decision = again
                 elif again.verdict is Verdict.QUORUM or held.count is not None:
                     await self._begin_anew(held, again)
                 # What is allowed now waits on: people were asked, and may be about to reject it.
-        except MeupError as error:
-            log.warning("proposal %s: %s", held.proposal.id, printable(str(error)))
 
     async def _remind_or_reject(self, held: HeldProposal) -> None:
         decision, now = held.decision, anyio.current_time()
-        try:
+        with failure_logged(held.proposal):
             # It is on its way by then; others wait no longer for one that is not taken.
             with anyio.move_on_after(SAY_SECONDS):
                 if decision.ttl is not None and now - held.since >= decision.ttl:
-                    # Once: what cannot be rejected is still decided by people, or expires.
-                    self._drop(held)
                     words = (
                         f"No participant decided within {decision.ttl:g} s. That is neither a"
                         " refusal nor a permission."
                     )
-                    await held.proposal.reject(
-                        Reason.TIMEOUT,
-                        explain=allowed_words(held.proposal, held.space, words),
-                        rule=held.told,
-                    )
+                    await self._reject(held, Reason.TIMEOUT, words, held.told)
                 elif decision.remind is not None and now - held.reminded >= decision.remind:
                     held.reminded = now
                     await self._send_chat(held, held.reminder(now))
-        except MeupError as error:
-            log.warning("proposal %s: %s", held.proposal.id, printable(str(error)))
 
     async def _send_chat(self, held: HeldProposal, words: str) -> None:
         payload = {"message": words, payloads.META: {payloads.RULE: held.told}}
         await held.space.send(kinds.CHAT, payload, correlation=held.proposal.id)
+
+
+async def _cancel_after(event: anyio.Event, scope: anyio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
 
 
 async def _decide_listed(feed: ProposalFeed) -> None:
@@ -545,17 +507,24 @@ def held_words(held: HeldProposal) -> tuple[str, str]:
     return printable(held.proposal.id), held.proposal.proposer
 
 
-def _named(proposal: str, proposer: str) -> str:
+def _named(given: ProposalParams) -> str:
     """The words for a proposal in a refusal."""
-    return f"proposal {printable(proposal)!r} of {printable(proposer)!r}"
+    return f"proposal {printable(given.proposal)!r} of {printable(given.proposer)!r}"
 
 
-def _check_digest(held: HeldProposal, digest: str | None) -> None:
-    """Refuse what may be about another call than the one that was looked at."""
-    named = _named(held.proposal.id, held.proposal.proposer)
-    if digest is None and held.is_ambiguous:
-        raise VoteRefused(f"{named} is one of several under its id; name the digest of its call")
-    if digest is not None and digest != held.digest:
+def _check_meant(proposal: Proposal, given: ProposalParams, held: HeldProposal | None) -> None:
+    """Refuse what is decided, or may be about another call than the one that was looked at."""
+    named, state = _named(given), proposal.state
+    if state is None or not state.is_pending:
+        raise VoteRefused(
+            f"{named} is {state or 'long forgotten'}; no decision about it counts any more"
+        )
+    if given.digest is None:
+        if held is not None and held.is_ambiguous:
+            raise VoteRefused(
+                f"{named} is one of several under its id; name the digest of its call"
+            )
+    elif given.digest != (digest_of(proposal) if held is None else held.digest):
         raise VoteRefused(f"{named} is another call than the one of that digest")
 
 

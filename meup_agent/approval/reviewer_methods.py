@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 import msgspec
 
-from meup_agent.approval.voting import Vote, VoteCount, VoteOutcome
+from meup_agent.approval.voting import ToldCount, Vote, VoteCount, VoteOutcome
 from meup_agent.protocol.envelope import encode_json
 from meup_agent.protocol.payloads import PREFIX
 
@@ -85,7 +85,7 @@ class RuleOfProposal(TypedDict):
     policy: str
 
 
-class WaitingProposal(TypedDict):
+class WaitingProposal(ToldCount):
     """A proposal that waits for people."""
 
     proposal: str
@@ -93,9 +93,6 @@ class WaitingProposal(TypedDict):
     digest: str | None
     rule: RuleOfProposal
     kind: Literal["ask", "quorum"]
-    of: int
-    among: list[str]
-    votes: dict[str, str]
     explanations: dict[str, str]
     deadline: str | None
 
@@ -107,15 +104,12 @@ class WaitingProposals(TypedDict):
     omitted: int
 
 
-class VoteResult(TypedDict):
+class VoteResult(ToldCount):
     """The count after a vote."""
 
     proposal: str
     proposer: str
     outcome: str
-    of: int
-    among: list[str]
-    votes: dict[str, str]
 
 
 class EditVerdict(TypedDict):
@@ -140,18 +134,17 @@ def describe_rule(decision: PolicyDecision) -> RuleOfProposal:
 
 def describe(held: HeldProposal, now: float) -> WaitingProposal:
     """A held proposal for its readers."""
-    decision, count = held.decision, held.count
+    count = held.count or VoteCount(held.proposal.proposer, 0, ())
     deadline = held.deadline(now)
     return {
         "proposal": held.proposal.id,
         "proposer": held.proposal.proposer,
         "digest": held.digest,
-        "rule": describe_rule(decision),
-        "kind": "ask" if count is None else "quorum",
-        "of": 0 if count is None else count.of,
-        "among": [] if count is None else list(count.voters),
-        "votes": {} if count is None else {who: str(vote) for who, vote in count.votes.items()},
-        "explanations": {} if count is None else dict(count.explanations),
+        "rule": describe_rule(held.decision),
+        "kind": "ask" if held.count is None else "quorum",
+        **count.told,
+        "among": list(count.voters),
+        "explanations": dict(count.explanations),
         "deadline": None if deadline is None else deadline.isoformat(timespec="milliseconds"),
     }
 
@@ -185,9 +178,8 @@ def result_of_vote(held: HeldProposal, count: VoteCount) -> VoteResult:
         "proposal": held.proposal.id,
         "proposer": held.proposal.proposer,
         "outcome": str(count.outcome),
-        "of": count.of,
+        **count.told,
         "among": list(count.voters),
-        "votes": {who: str(vote) for who, vote in count.votes.items()},
     }
 
 

@@ -286,7 +286,10 @@ class RuleSet:
                 if said.verdict is Verdict.QUORUM and is_out_of_reach(
                     said.of, said.among, proposer
                 ):
-                    said = _without_voters(said)
+                    why = (
+                        f"it takes {said.of} votes of others than its proposer, and fewer may vote"
+                    )
+                    said = deny(said, Reason.POLICY, why)
                 found = _stricter(found, said)
                 if is_certain or found.verdict is Verdict.DENY:
                     break
@@ -362,15 +365,11 @@ def replace_counts(decision: PolicyDecision, counted: tuple[LimitCount, ...]) ->
     return msgspec.structs.replace(decision, counted=counted)
 
 
-def _without_voters(decision: PolicyDecision) -> PolicyDecision:
-    """The decision about a call whose proposer leaves too few to vote."""
-    why = f"it takes {decision.of} votes of others than its proposer, and fewer may vote"
+def deny(decision: PolicyDecision, reason: Reason, why: str, words: str = "") -> PolicyDecision:
+    """The decision about a call that its rule cannot let pass; ``words`` for its proposer."""
+    words = words or f"The rule {decision.rule} cannot let it pass: {why}."
     return msgspec.structs.replace(
-        decision,
-        verdict=Verdict.DENY,
-        reason=str(Reason.POLICY),
-        why=why,
-        explain=f"The rule {decision.rule} cannot let it pass: {why}.",
+        decision, verdict=Verdict.DENY, reason=str(reason), why=why, explain=words
     )
 
 

@@ -42,32 +42,28 @@ class VoterWatch:
 
     def put(self, envelope: Envelope) -> None:
         """Look at what an envelope takes from those who have voted."""
-        if envelope.kind not in (KICK, REVOKE, kinds.SYSTEM_PRESENCE):
-            return
         payload = envelope.payload_object
         if envelope.kind == KICK:
-            self._recount(payload.get("participant_id"), removed=True)
+            removed = payload.get("participant_id")
+            self._take_back_if(lambda voter, held: voter == removed)
         elif envelope.kind == REVOKE:
             here = {each.id for each in self._space.participants}
             # Of those who are here an update tells what is left to them.
-            recipient = payload.get("recipient")
-            for voter in self._voters() - here:
-                if recipient in (None, voter):
-                    self._recount(voter, removed=True)
-        elif payload.get("event") == UPDATE:
+            self._take_back_if(
+                lambda voter, held: voter not in here and payload.get("recipient") in (None, voter)
+            )
+        elif envelope.kind == kinds.SYSTEM_PRESENCE and payload.get("event") == UPDATE:
             changed = read_participant(payload.get("participant"))
             if changed is not None:
-                self._recount(changed.id, removed=False)
+                self._take_back_if(
+                    lambda voter, held: voter == changed.id and not self._may_vote(voter, held)
+                )
 
-    def _voters(self) -> set[str]:
-        return {voter for held in self._held if held.count for voter in held.count.votes}
-
-    def _recount(self, voter: object, *, removed: bool) -> None:
+    def _take_back_if(self, is_over: Callable[[str, HeldProposal], bool]) -> None:
         for held in self._held:
-            if held.count is None or not isinstance(voter, str) or voter not in held.count.votes:
-                continue
-            if removed or not self._may_vote(voter, held):
-                self._take_back(held, voter)
+            for voter in () if held.count is None else held.count.votes:
+                if is_over(voter, held):
+                    self._take_back(held, voter)
 
     def _may_vote(self, voter: str, held: HeldProposal) -> bool:
         proposal = held.proposal

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypedDict, TypeVar
 
 import msgspec
 
@@ -19,6 +19,8 @@ from meup_agent.errors import VoteRefused, printable
 
 MAX_EXPLANATION: Final = 500
 """Characters of a vote's explanation; a hundred voters may explain a thousand proposals."""
+
+V = TypeVar("V")
 
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -28,6 +30,14 @@ class Vote(StrEnum):
 
     APPROVE = "approve"
     REJECT = "reject"
+
+
+class ToldCount(TypedDict):
+    """A count as it is told."""
+
+    of: int
+    among: list[str]
+    votes: dict[str, str]
 
 
 class VoteOutcome(StrEnum):
@@ -93,25 +103,23 @@ class VoteCount(msgspec.Struct, frozen=True):
             raise VoteRefused(f"{_listed([voter])} may not vote about it; these may: {may}")
         if self.outcome is not VoteOutcome.OPEN:
             raise VoteRefused(f"its votes have decided: it is {self.outcome}")
-        explanations = {who: text for who, text in self.explanations.items() if who != voter}
+        explanations = _without(self.explanations, voter)
         if explanation:
             explanations[voter] = explanation[:MAX_EXPLANATION]
-        return VoteCount(
-            self.proposer, self.of, self.among, {**self.votes, voter: vote}, explanations
-        )
+        votes = {**self.votes, voter: vote}
+        return msgspec.structs.replace(self, votes=votes, explanations=explanations)
 
     def without(self, voter: str) -> VoteCount:
         """The count without the vote of a participant."""
-        votes = {who: vote for who, vote in self.votes.items() if who != voter}
-        said = {who: text for who, text in self.explanations.items() if who != voter}
-        return VoteCount(self.proposer, self.of, self.among, votes, said)
+        votes, explanations = _without(self.votes, voter), _without(self.explanations, voter)
+        return msgspec.structs.replace(self, votes=votes, explanations=explanations)
 
     def anew(self) -> VoteCount:
         """The count without votes."""
         return VoteCount(self.proposer, self.of, self.among)
 
     @property
-    def told(self) -> dict[str, Any]:
+    def told(self) -> ToldCount:
         """The count as it stands in a message beside its rule (PROTOCOL 6)."""
         votes = {voter: str(vote) for voter, vote in self.votes.items()}
         return {"of": self.of, "among": list(self.among), "votes": votes}
@@ -128,6 +136,10 @@ class VoteCount(msgspec.Struct, frozen=True):
 def is_out_of_reach(of: int, among: Iterable[str], proposer: str) -> bool:
     """True if the votes of others than the proposer are too few for a quorum."""
     return VoteCount(proposer, of, tuple(among)).outcome is VoteOutcome.REJECTED
+
+
+def _without(by_voter: Mapping[str, V], voter: str) -> dict[str, V]:
+    return {who: each for who, each in by_voter.items() if who != voter}
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -251,7 +251,7 @@ async def test_votes_that_do_not_come_approve_nothing(path: Path, notes: Notes) 
             await until_held(second)
             await vote(second, p.id)
             assert (await rejected(p)).reason == "timeout"
-        with pytest.raises(RequestError, match=r"waits here|no vote counts"):
+        with pytest.raises(RequestError, match=r"waits here|no decision counts"):
             await vote(second, p.id)
     assert notes.all == []
 

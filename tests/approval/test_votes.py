@@ -189,12 +189,12 @@ async def test_a_vote_about_what_is_decided(meeting: Meeting, path: Path, notes:
             await o.vote("second", p.id)
             await o.vote("deep", p.id)
             assert await p.result() == 7
-            with pytest.raises(RequestError, match=r"no vote counts any more|waits here"):
+            with pytest.raises(RequestError, match=r"no decision counts|waits here"):
                 await o.vote("mallory", p.id, "reject")
         async with o.proposed() as q:
             await o.vote("second", q.id)
         await until(lambda: has_state(reviewer, q.id, ProposalState.WITHDRAWN))
-        with pytest.raises(RequestError, match=r"is withdrawn; no vote counts|waits here"):
+        with pytest.raises(RequestError, match=r"is withdrawn; no decision|waits here"):
             await o.vote("deep", q.id)
     assert notes.all == [("deploy", 7)]
 
@@ -204,7 +204,7 @@ async def test_what_another_runs_takes_no_votes(meeting: Meeting, path: Path, no
     async with office(meeting, path, notes) as o, o.reviewer():
         async with o.proposed() as p:
             await o.spaces["deep"].proposal(p.id).fulfill()
-            with pytest.raises(RequestError, match=r"no vote counts any more|waits here"):
+            with pytest.raises(RequestError, match=r"no decision counts|waits here"):
                 await o.vote("second", p.id)
     assert notes.all == [("deploy", 7)]
 

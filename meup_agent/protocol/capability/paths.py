@@ -44,7 +44,7 @@ def is_path(key: str) -> bool:
 def compile_path(key: str, place: str, reading: Reading = Reading.NARROW) -> Path:
     """Compile a path of children and descendants; InvalidPattern for anything else."""
     if key == "**":
-        return Path(True, lambda value, work: _descendants(value))
+        return Path(True, lambda value, work: descendants(value))
     steps: list[_Step] = []
     deep = False
     at = 1
@@ -82,7 +82,7 @@ def _children(value: object) -> Collection[object]:
     return cast("list[object]", value) if isinstance(value, list) else ()
 
 
-def _descendants(value: object) -> Iterator[object]:
+def descendants(value: object) -> Iterator[object]:
     """Everything below a value, without the value."""
     waiting = [iter(_children(value))]
     while waiting:
