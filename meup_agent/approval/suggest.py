@@ -13,13 +13,15 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice, takewhile
 from typing import Any, Final, NamedTuple
 
 from meup_agent.approval.decision_log import MAX_VALUE_CHARS, Judgement, LoggedProposal
 from meup_agent.approval.policy import Policy
+from meup_agent.approval.rule_set import MAX_RULES
 from meup_agent.approval.rules import AllowRule, DenyRule, PolicyRule
 from meup_agent.causes import Reason
-from meup_agent.errors import ConfigurationError
 
 LEAST: Final = 20
 """Decisions that a rule covers at the least: with as many its bound is 0.84."""
@@ -102,15 +104,15 @@ def suggest_rules(
     rules: list[PolicyRule] = []
     done = 0
     for tool, theirs in tools.items():
-        rules += _rules_for(tool, theirs, least)
+        rules += islice(_rules_for(tool, theirs, least), MAX_RULES)
         done += len(theirs)
         told(done / 2, len(decided))
     return _tried(rules, decided, least, told)
 
 
 def _rules_for(tool: str, decided: list[LoggedProposal], least: int) -> Iterator[PolicyRule]:
-    if not _PLAIN.fullmatch(tool):
-        return
+    if not _is_plain(tool) or " " in tool:
+        return  # a rule about it would be no rule
     approved = [each for each in decided if each.judgement is Judgement.APPROVED]
     others = [each for each in decided if each.judgement is not Judgement.APPROVED]
     rejected = [
@@ -120,7 +122,7 @@ def _rules_for(tool: str, decided: list[LoggedProposal], least: int) -> Iterator
     ]
     for group in _groups(rejected, approved, least, MAX_CHANGED):
         [(reason, _)] = Counter(each.reason for each in group).most_common(1)
-        yield DenyRule(tool, reason=reason, **_common(group))
+        yield DenyRule(tool, reason=reason, **_common(group).patterns)
     if all(each.is_whole for each in others):
         people = [each for each in approved if each.by_people]
         for group in _groups(people, others, least, 0.0):
@@ -186,28 +188,20 @@ def _attributes(decided: list[LoggedProposal]) -> Iterator[Attribute]:
     for name, _ in counts.most_common(8):
         if not _is_key(name):
             continue
-        yield _value_of(name)
+        yield partial(_value, name)
         for level in range(1, MAX_DIRECTORIES + 1):
-            yield _directory_of(name, level)
+            yield partial(_directory, name, level)
 
 
-def _value_of(name: str) -> Attribute:
-    def value(each: LoggedProposal) -> object:
-        found: object = each.arguments.get(name)
-        return (type(found).__name__, found) if _is_exact(found) else None
-
-    return value
+def _value(name: str, each: LoggedProposal) -> object:
+    found: object = each.arguments.get(name)
+    return (type(found).__name__, found) if _is_exact(found) else None
 
 
-def _directory_of(name: str, level: int) -> Attribute:
-    def directory(each: LoggedProposal) -> object:
-        found = each.arguments.get(name)
-        if not isinstance(found, str):
-            return None
-        parts = found.split("/")
-        return tuple(parts[:level]) if len(parts) > level else None
-
-    return directory
+def _directory(name: str, level: int, each: LoggedProposal) -> object:
+    found = each.arguments.get(name)
+    parts = found.split("/") if isinstance(found, str) else []
+    return tuple(parts[:level]) if len(parts) > level else None
 
 
 def _parts(decided: list[LoggedProposal], by: Attribute) -> dict[object, list[LoggedProposal]]:
@@ -219,93 +213,102 @@ def _parts(decided: list[LoggedProposal], by: Attribute) -> dict[object, list[Lo
     return found
 
 
-def _common(group: list[LoggedProposal]) -> dict[str, Any]:
-    """All that the decisions of a group have in common, as patterns of a rule."""
-    first = group[0].arguments
-    names = [name for name in first if _is_key(name)]
+class _Common(NamedTuple):
+    """All that the decisions of a group have in common; of each the patterns, none: anything."""
+
+    target: list[str]
+    proposer: list[str]
+    arguments: dict[str, list[Any]]
+
+    @property
+    def patterns(self) -> dict[str, Any]:
+        """The same as a rule has it."""
+        arguments = {name: _one_or_list(each) for name, each in self.arguments.items()}
+        given = {
+            "arguments": arguments,
+            "target": _one_or_list(self.target),
+            "proposer": _one_or_list(self.proposer),
+        }
+        return {key: value for key, value in given.items() if value}
+
+    def takes(self, each: LoggedProposal) -> bool:
+        """True if a rule of these patterns takes a call of its tool."""
+        return (
+            (not self.target or each.target in self.target)
+            and (not self.proposer or each.proposer in self.proposer)
+            and all(_fits(each.arguments.get(name), some) for name, some in self.arguments.items())
+        )
+
+
+def _common(group: list[LoggedProposal]) -> _Common:
+    names = set(group[0].arguments).intersection(*(each.arguments for each in group))
     arguments = {
-        name: pattern
-        for name in names
-        if all(name in each.arguments for each in group)
-        and (pattern := _pattern_of([each.arguments[name] for each in group])) is not None
+        name: patterns
+        for name in group[0].arguments
+        if name in names
+        and _is_key(name)
+        and (patterns := _patterns_of([each.arguments[name] for each in group]))
     }
-    found: dict[str, Any] = {"arguments": arguments} if arguments else {}
-    for key, values in (
-        ("target", {each.target for each in group}),
-        ("proposer", {each.proposer for each in group}),
-    ):
-        if len(values) <= MAX_NAMES and all(
-            isinstance(each, str) and _PLAIN.fullmatch(each) for each in values
-        ):
-            listed = sorted(map(str, values))
-            found[key] = listed[0] if len(listed) == 1 else listed
-    return found
+    return _Common(
+        _names({each.target or "" for each in group}),
+        _names({each.proposer for each in group}),
+        arguments,
+    )
+
+
+def _names(values: set[str]) -> list[str]:
+    return sorted(values) if len(values) <= MAX_NAMES and all(map(_is_plain, values)) else []
+
+
+def _one_or_list(patterns: list[Any]) -> Any:
+    return patterns[0] if len(patterns) == 1 else patterns
 
 
 def _allow(tool: str, group: list[LoggedProposal]) -> Iterator[AllowRule]:
     """The rule that allows a group; arguments that had nothing in common may be anything."""
     common = _common(group)
-    named = common.get("arguments", {})
+    named = common.arguments
     others = sorted({name for each in group for name in each.arguments} - set(named))
     if not named or all(map(_is_key, others)):
-        yield AllowRule(tool, others=others if named and others else None, **common)
+        yield AllowRule(tool, others=others if named and others else None, **common.patterns)
 
 
-def _pattern_of(values: list[Any]) -> Any:
-    """The pattern of what an argument always was; ``None`` where that is anything."""
+def _patterns_of(values: list[Any]) -> list[Any]:
+    """The patterns of what an argument always was; none where that is anything."""
     if len({type(each).__name__ for each in values}) != 1:
-        return None
+        return []
     few = set(values) if all(map(_is_exact, values)) else set[Any]()
     if 0 < len(few) <= MAX_NAMES:
-        listed = sorted(few)
-        return listed[0] if len(listed) == 1 else listed
+        return sorted(few)
     if not isinstance(values[0], str):
-        return None
-    parts = values[0].split("/")[:-1]
-    for each in values[1:]:
-        theirs = each.split("/")[:-1]
-        same = 0
-        while same < min(len(parts), len(theirs)) and parts[same] == theirs[same]:
-            same += 1
-        parts = parts[:same]
+        return []
+    steps = zip(*(each.split("/")[:-1] for each in values), strict=False)
+    parts = [step[0] for step in takewhile(lambda step: len(set(step)) == 1, steps)]
     prefix = "/".join(parts)
     # A glob matches no segment that begins with a dot, and nobody means one.
-    plain = _PLAIN.fullmatch(prefix.removeprefix("/")) and not any(
-        part.startswith(".") for part in parts
-    )
-    return f"{prefix}/**" if plain else None
+    plain = _is_plain(prefix.removeprefix("/")) and not any(part.startswith(".") for part in parts)
+    return [f"{prefix}/**"] if plain else []
 
 
 def _is_exact(value: object) -> bool:
     """True if a value as a pattern means itself alone."""
     if isinstance(value, str):
-        return (
-            len(value) < MAX_VALUE_CHARS and _PLAIN.fullmatch(value.removeprefix("/")) is not None
-        )
+        return len(value) < MAX_VALUE_CHARS and _is_plain(value.removeprefix("/"))
     return isinstance(value, bool | int)
 
 
 def _is_key(name: str) -> bool:
-    return "/" not in name and _PLAIN.fullmatch(name) is not None
+    return "/" not in name and _is_plain(name)
 
 
-def _taken(common: dict[str, Any], others: Iterable[LoggedProposal]) -> int:
+def _is_plain(text: str) -> bool:
+    """True if a text as a pattern means itself alone, and is none that a rule does not take."""
+    return len(text) <= MAX_VALUE_CHARS and not text.isspace() and bool(_PLAIN.fullmatch(text))
+
+
+def _taken(common: _Common, others: Iterable[LoggedProposal]) -> int:
     """The count of decisions that a rule would take besides its own."""
-    target, proposer = (_list(common.get(key)) for key in ("target", "proposer"))
-    arguments = [(name, _list(each)) for name, each in common.get("arguments", {}).items()]
-    return sum(
-        1
-        for each in others
-        if (not target or each.target in target)
-        and (not proposer or each.proposer in proposer)
-        and all(_fits(each.arguments.get(name), wanted) for name, wanted in arguments)
-    )
-
-
-def _list(given: Any) -> list[Any]:
-    if given is None:
-        return []
-    return [*given] if isinstance(given, list) else [given]
+    return sum(map(common.takes, others))
 
 
 def _fits(value: object, wanted: list[Any]) -> bool:
@@ -325,9 +328,8 @@ def _tried(
     rules: list[PolicyRule], decided: Sequence[LoggedProposal], least: int, told: ProgressReport
 ) -> list[Suggestion]:
     """The rules that stand the trial, with the decisions that each makes."""
-    ordered: list[PolicyRule] = [each for each in rules if isinstance(each, DenyRule)]
-    ordered += [each for each in rules if not isinstance(each, DenyRule)]
-    while kept := _loadable(ordered):
+    kept = sorted(rules, key=lambda rule: isinstance(rule, AllowRule))
+    while kept:
         found = _decisions(kept, decided, told)
         good = [each for each in found if _is_good(each, least)]
         if len(good) == len(found):
@@ -336,23 +338,8 @@ def _tried(
             good = sorted(good, key=lambda each: -len(each.covered))[:MAX_RULES_SUGGESTED]
         # What one that is dropped would have decided falls to those behind it.
         left = {id(each.rule) for each in good}
-        ordered = [each for each in kept if id(each) in left]
+        kept = [each for each in kept if id(each) in left]
     return []
-
-
-def _loadable(rules: list[PolicyRule]) -> list[PolicyRule]:
-    """The rules without those that the ones before them leave nothing."""
-    kept: list[PolicyRule] = []
-    tools: dict[str, list[PolicyRule]] = {}
-    for rule in rules:
-        same = tools.setdefault(str(rule.tool), [])
-        try:
-            Policy([*same, rule])
-        except ConfigurationError:
-            continue
-        same.append(rule)
-        kept.append(rule)
-    return kept
 
 
 def _decisions(

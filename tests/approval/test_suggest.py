@@ -77,6 +77,14 @@ class Past:
         return suggest_rules(self.log.decided(), least=least)
 
 
+@pytest.mark.parametrize("tool", ["read file", " ", "x" * 2_000, "read,write", "*"])
+def test_a_name_that_no_rule_takes_is_left_aside(past: Past, tool: str) -> None:
+    past.approve(times=30, tool=tool, path="docs/a")
+    past.reject(times=30, tool=tool, path="keys/a")
+    past.approve(times=30, path="docs/a")
+    assert [each.rule.tool for each in past.suggest()] == ["read"]
+
+
 @pytest.fixture
 def past() -> Past:
     return Past()
