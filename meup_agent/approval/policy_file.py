@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from meup_agent.approval.policy import Policy
-from meup_agent.approval.rules import RULES, PolicyRule, suggest
+from meup_agent.approval.rules import RULES, PolicyRule, plain_value, suggest
 from meup_agent.errors import ConfigurationError, system_reason
 
 MAX_FILE_BYTES: Final = 1 << 20
@@ -160,16 +160,7 @@ def document_of(rule: PolicyRule) -> dict[str, Any]:
         if value == each.default and each.name != "never":
             continue
         body[each.name] = _span(value) if each.name in _SPANS else value
-    return {str(rule.verdict): _as_yaml(body)}
-
-
-def _as_yaml(value: Any) -> Any:
-    """Lists and keys as plain ones, and a text of an enumeration as a text."""
-    if isinstance(value, Mapping):
-        return {str(key): _as_yaml(each) for key, each in cast("Mapping[str, Any]", value).items()}
-    if isinstance(value, list | tuple):
-        return [_as_yaml(each) for each in cast("Sequence[Any]", value)]
-    return str(value) if isinstance(value, str) else value
+    return {str(rule.verdict): plain_value(body)}
 
 
 def _span(seconds: float) -> str:
@@ -193,17 +184,10 @@ def findings_of(policy: Policy) -> list[str]:
     """Findings about a policy that loads: rules that never match, contradict, or are too wide."""
     from meup_agent.approval.reachability import (
         find_contradictions,
-        find_exact,
-        find_loose,
+        find_misread,
         find_unreachable,
         find_wide,
     )
 
-    names = policy.names
-    return [
-        *find_unreachable(policy.rules, names),
-        *find_contradictions(policy.rules, names),
-        *find_wide(policy.rules, names),
-        *find_loose(policy.rules, names),
-        *find_exact(policy.rules, names),
-    ]
+    finders = (find_unreachable, find_contradictions, find_wide, find_misread)
+    return [each for find in finders for each in find(policy.rules, policy.names)]

@@ -28,10 +28,15 @@ from meup_agent.approval.rules import (
 )
 from meup_agent.protocol.capability.covering import covers_pattern
 from meup_agent.protocol.capability.glob import is_glob
+from meup_agent.protocol.capability.paths import descendants
 from meup_agent.protocol.capability.patterns import compile_pattern
 from meup_agent.protocol.capability.reading import Reading, fold_text
+from meup_agent.protocol.capability.strings import is_regex
 
 _WILDCARDS: Final = frozenset("*?[]{}!/")
+
+_HARD: Final = _WILDCARDS - {"*", "?"}
+"""Signs of a pattern that is compared with no other one."""
 
 _SET: Final = re.compile(r"\[[^]]*\]")
 _CHOICE: Final = re.compile(r"\{([^}]*)\}")
@@ -143,16 +148,24 @@ def find_wide(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str
             )
 
 
-def find_loose(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str]:
-    """Rules that allow values by a pattern that takes more than it seems to."""
+def find_misread(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str]:
+    """Patterns of arguments that take more than they seem to, or only their own braces."""
     for rule, name in zip(rules, names, strict=True):
-        for value in _texts_in(rule.arguments) if isinstance(rule, AllowRule) else ():
-            if value.startswith("!"):
+        is_allow = isinstance(rule, AllowRule)
+        for value in descendants([rule.pattern.get("arguments")]):
+            if not isinstance(value, str):
+                continue
+            if is_choice_without_wildcard(value):
+                yield (
+                    f"{name} matches the very text {value!r}, since {{a,b}} is a choice only"
+                    " beside a wildcard; write a list, as [one, other]"
+                )
+            if is_allow and value.startswith("!"):
                 yield (
                     f"{name} is too wide: it allows all values but one by {value!r}; write those"
                     " that are meant"
                 )
-            elif len(value) > 2 and value[0] == value[-1] == "/" and not _is_anchored(value[1:-1]):
+            elif is_allow and is_regex(value) and not _is_anchored(value[1:-1]):
                 yield (
                     f"{name} is too wide: {value!r} is found anywhere in a text; write"
                     " /^(…)$/ around it"
@@ -171,30 +184,6 @@ def _is_anchored(regex: str) -> bool:
     return all(each.startswith("^") and each.endswith("$") for each in parts)
 
 
-def find_exact(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str]:
-    """Rules about arguments that look like a choice, and match their own braces alone."""
-    for rule, name in zip(rules, names, strict=True):
-        for value in _texts_in(rule.arguments):
-            if is_choice_without_wildcard(value):
-                yield (
-                    f"{name} matches the very text {value!r}, since {{a,b}} is a choice only"
-                    " beside a wildcard; write a list, as [one, other]"
-                )
-
-
-def _texts_in(arguments: object) -> Iterator[str]:
-    """The texts among the patterns of arguments."""
-    pending = [arguments]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, Mapping):
-            pending += cast("Mapping[str, object]", value).values()
-        elif isinstance(value, list | tuple):
-            pending += cast("Sequence[object]", value)
-
-
 def _is_wide(tool: str) -> bool:
     # Of a choice the shortest, and of a set of letters none, is said for certain.
     said = _CHOICE.sub(lambda found: min(found[1].split(","), key=len), _SET.sub("", tool))
@@ -210,11 +199,7 @@ def _common_tool(first: PolicyRule, second: PolicyRule) -> str | None:
     # Only globs of plain letters are compared: of others a common name is not easily found.
     for one in _texts(first.tool):
         for other in _texts(second.tool):
-            if _WILDCARDS.isdisjoint(one.replace("*", "").replace("?", "")) and (
-                _WILDCARDS.isdisjoint(other.replace("*", "").replace("?", ""))
-            ):
-                if len(one) + len(other) > MAX_COMPARED_CHARS:
-                    continue
+            if _HARD.isdisjoint(one + other) and len(one) + len(other) <= MAX_COMPARED_CHARS:
                 found = _both(_stars(one), _stars(other))
                 if found is not None:
                     return found

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import Any, ClassVar, Final, Literal, cast
+from typing import Any, ClassVar, Final, Literal, TypeGuard, cast
 
 from meup_agent.causes import Reason
 from meup_agent.errors import ConfigurationError
@@ -87,23 +87,21 @@ class PolicyRule:
         if self.tool is None and self.method == TOOL_CALL:
             raise ConfigurationError("tool: is missing; a rule names the tools that it is for")
         for key in ("tool", "target", "proposer", "method"):
-            given: object = getattr(self, key)
-            if given is not None:
-                _check_texts(given, key)
-        if self.tool is not None:
-            _check_tools([self.tool] if isinstance(self.tool, str) else self.tool)
-        _check_method([self.method] if isinstance(self.method, str) else self.method)
+            for each in _read_texts(getattr(self, key), key):
+                if key == "tool":
+                    _check_tool(each)
+                elif key == "method":
+                    _check_method(each)
         if self.arguments is not None:
             _check_arguments(self.arguments)
-        if self.name is not None:
-            check_words(self.name, "name")
+        check_words(self.name, "name")
 
     @property
     def pattern(self) -> dict[str, Any]:
         """Pattern of the calls that it matches, one of the capability language."""
         keys = ("method", "tool", "arguments", "target", "proposer")
         found = {key: getattr(self, key) for key in keys}
-        return {key: _plain(value) for key, value in found.items() if value is not None}
+        return {key: plain_value(value) for key, value in found.items() if value is not None}
 
     @property
     def named(self) -> frozenset[str]:
@@ -120,7 +118,7 @@ class PolicyRule:
     @property
     def document(self) -> dict[str, Any]:
         """The rule as a file has it, apart from units: two that are equal say the same."""
-        found = {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
+        found = {each.name: plain_value(getattr(self, each.name)) for each in fields(self)}
         return {self.verdict: {key: value for key, value in found.items() if value is not None}}
 
 
@@ -204,8 +202,7 @@ class DenyRule(PolicyRule):
                 f"reason: {self.reason!r} is none of the protocol's reasons; "
                 + suggest(str(self.reason), [str(each) for each in Reason])
             )
-        if self.explain is not None:
-            check_words(self.explain, "explain")
+        check_words(self.explain, "explain")
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,15 +233,13 @@ class QuorumRule(PolicyRule):
         if isinstance(among, str) or not isinstance(among, Sequence) or not among:
             raise ConfigurationError("among: expected the names of those who may vote")
         for each in cast("Sequence[object]", among):
-            if not isinstance(each, str) or not each.strip():
+            if not _is_text(each):
                 raise ConfigurationError(f"among: expected names, not {each!r}")
         if len(self.among) > MAX_VOTERS:
             raise ConfigurationError(f"among: {len(self.among)} may not vote; {MAX_VOTERS} may")
         if len(set(self.among)) != len(self.among):
             raise ConfigurationError("among: a name stands there twice; a person votes once")
-        if isinstance(cast("object", self.of), bool) or not isinstance(
-            cast("object", self.of), int
-        ):
+        if not _is_count(self.of):
             raise ConfigurationError("of: expected a number of votes")
         if not 1 <= self.of <= len(self.among):
             raise ConfigurationError(
@@ -275,8 +270,7 @@ class LimitRule(PolicyRule):
     def __post_init__(self) -> None:
         """As any rule, with its numbers."""
         PolicyRule.__post_init__(self)
-        count = cast("object", self.count)
-        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_COUNT:
+        if not _is_count(self.count) or not 1 <= self.count <= MAX_COUNT:
             raise ConfigurationError(f"count: expected a number of calls from 1 to {MAX_COUNT}")
         check_seconds(self.every, "every")
         if self.per != "proposer":
@@ -306,7 +300,9 @@ def suggest(name: str, known: Sequence[str]) -> str:
 
 def check_words(given: object, key: str) -> None:
     """Raise ConfigurationError for what is no text, an empty one, or too long."""
-    if not isinstance(given, str) or not given.strip() or len(given) > MAX_WORDS:
+    if given is None:
+        return
+    if not _is_text(given) or len(given) > MAX_WORDS:
         raise ConfigurationError(f"{key}: expected a text of at most {MAX_WORDS} characters")
 
 
@@ -327,20 +323,33 @@ def _check_times(ttl: object, remind: object) -> None:
         raise ConfigurationError("remind: a reminder would come after the ttl; make it shorter")
 
 
-def _check_texts(given: object, key: str) -> None:
-    """A pattern of names: anything but texts would never match."""
+def _is_count(given: object) -> bool:
+    return isinstance(given, int) and not isinstance(given, bool)
+
+
+def _is_text(given: object) -> TypeGuard[str]:
+    return isinstance(given, str) and bool(given.strip())
+
+
+def _read_texts(given: object, key: str) -> Sequence[str]:
+    """The patterns of names: anything but texts would never match."""
+    if given is None:
+        return ()
     each = [given] if isinstance(given, str) else given
     if not isinstance(each, list | tuple) or not each:
         raise ConfigurationError(f"{key}: expected a pattern or a list of patterns")
+    texts: list[str] = []
     for item in cast("Sequence[object]", each):
-        if not isinstance(item, str) or not item.strip():
+        if not _is_text(item):
             raise ConfigurationError(f"{key}: expected a text; put it in quotes")
         if is_choice_without_wildcard(item):
             raise ConfigurationError(
                 f"{key}: {item!r} can never match, since {{a,b}} is a choice only beside a"
                 " wildcard; write a list, as [one, other]"
             )
-    _check_alternatives(cast("Sequence[object]", each), key)
+        texts.append(item)
+    _check_alternatives(texts, key)
+    return texts
 
 
 def _check_alternatives(patterns: Sequence[object], key: str) -> None:
@@ -353,14 +362,13 @@ def _check_alternatives(patterns: Sequence[object], key: str) -> None:
             )
 
 
-def _check_method(patterns: Sequence[str]) -> None:
+def _check_method(pattern: str) -> None:
     """A method of MCP that is nearly one: the rule would match nothing."""
-    for each in patterns:
-        known = get_close_matches(each, METHODS, 1, _ALIKE)
-        if known and each not in METHODS and not is_glob(each) and each[0] not in "!/":
-            raise ConfigurationError(
-                f"method: {each!r} is no method of MCP; did you mean {known[0]}?"
-            )
+    known = get_close_matches(pattern, METHODS, 1, _ALIKE)
+    if known and pattern not in METHODS and not is_glob(pattern) and pattern[0] not in "!/":
+        raise ConfigurationError(
+            f"method: {pattern!r} is no method of MCP; did you mean {known[0]}?"
+        )
 
 
 def is_choice_without_wildcard(pattern: str) -> bool:
@@ -371,17 +379,15 @@ def is_choice_without_wildcard(pattern: str) -> bool:
     return _CHOICE.search(text) is not None and not is_glob(text)
 
 
-def _check_tools(patterns: Sequence[str]) -> None:
-    """Patterns of tools: no name of MCP has these, and a comma or a quote was forgotten."""
-    for each in patterns:
-        glob = _SET_OR_CHOICE.sub("", each)
-        found = None if each.startswith(("/", "!/")) else _NOT_IN_NAMES.search(glob)
-        if found is not None:
-            raise ConfigurationError(
-                f"tool: {each!r} has {found[0]!r} in it, which no tool's name has; write"
-                " several patterns as a list, [one, other], a regular expression between slashes,"
-                " and ? for any character"
-            )
+def _check_tool(pattern: str) -> None:
+    """A pattern of tools: no name of MCP has these, and a comma or a quote was forgotten."""
+    found = _NOT_IN_NAMES.search(_SET_OR_CHOICE.sub("", pattern))
+    if found is not None and not pattern.startswith(("/", "!/")):
+        raise ConfigurationError(
+            f"tool: {pattern!r} has {found[0]!r} in it, which no tool's name has; write"
+            " several patterns as a list, [one, other], a regular expression between slashes,"
+            " and ? for any character"
+        )
 
 
 def _check_arguments(given: object) -> None:
@@ -415,19 +421,21 @@ def _check_others(given: object) -> None:
     if isinstance(given, str) or not isinstance(given, Sequence) or not given:
         raise ConfigurationError("others: expected any, or the names of arguments")
     for each in cast("Sequence[object]", given):
-        if not isinstance(each, str) or not each.strip() or is_glob(each):
+        if not _is_text(each) or is_glob(each):
             raise ConfigurationError(
                 f"others: expected any, or the names of arguments, not {each!r}"
             )
 
 
-def _plain(value: Any) -> Any:
-    """The value as JSON has it."""
+def plain_value(value: Any) -> Any:
+    """The value as JSON and YAML have it, without tuples and enumerations."""
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in cast("Mapping[str, Any]", value).items()}
+        return {
+            str(key): plain_value(each) for key, each in cast("Mapping[str, Any]", value).items()
+        }
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in cast("Sequence[Any]", value)]
-    return value
+        return [plain_value(each) for each in cast("Sequence[Any]", value)]
+    return str(value) if isinstance(value, str) else value
 
 
 def written(rule: PolicyRule) -> str:

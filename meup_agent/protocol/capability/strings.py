@@ -45,7 +45,7 @@ class Strings:
 
     def compile(self, body: str, place: str, reading: Reading) -> StringMatch:
         """The test for a pattern without its ``!``; InvalidPattern if it does not compile."""
-        if _is_regex(body):
+        if is_regex(body):
             return self._program("regular expression", body, place, reading)
         return self.glob(body, place, reading) if is_glob(body) else exact(body, reading)
 
@@ -65,7 +65,7 @@ class Strings:
         if body == "*":
             return lambda kind, work: True
         match = self.compile(canonical(body), place, reading)
-        if not is_glob(body) or _is_regex(body) or "." not in body or "/" in body:
+        if not is_glob(body) or is_regex(body) or "." not in body or "/" in body:
             return match
         slashed = self.glob(body.replace(".", "/"), place, reading)
         return lambda kind, work: match(kind, work) or (kind in KINDS and slashed(kind, work))
@@ -150,12 +150,12 @@ def check_length(pattern: str, place: str) -> None:
 
 def is_exact(body: str) -> bool:
     """True if a pattern without its ``!`` matches only itself."""
-    return not _is_regex(body) and not is_glob(body)
+    return not is_regex(body) and not is_glob(body)
 
 
 def literal_head(body: str) -> str:
     """Return the letters before the first wildcard of a pattern; empty for a regular expression."""
-    return "" if _is_regex(body) else glob_head(body)
+    return "" if is_regex(body) else glob_head(body)
 
 
 def begins(body: str) -> str:
@@ -189,5 +189,6 @@ def _search(expression: str) -> tuple[StringMatch, int]:
     return run_program(program, states), program.steps
 
 
-def _is_regex(body: str) -> bool:
+def is_regex(body: str) -> bool:
+    """True if a pattern without its ``!`` is a regular expression."""
     return len(body) > 2 and body.startswith("/") and body.endswith("/")
