@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from meup_agent.approval.rule_index import FEW, ArgumentIndex, BeginningIndex
+from meup_agent.approval.rule_index import ArgumentIndex, BeginningIndex
 from meup_agent.approval.rules import (
     AllowRule,
     AskRule,
@@ -34,7 +34,7 @@ from meup_agent.errors import ConfigurationError, InvalidPattern
 from meup_agent.protocol.capability.patterns import ArgumentCompiler, Match, PatternCompiler
 from meup_agent.protocol.capability.reading import Reading
 from meup_agent.protocol.capability.work import Exhausted, WorkBudget
-from meup_agent.protocol.payloads import RULE, Call
+from meup_agent.protocol.payloads import Call
 
 MAX_RULES: Final = 500
 """Rules of one policy: each is compared with those before it, which takes half a second."""
@@ -105,12 +105,11 @@ class History:
     """The calls that limits have counted; a decision reads it and never changes it."""
 
     def __init__(self) -> None:
-        self._moments: dict[tuple[str, str], deque[float]] = {}
-        self._spans: dict[tuple[str, str], float] = {}
+        self._moments: dict[LimitCount, deque[float]] = {}
 
     def is_full(self, limit: LimitCount, at: float) -> bool:
         """True if a limit lets no more calls of its proposer pass at a moment."""
-        moments = self._moments.get(limit[:2])
+        moments = self._moments.get(limit)
         if moments is None:
             # Without room to count, nothing passes uncounted.
             return len(self._moments) >= MAX_COUNTED
@@ -119,21 +118,10 @@ class History:
     def record(self, decision: PolicyDecision, at: float) -> None:
         """Count a call that was decided at a moment; moments never go back."""
         for limit in decision.counted:
-            key = limit[:2]
-            if key not in self._moments:
-                if len(self._moments) >= MAX_COUNTED:
-                    self._forget(at)
-                self._moments[key] = deque(maxlen=limit.most)
-            self._spans[key] = limit.every
-            self._moments[key].append(at)
+            self._moments.setdefault(limit, deque(maxlen=limit.most)).append(at)
         if len(self._moments) >= MAX_COUNTED:
-            self._forget(at)
-
-    def _forget(self, at: float) -> None:
-        for key in [
-            key for key, each in self._moments.items() if each[-1] <= at - self._spans[key]
-        ]:
-            del self._moments[key], self._spans[key]
+            counts = self._moments.items()
+            self._moments = {limit: each for limit, each in counts if each[-1] > at - limit.every}
 
 
 class PassedHistory(History):
@@ -147,11 +135,11 @@ class PassedHistory(History):
     def __init__(self, history: History, passed: Iterable[LimitCount]) -> None:
         super().__init__()
         self._history = history
-        self._passed = {each[:2] for each in passed}
+        self._passed = {*passed}
 
     def is_full(self, limit: LimitCount, at: float) -> bool:
         """True if a limit that has not let it pass lets no more calls pass."""
-        return limit[:2] not in self._passed and self._history.is_full(limit, at)
+        return limit not in self._passed and self._history.is_full(limit, at)
 
 
 _NO_HISTORY: Final = History()
@@ -161,24 +149,20 @@ class _CallMatch(NamedTuple):
     """The match of calls with a rule, in one reading."""
 
     method: Match
-    tool: Match | None
-    names: Match | None  # of target and proposer
-    arguments: Match | None
+    tool: Match
+    names: Match  # of target and proposer
+    arguments: Match
 
     def takes_tool(self, method: str, tool: str, work: WorkBudget) -> bool:
-        return self.method(method, work) and (self.tool is None or self.tool(tool, work))
+        return self.method(method, work) and self.tool(tool, work)
 
     def takes(self, arguments: dict[str, Any], names: dict[str, str], work: WorkBudget) -> bool:
         """True if it takes a call of a tool that it takes."""
-        return (self.names is None or self.names(names, work)) and (
-            self.arguments is None or self.arguments(arguments, work)
-        )
+        return self.names(names, work) and self.arguments(arguments, work)
 
 
 class _CompiledRule(NamedTuple):
     rule: PolicyRule
-    name: str
-    id: str  # of a limit: equal ones go on counting when a file is read again
     match: _CallMatch  # an allow's in the narrow reading, any other's in the wide one
     narrow: _CallMatch
     decision: PolicyDecision
@@ -197,14 +181,11 @@ class _ToolRules:
 
     def __init__(self, rules: list[_ToolRule]) -> None:
         self.rules = rules
-        self._index = None
-        if len(rules) > FEW:
-            patterns = [each.compiled.rule.pattern.get("arguments") for each in rules]
-            self._index = ArgumentIndex(patterns)
+        self._index = ArgumentIndex([each.compiled.rule.pattern.get("arguments") for each in rules])
 
     def of(self, arguments: dict[str, Any], work: WorkBudget) -> Iterable[_ToolRule]:
         """Those that may match a call with some arguments."""
-        numbers = None if self._index is None else self._index.find(arguments, work)
+        numbers = self._index.find(arguments, work)
         return self.rules if numbers is None else [self.rules[number] for number in numbers]
 
 
@@ -275,7 +256,9 @@ class RuleSet:
                     continue
                 rule = compiled.rule
                 if isinstance(rule, LimitRule):
-                    limit = LimitCount(compiled.id, proposer, rule.count, rule.every)
+                    # Equal limits go on counting when a file is read again.
+                    text = compiled.decision.text
+                    limit = LimitCount(text, proposer, rule.count, rule.every)
                     if not history.is_full(limit, at):
                         counted += (limit,)
                         continue
@@ -296,7 +279,10 @@ class RuleSet:
             else:
                 found = _stricter(found, self._default)
         except Exhausted:
-            found = _stricter(found, self._gave_up(compiled))
+            name = DEFAULT if compiled is None else compiled.decision.rule
+            why = "comparing the arguments with this rule takes too much work"
+            gave_up = PolicyDecision(Verdict.ASK, name, why=why, policy=self.digest)
+            found = _stricter(found, gave_up)
         # What a limit stops or a deny rejects takes no place in the limits before it.
         return replace_counts(found, counted) if counted else found
 
@@ -309,7 +295,7 @@ class RuleSet:
             for each, is_certain in self._rules_for(call.method, call.name).rules:
                 if each.match.takes(arguments, names, work):
                     is_narrow = is_certain and each.narrow.takes(arguments, names, work)
-                    matching[each.name] = Reading.NARROW if is_narrow else Reading.WIDE
+                    matching[each.decision.rule] = Reading.NARROW if is_narrow else Reading.WIDE
         except Exhausted:
             return {}
         return matching
@@ -330,11 +316,6 @@ class RuleSet:
                 self._by_tool.clear()
             self._by_tool[method, tool] = found
         return found
-
-    def _gave_up(self, at: _CompiledRule | None) -> PolicyDecision:
-        name = DEFAULT if at is None else at.name
-        why = "comparing the arguments with this rule takes too much work"
-        return PolicyDecision(Verdict.ASK, name, why=why, policy=self.digest)
 
 
 def _names(call: Call, proposer: str) -> dict[str, str]:
@@ -373,62 +354,55 @@ def deny(decision: PolicyDecision, reason: Reason, why: str, words: str = "") ->
     )
 
 
-def _compile(rule: PolicyRule, name: str, id: str, digest: str, index: int) -> _CompiledRule:
+def _compile(rule: PolicyRule, name: str, text: str, digest: str, index: int) -> _CompiledRule:
     narrow = _match(rule, Reading.NARROW, index)
-    match = narrow if isinstance(rule, AllowRule) else _match(rule, Reading.WIDE, index)
+    takes = narrow if isinstance(rule, AllowRule) else _match(rule, Reading.WIDE, index)
     verdict = Verdict(rule.then if isinstance(rule, LimitRule) else rule.verdict)
-    made = PolicyDecision(
-        verdict, name, why=f"it matches {name}", policy=digest, number=index, text=id
+    why, doubt = f"it matches {name}", f"{name} may mean it: it matches in the wide reading"
+    given: dict[str, Any] = {}
+    match rule:
+        case QuorumRule():
+            given = {"ttl": rule.ttl, "remind": rule.remind}
+            given |= {"of": rule.of, "among": tuple(rule.among)}
+        case AskRule():
+            given = {"ttl": rule.ttl, "remind": rule.remind}
+        case DenyRule():
+            given = {"reason": str(rule.reason), "explain": rule.explain or ""}
+        case LimitRule():
+            calls = "1 call" if rule.count == 1 else f"{rule.count} calls"
+            over = f"more than {calls} in {rule.every:g} s"
+            why = doubt = f"{over}, the limit of {name}"
+            reason = str(Reason.RESOURCE_LIMIT) if verdict is Verdict.DENY else ""
+            given = {"reason": reason, "explain": over}
+        case _:
+            pass
+    decision = PolicyDecision(
+        verdict, name, why=why, policy=digest, number=index, text=text, **given
     )
-    decision = _decision(rule, name, verdict, made)
-    doubted = decision
-    if not isinstance(rule, LimitRule):
-        why = f"{name} may mean it: it matches in the wide reading"
-        doubted = msgspec.structs.replace(decision, why=why)
-    return _CompiledRule(rule, name, id, match, narrow, decision, doubted)
+    doubted = msgspec.structs.replace(decision, why=doubt)
+    return _CompiledRule(rule, takes, narrow, decision, doubted)
 
 
 def _match(rule: PolicyRule, reading: Reading, index: int) -> _CallMatch:
-    pattern = rule.pattern
-    given = pattern.pop("arguments", None)
+    names = rule.pattern
     compiler = PatternCompiler(reading)
+    others = rule.others_free if isinstance(rule, AllowRule) else None
+    compilers = {
+        "method": compiler,
+        "tool": compiler,
+        "arguments": ArgumentCompiler(reading, others),
+    }
     try:
-        method = compiler.compile(pattern.pop("method"), "method")
-        tool = compiler.compile(pattern.pop("tool"), "tool") if "tool" in pattern else None
-        names = compiler.compile(pattern, "") if pattern else None
-        arguments = None
-        if given is not None:
-            others = rule.others_free if isinstance(rule, AllowRule) else None
-            arguments = ArgumentCompiler(reading, others).compile(given, "arguments")
+        method, tool, arguments = [
+            each.compile(names.pop(key), key) if key in names else _take_all
+            for key, each in compilers.items()
+        ]
+        return _CallMatch(
+            method, tool, compiler.compile(names, "") if names else _take_all, arguments
+        )
     except InvalidPattern as error:
         raise ConfigurationError(f"rules[{index}].{error}") from None
-    return _CallMatch(method, tool, names, arguments)
 
 
-def _decision(
-    rule: PolicyRule, name: str, verdict: Verdict, made: PolicyDecision
-) -> PolicyDecision:
-    match rule:
-        case AskRule():
-            return msgspec.structs.replace(made, ttl=rule.ttl, remind=rule.remind)
-        case DenyRule():
-            return msgspec.structs.replace(
-                made, reason=str(rule.reason), explain=rule.explain or ""
-            )
-        case QuorumRule():
-            return msgspec.structs.replace(
-                made, of=rule.of, among=tuple(rule.among), ttl=rule.ttl, remind=rule.remind
-            )
-        case LimitRule():
-            calls = "1 call" if rule.count == 1 else f"{rule.count} calls"
-            said = f"more than {calls} in {rule.every:g} s"
-            reason = str(Reason.RESOURCE_LIMIT) if verdict is Verdict.DENY else ""
-            why = f"{said}, the limit of {name}"
-            return msgspec.structs.replace(made, why=why, reason=reason, explain=said)
-        case _:
-            return made
-
-
-def meta_of(decision: PolicyDecision) -> Mapping[str, Any]:
-    """The ``_meta`` of a message that only tells of a decision, as a reminder."""
-    return {RULE: decision.told}
+def _take_all(value: object, work: WorkBudget) -> bool:
+    return True

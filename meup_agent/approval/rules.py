@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, ClassVar, Final, Literal, TypeGuard, cast
@@ -76,11 +76,12 @@ class PolicyRule:
     verdict: ClassVar[str] = ""
 
     tool: Pattern | None = None
-    arguments: Mapping[str, Any] | Sequence[Any] | None = field(default=None, kw_only=True)
-    target: Pattern | None = field(default=None, kw_only=True)
-    proposer: Pattern | None = field(default=None, kw_only=True)
-    method: Pattern = field(default=TOOL_CALL, kw_only=True)
-    name: str | None = field(default=None, kw_only=True)
+    _: KW_ONLY
+    arguments: Mapping[str, Any] | Sequence[Any] | None = None
+    target: Pattern | None = None
+    proposer: Pattern | None = None
+    method: Pattern = TOOL_CALL
+    name: str | None = None
 
     def __post_init__(self) -> None:
         """Check what can be checked of one rule alone."""
@@ -135,7 +136,8 @@ class AllowRule(PolicyRule):
 
     verdict: ClassVar[str] = Verdict.ALLOW
 
-    others: Literal["any"] | Sequence[str] | None = field(default=None, kw_only=True)
+    _: KW_ONLY
+    others: Literal["any"] | Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         """As any rule, with the other arguments."""
@@ -161,7 +163,24 @@ class AllowRule(PolicyRule):
 
 
 @dataclass(frozen=True, slots=True)
-class AskRule(PolicyRule):
+class PeopleRule(PolicyRule):
+    """Calls that people decide, one or several."""
+
+    _: KW_ONLY
+    ttl: float | None = None
+    remind: float | None = None
+
+    def __post_init__(self) -> None:
+        """As any rule, with its times."""
+        PolicyRule.__post_init__(self)
+        check_seconds(self.ttl, "ttl")
+        check_seconds(self.remind, "remind")
+        if self.ttl is not None and self.remind is not None and self.remind >= self.ttl:
+            raise ConfigurationError("remind: a reminder would come after the ttl; make it shorter")
+
+
+@dataclass(frozen=True, slots=True)
+class AskRule(PeopleRule):
     """Calls that people decide.
 
     Args:
@@ -170,14 +189,6 @@ class AskRule(PolicyRule):
     """
 
     verdict: ClassVar[str] = Verdict.ASK
-
-    ttl: float | None = field(default=None, kw_only=True)
-    remind: float | None = field(default=None, kw_only=True)
-
-    def __post_init__(self) -> None:
-        """As any rule, with its times."""
-        PolicyRule.__post_init__(self)
-        _check_times(self.ttl, self.remind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +202,9 @@ class DenyRule(PolicyRule):
 
     verdict: ClassVar[str] = Verdict.DENY
 
-    reason: str = field(default=Reason.POLICY, kw_only=True)
-    explain: str | None = field(default=None, kw_only=True)
+    _: KW_ONLY
+    reason: str = Reason.POLICY
+    explain: str | None = None
 
     def __post_init__(self) -> None:
         """As any rule, with its reason."""
@@ -206,7 +218,7 @@ class DenyRule(PolicyRule):
 
 
 @dataclass(frozen=True, slots=True)
-class QuorumRule(PolicyRule):
+class QuorumRule(PeopleRule):
     """Calls that several people decide together.
 
     Args:
@@ -219,16 +231,14 @@ class QuorumRule(PolicyRule):
 
     verdict: ClassVar[str] = Verdict.QUORUM
 
-    of: int = field(default=0, kw_only=True)
-    among: Sequence[str] = field(default=(), kw_only=True)
-    never: Literal["proposer"] = field(default="proposer", kw_only=True)
-    ttl: float | None = field(default=None, kw_only=True)
-    remind: float | None = field(default=None, kw_only=True)
+    _: KW_ONLY
+    of: int = 0
+    among: Sequence[str] = ()
+    never: Literal["proposer"] = "proposer"
 
     def __post_init__(self) -> None:
         """As any rule; there must be voters enough."""
-        PolicyRule.__post_init__(self)
-        _check_times(self.ttl, self.remind)
+        PeopleRule.__post_init__(self)
         among = cast("object", self.among)
         if isinstance(among, str) or not isinstance(among, Sequence) or not among:
             raise ConfigurationError("among: expected the names of those who may vote")
@@ -262,10 +272,11 @@ class LimitRule(PolicyRule):
 
     verdict: ClassVar[str] = "limit"
 
-    per: Literal["proposer"] = field(default="proposer", kw_only=True)
-    count: int = field(default=0, kw_only=True)
-    every: float = field(default=0.0, kw_only=True)
-    then: Literal["ask", "deny"] = field(default="ask", kw_only=True)
+    _: KW_ONLY
+    per: Literal["proposer"] = "proposer"
+    count: int = 0
+    every: float = 0.0
+    then: Literal["ask", "deny"] = "ask"
 
     def __post_init__(self) -> None:
         """As any rule, with its numbers."""
@@ -313,14 +324,6 @@ def check_seconds(given: object, key: str) -> None:
     number = given if isinstance(given, int | float) and not isinstance(given, bool) else 0
     if not 0 < number <= MAX_SECONDS:  # which no infinity is, nor what is no number
         raise ConfigurationError(f"{key}: expected a span of time, more than nothing, up to a year")
-
-
-def _check_times(ttl: object, remind: object) -> None:
-    """The times of what people decide."""
-    check_seconds(ttl, "ttl")
-    check_seconds(remind, "remind")
-    if isinstance(ttl, int | float) and isinstance(remind, int | float) and remind >= ttl:
-        raise ConfigurationError("remind: a reminder would come after the ttl; make it shorter")
 
 
 def _is_count(given: object) -> bool:

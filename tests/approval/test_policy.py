@@ -144,8 +144,9 @@ def test_without_room_to_count_nothing_passes(monkeypatch: pytest.MonkeyPatch) -
     assert ask_at(history, 0).verdict == "allow"
     assert ask_at(history, 0, "bob").verdict == "deny"
     # The first one's minute is over, so there is room.
-    history.record(PolicyDecision(Verdict.ASK, "x", counted=(LimitCount("l", "p", 1, 1.0),)), 100)
-    assert not history.is_full(LimitCount("l", "p", 2, 1.0), 100)
+    limit = LimitCount("l", "p", 2, 1.0)
+    history.record(PolicyDecision(Verdict.ASK, "x", counted=(limit,)), 100)
+    assert not history.is_full(limit, 100)
 
 
 @pytest.mark.parametrize(
