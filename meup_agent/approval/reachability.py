@@ -216,21 +216,19 @@ def _both(one: str, other: str) -> str | None:
     """A shortest text that two globs of one segment match."""
     if not one and not other:
         return ""
-    if one and one[0] == "*":
-        skipped = _both(one[1:], other)
-        if skipped is not None:
-            return skipped
-        if other and other[0] != "*":
-            rest = _both(one, other[1:])
-            return None if rest is None else other[0].replace("?", "x") + rest
-        return _both(one, other[1:]) if other else None
-    if other and other[0] == "*":
+    first, second = one[:1], other[:1]
+    if first != "*" == second:
         return _both(other, one)
-    if not one or not other or (one[0] != other[0] and "?" not in (one[0], other[0])):
+    if first == "*":
+        skipped = _both(one[1:], other)
+        if skipped is not None or not other:
+            return skipped
+        letter, rest = second, _both(one, other[1:])
+    elif first and second and (first == second or "?" in (first, second)):
+        letter, rest = second if first == "?" else first, _both(one[1:], other[1:])
+    else:
         return None
-    rest = _both(one[1:], other[1:])
-    letter = other[0] if one[0] == "?" else one[0]
-    return None if rest is None else letter.replace("?", "x") + rest
+    return None if rest is None else letter.replace("*", "").replace("?", "x") + rest
 
 
 def _differ(first: PolicyRule, second: PolicyRule) -> bool:

@@ -17,14 +17,15 @@ one back, by revoking it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, cast
 
 from meup_agent.protocol.capability.glob import ANY
-from meup_agent.protocol.capability.patterns import Pattern, compile_pattern
+from meup_agent.protocol.capability.patterns import compile_pattern
 from meup_agent.protocol.capability.reading import Reading
 from meup_agent.protocol.capability.strings import compile_kind, is_exact, literal_head
+from meup_agent.protocol.capability.work import Exhausted
 from meup_agent.protocol.kinds import canonical
 
 MAX_COMPARISONS: Final = 20_000
@@ -36,6 +37,8 @@ _LIMITS: Final = ("payload", "to")
 
 _REMEMBERED: Final = 1_024
 _REMEMBERED_PAIRS: Final = 16_384
+_pattern: Final = lru_cache(maxsize=_REMEMBERED)(compile_pattern)
+_kind: Final = lru_cache(maxsize=_REMEMBERED)(compile_kind)
 _SPECIAL: Final = re.compile(r"\A!|[*?[{}\\]")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_:/-]*")
 _PLAIN_GLOB: Final = re.compile(r"(?!.*\*\*)[A-Za-z0-9_:/*-]+")
@@ -59,7 +62,7 @@ def covers(
     try:
         compared = _Comparison(reading)
         return all(name in wanted and compared.covers(held[name], wanted[name]) for name in limits)
-    except _TooMuch:
+    except Exhausted:
         return False
 
 
@@ -76,7 +79,7 @@ def covers_pattern(
     """
     try:
         return _Comparison(reading, any_text=of_arguments).covers(held, wanted)
-    except _TooMuch:
+    except Exhausted:
         return False
 
 
@@ -89,10 +92,6 @@ def first_covering(
     return next((each for each in held if covers(each, wanted, reading)), None)
 
 
-class _TooMuch(Exception):
-    pass
-
-
 class _Comparison:
     def __init__(self, reading: Reading, *, any_text: bool = False) -> None:
         self._left = MAX_COMPARISONS
@@ -102,7 +101,7 @@ class _Comparison:
     def covers(self, held: object, wanted: object) -> bool:
         self._left -= 1
         if self._left < 0:
-            raise _TooMuch
+            raise Exhausted
         if isinstance(wanted, list):
             return all(self.covers(held, each) for each in cast("list[object]", wanted))
         if isinstance(held, list):
@@ -119,7 +118,7 @@ class _Comparison:
             return isinstance(held, str) and _covers_glob(held, wanted, self._reading)
         # A value that stands for itself alone.
         if isinstance(held, str):
-            return _pattern(held, self._reading).matches(wanted)
+            return _pattern(held, reading=self._reading).matches(wanted)
         return _same(held, wanted)
 
     def _covers_object(self, held: Mapping[str, object], wanted: Mapping[str, object]) -> bool:
@@ -135,7 +134,7 @@ def _covers_kind(held: str, wanted: str, reading: Reading) -> bool:
     if wanted == "*":
         return False  # alone it means every kind, which no other glob does
     if is_exact(wanted) and not wanted.startswith("!"):
-        return _kind(held, reading)(canonical(wanted))
+        return _kind(held, reading=reading)(canonical(wanted))
     return _covers_glob(held, wanted, reading)
 
 
@@ -174,16 +173,6 @@ def _begins_widely(held: str, wanted: str) -> bool:
 
 def _same(held: object, wanted: object) -> bool:
     return isinstance(held, bool) == isinstance(wanted, bool) and held == wanted
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _pattern(pattern: str, reading: Reading) -> Pattern:
-    return compile_pattern(pattern, reading=reading)
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _kind(pattern: str, reading: Reading) -> Callable[[str], bool]:
-    return compile_kind(pattern, reading=reading)
 
 
 def stripped(capabilities: Sequence[object]) -> list[dict[str, Any]]:

@@ -281,13 +281,22 @@ def _is_in_order(text: str, pieces: list[str]) -> bool:
     return at <= end
 
 
-class _Parser:
-    """Recursive descent from a glob to the text of a regular expression."""
+class _WideParser:
+    """Recursive descent from a glob to the text of a regular expression, as it is widely read.
 
-    in_segment: str  # a letter that a wildcard within a segment meets
-    anywhere: str  # one that a wildcard across segments meets
+    Args:
+        pattern: The glob.
+        folds: The expression is one for texts in their plain form.
 
-    def __init__(self, pattern: str) -> None:
+    Attributes:
+        in_segment: A letter that a wildcard within a segment meets.
+        anywhere: One that a wildcard across segments meets.
+    """
+
+    in_segment = anywhere = "."
+
+    def __init__(self, pattern: str, *, folds: bool = False) -> None:
+        self._folds = folds
         self._pattern = pattern
         self._at = 0
         self._depth = 0
@@ -297,10 +306,13 @@ class _Parser:
         self._after_star = False
 
     def _letter(self, letter: str) -> str:
-        raise NotImplementedError
+        plain = fold_letter(letter) if self._folds else letter
+        # The program ignores case; so most patterns are the same in both forms.
+        return "".join(_quoted(ord(each.lower() if each.isascii() else each)) for each in plain)
 
     def _letters(self, ranges: list[tuple[int, int]], negated: bool, opened: int) -> str:
-        raise NotImplementedError
+        # A letter that is not meant may be so in its other case.
+        return "." if negated else f"[{_joined(ranges)}]"
 
     def sequence(self) -> str:
         """Up to the end, or, in braces, up to the comma or brace that ends the alternative."""
@@ -418,7 +430,7 @@ class _Parser:
         return ord(self._pattern[self._at - 1])
 
 
-class _NarrowParser(_Parser):
+class _NarrowParser(_WideParser):
     """The narrow reading, of texts in which dots and what parts a text are marked.
 
     Attributes:
@@ -463,25 +475,6 @@ class _NarrowParser(_Parser):
                 )
             self.written[letter] = chr(_WRITTEN[len(self.written)])
         return self.written[letter]
-
-
-class _WideParser(_Parser):
-    """The wide reading; ``folds``: of texts in their plain form."""
-
-    in_segment = anywhere = "."
-
-    def __init__(self, pattern: str, *, folds: bool = False) -> None:
-        super().__init__(pattern)
-        self._folds = folds
-
-    def _letter(self, letter: str) -> str:
-        plain = fold_letter(letter) if self._folds else letter
-        # The program ignores case; so most patterns are the same in both forms.
-        return "".join(_quoted(ord(each.lower() if each.isascii() else each)) for each in plain)
-
-    def _letters(self, ranges: list[tuple[int, int]], negated: bool, opened: int) -> str:
-        # A letter that is not meant may be so in its other case.
-        return "." if negated else f"[{_joined(ranges)}]"
 
 
 def _quoted(code: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -50,6 +50,24 @@ class Pattern(msgspec.Struct, frozen=True):
     matches: Callable[[object], bool]
 
 
+class _Spot(NamedTuple):
+    """The place of a node in a pattern.
+
+    Attributes:
+        place: Its name, for an error.
+        depth: The nodes above it.
+        below: It is matched with all below some value.
+    """
+
+    place: str
+    depth: int = 0
+    below: bool = False
+
+    def inner(self, place: str) -> _Spot:
+        """The place of a node within it."""
+        return _Spot(place, self.depth + 1, self.below)
+
+
 class DefaultedObject(dict[str, Any]):
     """An object with members that its sender left out, and a schema's defaults gave.
 
@@ -83,36 +101,41 @@ class PatternCompiler:
         if self._parts > MAX_PARTS:
             raise InvalidPattern(f"there are more than {MAX_PARTS} parts", place=place)
 
-    def compile(self, pattern: object, place: str, depth: int = 0, below: bool = False) -> Match:
-        """Compile one node of a pattern; one ``below`` is matched with all below some value."""
-        compiled = self._node(pattern, place, depth, below)
+    def compile(self, pattern: object, place: str) -> Match:
+        """Compile a pattern; InvalidPattern names what of it does not compile."""
+        return self._value(pattern, _Spot(place))
+
+    def _value(self, pattern: object, at: _Spot) -> Match:
+        compiled = self._node(pattern, at)
         return compiled if self.reading is Reading.NARROW else _or_element(compiled)
 
     def again(self, pattern: object) -> Match:
         """Compile, in another arrangement and without limits, what has been compiled before."""
         parts, self._parts = self._parts, 0
         try:
-            return self.compile(pattern, "", depth=-MAX_NESTING)
+            return self._value(pattern, _Spot("", depth=-MAX_NESTING))
         finally:
             self._parts = parts
 
-    def _node(self, pattern: object, place: str, depth: int, below: bool) -> Match:
-        self.count(place)
-        if depth > MAX_NESTING:
-            raise InvalidPattern(f"the pattern nests deeper than {MAX_NESTING} levels", place=place)
+    def _node(self, pattern: object, at: _Spot) -> Match:
+        self.count(at.place)
+        if at.depth > MAX_NESTING:
+            raise InvalidPattern(
+                f"the pattern nests deeper than {MAX_NESTING} levels", place=at.place
+            )
         if isinstance(pattern, str):
-            return self._string(pattern, place)
+            return self._string(pattern, at.place)
         if isinstance(pattern, dict):
-            return self._object(cast("dict[object, object]", pattern), place, depth, below)
+            return self._object(cast("dict[object, object]", pattern), at)
         if isinstance(pattern, list):
-            return self._list(cast("list[object]", pattern), place, depth, below)
+            return self._list(cast("list[object]", pattern), at)
         if pattern is None or isinstance(pattern, bool):
             return lambda value, work: value is pattern
         if isinstance(pattern, int) or (isinstance(pattern, float) and math.isfinite(pattern)):
             return lambda value, work: (
                 isinstance(value, int | float) and not isinstance(value, bool) and value == pattern
             )
-        raise InvalidPattern(f"{type(pattern).__name__} is no JSON value", place=place)
+        raise InvalidPattern(f"{type(pattern).__name__} is no JSON value", place=at.place)
 
     def _string(self, pattern: str, place: str) -> Match:
         body, negated = split_negation(pattern, place)
@@ -133,19 +156,19 @@ class PatternCompiler:
         """The test of a text for a pattern without its ``!``."""
         return self.strings.compile(body, place, reading)
 
-    def _list(self, pattern: list[object], place: str, depth: int, below: bool) -> Match:
+    def _list(self, pattern: list[object], at: _Spot) -> Match:
         is_narrow = self.reading is Reading.NARROW
         exact: set[str] = set()
         starred: list[tuple[str, StringMatch]] = []
         others: list[Match] = []
         for index, item in enumerate(pattern):
-            compiled = self._node(item, f"{place}[{index}]", depth + 1, below)
+            compiled = self._node(item, at.inner(f"{at.place}[{index}]"))
             if not isinstance(item, str) or item.startswith("!"):
                 others.append(compiled)
             elif is_exact(item):
                 exact.add(item if is_narrow else fold_text(item))
             elif is_narrow and (begun := begins(item)):
-                starred.append((begun, self._text(item, place, self.reading)))
+                starred.append((begun, self._text(item, at.place, self.reading)))
             else:
                 others.append(compiled)
         if exact or starred:
@@ -153,26 +176,26 @@ class PatternCompiler:
             others.insert(0, _any_string(some, starred) if is_narrow else _any_folded(some))
         return _either(others)
 
-    def _object(self, pattern: dict[Any, Any], place: str, depth: int, below: bool) -> Match:
+    def _object(self, pattern: dict[Any, Any], at: _Spot) -> Match:
         named: list[tuple[str, Match]] = []
         keyed: list[tuple[StringMatch, Match]] = []
         searched: list[Match] = []
         for key, wanted in pattern.items():
             if not isinstance(key, str):
                 raise InvalidPattern(
-                    f"the key {key!r} is no string; put quotes around it", place=place
+                    f"the key {key!r} is no string; put quotes around it", place=at.place
                 )
             shown = key if len(key) <= _SHOWN_KEY_CHARS else key[:_SHOWN_KEY_CHARS] + "…"
-            inner = f"{place}.{shown}" if place else shown
-            check_length(key, inner)
+            inner = at.inner(f"{at.place}.{shown}" if at.place else shown)
+            check_length(key, inner.place)
             if is_path(key):
-                searched.append(self._search(key, wanted, inner, depth + 1, below))
+                searched.append(self._search(key, wanted, inner))
             elif is_glob(key):
-                fits, matches, search = self._members(key, wanted, inner, depth + 1, below)
+                fits, matches, search = self._members(key, wanted, inner)
                 keyed.append((fits, matches))
                 searched.append(search)
             else:
-                named.append((key, self.compile(wanted, inner, depth + 1, below)))
+                named.append((key, self._value(wanted, inner)))
 
         is_narrow = self.reading is Reading.NARROW
         if not is_narrow:
@@ -203,12 +226,10 @@ class PatternCompiler:
         """The match of an object, as far as its other members are free."""
         return match
 
-    def _members(
-        self, key: str, wanted: object, place: str, depth: int, below: bool
-    ) -> tuple[StringMatch, Match, Match]:
+    def _members(self, key: str, wanted: object, at: _Spot) -> tuple[StringMatch, Match, Match]:
         """The tests of a name and of a value, and that of an object for a member with both."""
-        matches, cost = self._costed(self.compile, wanted, place, depth, below)
-        fits = self.strings.glob(key, place, self.reading)
+        matches, cost = self._costed(self._value, wanted, at)
+        fits = self.strings.glob(key, at.place, self.reading)
 
         def search(value: object, work: WorkBudget) -> bool:
             for name, member in cast("dict[str, object]", value).items():
@@ -219,33 +240,28 @@ class PatternCompiler:
 
         return fits, matches, search
 
-    def _search(self, key: str, wanted: object, place: str, depth: int, below: bool) -> Match:
+    def _search(self, key: str, wanted: object, at: _Spot) -> Match:
         """The test of an object for a value anywhere below it, or on a path."""
-        path = compile_path(key, place, self.reading)
-        inner = self._deep if path.deep else self.compile
-        matches, cost = self._costed(inner, wanted, place, depth, below)
+        path = compile_path(key, at.place, self.reading)
+        compile = self._deep if path.deep else self._value
+        matches, cost = self._costed(compile, wanted, at)
         return lambda value, work: _any(matches, path.select(value, work), work, cost)
 
     def _costed(
-        self,
-        compile: Callable[[object, str, int, bool], Match],
-        wanted: object,
-        place: str,
-        depth: int,
-        below: bool,
+        self, compile: Callable[[object, _Spot], Match], wanted: object, at: _Spot
     ) -> tuple[Match, int]:
         """A pattern of many values, and the work of holding one against its parts."""
         before = self._parts
-        matches = compile(wanted, place, depth, below)
+        matches = compile(wanted, at)
         return matches, NODE_WORK * (1 + self._parts - before)
 
-    def _deep(self, wanted: object, place: str, depth: int, below: bool) -> Match:
+    def _deep(self, wanted: object, at: _Spot) -> Match:
         # Each node below each node, and so on: nesting would multiply the cost by the depth.
-        if below:
+        if at.below:
             raise InvalidPattern(
-                "** and .. cannot stand below one another; name the keys between", place=place
+                "** and .. cannot stand below one another; name the keys between", place=at.place
             )
-        compiled = self._node(wanted, place, depth, below=True)
+        compiled = self._node(wanted, at._replace(below=True))
         # The elements of an array are below it themselves.
         return compiled if self.reading is Reading.NARROW else _or_row(compiled)
 
