@@ -300,10 +300,10 @@ def _check_arguments(call: Call, read: _ReadSchema, around: Surroundings) -> Sho
     return Shown(call, around=around._replace(unsure=unsure))
 
 
-def _doubt_names(arguments: dict[str, Any], known: Collection[str], work: WorkBudget) -> str:
+def _doubt_names(arguments: dict[str, Any], known: Mapping[str, Any], work: WorkBudget) -> str:
     """The doubt about names that are nearly others; empty: there is none."""
     plain = {work.plain_forms(name)[0] for name in known}
-    for name in arguments.keys() - known:
+    for name in arguments.keys() - known.keys():
         if work.plain_forms(name)[0] in plain:
             # Some servers take it for the one that they have, and no rule about that would see it.
             return f"its argument {name[:64]!r} is nearly one that its tool has"

@@ -11,13 +11,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from enum import Enum
 from functools import lru_cache
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from meup_agent.approval.rules import AllowRule
+from meup_agent.approval.rules import AllowRule, as_patterns
 from meup_agent.errors import printable
 from meup_agent.protocol.capability.glob import StringMatch, compile_glob, is_glob
 from meup_agent.protocol.capability.paths import compile_path, is_path
@@ -55,17 +54,16 @@ class Surroundings(NamedTuple):
 
     Attributes:
         tools: The tools of the call's executor.
-        arguments: The arguments that the schema of the called tool names.
+        arguments: The arguments that the schema of the called tool names, with the values that it
+            lists for each, if it lists any.
         participants: The participants that are present.
-        values: The values that the schema lists for an argument.
         is_closed: True if the schema takes no other arguments than it names, as far as it says.
         unsure: The arguments for which the schema may have a default, or may have another.
     """
 
     tools: Collection[str] = ()
-    arguments: Collection[str] = ()
+    arguments: Mapping[str, Sequence[Any]] = MappingProxyType({})
     participants: Collection[str] = ()
-    values: Mapping[str, Sequence[Any]] = MappingProxyType({})
     is_closed: bool = False
     unsure: Collection[str] = ()
 
@@ -74,17 +72,10 @@ def surroundings_of(
     schema: ArgumentSchema, tools: Collection[str], participants: Collection[str]
 ) -> Surroundings:
     """Surroundings of a call of a tool with some schema."""
-    named = schema.named()
     is_closed = schema.root.get("additionalProperties") in (None, False) and not any(
         key in schema.root for key in _OPENING
     )
-    return Surroundings(tools, frozenset(named), participants, named, is_closed=is_closed)
-
-
-class _Fit(Enum):
-    HIT = "hit"  # or perhaps
-    NEAR = "near"
-    MISS = "miss"
+    return Surroundings(tools, schema.named(), participants, is_closed=is_closed)
 
 
 def find_near_miss(
@@ -142,54 +133,51 @@ def _wrong_name(rule: PolicyRule, call: Call, proposer: str, around: Surrounding
     ):
         if given is None:
             continue
-        fit, pattern = _compare(given, name or "", known)
-        if fit is _Fit.MISS and given is rule.tool and call.target:
+        wrong = _compare(given, name or "", known)
+        if wrong is None and given is rule.tool and call.target:
             # An inbox shows a tool behind its executor, as `files.read`.
-            fit, pattern = _without_executor(given, call.target, name or "", known)
-        if fit is _Fit.MISS or (fit is _Fit.NEAR and near):
+            wrong = _without_executor(given, call.target, name or "", known)
+        if wrong is None or (wrong and near):
             return None
-        near = near or pattern
+        near = near or wrong
     return near
 
 
 def _unsure_argument(rule: PolicyRule, unsure: Collection[str], work: WorkBudget) -> str:
     """An unsure argument that a rule looks at."""
-    given = rule.arguments if isinstance(rule.arguments, list | tuple) else [rule.arguments]
-    for each in given if unsure else ():
-        for key in each or ():
-            if is_path(key):
-                return next(iter(unsure))
-            work.spend(NODE_WORK * len(unsure))
-            found = next((name for name in unsure if _is_match(key, name)), None)
-            if found is not None:
-                return found
+    for key in chain(*as_patterns(rule.arguments)) if unsure else ():
+        if is_path(key):
+            return next(iter(unsure))
+        work.spend(NODE_WORK * len(unsure))
+        found = next((name for name in unsure if _is_match(key, name)), None)
+        if found is not None:
+            return found
     return ""
 
 
-def _compare(given: Pattern, name: str, known: Collection[str]) -> tuple[_Fit, str]:
-    """The best fit of some patterns with a name, and the one that is near it."""
-    near = ""
-    for pattern in [given] if isinstance(given, str) else given:
-        if pattern.startswith(("!", "/")):
-            return _Fit.HIT, ""  # no name that could be mistyped
-        if _is_match(pattern, name):
-            return _Fit.HIT, ""
+def _compare(given: Pattern, name: str, known: Collection[str]) -> str | None:
+    """The pattern that is near a name; empty: one takes it, or may; ``None``: none is near."""
+    near = None
+    for pattern in as_patterns(given):
+        # No name that begins so could be mistyped.
+        if pattern.startswith(("!", "/")) or _is_match(pattern, name):
+            return ""
         if _is_near(pattern, name) and not any(_is_match(pattern, each) for each in known):
             near = pattern
-    return (_Fit.NEAR, near) if near else (_Fit.MISS, "")
+    return near
 
 
-def _without_executor(
-    given: Pattern, target: str, name: str, known: Collection[str]
-) -> tuple[_Fit, str]:
-    for pattern in [given] if isinstance(given, str) else given:
+def _without_executor(given: Pattern, target: str, name: str, known: Collection[str]) -> str | None:
+    """The pattern that takes a tool behind its executor's name."""
+    pattern: str
+    for pattern in as_patterns(given):
         for sign in "./:":
             cut = pattern.removeprefix(f"{target}{sign}")
             if cut == pattern or not cut or not _is_match(cut, name):
                 continue
             if not any(_is_match(pattern, each) for each in known):
-                return _Fit.NEAR, pattern
-    return _Fit.MISS, ""
+                return pattern
+    return None
 
 
 @lru_cache(maxsize=1024)
@@ -231,19 +219,15 @@ def _begins_nearly(name: str, head: str) -> bool:
 
 def _wrong_argument(rule: PolicyRule, call: Call, around: Surroundings, work: WorkBudget) -> str:
     """The name or the value of an argument that is nearly one of the call, or cannot be one."""
-    given = rule.arguments
-    if given is None:
-        return ""
-    several: Iterable[Any] = [given] if isinstance(given, Mapping) else given
     # A glob may be about other tools, which have such an argument.
     is_exact = isinstance(rule.tool, str) and rule.tool == call.name
-    for each in several:
+    for each in as_patterns(rule.arguments):
         for key, pattern in each.items():
             if _is_other_type(pattern, _members_of(call.arguments, key, work), work):
                 return f"{key}: {pattern}"
             if key in around.arguments:
                 if key in call.arguments and _is_near_value(
-                    pattern, call.arguments[key], around.values.get(key, ())
+                    pattern, call.arguments[key], around.arguments[key]
                 ):
                     return f"{key}: {pattern}"
             elif is_exact and around.is_closed and _PLAIN_KEY.fullmatch(key):

@@ -24,6 +24,7 @@ from meup_agent.approval.rules import (
     LimitRule,
     PolicyRule,
     QuorumRule,
+    as_patterns,
     is_choice_without_wildcard,
 )
 from meup_agent.protocol.capability.covering import covers_pattern
@@ -112,9 +113,13 @@ def _allows_others(rule: PolicyRule, names: Collection[str]) -> bool:
 
 def _alternatives(rule: PolicyRule, *, by_tool: bool = True) -> list[PolicyRule]:
     """The rule taken apart by its tools and arguments: they may be taken by different rules."""
-    tools = rule.tool if by_tool and isinstance(rule.tool, list | tuple) else [rule.tool]
-    arguments = rule.arguments if isinstance(rule.arguments, list | tuple) else [rule.arguments]
-    return [replace(rule, tool=one, arguments=each) for one in tools for each in arguments]
+    tools = as_patterns(rule.tool) if by_tool else [rule.tool]
+    arguments = as_patterns(rule.arguments)
+    return [
+        replace(rule, tool=one, arguments=each)
+        for one in tools or [None]
+        for each in arguments or [None]
+    ]
 
 
 def find_contradictions(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str]:
@@ -141,7 +146,7 @@ def find_wide(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str
         if rule.tool is None:
             yield f"{name} is too wide: it allows every tool; name those that are meant"
             continue
-        for pattern in filter(_is_wide, _texts(rule.tool)):
+        for pattern in filter(_is_wide, as_patterns(rule.tool)):
             yield (
                 f"{name} is too wide: it allows tools that do not exist yet; name those that"
                 f" are meant instead of {pattern!r}"
@@ -194,11 +199,9 @@ def _is_wide(tool: str) -> bool:
 
 
 def _common_tool(first: PolicyRule, second: PolicyRule) -> str | None:
-    if first.tool is None or second.tool is None:
-        return None
     # Only globs of plain letters are compared: of others a common name is not easily found.
-    for one in _texts(first.tool):
-        for other in _texts(second.tool):
+    for one in as_patterns(first.tool):
+        for other in as_patterns(second.tool):
             if _HARD.isdisjoint(one + other) and len(one) + len(other) <= MAX_COMPARED_CHARS:
                 found = _both(_stars(one), _stars(other))
                 if found is not None:
@@ -260,7 +263,3 @@ def _apart(one: object, other: object) -> bool:
         and type(one) is type(other)
         and (isinstance(one, bool | int | float) and one != other)
     )
-
-
-def _texts(pattern: str | Sequence[str]) -> Sequence[str]:
-    return (pattern,) if isinstance(pattern, str) else pattern

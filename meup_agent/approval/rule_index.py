@@ -16,6 +16,7 @@ from meup_agent.protocol.capability.paths import is_path
 from meup_agent.protocol.capability.reading import fold_text
 from meup_agent.protocol.capability.strings import plain_beginnings
 from meup_agent.protocol.capability.work import WorkBudget
+from meup_agent.protocol.payloads import as_object
 
 FEW: Final = 8
 """Rules that are compared one after the other as fast as an index finds them."""
@@ -63,18 +64,16 @@ class ArgumentIndex:
     def __init__(self, patterns: Sequence[object]) -> None:
         keys: Counter[str] = Counter()
         for each in patterns:
-            if isinstance(each, dict):
-                members = cast("dict[str, object]", each)
-                keys.update(
-                    key
-                    for key, value in members.items()
-                    if not is_path(key) and not is_glob(key) and beginnings_of(value) is not None
-                )
+            keys.update(
+                key
+                for key, value in as_object(each).items()
+                if not is_path(key) and not is_glob(key) and beginnings_of(value) is not None
+            )
         [(self._key, count)] = keys.most_common(1) or [("", 0)]
         self._plain = fold_text(self._key)
         self._index = None
         if count > FEW:
-            self._index = BeginningIndex([self._wanted(each) for each in patterns])
+            self._index = BeginningIndex([as_object(each).get(self._key) for each in patterns])
 
     def find(self, arguments: dict[str, Any], work: WorkBudget) -> list[int] | None:
         """The numbers of the patterns that may match; ``None``: any may."""
@@ -84,11 +83,6 @@ class ArgumentIndex:
             if name != self._key and work.plain_forms(name)[0] == self._plain:
                 return None
         return self._index.find(arguments.get(self._key), work)
-
-    def _wanted(self, pattern: object) -> object:
-        return (
-            cast("dict[str, object]", pattern).get(self._key) if isinstance(pattern, dict) else None
-        )
 
 
 def beginnings_of(pattern: object) -> tuple[str, ...] | None:

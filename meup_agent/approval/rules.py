@@ -107,13 +107,8 @@ class PolicyRule:
     @property
     def named(self) -> frozenset[str]:
         """The arguments that it names, with or without wildcards; a path names none."""
-        patterns = self.arguments if isinstance(self.arguments, list | tuple) else [self.arguments]
         return frozenset(
-            key
-            for each in patterns
-            if isinstance(each, Mapping)
-            for key in cast("Mapping[str, object]", each)
-            if not is_path(key)
+            key for each in as_patterns(self.arguments) for key in each if not is_path(key)
         )
 
     @property
@@ -309,6 +304,13 @@ def suggest(name: str, known: Sequence[str]) -> str:
     return f"did you mean {near[0]}?" if near else f"it is one of {', '.join(known)}"
 
 
+def as_patterns(given: Any) -> Sequence[Any]:
+    """The patterns of which one is enough: those of a list, the one that stands alone, or none."""
+    if given is None:
+        return ()
+    return given if isinstance(given, list | tuple) else (given,)
+
+
 def check_words(given: object, key: str) -> None:
     """Raise ConfigurationError for what is no text, an empty one, or too long."""
     if given is None:
@@ -336,13 +338,10 @@ def _is_text(given: object) -> TypeGuard[str]:
 
 def _read_texts(given: object, key: str) -> Sequence[str]:
     """The patterns of names: anything but texts would never match."""
-    if given is None:
-        return ()
-    each = [given] if isinstance(given, str) else given
-    if not isinstance(each, list | tuple) or not each:
+    if not isinstance(given, str | list | tuple | None) or given in ([], ()):
         raise ConfigurationError(f"{key}: expected a pattern or a list of patterns")
     texts: list[str] = []
-    for item in cast("Sequence[object]", each):
+    for item in as_patterns(given):
         if not _is_text(item):
             raise ConfigurationError(f"{key}: expected a text; put it in quotes")
         if is_choice_without_wildcard(item):
@@ -394,8 +393,7 @@ def _check_tool(pattern: str) -> None:
 
 
 def _check_arguments(given: object) -> None:
-    several = isinstance(given, list | tuple)
-    for item in cast("Sequence[object]", given) if several else [given]:
+    for item in as_patterns(given):
         if not isinstance(item, Mapping):
             raise ConfigurationError("arguments: expected keys and patterns of their values")
         if not item:

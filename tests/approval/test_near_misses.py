@@ -59,7 +59,7 @@ HELD: list[tuple[str, str, dict[str, str]]] = [
 ]
 AROUND = Surroundings(
     tools=frozenset({"shell_ls", *(tool for _, tool, _ in HELD)}),
-    arguments=frozenset({"path"}),
+    arguments={"path": []},
     participants=frozenset({"tools", "guest", "bot", "lead", "security"}),
 )
 
@@ -155,7 +155,7 @@ def test_as_it_was_written_it_holds_back_and_lets_pass() -> None:
 )
 def test_what_is_nearly_held_back_is_not_let_pass(rule: PolicyRule, is_near: bool) -> None:
     around = Surroundings(
-        frozenset({"delete_file", "delete_fles"}), frozenset({"path"}), frozenset({"tools", "bot"})
+        frozenset({"delete_file", "delete_fles"}), {"path": []}, frozenset({"tools", "bot"})
     )
     policy = Policy([rule, AllowRule("delete_*")])
     call = call_of("delete_file", {"path": "y"})

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, cast
 from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.capability.glob import StringMatch
 from meup_agent.protocol.capability.patterns import Match, PatternCompiler
-from meup_agent.protocol.capability.work import Exhausted, WorkBudget
+from meup_agent.protocol.capability.work import Exhausted, WorkBudget, bounded
 from meup_agent.protocol.kinds import canonical
 
 MAX_CAPABILITIES: Final = 256
@@ -70,26 +70,22 @@ class Capabilities:
         if self._fit(kind, payload):
             return True
         return bool(to) and any(
-            _fit_all(fits, to) and limited.allow(kind, payload) for fits, limited in self._addressed
+            all(map(fits, to)) and limited.allow(kind, payload) for fits, limited in self._addressed
         )
 
     def _fit(self, kind: str, payload: object | Callable[[], object]) -> bool:
         try:
             rule = self._by_kind.get(kind)
             if rule is None:
-                rule = self._rule(kind)
+                rule = self._decided(canonical(kind))
+                if len(self._by_kind) < MAX_KINDS_REMEMBERED:
+                    self._by_kind[kind] = rule
             if isinstance(rule, bool):
                 return rule
             value = payload() if callable(payload) else payload
             return rule(value, WorkBudget(value))
         except Exhausted:
             return False
-
-    def _rule(self, kind: str) -> bool | Match:
-        rule = self._decided(canonical(kind))
-        if len(self._by_kind) < MAX_KINDS_REMEMBERED:
-            self._by_kind[kind] = rule
-        return rule
 
     def _decided(self, kind: str) -> bool | Match:
         if is_reserved_kind(kind):
@@ -112,24 +108,17 @@ class Capabilities:
 
 def _by_addressees(
     rules: Sequence[CompiledCapability], compiler: PatternCompiler
-) -> tuple[tuple[StringMatch, Capabilities], ...]:
+) -> tuple[tuple[Callable[[str], bool], Capabilities], ...]:
     """The rules that limit addressees, together with those of the same limit."""
     groups: dict[tuple[str, ...], list[CompiledCapability]] = {}
     for rule in rules:
         if rule.fits_to is not None:
             groups.setdefault(rule.to, []).append(rule)
     return tuple(
-        (fits, Capabilities((), [rule._replace(fits_to=None) for rule in group], compiler))
+        (bounded(fits), Capabilities((), [rule._replace(fits_to=None) for rule in group], compiler))
         for group in groups.values()
         if (fits := group[0].fits_to) is not None
     )
-
-
-def _fit_all(fits: StringMatch, names: Sequence[str]) -> bool:
-    try:
-        return all(fits(name, WorkBudget(name)) for name in names)
-    except Exhausted:
-        return False
 
 
 def compile_capabilities(
