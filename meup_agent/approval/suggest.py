@@ -142,43 +142,37 @@ def _groups(
     """Groups of wanted decisions whose common rule takes none of the others, or few."""
     if len(wanted) < least:
         return
-    taken = _taken(_common(wanted), others)
-    if taken <= changed * len(wanted):
+    if _taken(_common(wanted), others) <= changed * len(wanted):
         yield wanted
         return
-    if not depth:
-        return
     best: list[list[LoggedProposal]] = []
-    most, chosen = 0, None
+    chosen: Attribute | None = None
     for attribute in _attributes(wanted):
         mine, theirs = _parts(wanted, attribute), _parts(others, attribute)
-        if len(mine) < 2:
-            continue
         clean = [
             part
             for value, part in mine.items()
-            if len(part) >= least
+            if len(mine) > 1
+            and len(part) >= least
             and _taken(_common(part), theirs.get(value, [])) <= changed * len(part)
         ]
-        count = sum(map(len, clean))
-        if count > most:
-            most, best, chosen = count, clean, attribute
+        if sum(map(len, clean)) > sum(map(len, best)):
+            best, chosen = clean, attribute
     yield from best
-    rest = wanted
-    if chosen is not None:
-        kept = {id(each) for part in best for each in part}
-        rest = [each for each in wanted if id(each) not in kept]
-    if depth > 1:
-        for attribute in [chosen] if chosen is not None else list(_attributes(rest))[:4]:
-            found = False
-            parts = _parts(rest, attribute)
-            theirs = _parts(others, attribute)
-            for value, part in parts.items():
-                for group in _groups(part, theirs.get(value, []), least, changed, depth - 1):
-                    found = True
-                    yield group
-            if found:
-                return
+    if depth == 1:
+        return
+    kept = {id(each) for part in best for each in part}
+    rest = [each for each in wanted if id(each) not in kept]
+    for attribute in [chosen] if chosen is not None else list(_attributes(rest))[:4]:
+        theirs = _parts(others, attribute)
+        groups = [
+            group
+            for value, part in _parts(rest, attribute).items()
+            for group in _groups(part, theirs.get(value, []), least, changed, depth - 1)
+        ]
+        if groups:
+            yield from groups
+            return
 
 
 def _attributes(decided: list[LoggedProposal]) -> Iterator[Attribute]:
