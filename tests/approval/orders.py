@@ -1,6 +1,7 @@
 """A space in which people decide by several inboxes at once, in an order that a seed gives."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Container
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from random import Random
@@ -14,6 +15,7 @@ from meup_agent import Agent, Context, Envelope, Fulfillment, ProposalHandle, Sp
 from meup_agent.approval import Inbox, InboxItem
 from meup_agent.errors import MeupError
 from meup_agent.testing import MemorySpace
+from tests.effort import scaled
 from tests.gateways import GatewayRuntime
 from tests.interaction.people import LIMITS
 from tests.spaces import Audit, Entry, Journal, MemoryJournal, ProposalAudit
@@ -23,13 +25,6 @@ PROPOSES: Final = [{"kind": "mcp/proposal"}, {"kind": "chat"}]
 DECIDES: Final[list[dict[str, Any]]] = [{"kind": "mcp/request"}, {"kind": "mcp/reject"}]
 PEOPLE: Final = ("ann", "bob")
 DESKS: Final = ("ann's page", "ann's other tab", "ann's terminal", "bob's page")
-
-_ABOUT_RIGHTS: Final = frozenset(
-    {
-        kinds.SYSTEM_PRESENCE,
-        *("space/kick", "space/invite", "capability/grant", "capability/revoke"),
-    }
-)
 
 Key = tuple[str, str]
 
@@ -63,6 +58,25 @@ class KeptSpace(MemorySpace):
     def microseconds(self) -> int:
         return self._now()
 
+    def forge(self, sender: str, id: str, call: dict[str, Any]) -> None:
+        """Propose another call under an id."""
+        body = payloads.build_proposal("tools/call", call, target="tools", expires=None)
+        forged = encode(draft(kinds.MCP_PROPOSAL, body, id=id, sender=sender), "meup/v0.1")
+        owner = self._runtime.spaces["demo"].owner
+        owner.receive_as(sender, forged, "meup/v0.1", lambda _: None)
+        self.settle()
+
+
+async def run_seeds(run: Callable[[int], Awaitable[None]]) -> None:
+    """Run each order; a failure says its seed."""
+    begin = int(os.environ.get("MEUP_SEED") or 0)
+    for seed in range(begin, begin + int(os.environ.get("MEUP_EXAMPLES") or scaled(8))):
+        try:
+            await run(seed)
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+
 
 class Orders:
     """Two proposers, two people at four inboxes, one who manages, and an executor."""
@@ -83,7 +97,6 @@ class Orders:
         self.running = set[Key]()
         self.done: list[tuple[Key, dict[str, Any]]] = []
         self.refused = 0
-        self.log: list[tuple[int, str]] = []
 
     def executor(self) -> Agent:
         agent = Agent("tools")
@@ -121,7 +134,6 @@ class Orders:
                 Inbox(space) as inbox,
             ):
                 left = anyio.Event()
-                self.note(f"{desk} came")
                 self.desks[desk] = inbox, left
                 started = True
                 task_status.started()
@@ -129,13 +141,9 @@ class Orders:
         except* MeupError:
             pass  # it was removed, or another connection took over
         finally:
-            self.note(f"{desk} went")
             self.desks.pop(desk, None)
             if not started:
                 task_status.started()
-
-    def note(self, words: str) -> None:
-        self.log.append((self.space.microseconds, words))
 
     async def step(self) -> None:
         await self.random.choice(
@@ -173,12 +181,7 @@ class Orders:
             return
         who = self.random.choice(("p", "q", "mallory"))
         _, handle = self.random.choice(self.handles)
-        call = {"name": "write", "arguments": {"path": "evil"}}
-        body = payloads.build_proposal("tools/call", call, target="tools", expires=None)
-        host = self.space.runtime.spaces["demo"]
-        forged = draft(kinds.MCP_PROPOSAL, body, id=handle.id, sender=who)
-        host.owner.receive_as(who, encode(forged, "meup/v0.1"), "meup/v0.1", lambda _: None)
-        self.space.settle()
+        self.space.forge(who, handle.id, {"name": "write", "arguments": {"path": "evil"}})
 
     def item(self) -> tuple[str, Inbox, InboxItem] | None:
         found = [(d, i, each) for d, (i, _) in self.desks.items() for each in i.items]
@@ -248,11 +251,9 @@ class Orders:
 
     async def drop(self) -> None:
         who = self.random.choice((*PEOPLE, "tools", "p"))
-        self.note(f"drop {who}")
         self.space.drop(who)
 
     async def restart(self) -> None:
-        self.note("restart")
         self.space.restart()
 
     async def leave(self) -> None:
@@ -344,33 +345,16 @@ class Orders:
             person = desk.partition("'s ")[0]
             shown = {(each.proposer, each.id) for each in inbox.items}
             decided = shown - pending.keys()
-            assert not decided, (
-                f"{desk} shows what is decided: {self.story({id for _, id in decided})}"
-            )
+            assert not decided, f"{desk} shows what is decided: {decided}"
             host = self.space.runtime.spaces["demo"]
             call = payloads.request("tools/call", {"name": "write"}, "")
             may = host.owner.grants[person].allow(kinds.MCP_REQUEST, call, ())
             # A page is told by its gateway of what was open before it; one of these is not.
             for key, each in pending.items() if desk.endswith("terminal") else ():
                 if key not in shown and may:
-                    told = self._is_not_for(person, each)
-                    assert told, f"{desk} lacks what is open: {self.story({key[1]})}"
+                    assert self._is_not_for(person, each), f"{desk} lacks what is open: {key}"
 
         await self.check_outcomes()
-
-    def story(self, ids: Container[str]) -> str:
-        """The entries about proposals and rights, and when desks were taken and left."""
-        named, lines = set[str](), list(self.log)
-        for each in self.space.entries:
-            said = each.envelope
-            about = {said.id, *said.correlation}
-            if any(id in ids for id in about) or about & named:
-                named.add(said.id)
-            elif said.kind not in _ABOUT_RIGHTS:
-                continue
-            payload = said.payload_object
-            lines.append((each.at, f"{said.sender} {said.kind} {said.to} {about} {payload}"))
-        return "\n".join(("", *(f"{at / 1e6:.6f} {words}" for at, words in sorted(lines))))
 
     async def check_outcomes(self) -> None:
         """Each proposer knows what was carried out, and whether it was what it proposed."""

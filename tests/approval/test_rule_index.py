@@ -2,16 +2,13 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meup_agent.approval import Policy, PolicyRule
-from meup_agent.approval.rule_index import ArgumentIndex, BeginningIndex, beginnings_of
 from meup_agent.approval.rules import RULES
 from meup_agent.errors import ConfigurationError
-from meup_agent.protocol.capability.reading import fold_text
-from tests.wire import Call, Reading, WorkBudget, compile_pattern
+from tests.wire import Call
 
 PATTERNS: list[Any] = [
     *("a", "ab", "a*", "ab*", "*", "**", "?b", "a?", "[ab]c", "{a,b}*", "!a", "!!a", "!a*", "a/**"),
@@ -24,30 +21,6 @@ VALUES: list[Any] = [
     *("A", "AB", ".a", "./a", "a,b", "a/../b", ["b", "a"], [["x"]], "\u200bb", " B"),
     *("a\\b", "a\\b\\c", ".\\a\\b", "b\\c", "\\a", "a*", "a\\*", "c:\\a\\b", "A//B"),
 ]
-
-
-@given(st.lists(st.sampled_from(PATTERNS), max_size=30), st.sampled_from(VALUES))
-def test_each_pattern_that_matches_is_found_in_order(patterns: list[Any], value: Any) -> None:
-    found = BeginningIndex(patterns).find(value, WorkBudget(value))
-    assert found == sorted(set(found))
-    matching = {
-        number
-        for number, each in enumerate(patterns)
-        for reading in Reading
-        if compile_pattern(each, reading=reading).matches(value)
-    }
-    assert matching <= set(found)
-
-
-@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
-def test_beginnings_are_those_of_each_match(pattern: Any) -> None:
-    beginnings = beginnings_of(pattern)
-    if beginnings is not None:
-        matches = compile_pattern(pattern, reading=Reading.WIDE).matches
-        for value in VALUES:
-            if isinstance(value, str) and matches(value):
-                forms = (value.casefold(), fold_text(value))
-                assert any(form.startswith(beginnings) for form in forms)
 
 
 ARGUMENTS = st.dictionaries(
@@ -68,13 +41,15 @@ def rule_of(verdict: str, tool: Any, arguments: Any) -> PolicyRule:
         st.builds(
             rule_of,
             st.sampled_from(["allow", "deny"]),
-            st.sampled_from(["a", "a*", "*", ["a", "b*"], "/a/", "!b"]),
+            st.sampled_from(
+                ["a", "a*", "*", ["a", "b*"], "/a/", "!b", "?b", "{a,b}*", "[ab]c", "A"]
+            ),
             st.one_of(ARGUMENTS, st.lists(ARGUMENTS, min_size=1, max_size=2)),
         ),
         min_size=9,
         max_size=25,
     ),
-    tool=st.sampled_from(["a", "b", "ab"]),
+    tool=st.sampled_from(["a", "b", "ab", "ac", "A", "a\u200bb"]),
     given_arguments=st.dictionaries(
         st.sampled_from(["x", "y", "xy", "X"]), st.sampled_from(VALUES), max_size=3
     ),
@@ -95,13 +70,3 @@ def test_first_decides(rules: list[PolicyRule], tool: str, given_arguments: dict
     ]
     assert [*policy.find_matching(call, "p")] == wanted
     assert policy.decide(call, "p").rule == (wanted[0] if wanted else "default")
-
-
-def test_few_arguments_are_compared_one_after_the_other() -> None:
-    def found(patterns: list[Any], arguments: dict[str, Any]) -> list[int] | None:
-        return ArgumentIndex(patterns).find(arguments, WorkBudget(arguments))
-
-    assert found([{"x": "a"}] * 8, {"x": "b"}) is None
-    assert found([{"x": "a"}] * 9, {"x": "b"}) == []
-    assert found([{"x": "a"}] * 9, {"x": "b", "X": "a"}) is None
-    assert found([None] * 20, {}) is None

@@ -1,6 +1,5 @@
 """Votes in any order, at a reviewer that is started again with votes half counted."""
 
-import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -17,15 +16,11 @@ from trio.testing import MockClock
 from meup_agent import Agent, Envelope, ProposalHandle, Space
 from meup_agent.approval import Reviewer
 from meup_agent.errors import MeupError, RequestError
-from tests.approval.orders import KeptSpace
-from tests.effort import scaled
+from tests.approval.orders import KeptSpace, run_seeds
 from tests.interaction.people import LIMITS
-from tests.wire import draft, encode, kinds, payloads
+from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
-
-BEGIN = int(os.environ.get("MEUP_SEED") or 0)
-SEEDS = int(os.environ.get("MEUP_EXAMPLES") or scaled(8))
 
 VOTERS: Final = ("ann", "bob", "cat")
 POLICY: Final = "rules: [{quorum: {tool: deploy, of: 2, among: [ann, bob, cat, p]}}]\nend: true\n"
@@ -33,6 +28,13 @@ EVIL: Final = 666
 """The version that a proposer says later under the id of another call."""
 
 VOTES: Final[list[dict[str, Any]]] = [{"kind": "mcp/request"}]
+PARTICIPANTS: Final[dict[str, list[dict[str, Any]]]] = {
+    "p": [{"kind": "mcp/proposal"}, *VOTES],
+    "boss": [{"kind": "*"}],
+    "reviewer": [{"kind": "*"}],
+    "tools": [{"kind": "mcp/response"}],
+    **dict.fromkeys(VOTERS, VOTES),
+}
 
 
 @pytest.fixture
@@ -110,11 +112,7 @@ class VoteOrders:
             handle = self.random.choice(self.handles)
             self.again.add(handle.id)
             call = {"name": "deploy", "arguments": {"version": EVIL}}
-            body = payloads.build_proposal("tools/call", call, target="tools", expires=None)
-            forged = draft(kinds.MCP_PROPOSAL, body, id=handle.id, sender="p")
-            host = self.space.runtime.spaces["demo"]
-            host.owner.receive_as("p", encode(forged, "meup/v0.1"), "meup/v0.1", lambda _: None)
-            self.space.settle()
+            self.space.forge("p", handle.id, call)
 
     async def vote(self) -> None:
         if not self.handles:
@@ -238,28 +236,21 @@ class VoteOrders:
 @pytest.mark.rule("5.votes.count", "5.votes.once", "5.votes.call", "5.votes.removed")
 async def test_whatever_the_order_votes_count_once_and_for_their_call(tmp_path: Path) -> None:
     ran = 0
-    for seed in range(BEGIN, BEGIN + SEEDS):
+
+    async def run(seed: int) -> None:
+        nonlocal ran
         path = tmp_path / f"{seed}.yaml"
         path.write_text(POLICY)
-        participants: dict[str, list[dict[str, Any]]] = {
-            "p": [{"kind": "mcp/proposal"}, *VOTES],
-            "boss": [{"kind": "*"}],
-            "reviewer": [{"kind": "*"}],
-            "tools": [{"kind": "mcp/response"}],
-            **dict.fromkeys(VOTERS, VOTES),
-        }
-        space = KeptSpace(participants=participants, limits=LIMITS)
-        try:
-            async with anyio.create_task_group() as tasks, AsyncExitStack() as stack:
-                orders = VoteOrders(Random(seed), space, tasks, stack, path)
-                await orders.begin()
-                for _ in range(80):
-                    await orders.step()
-                await anyio.sleep(30)
-                orders.check()
-                ran += len(orders.ran)
-                tasks.cancel_scope.cancel()
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
+        space = KeptSpace(participants=PARTICIPANTS, limits=LIMITS)
+        async with anyio.create_task_group() as tasks, AsyncExitStack() as stack:
+            orders = VoteOrders(Random(seed), space, tasks, stack, path)
+            await orders.begin()
+            for _ in range(80):
+                await orders.step()
+            await anyio.sleep(30)
+            orders.check()
+            ran += len(orders.ran)
+            tasks.cancel_scope.cancel()
+
+    await run_seeds(run)
     assert ran
