@@ -516,9 +516,7 @@ def _check_meant(proposal: Proposal, given: ProposalParams, held: HeldProposal |
     """Refuse what is decided, or may be about another call than the one that was looked at."""
     named, state = _named(given), proposal.state
     if state is None or not state.is_pending:
-        raise VoteRefused(
-            f"{named} is {state or 'long forgotten'}; no decision about it counts any more"
-        )
+        raise VoteRefused(f"{named} is {state or 'long forgotten'}; no decision counts any more")
     if given.digest is None:
         if held is not None and held.is_ambiguous:
             raise VoteRefused(
