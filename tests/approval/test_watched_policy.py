@@ -91,13 +91,6 @@ def test_a_write_that_changes_neither_size_nor_time_is_a_reload(path: Path, cloc
     assert later(watched, clock) == "deny"
 
 
-def test_without_a_change_there_is_no_reload(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meup_agent.approval.watched_policy.FRESH_SECONDS", -1.0)
-    watched = WatchedPolicy(path)
-    monkeypatch.setattr("meup_agent.approval.watched_policy.read_file", None)
-    assert verdict(watched) == "ask"
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
