@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from meup_agent.approval.policy import Policy
-from meup_agent.approval.policy_file import read_yaml
+from meup_agent.approval.policy_file import read_file
 from meup_agent.approval.rule_set import History, PolicyDecision
 from meup_agent.approval.rules import MAX_COUNT, Verdict, suggest
 from meup_agent.errors import ConfigurationError
@@ -52,8 +52,10 @@ def load_cases(path: Path) -> tuple[list[PolicyCase], Path | None]:
     Raises:
         ConfigurationError: It cannot be read, or something in it is unknown or missing.
     """
+    from meup_agent.strict_yaml import parse_yaml
+
     try:
-        document = _keys(read_yaml(path), "", ("policy", "cases"))
+        document = _keys(parse_yaml(read_file(path)), "", ("policy", "cases"))
         cases = document.get("cases")
         if not isinstance(cases, list) or not cases:
             raise ConfigurationError("cases: expected a list of cases")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from enum import StrEnum
-from typing import Any, Final, cast
+from itertools import islice
+from typing import Any, Final
 
 import msgspec
 
@@ -133,7 +134,12 @@ class DecisionLog:
         call = payloads.read_call(envelope.payload)
         if call.method != TOOL_CALL or len(envelope.correlation) != 1:
             return
-        proposal = self._find(envelope, str(call.meta.get(payloads.PROPOSER) or ""))
+        [id] = envelope.correlation
+        proposer = str(call.meta.get(payloads.PROPOSER) or "")
+        theirs = [each for each in self._proposers.get(id, ()) if proposer in ("", each)]
+        if len(theirs) != 1 or theirs[0] == envelope.sender:
+            return
+        proposal = self._proposals.get((theirs[0], id))
         if proposal is None or proposal.tool != call.name:
             return
         # Without ``to`` it starts at the target (PROTOCOL 4.4).
@@ -165,17 +171,6 @@ class DecisionLog:
         if proposal.judgement in (None, Judgement.APPROVED) or found is Judgement.REJECTED:
             proposal.judgement = found
 
-    def _find(self, envelope: Envelope, proposer: str) -> LoggedProposal | None:
-        """The proposal that an envelope of another participant means."""
-        if not envelope.correlation:
-            return None
-        id = envelope.correlation[0]
-        among = self._proposers.get(id, ())
-        theirs = [each for each in among if proposer in ("", each)]
-        if len(theirs) != 1 or theirs[0] == envelope.sender:
-            return None
-        return self._proposals.get((theirs[0], id))
-
 
 def _content(call: Call) -> bytes:
     """A hash of a call's parameters, without ``_meta``."""
@@ -185,13 +180,7 @@ def _content(call: Call) -> bytes:
 
 def _kept(arguments: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, value in arguments.items():
-        if len(found) >= MAX_ARGUMENTS:
-            break
-        if isinstance(value, str):
-            found[name[:MAX_VALUE_CHARS]] = value[:MAX_VALUE_CHARS]
-        elif isinstance(value, bool | int | float):
-            found[name[:MAX_VALUE_CHARS]] = value
-        else:
-            found[name[:MAX_VALUE_CHARS]] = cast("dict[str, Any]", {})
+    for name, value in islice(arguments.items(), MAX_ARGUMENTS):
+        kept = value[:MAX_VALUE_CHARS] if isinstance(value, str) else value
+        found[name[:MAX_VALUE_CHARS]] = kept if isinstance(kept, str | int | float) else {}
     return found

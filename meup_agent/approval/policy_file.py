@@ -37,17 +37,6 @@ def load_policy(path: str | Path) -> Policy:
         raise ConfigurationError(f"{path}: {error}") from None
 
 
-def read_yaml(path: Path) -> object:
-    """The values of a YAML file, of which no key stands twice.
-
-    Raises:
-        ConfigurationError: It cannot be read, or is no YAML; the path is left to the caller.
-    """
-    from meup_agent.strict_yaml import parse_yaml
-
-    return parse_yaml(read_file(path))
-
-
 def read_file(path: Path) -> bytes:
     """The bytes of a file of limited size.
 

@@ -22,8 +22,8 @@ from meup_agent.approval.rules import (
     AskRule,
     DenyRule,
     LimitRule,
+    PeopleRule,
     PolicyRule,
-    QuorumRule,
     as_patterns,
     is_choice_without_wildcard,
 )
@@ -97,11 +97,9 @@ def _taken_by(
 
 def _outweighs(before: PolicyRule, rule: PolicyRule) -> bool:
     """True if nothing that a rule says counts where one before it says something."""
-    if isinstance(before, DenyRule):
-        return True
-    if isinstance(before, AskRule):
+    if isinstance(before, PeopleRule):
         return isinstance(rule, AllowRule | AskRule)
-    return isinstance(before, QuorumRule) and isinstance(rule, AllowRule | AskRule)
+    return isinstance(before, DenyRule)
 
 
 def _allows_others(rule: PolicyRule, names: Collection[str]) -> bool:
@@ -125,9 +123,7 @@ def _alternatives(rule: PolicyRule, *, by_tool: bool = True) -> list[PolicyRule]
 def find_contradictions(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str]:
     """Pairs of which an allow takes calls that a later rule would have held back."""
     for (number, first), (other, second) in combinations(enumerate(rules), 2):
-        if not isinstance(first, AllowRule) or not isinstance(
-            second, AskRule | DenyRule | QuorumRule
-        ):
+        if not isinstance(first, AllowRule) or not isinstance(second, PeopleRule | DenyRule):
             continue
         common = _common_tool(first, second)
         if common is not None and not _differ(first, second):

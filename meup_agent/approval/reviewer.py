@@ -26,9 +26,7 @@ from meup_agent.approval.reviewer_methods import (
     VoteResult,
     WaitingProposals,
     describe_all,
-    describe_verdict,
-    explain_rejection,
-    result_of_vote,
+    describe_rule,
 )
 from meup_agent.approval.rule_set import PolicyDecision
 from meup_agent.approval.rules import QuorumRule, Verdict
@@ -233,7 +231,13 @@ class Reviewer:
         passed = () if held is None else held.decision.counted
         with self._answering(request.sender):
             decision = await self._decider.judge(edited, given.proposer, context.space, passed)
-        return describe_verdict(judged, decision)
+        return {
+            "proposal": judged.id,
+            "proposer": judged.proposer,
+            "verdict": str(decision.verdict),
+            "rule": describe_rule(decision),
+            "explain": decision.explain or decision.why,
+        }
 
     def _vote(self, context: Context, given: VoteParams) -> VoteResult:
         """Count a vote; no other one comes between the count and its file, since nothing waits."""
@@ -254,7 +258,13 @@ class Reviewer:
             # It is no part of this handler, which ends with the answer to the voter.
             with handler_is(None):
                 self._tasks.start_soon(self._carry_out, held)
-        return result_of_vote(held, count)
+        return {
+            "proposal": held.proposal.id,
+            "proposer": held.proposal.proposer,
+            "outcome": str(count.outcome),
+            **count.told,
+            "among": list(count.voters),
+        }
 
     @contextmanager
     def _answering(self, participant: str) -> Generator[None]:
@@ -368,7 +378,8 @@ class Reviewer:
         try:
             with failure_logged(held.proposal):
                 if count.outcome is VoteOutcome.REJECTED:
-                    words = explain_rejection(count)
+                    said = "; ".join(f"{who}: {text}" for who, text in count.explanations.items())
+                    words = f"The votes reject it: {count}.{f' {said}' if said else ''}"
                     await self._reject(held, Reason.DISAGREE, words, held.told)
                     return
                 again = await self._decider.decide(held.proposal, held.space, again=True)

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 import msgspec
 
-from meup_agent.approval.voting import ToldCount, Vote, VoteCount, VoteOutcome
+from meup_agent.approval.voting import ToldCount, Vote, VoteCount
 from meup_agent.protocol.envelope import encode_json
 from meup_agent.protocol.payloads import PREFIX
 
 if TYPE_CHECKING:
     from meup_agent.approval.held_proposals import HeldProposal
     from meup_agent.approval.rule_set import PolicyDecision
-    from meup_agent.client.proposal import Proposal
 
 WAITING: Final = f"{PREFIX}waiting"
 """Lists what waits for people, with the rule that asks and the votes so far."""
@@ -170,32 +169,3 @@ def describe_all(waiting: list[HeldProposal], now: float) -> WaitingProposals:
             break
         found.append(described)
     return {"proposals": found, "omitted": len(waiting) - len(found)}
-
-
-def result_of_vote(held: HeldProposal, count: VoteCount) -> VoteResult:
-    """The count after a vote, for the voter."""
-    return {
-        "proposal": held.proposal.id,
-        "proposer": held.proposal.proposer,
-        "outcome": str(count.outcome),
-        **count.told,
-        "among": list(count.voters),
-    }
-
-
-def describe_verdict(judged: Proposal, decision: PolicyDecision) -> EditVerdict:
-    """The verdict about an edited call, for who would make it."""
-    return {
-        "proposal": judged.id,
-        "proposer": judged.proposer,
-        "verdict": str(decision.verdict),
-        "rule": describe_rule(decision),
-        "explain": decision.explain or decision.why,
-    }
-
-
-def explain_rejection(count: VoteCount) -> str:
-    """Words for the proposer of what the votes reject."""
-    assert count.outcome is VoteOutcome.REJECTED
-    said = "; ".join(f"{who}: {text}" for who, text in count.explanations.items())
-    return f"The votes reject it: {count}.{f' {said}' if said else ''}"

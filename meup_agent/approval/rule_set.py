@@ -28,7 +28,7 @@ from meup_agent.approval.rules import (
     Verdict,
     written,
 )
-from meup_agent.approval.voting import is_out_of_reach
+from meup_agent.approval.voting import VoteCount, VoteOutcome
 from meup_agent.causes import Reason
 from meup_agent.errors import ConfigurationError, InvalidPattern
 from meup_agent.protocol.capability.patterns import ArgumentCompiler, Match, PatternCompiler
@@ -266,8 +266,8 @@ class RuleSet:
                 elif is_certain and compiled.match is not compiled.narrow:
                     is_certain = compiled.narrow.takes(arguments, names, work)
                 said = compiled.decision if is_certain else compiled.doubted
-                if said.verdict is Verdict.QUORUM and is_out_of_reach(
-                    said.of, said.among, proposer
+                if said.verdict is Verdict.QUORUM and (
+                    VoteCount(proposer, said.of, said.among).outcome is VoteOutcome.REJECTED
                 ):
                     why = (
                         f"it takes {said.of} votes of others than its proposer, and fewer may vote"
@@ -284,7 +284,8 @@ class RuleSet:
             gave_up = PolicyDecision(Verdict.ASK, name, why=why, policy=self.digest)
             found = _stricter(found, gave_up)
         # What a limit stops or a deny rejects takes no place in the limits before it.
-        return replace_counts(found, counted) if counted else found
+        is_counted = counted and found.verdict is not Verdict.DENY
+        return msgspec.structs.replace(found, counted=counted) if is_counted else found
 
     def find_matching(self, call: Call, proposer: str) -> dict[str, Reading]:
         """Names of all rules that match a call, and in which reading; whichever decides."""
@@ -337,13 +338,6 @@ def _stricter(first: PolicyDecision | None, behind: PolicyDecision) -> PolicyDec
     one, other = _STRICTNESS[first.verdict], _STRICTNESS[behind.verdict]
     is_first = one > other or (one == other and first.verdict is not Verdict.QUORUM)
     return first if is_first else behind
-
-
-def replace_counts(decision: PolicyDecision, counted: tuple[LimitCount, ...]) -> PolicyDecision:
-    """The decision, which counts in some limits; one that lets nothing happen counts in none."""
-    if decision.verdict is Verdict.DENY:
-        return decision
-    return msgspec.structs.replace(decision, counted=counted)
 
 
 def deny(decision: PolicyDecision, reason: Reason, why: str, words: str = "") -> PolicyDecision:

@@ -133,11 +133,6 @@ class VoteCount(msgspec.Struct, frozen=True):
         return f"{len(approvals)} of {self.of} approvals{by}{against}"
 
 
-def is_out_of_reach(of: int, among: Iterable[str], proposer: str) -> bool:
-    """True if the votes of others than the proposer are too few for a quorum."""
-    return VoteCount(proposer, of, tuple(among)).outcome is VoteOutcome.REJECTED
-
-
 def _without(by_voter: Mapping[str, V], voter: str) -> dict[str, V]:
     return {who: each for who, each in by_voter.items() if who != voter}
 
