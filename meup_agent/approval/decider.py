@@ -100,7 +100,7 @@ class Decider:
         self,
         policy: Callable[[], RuleSet],
         *,
-        held: Held | None = None,
+        held: Held = lambda proposal, space, decision: None,
         own_files: Collection[str] = (),
         doubt: Callable[[], str] = str,
     ) -> None:
@@ -129,19 +129,16 @@ class Decider:
             if decision.verdict is Verdict.ALLOW:
                 done = await proposal.fulfill(rule=decision.told)
                 if is_refusal({"error": done.error}) and proposal.state is ProposalState.PENDING:
-                    await self._hold_refused(proposal, space)
+                    # Its executor has refused it for what its tool is by now.
+                    again = await self.decide(proposal, space, again=True)
+                    if again.is_marked and again.verdict is not Verdict.DENY:
+                        self._held(proposal, space, again)
             elif decision.verdict is Verdict.DENY:
                 explain = decision.explain or f"The rule {decision.rule} denies this call."
                 words = allowed_words(proposal, space, explain)
                 await proposal.reject(decision.reason, explain=words, rule=decision.told)
-            elif self._held is not None:
+            else:
                 self._held(proposal, space, decision)
-
-    async def _hold_refused(self, proposal: Proposal, space: Space) -> None:
-        """Leave to people what its executor has refused for what its tool is by now."""
-        decision = await self.decide(proposal, space, again=True)
-        if decision.is_marked and decision.verdict is not Verdict.DENY and self._held is not None:
-            self._held(proposal, space, decision)
 
     async def judge_edit(
         self, space: Space, proposal: Proposal, call: Call, rule: dict[str, Any] | None
@@ -248,8 +245,13 @@ class Decider:
         names = frozenset(str(each.get("name")) for each in tools)
         read = self._read_schema(target, described[0])
         around = surroundings_of(read.arguments, names, frozenset(present))
-        checked = _check_arguments(call, read, around)
-        return _doubt_form(checked._replace(form=read.form), described[0], target)
+        shown = _check_arguments(call, read, around)
+        mark = read_mark(described[0])
+        if mark is None or not mark.form:
+            return shown._replace(form=read.form)
+        difference = "; ".join(mark.difference)
+        doubt = f"{target} does not offer this tool as it was accepted: {difference}"
+        return shown._replace(doubt=shown.doubt or doubt, form=mark.form, is_marked=True)
 
     def _read_schema(self, target: str, tool: Mapping[str, Any]) -> _ReadSchema:
         name, schema = str(tool["name"]), tool.get("inputSchema")
@@ -329,15 +331,6 @@ async def _find(space: Space, tool: str) -> list[FoundTool]:
         return await space.find(tool, timeout=LIST_SECONDS)
     except MeupError:
         return []
-
-
-def _doubt_form(shown: Shown, tool: Mapping[str, Any], target: str) -> Shown:
-    """A call with the doubt about a tool whose form nobody has accepted."""
-    mark = read_mark(tool)
-    if mark is None or not mark.form:
-        return shown
-    doubt = f"{target} does not offer this tool as it was accepted: {'; '.join(mark.difference)}"
-    return shown._replace(doubt=shown.doubt or doubt, form=mark.form, is_marked=True)
 
 
 def find_own_file(call: Call, names: Collection[str]) -> str:
