@@ -274,7 +274,9 @@ class ArgumentSchema:
                 found = as_object(found).get(key)
         if not isinstance(found, dict | bool):
             raise UnknownDefaults
-        return as_object(found)  # true and false are schemas, too, and have no defaults
+        return as_object(
+            cast("object", found)
+        )  # true and false are schemas, too, and have no defaults
 
     def _anchored(self, anchor: str) -> _Schema:
         for each in objects_of(self.root):

@@ -6,7 +6,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -340,7 +340,7 @@ def find_own_file(call: Call, names: Collection[str]) -> str:
     says nothing of links and patterns, so this is no lock.
     """
     for each in [call.arguments, *descendants(call.arguments)] if names else ():
-        for text in each if isinstance(each, dict) else [each]:
+        for text in cast("dict[str, object]", each) if isinstance(each, dict) else [each]:
             words = text.casefold() if isinstance(text, str) else ""
             found = next((name for name in names if name.casefold() in words), None)
             if found is not None:

@@ -308,7 +308,7 @@ def as_patterns(given: Any) -> Sequence[Any]:
     """The patterns of which one is enough: those of a list, the one that stands alone, or none."""
     if given is None:
         return ()
-    return given if isinstance(given, list | tuple) else (given,)
+    return cast("Sequence[Any]", given) if isinstance(given, list | tuple) else (given,)
 
 
 def check_words(given: object, key: str) -> None:
