@@ -14,10 +14,10 @@ import anyio
 from meup_agent.errors import CannotConnect, HandshakeRefused
 from meup_agent.gateway.admission import FORBIDDEN, NotAdmitted
 from meup_agent.gateway.auth import Identity
-from meup_agent.gateway.console.frame_filter import PersonMember, filter_of
 from meup_agent.gateway.edge.handshake import read_dialect, read_resume, repeats_join
 from meup_agent.gateway.frame_queue import GatewayMember
 from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space.subscriber import FrameFormat, Place
 from meup_agent.transport.base import (
     ABNORMAL,
@@ -37,6 +37,14 @@ LONGEST_PAUSE: Final = 10.0
 
 MAX_UNREAD_FRAMES: Final = 1_024
 """Frames received and not read yet, before the rest waits in the gateway, where it is counted."""
+
+_TALK: Final = ("chat", "reasoning/", "stream/")
+"""The kinds of what participants say and show each other."""
+
+
+def _changes_proposals(envelope: Envelope) -> bool:
+    """False for talk that explains no proposal: most of what is said, and no inbox needs it."""
+    return bool(envelope.correlation) or not envelope.kind.startswith(_TALK)
 
 
 class LocalTransport(InboxTransport):
@@ -58,24 +66,19 @@ class LocalTransport(InboxTransport):
     @asynccontextmanager
     async def joined(self, last_seen: int | None) -> AsyncGenerator[None]:
         """Be a member for the length of a block, from a number on."""
-        member = self._member = self._make_member(last_seen)
-        with filter_of(self._host).serving(self._identity.participant):
-            self._host.join(member)
-            try:
-                yield
-            finally:
-                self._end(CloseInfo(ABNORMAL, local=True))
-                self._host.leave(member)
-                member.lost()
-
-    def _make_member(self, last_seen: int | None) -> GatewayMember:
-        if last_seen is None:
-            return PersonMember(self._runtime, self._identity, self, self._dialect)
-        # Unfiltered: it waits for the last number of what it missed.
-        form = FrameFormat(self._dialect, numbered=True)
-        return GatewayMember(
+        # One that resumes waits for the last number of what it missed, so it takes all.
+        takes = _changes_proposals if last_seen is None else None
+        form = FrameFormat(self._dialect, numbered=True, takes=takes)
+        member = self._member = GatewayMember(
             self._runtime, self._identity, form, self, last_seen=last_seen, place=Place.BESIDE
         )
+        self._host.join(member)
+        try:
+            yield
+        finally:
+            self._end(CloseInfo(ABNORMAL, local=True))
+            self._host.leave(member)
+            member.lost()
 
     # --- the gateway's end ------------------------------------------------------------------
 

@@ -2,12 +2,15 @@
 
 import re
 
+import anyio
 import pytest
 
 from meup_agent import Agent, Fulfillment, Rejection
 from meup_agent.errors import ToolError
 from meup_agent.gateway.console.template_environment import compile_templates, iso, make_environment
 from tests.gateway.console.conftest import Site, fields_in
+from tests.interaction.people import until
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -183,3 +186,17 @@ async def test_first_screen_compiles_nothing_again(
     before = {name for _, name in kept}
     assert "write_file" in (await browser.get("/inbox")).text
     assert {name for _, name in kept} == before
+
+
+async def test_inbox_follows_a_fulfillment_between_others(site: Site) -> None:
+    proposer = await site.proposer()
+    other = await site.join("other", Agent("other"))
+    browser = await site.browser("you")
+    with anyio.fail_after(PATIENCE):
+        await browser.page("/inbox", "Nothing")
+        handle = await site.propose(proposer)
+        await until(lambda: any(each.id == handle.id for each in other.proposals))
+        await browser.page("/inbox", "write_file")
+        (record,) = other.proposals
+        await other.proposal(record.envelope).fulfill()
+        await browser.page(gone="write_file")
