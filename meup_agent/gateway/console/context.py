@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from meup_agent.gateway.auth import Identity
+    from meup_agent.gateway.console.desk import PersonPresence
     from meup_agent.gateway.console.guard import RequestDenied, RequestPace
-    from meup_agent.gateway.console.presence import PersonPresence, PersonPresences
+    from meup_agent.gateway.console.presence import PersonPresences
     from meup_agent.gateway.console.sign_in import (
         BrowserSession,
         BrowserSessions,

@@ -50,7 +50,6 @@ class InboxFeed:
         self.queues = EventQueues(streams_changed)
         """The streams of all who see this inbox."""
         self.inbox = inbox
-        """The inbox as it is now."""
         self.proposed_at = proposed_at
         """Tells since when a proposal waits."""
         self._base = base
@@ -77,32 +76,15 @@ class InboxFeed:
         """The first event of a stream: the version that it begins with."""
         return pack("hello", {"version": self.version, "waiting": self.waiting})
 
-    async def follow(self, inbox: Inbox) -> None:
-        """Publish the changes of an inbox, and first its differences from the one before."""
-        changes = inbox.changes()
-        waiting: list[InboxChange] = []
-        changed = anyio.Event()
-        if inbox is not self.inbox:
-            self.inbox = inbox
-            changed.set()
-
-        async def read() -> None:
-            nonlocal changed
-            async for change in changes:
-                waiting.append(change)
-                changed.set()
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(read)
-            published = -math.inf
-            while True:
-                await changed.wait()
-                # One rendering for all that comes in this time; what comes alone waits for nothing.
-                await anyio.sleep(max(published + GATHER_SECONDS - anyio.current_time(), 0.0))
-                published = anyio.current_time()
-                changed = anyio.Event()
-                taken, waiting[:] = waiting[:], []
-                self._publish(taken)
+    async def follow(self) -> None:
+        """Publish the changes of the inbox, until cancelled."""
+        changes = self.inbox.changes()
+        published = -math.inf
+        async for change in changes:
+            # One rendering for all that comes in this time; what comes alone waits for nothing.
+            await anyio.sleep(max(published + GATHER_SECONDS - anyio.current_time(), 0.0))
+            published = anyio.current_time()
+            self._publish([change, *changes.taken()])
 
     def _newest(self) -> list[tuple[str, InboxItem]]:
         return [(item_key(item), item) for item in self.inbox.items[:QUEUE_ROWS]]

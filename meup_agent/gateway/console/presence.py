@@ -6,9 +6,8 @@ decides, or whom an open proposal names, has one of its own for as long.
 
 from __future__ import annotations
 
-import math
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -17,16 +16,14 @@ import anyio
 from meup_agent.approval import Inbox
 from meup_agent.errors import MeupError
 from meup_agent.gateway.admission import UNAVAILABLE, NotAdmitted
-from meup_agent.gateway.console.desk import JOIN_SECONDS, Desk, DeskOpener
-from meup_agent.gateway.console.event_queue import EventQueue, OutcomeNotice
+from meup_agent.gateway.console.desk import JOIN_SECONDS, DeskOpener, PersonPresence, denied
 from meup_agent.gateway.console.feed import InboxFeed
 from meup_agent.gateway.console.guard import RequestDenied
 from meup_agent.gateway.console.local_transport import check_entry
-from meup_agent.gateway.console.shared_desk import SharedDesk, SharedDesks
+from meup_agent.gateway.console.shared_desk import SharedDesk, key_of
 from meup_agent.gateway.logs import log, quote
 from meup_agent.protocol.space.management import KICKED_CODE
 from meup_agent.protocol.space.subscriber import FrameFormat, Place
-from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -34,10 +31,6 @@ if TYPE_CHECKING:
     from meup_agent.gateway.auth import Identity
     from meup_agent.gateway.runtime import GatewayRuntime
     from meup_agent.protocol.envelope import Envelope
-
-IDLE_SECONDS: Final = 60.0
-"""Seconds after the last request and the last event stream until a participant leaves: pages follow
-one another faster."""
 
 OWN_SECONDS: Final = 60.0
 """Interval of checking whether a person still needs a desk of its own."""
@@ -95,161 +88,6 @@ def present(
         host.leave(member)
 
 
-class PersonPresence:
-    """A participant in its space: its desk there, its streams, and when it was used last."""
-
-    def __init__(self, identity: Identity) -> None:
-        self.identity = identity
-        self.feed: InboxFeed
-        self.tasks: TaskGroup
-        self.ended = False
-        self.failure: MeupError | None = None
-        self.changed: Final = Condition()
-        """Notified when it needs another desk, or has it."""
-        self.needs_own = False
-        self.own: Desk | None = None
-        self._is_attached = False  # to a desk that shows what it may see
-        self._decisions = 0
-        self._queues: dict[EventQueue, None] = {}
-        self._users = 0
-        self._idling = anyio.CancelScope()
-        self.touch()
-
-    # --- its use ---
-
-    def touch(self) -> None:
-        """Begin to count anew how long it is idle."""
-        self._idling.deadline = math.inf if self._users else anyio.current_time() + IDLE_SECONDS
-
-    @contextmanager
-    def in_use(self) -> Generator[None]:
-        """Keep it from leaving for the length of a block."""
-        self._users += 1
-        self.touch()
-        try:
-            yield
-        finally:
-            self._users -= 1
-            self.touch()
-
-    async def until_idle(self) -> None:
-        """Wait until it has not been used for a while, or has failed."""
-        with self._idling:
-            await anyio.sleep_forever()
-
-    async def until_ended(self) -> None:
-        """Wait until it is over."""
-        while not self.ended:
-            await self.changed.wait()
-
-    def fail(self, error: MeupError) -> None:
-        """End, since its session was ended or cannot be had."""
-        self.failure, self.ended = error, True
-        self._idling.cancel()
-        self.changed.notify_all()
-
-    def end(self) -> None:
-        """Be over: a page that asks now begins a new one."""
-        self.ended = True
-        self.changed.notify_all()
-
-    # --- its streams ---
-
-    @property
-    def streams(self) -> int:
-        """Number of its browsers' event streams."""
-        return len(self._queues)
-
-    @contextmanager
-    def streaming(self, queue: EventQueue) -> Generator[None]:
-        """Publish to a stream what its desk publishes, for the length of a block."""
-        with self.in_use():
-            self._queues[queue] = None
-            if self._is_attached:
-                self.feed.queues.add(queue)
-            try:
-                yield
-            finally:
-                del self._queues[queue]
-                if self._is_attached:
-                    self.feed.queues.remove(queue)
-
-    def notify(self, notice: OutcomeNotice) -> None:
-        """Tell all its browsers what became of a decision."""
-        told = notice.packed()
-        for queue in self._queues:
-            queue.put(told)
-
-    # --- its desk ---
-
-    @property
-    def inbox(self) -> Inbox:
-        """The proposals that wait for it."""
-        return self.feed.inbox
-
-    async def until_attached(self) -> None:
-        """Wait until it is attached to a desk."""
-        while not self._is_attached and not self.ended:
-            await self.changed.wait()
-
-    def attach(self, feed: InboxFeed) -> None:
-        """Attach to a desk: browsers that show the queue of another one load it anew."""
-        if self._is_attached and self.feed is feed:
-            return
-        self.detach()
-        self.feed, self._is_attached = feed, True
-        for queue in self._queues:
-            feed.queues.add(queue)
-            queue.put(feed.hello())
-        self.changed.notify_all()
-
-    def detach(self) -> None:
-        """Detach from its desk: what that publishes is not for it any more."""
-        if self._is_attached:
-            self._is_attached = False
-            for queue in self._queues:
-                self.feed.queues.remove(queue)
-
-    def want_own(self) -> None:
-        """Need a desk of its own: what others see is not what it sees."""
-        self.needs_own = True
-        if self.own is None:
-            self.detach()
-        self.changed.notify_all()
-
-    @property
-    def decides(self) -> bool:
-        """True while a decision is being carried out."""
-        return self._decisions > 0
-
-    @asynccontextmanager
-    async def deciding(self) -> AsyncGenerator[Desk]:
-        """Its own desk, which it keeps for the length of a block.
-
-        Raises:
-            RequestDenied: It cannot be had.
-        """
-        self._decisions += 1
-        self.needs_own = True
-        self.changed.notify_all()
-        try:
-            with anyio.move_on_after(JOIN_SECONDS):
-                while self.own is None and not self.ended:
-                    await self.changed.wait()
-            if self.own is None:
-                raise denied(self)
-            yield self.own
-        finally:
-            self._decisions -= 1
-
-
-def denied(presence: PersonPresence) -> RequestDenied:
-    """The refusal of a page whose participant is not in its space."""
-    if presence.failure is not None:
-        return RequestDenied(UNAVAILABLE, f"The space could not be joined: {presence.failure}")
-    return RequestDenied(UNAVAILABLE, "The space could not be joined in time; try again.")
-
-
 class PersonPresences:
     """The presences of a gateway's console, which join on demand and leave when they are idle."""
 
@@ -258,7 +96,8 @@ class PersonPresences:
         self._tasks = tasks
         self._base = base
         self._opener = DeskOpener(runtime)
-        self._desks = SharedDesks(self._opener, tasks, base)
+        # By space, and by what all who share it may.
+        self._desks: dict[tuple[str, str], SharedDesk] = {}
         self._presences: dict[Identity, PersonPresence] = {}
         self._is_closed = False
 
@@ -341,7 +180,7 @@ class PersonPresences:
         """Attach to the desk that fits, until cancelled."""
         try:
             while not presence.ended:
-                with self._desks.sharing(presence) as desk:
+                with self._sharing(presence) as desk:
                     await desk.ready.wait()
                     while desk.fits(presence) and not presence.ended:
                         if presence.needs_own or desk.names(presence):
@@ -353,6 +192,29 @@ class PersonPresences:
         except MeupError as error:
             presence.fail(error)
 
+    @contextmanager
+    def _sharing(self, presence: PersonPresence) -> Generator[SharedDesk]:
+        """Let a person share the desk of those who may do the same, for the length of a block.
+
+        The first one leads: the others have another desk once it has left.
+        """
+        space = presence.identity.space
+        place = (space, key_of(self._runtime.spaces[space], presence.identity))
+        desk = self._desks.get(place)
+        if desk is None or desk.ended:
+            desk = SharedDesk(self._opener, presence, place[1], self._base)
+            self._desks[place] = desk
+            presence.tasks.start_soon(desk.run)
+        desk.people[presence.identity.participant] = presence
+        try:
+            yield desk
+        finally:
+            del desk.people[presence.identity.participant]
+            if desk.leader is presence:
+                desk.end()
+                if self._desks.get(place) is desk:
+                    del self._desks[place]
+
     async def _attach_own(self, shared: SharedDesk, presence: PersonPresence) -> None:
         """Attach to a desk of its own, until that shows the same as the shared one."""
         # Its rules are known at once: what was offered as a vote must not be carried out meanwhile.
@@ -362,7 +224,7 @@ class PersonPresences:
             anyio.create_task_group() as tasks,
         ):
             feed = InboxFeed(desk.inbox, self._base, shared.feed.proposed_at, shared.feed)
-            tasks.start_soon(feed.follow, desk.inbox)
+            tasks.start_soon(feed.follow)
             presence.own = desk
             presence.attach(feed)
             try:

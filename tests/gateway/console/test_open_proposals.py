@@ -292,7 +292,7 @@ async def test_page_begins_anew_as_its_person_leaves(
         async with anyio.create_task_group() as tasks:
             presences = PersonPresences(hall.meeting.space._runtime, tasks, "/console")
             first = await presences.open(Identity("demo", "second"))
-            monkeypatch.setattr("meup_agent.gateway.console.presence.IDLE_SECONDS", 0.0)
+            monkeypatch.setattr("meup_agent.gateway.console.desk.IDLE_SECONDS", 0.0)
             first.touch()
             await until(lambda: first.ended)
             monkeypatch.undo()

@@ -9,10 +9,8 @@ import pytest
 
 from meup_agent import Agent, ProposalState
 from meup_agent.gateway.console.feed import InboxFeed
-from meup_agent.gateway.console.shared_desk import NamedPeople
 from tests.gateway.console.conftest import Browser, Site, open_site
 from tests.patience import PATIENCE
-from tests.tables import ProposalKey
 from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
@@ -133,7 +131,7 @@ async def test_gateway_goes_on_without_the_one_whom_a_proposal_names(
         while (await named.get("/inbox")).status_code != 403:
             await anyio.lowlevel.checkpoint()
     else:
-        monkeypatch.setattr("meup_agent.gateway.console.presence.IDLE_SECONDS", 0.0)
+        monkeypatch.setattr("meup_agent.gateway.console.desk.IDLE_SECONDS", 0.0)
         await named.get("/inbox")
         monkeypatch.undo()
     for _ in range(5):
@@ -144,7 +142,7 @@ async def test_inbox_is_led_by_the_next_in_turn(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proposer = await site.proposer()
-    monkeypatch.setattr("meup_agent.gateway.console.presence.IDLE_SECONDS", 0.0)
+    monkeypatch.setattr("meup_agent.gateway.console.desk.IDLE_SECONDS", 0.0)
     first = await site.browser("boss")
     await first.page()
     monkeypatch.undo()
@@ -207,17 +205,3 @@ async def test_sharing_people_take_one_session_between_them(site: Site) -> None:
     # One asks each of those who may carry it out.
     assert askers
     assert len(set(askers)) == 1
-
-
-def test_named_people_are_known_as_long_as_a_proposal_names_them() -> None:
-    named, first, second = NamedPeople(), ProposalKey("bot", "1"), ProposalKey("bot", "2")
-    assert named.note(first, frozenset({"bot", "you"})) == {"bot", "you"}
-    assert named.note(second, frozenset({"bot"})) == {"bot"}
-    assert named.note(first, frozenset({"bot", "other"})) == {"other"}
-    assert named.of("you") == ()
-    assert set(named.of("bot")) == {first, second}
-    assert named.in_proposal(first) == {"bot", "other"}
-    named.note(first, frozenset())
-    named.note(second, frozenset())
-    assert named.of("bot") == named.of("other") == ()
-    assert not named.in_proposal(first)
