@@ -13,8 +13,8 @@ from __future__ import annotations
 from meup_agent.approval.decision_log import DecisionLog, Judgement, LoggedProposal
 from meup_agent.approval.inbox import Inbox
 from meup_agent.approval.inbox_changes import InboxChanges
-from meup_agent.approval.inbox_decisions import ApprovalOutcome
 from meup_agent.approval.inbox_item import (
+    ApprovalOutcome,
     Departure,
     InboxChange,
     InboxItem,

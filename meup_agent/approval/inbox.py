@@ -2,52 +2,71 @@
 
 It owns no state of a proposal: that is the exchange table's. It follows each envelope, keeps what
 waits from being forgotten, and orders it by deadline; of thousands that waited before, the most
-urgent are listed first. Its rules and its offers say what may be done about each, and its decisions
-do that.
+urgent are listed first. Its rules and its offers say what may be done about each. A decision takes
+its proposal out of the queue before anything is sent, so that a second one is refused; where
+nothing comes of it, the proposal is back.
 """
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
+import msgspec
 from anyio import AsyncContextManagerMixin
 
 from meup_agent.approval.edit_check import EditCheck
 from meup_agent.approval.inbox_changes import InboxChanges, InboxReaders
-from meup_agent.approval.inbox_decisions import ApprovalOutcome, InboxDecisions, key_of
 from meup_agent.approval.inbox_item import (
+    ApprovalOutcome,
     Departure,
     InboxItem,
     InboxRenewed,
     ItemArrived,
     ItemChanged,
     ItemLeft,
+    Verb,
     departure_of,
 )
 from meup_agent.approval.inbox_listing import MAX_AT_FIRST, InboxListing, pause_for_screen
-from meup_agent.approval.inbox_offers import InboxOffers
+from meup_agent.approval.inbox_offers import InboxOffers, build_vote
 from meup_agent.approval.inbox_queue import HeldItem, InboxQueue
 from meup_agent.approval.inbox_rules import InboxRules
 from meup_agent.approval.proposal_history import MAX_CALL_CHARS, ProposalHistory, past_of
-from meup_agent.approval.reviewer_rules import InboxRule
+from meup_agent.approval.reviewer_methods import VOTE
+from meup_agent.approval.reviewer_rules import InboxRule, read_count
 from meup_agent.approval.tool_directory import ToolDirectory
 from meup_agent.client.offer_directory import TOOLS, changed_lists
 from meup_agent.client.proposal import ProposalRecord
 from meup_agent.client.proposal_feed import ProposalFeed
-from meup_agent.client.tool_changes import accept_tools, read_difference
-from meup_agent.protocol import kinds
+from meup_agent.client.tool_changes import (
+    AcceptCallParams,
+    accept_call,
+    accept_tools,
+    read_difference,
+)
+from meup_agent.errors import (
+    AlreadyDecided,
+    AlreadyInProgress,
+    MeupError,
+    NotOffered,
+    RequestError,
+    UsageError,
+)
+from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
 from meup_agent.protocol.exchange.roster import read_participant
+from meup_agent.protocol.payloads import as_object
 from meup_agent.transport.loops import Condition, background_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
     from datetime import datetime
     from typing import Self
 
-    from meup_agent.approval.proposal_history import PastProposal, ProposerRecord, SimilarCall
+    from meup_agent.approval.proposal_history import ProposerRecord, SimilarCall
     from meup_agent.approval.tool_directory import ToolFacts
     from meup_agent.client.messages import OnProgress
     from meup_agent.client.space import Space
@@ -58,6 +77,13 @@ if TYPE_CHECKING:
 LOOK_SECONDS: Final = 1.0
 """Interval at which proposals past their deadline are looked at: no envelope says that one has
 expired."""
+
+
+MAX_AT_ONCE: Final = 100
+"""Proposals that are approved by one call, each of which the person has seen."""
+
+VOTE_SECONDS: Final = 30.0
+"""Wait for a reviewer to count a vote."""
 
 
 class Inbox(AsyncContextManagerMixin):
@@ -91,7 +117,7 @@ class Inbox(AsyncContextManagerMixin):
         self._directory = ToolDirectory(space, self._tools_came)
         self._offers = InboxOffers(space, self._directory)
         self._listing = InboxListing(
-            self._feed, self._update_listed, self._note_past, self._many_came, until_drawn
+            self._feed, self._update_listed, self._history.note_before, self._many_came, until_drawn
         )
         self._rules = InboxRules(
             space,
@@ -103,10 +129,7 @@ class Inbox(AsyncContextManagerMixin):
         if like is not None:
             self._directory.learn_from(like._directory)
             self._rules.learn_from(like._rules)
-        edits = EditCheck(space, self._feed)
-        self._decisions = InboxDecisions(
-            space, self._queue, self._offers, self._rules, edits, self._place, self._update_item
-        )
+        self._edits = EditCheck(space, self._feed)
         self._left_out = 0
 
     @asynccontextmanager
@@ -216,7 +239,42 @@ class Inbox(AsyncContextManagerMixin):
             AlreadyInProgress: Another participant has approved it.
             MeupError: As :meth:`Proposal.fulfill`; then it waits again, if it is still pending.
         """
-        return await self._decisions.approve(item, arguments, form, timeout, on_progress)
+        self._check_waits(item)
+        if Verb.VOTE in item.may and arguments is None:
+            await self.vote(item, approve=True, form=form)
+            return None
+        if Verb.VOTE in item.may:
+            raise NotOffered(
+                f"the votes about proposal {item.id} are about the call as it was proposed;"
+                " reject it, and say what you would approve"
+            )
+        self._check_offered(item, Verb.APPROVE)
+        if form is None:
+            # Before anything waits: the form that is shown at this moment.
+            form = self._shown_form(item)
+        with self._deciding(item, Departure.APPROVED) as held:
+            proposal = self._space.proposal(item.envelope)
+            executor = await proposal.find_executor()
+            if arguments is not None:
+                # What was judged is what runs, whatever the caller does meanwhile.
+                arguments = deepcopy(arguments)
+                await self._edits.check(
+                    item.envelope,
+                    arguments,
+                    target=None if item.target else executor,
+                    told=self._rules.rules_for(held.entry, item.call),
+                    away=self._rules.reviewers_away(held.entry.key),
+                )
+            if form:
+                seen = AcceptCallParams(item.id, item.proposer, item.tool, form)
+                await accept_call(self._space, executor, seen)
+            fulfillment = await proposal.fulfill(
+                arguments, executor=executor, timeout=timeout, on_progress=on_progress
+            )
+            if payloads.is_refusal({"error": fulfillment.error}):
+                self._offers.ask_for_tools_again(item)  # it may be another tool by now
+            self._undecide(held)
+        return fulfillment
 
     async def approve_all(self, items: Iterable[InboxItem]) -> list[ApprovalOutcome]:
         """Approve several proposals, each as :meth:`approve`.
@@ -231,7 +289,24 @@ class Inbox(AsyncContextManagerMixin):
         Raises:
             UsageError: They are more than a person has looked at.
         """
-        return await self._decisions.approve_all(items)
+        chosen = list(dict.fromkeys(items))
+        if len(chosen) > MAX_AT_ONCE:
+            raise UsageError(
+                f"{len(chosen)} proposals are too many to approve at once; at most {MAX_AT_ONCE}"
+            )
+        outcomes = [ApprovalOutcome(item) for item in chosen]
+
+        async def approve_one(position: int, item: InboxItem) -> None:
+            try:
+                done = await self.approve(item)
+                outcomes[position] = ApprovalOutcome(item, done)
+            except MeupError as error:
+                outcomes[position] = ApprovalOutcome(item, error=error)
+
+        async with anyio.create_task_group() as tasks:
+            for position, item in enumerate(chosen):
+                tasks.start_soon(approve_one, position, item)
+        return outcomes
 
     async def reject(self, item: InboxItem, reason: str, explanation: str | None = None) -> None:
         """Reject a proposal.
@@ -247,7 +322,10 @@ class Inbox(AsyncContextManagerMixin):
             AlreadyInProgress: Another participant has approved it.
             MeupError: As :meth:`Proposal.reject`.
         """
-        await self._decisions.reject(item, reason, explanation)
+        self._check_waits(item)
+        self._check_offered(item, Verb.REJECT)
+        with self._deciding(item, Departure.REJECTED, str(reason)):
+            await self._space.proposal(item.envelope).reject(reason, explain=explanation or None)
 
     async def vote(
         self,
@@ -275,7 +353,68 @@ class Inbox(AsyncContextManagerMixin):
             RequestError: The reviewer does not count the vote, and says why.
             MeupError: As :meth:`Space.request`.
         """
-        return await self._decisions.vote(item, explanation, form, approve=approve)
+        held = self._check_waits(item)
+        self._check_offered(item, Verb.VOTE)
+        rule = item.rule
+        assert rule is not None
+        # The digest of what was shown: the vote counts for no other call.
+        digest = payloads.digest(item.method, item.call.params, item.target)
+        params = build_vote(
+            item,
+            approve=approve,
+            explanation=explanation,
+            digest=digest,
+            form=self._shown_form(item) if form is None else form,
+        )
+        try:
+            answer = await self._space.request(rule.reviewer, VOTE, params, timeout=VOTE_SECONDS)
+        except RequestError:
+            self._offers.ask_for_tools_again(item)  # it may be another tool by now
+            raise
+        said = as_object(answer)
+        rule = msgspec.structs.replace(rule, **read_count(said))
+        self._rules.note_counted(held.entry.key, rule)
+        self._update_item(held.entry)
+        return rule
+
+    def _shown_form(self, item: InboxItem) -> str:
+        """Digest of its tool's form, as it is shown now, where nobody has accepted that."""
+        facts = self._offers.facts(item)
+        return "" if facts is None else facts.form
+
+    def _check_waits(self, item: InboxItem) -> HeldItem:
+        held = self._queue.get(item.key)
+        if held is not None and held.item is item and held.place is not None:
+            return held
+        by = item.in_progress_by
+        if by is not None:
+            raise AlreadyInProgress(item.id, by)
+        state = str(item.state)
+        if item.state.is_pending:
+            state = "not waiting" if item.left is None else str(item.left.why)
+        raise AlreadyDecided(item.id, state)
+
+    def _check_offered(self, item: InboxItem, verb: Verb) -> None:
+        if verb not in item.may:
+            raise NotOffered(self._offers.why_not(item, verb))
+
+    @contextmanager
+    def _deciding(self, item: InboxItem, why: Departure, reason: str = "") -> Generator[HeldItem]:
+        """Take a proposal out for the length of a decision, and for good if it is made."""
+        held = self._check_waits(item)
+        held.ours = ItemLeft(item, why, self._space.me, reason)
+        self._place(held)
+        try:
+            yield held
+        except BaseException:
+            self._undecide(held)
+            raise
+
+    def _undecide(self, held: HeldItem) -> None:
+        """Forget our own decision: what the space says of the proposal counts."""
+        held.ours = None
+        if self._queue.get(held.entry.key) is held:
+            self._update_item(held.entry)
 
     async def read_tools(self, participant: str) -> ToolDifference:
         """The difference of a participant's tools from those that were accepted.
@@ -326,7 +465,7 @@ class Inbox(AsyncContextManagerMixin):
         for held in self._queue:
             held.offers = None
         for item in self._queue.first(MAX_AT_FIRST):
-            first = self._queue.get(key_of(item))
+            first = self._queue.get(item.key)
             if first is not None:
                 self._update_item(first.entry)
         self._listing.read_again()
@@ -335,9 +474,6 @@ class Inbox(AsyncContextManagerMixin):
     def _update_listed(self, entry: ProposalEntry) -> None:
         """List one that was open before, of which no reader is told by itself."""
         self._update_item(entry, is_new=False)
-
-    def _note_past(self, past: Iterable[PastProposal]) -> None:
-        self._history.note_before(past)
 
     def _many_came(self) -> None:
         self._readers.publish(InboxRenewed())
@@ -360,7 +496,7 @@ class Inbox(AsyncContextManagerMixin):
         while True:
             await anyio.sleep(LOOK_SECONDS)
             for item in self._queue.due(self._feed.time_of_day.timestamp()):
-                held = self._queue.get(key_of(item))
+                held = self._queue.get(item.key)
                 if held is not None:
                     self._update_item(held.entry)
 

@@ -11,6 +11,7 @@ import msgspec
 
 from meup_agent.approval.call_marks import marked_in
 from meup_agent.approval.proposal_history import ending_of
+from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.payloads import read_proposal
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from meup_agent.approval.reviewer_rules import InboxRule
     from meup_agent.approval.tool_directory import ToolFacts
     from meup_agent.client.proposal import ProposalRecord
-    from meup_agent.protocol.outcomes import Rejection
+    from meup_agent.errors import MeupError
+    from meup_agent.protocol.outcomes import Fulfillment, Rejection
 
 
 class Verb(StrEnum):
@@ -97,6 +99,11 @@ class InboxItem:
     def proposer(self) -> str:
         """The participant that proposes it."""
         return self.envelope.sender
+
+    @property
+    def key(self) -> ProposalKey:
+        """Its name, which its id alone is not."""
+        return ProposalKey(self.proposer, self.id)
 
     @property
     def target(self) -> str | None:
@@ -182,6 +189,20 @@ class InboxItem:
     def danger(self) -> tuple[str, ...]:
         """Reasons to look twice before approving, in words; none: it is as any other."""
         return self._view.danger(self)
+
+
+class ApprovalOutcome(msgspec.Struct, frozen=True):
+    """The outcome of one approval among several.
+
+    Attributes:
+        item: The proposal.
+        fulfillment: What came of it; ``None``: it was a vote, or it failed.
+        error: Why it failed; ``None``: it did not.
+    """
+
+    item: InboxItem
+    fulfillment: Fulfillment | None = None
+    error: MeupError | None = None
 
 
 class Departure(StrEnum):
