@@ -12,13 +12,14 @@ from __future__ import annotations
 from contextlib import asynccontextmanager, contextmanager
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Final, Literal
+from weakref import WeakSet
 
 import anyio
 import msgspec
 from anyio import AsyncContextManagerMixin
 
 from meup_agent.approval.edit_check import EditCheck
-from meup_agent.approval.inbox_changes import InboxChanges, InboxReaders
+from meup_agent.approval.inbox_changes import InboxChanges
 from meup_agent.approval.inbox_item import (
     ApprovalOutcome,
     Departure,
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Self
 
+    from meup_agent.approval.inbox_item import InboxChange
     from meup_agent.approval.proposal_history import ProposerRecord, SimilarCall
     from meup_agent.approval.tool_directory import ToolFacts
     from meup_agent.client.messages import OnProgress
@@ -112,7 +114,8 @@ class Inbox(AsyncContextManagerMixin):
         self._feed = ProposalFeed(space)
         self._history = ProposalHistory()
         self._queue = InboxQueue()
-        self._readers = InboxReaders()
+        # One that is no longer held by its user is forgotten.
+        self._readers: WeakSet[InboxChanges] = WeakSet()
         self._settled = Condition()
         self._directory = ToolDirectory(space, self._tools_came)
         self._offers = InboxOffers(space, self._directory)
@@ -128,7 +131,7 @@ class Inbox(AsyncContextManagerMixin):
         )
         if like is not None:
             self._directory.learn_from(like._directory)
-            self._rules.learn_from(like._rules)
+            self._rules.learn_rules(like._rules)
         self._edits = EditCheck(space, self._feed)
         self._left_out = 0
 
@@ -193,7 +196,9 @@ class Inbox(AsyncContextManagerMixin):
         A reader that is slower than the space is handed one :class:`InboxRenewed` in place of what
         it has not read.
         """
-        return self._readers.add()
+        reader = InboxChanges()
+        self._readers.add(reader)
+        return reader
 
     async def settle(self, timeout: float = 2 * LOOK_SECONDS) -> None:
         """Wait until all that waits is listed, and executors and reviewers have told of it.
@@ -251,7 +256,7 @@ class Inbox(AsyncContextManagerMixin):
         self._check_offered(item, Verb.APPROVE)
         if form is None:
             # Before anything waits: the form that is shown at this moment.
-            form = self._shown_form(item)
+            form = item.form
         with self._deciding(item, Departure.APPROVED) as held:
             proposal = self._space.proposal(item.envelope)
             executor = await proposal.find_executor()
@@ -364,7 +369,7 @@ class Inbox(AsyncContextManagerMixin):
             approve=approve,
             explanation=explanation,
             digest=digest,
-            form=self._shown_form(item) if form is None else form,
+            form=item.form if form is None else form,
         )
         try:
             answer = await self._space.request(rule.reviewer, VOTE, params, timeout=VOTE_SECONDS)
@@ -376,11 +381,6 @@ class Inbox(AsyncContextManagerMixin):
         self._rules.note_counted(held.entry.key, rule)
         self._update_item(held.entry)
         return rule
-
-    def _shown_form(self, item: InboxItem) -> str:
-        """Digest of its tool's form, as it is shown now, where nobody has accepted that."""
-        facts = self._offers.facts(item)
-        return "" if facts is None else facts.form
 
     def _check_waits(self, item: InboxItem) -> HeldItem:
         held = self._queue.get(item.key)
@@ -437,7 +437,8 @@ class Inbox(AsyncContextManagerMixin):
     def put(self, envelope: Envelope) -> None:
         """Look at what an envelope may have changed."""
         if envelope.kind == kinds.SYSTEM_WELCOME:
-            self._rules.note_welcome()
+            # Another process may have come while we were away.
+            self._rules.forget_others()
             self._look_at_all()
         elif envelope.kind == kinds.SYSTEM_PRESENCE:
             participant = read_participant(envelope.payload_object.get("participant"))
@@ -455,9 +456,7 @@ class Inbox(AsyncContextManagerMixin):
         if not self._directory.is_wanted(participant):
             return
         self._directory.ask_again(participant)
-        for held in self._queue:
-            if held.item.target == participant and held.place is not None:
-                self._readers.publish(ItemChanged(held.item))
+        self._publish_changed(participant)
 
     def _look_at_all(self) -> None:
         """Begin anew with what we may, and who is here: a welcome says both."""
@@ -476,7 +475,7 @@ class Inbox(AsyncContextManagerMixin):
         self._update_item(entry, is_new=False)
 
     def _many_came(self) -> None:
-        self._readers.publish(InboxRenewed())
+        self._publish(InboxRenewed())
         self._settled.notify_all()
 
     def _look_at_participant(self, participant: str) -> None:
@@ -562,13 +561,13 @@ class Inbox(AsyncContextManagerMixin):
                 item.left = None
             moved = self._queue.insert(held)
             if arrives and is_new:
-                self._readers.publish(ItemArrived(item))
+                self._publish(ItemArrived(item))
             elif not arrives and (moved or was != (item.rule, item.may, held.rejections)):
-                self._readers.publish(ItemChanged(item))
+                self._publish(ItemChanged(item))
         elif held.place is not None:
             self._queue.remove(held)
             item.left = away
-            self._readers.publish(away)
+            self._publish(away)
 
     def _away(self, item: InboxItem) -> ItemLeft | None:
         """The departure of a pending proposal that does not wait for us; ``None``: it does."""
@@ -588,16 +587,26 @@ class Inbox(AsyncContextManagerMixin):
         self._feed.release(held.entry)
         if was_waiting:
             held.item.left = left
-            self._readers.publish(left)
+            self._publish(left)
 
     # --- what others tell of it ---
 
     def _tools_came(self, participant: str) -> None:
         self._rules.look_again()
-        for held in self._queue:
-            if held.item.target == participant and held.place is not None:
-                self._readers.publish(ItemChanged(held.item))
+        self._publish_changed(participant)
         self._settled.notify_all()
+
+    # --- its readers ---
+
+    def _publish(self, change: InboxChange) -> None:
+        for reader in self._readers:
+            reader.put(change)
+
+    def _publish_changed(self, target: str) -> None:
+        """Tell of a change of all that a participant is to carry out."""
+        for held in self._queue:
+            if held.item.target == target and held.place is not None:
+                self._publish(ItemChanged(held.item))
 
     # --- what items ask ---
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING, Final
-from weakref import WeakSet
 
 from meup_agent.approval.inbox_item import InboxChange, InboxRenewed
 from meup_agent.transport.loops import Condition
@@ -46,21 +45,3 @@ class InboxChanges:
         found = list(self._waiting)
         self._waiting.clear()
         return found
-
-
-class InboxReaders:
-    """The readers of an inbox; one that is no longer held by its user is forgotten."""
-
-    def __init__(self) -> None:
-        self._readers: WeakSet[InboxChanges] = WeakSet()
-
-    def add(self) -> InboxChanges:
-        """A new reader."""
-        reader = InboxChanges()
-        self._readers.add(reader)
-        return reader
-
-    def publish(self, change: InboxChange) -> None:
-        """Hand a change to every reader."""
-        for reader in self._readers:
-            reader.put(change)

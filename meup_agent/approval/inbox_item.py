@@ -186,6 +186,12 @@ class InboxItem:
         return self._view.tool_facts(self)
 
     @property
+    def form(self) -> str:
+        """Digest of its tool's form, as it is shown now, where nobody has accepted that."""
+        facts = self.tool_facts
+        return "" if facts is None else facts.form
+
+    @property
     def danger(self) -> tuple[str, ...]:
         """Reasons to look twice before approving, in words; none: it is as any other."""
         return self._view.danger(self)

@@ -22,7 +22,7 @@ MAX_LOOKED_AT: Final = 20
 """Proposals by which reviewers are found: the first ones that wait, and as many others by turns."""
 
 
-class InboxRules:
+class InboxRules(ReviewerRules):
     """The rules that the reviewers of a space tell, by proposal.
 
     Args:
@@ -41,11 +41,10 @@ class InboxRules:
         update_item: Callable[[ProposalEntry], None],
         told: Callable[[], None],
     ) -> None:
-        self._space = space
+        super().__init__(space, told)
         self._feed = feed
         self._queue = queue
         self._update_item = update_item
-        self._told = told
         # By reviewer; a proposal of which it says nothing more has no rule of its any more.
         self._rules: dict[str, dict[ProposalKey, InboxRule]] = {}
         # Of the calls that rules are about: canonical JSON of a large one takes a second.
@@ -54,31 +53,13 @@ class InboxRules:
         self._asked_by: dict[ProposalKey, set[str]] = {}
         # The last proposal for others alone: a reviewer among these may ask us.
         self._for_others: Call | None = None
-        self._reviewers = ReviewerRules(space, self._find_candidates, self._came, told)
 
-    @property
-    def has_asked(self) -> bool:
-        """True once every reviewer has been asked."""
-        return self._reviewers.has_asked
-
-    async def run(self) -> None:
-        """Ask reviewers, until cancelled."""
-        await self._reviewers.run()
-
-    def learn_from(self, other: InboxRules) -> None:
+    def learn_rules(self, other: InboxRules) -> None:
         """Take over the rules that another inbox of the same space was told."""
-        self._reviewers.learn_from(other._reviewers)
+        self.learn_from(other)
         # What a reviewer tells is replaced whole, and never changed.
         self._rules.update({name: dict(each) for name, each in other._rules.items()})
         self._asked_by.update({key: set(names) for key, names in other._asked_by.items()})
-
-    def hear(self, envelope: Envelope) -> None:
-        """Ask again after what a reviewer has said to others."""
-        self._reviewers.hear(envelope)
-
-    def look_again(self, *, since: float | None = None) -> None:
-        """Ask all reviewers soon; more than once where a proposal came at that moment."""
-        self._reviewers.look_again(since=since)
 
     def look_for_reviewers_of(self, call: Call) -> None:
         """Ask those who may carry out a call that is for others: its reviewer may ask us."""
@@ -111,13 +92,9 @@ class InboxRules:
             return []
         return sorted(asked_by - {each.id for each in self._space.participants} - {self._space.me})
 
-    def note_welcome(self) -> None:
-        """Ask anew who is a reviewer: another process may have come while we were away."""
-        self._reviewers.forget_others()
-
     def note_presence(self, participant: str, *, is_here: bool) -> None:
         """Ask a participant anew that has come, or may do something else; forget one that left."""
-        self._reviewers.forget(participant)
+        self.forget(participant)
         if not is_here:
             self._rules.pop(participant, None)
 
@@ -134,7 +111,7 @@ class InboxRules:
         self._rules.setdefault(rule.reviewer, {})[key] = rule
         self.look_again()
 
-    def _came(self, reviewer: str, rules: dict[ProposalKey, InboxRule]) -> None:
+    def _replace_rules(self, reviewer: str, rules: dict[ProposalKey, InboxRule]) -> None:
         before = self._rules.get(reviewer, {})
         self._rules[reviewer] = rules
         for key in before.keys() - rules.keys():
@@ -149,7 +126,7 @@ class InboxRules:
                 entry = self._feed.get(key)
                 if entry is not None:
                     self._update_item(entry)
-        self._told()
+        self._asked()
 
     def _find_candidates(self, participants: Iterable[str]) -> Iterator[str]:
         """Of some participants, those that may carry out what waits: reviewers are among them."""

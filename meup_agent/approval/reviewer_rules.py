@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from itertools import islice
@@ -117,7 +118,7 @@ class _Candidate(msgspec.Struct, eq=False):
     scope: anyio.CancelScope = msgspec.field(default_factory=anyio.CancelScope)
 
 
-class ReviewerRules:
+class ReviewerRules(ABC):
     """The rules of all reviewers for what waits.
 
     A reviewer is a participant that may carry out what waits, and answers the method
@@ -126,21 +127,11 @@ class ReviewerRules:
 
     Args:
         space: The space.
-        find_candidates: Of some participants, those that may carry out what waits.
-        told: Handed what a reviewer says, whole.
         asked: Called when each of them has been asked.
     """
 
-    def __init__(
-        self,
-        space: Space,
-        find_candidates: Callable[[Iterable[str]], Iterable[str]],
-        told: Callable[[str, dict[ProposalKey, InboxRule]], None],
-        asked: Callable[[], None],
-    ) -> None:
+    def __init__(self, space: Space, asked: Callable[[], None]) -> None:
         self._space = space
-        self._find_candidates = find_candidates
-        self._told = told
         self._asked = asked
         self._changed = Condition()
         self._candidates: dict[str, _Candidate] = {}
@@ -150,6 +141,14 @@ class ReviewerRules:
         self._next_round = -math.inf
         self._young_since: float | None = None
         self._has_begun = False
+
+    @abstractmethod
+    def _find_candidates(self, participants: Iterable[str]) -> Iterable[str]:
+        """Of some participants, those that may carry out what waits."""
+
+    @abstractmethod
+    def _replace_rules(self, reviewer: str, rules: dict[ProposalKey, InboxRule]) -> None:
+        """Take what a reviewer says, whole."""
 
     @property
     def has_asked(self) -> bool:
@@ -297,14 +296,14 @@ class ReviewerRules:
         except MeupError as error:
             if isinstance(error, RequestError) and error.code in payloads.UNKNOWN_METHOD:
                 if candidate.answers:
-                    self._told(participant, {})
+                    self._replace_rules(participant, {})
                 candidate.answers = False
             else:
                 log.info("%r does not tell what waits: %s", participant, printable(str(error)))
             return 0
         candidate.answers = True
         rules = dict(islice(read_waiting(participant, said), MAX_RULES))
-        self._told(participant, rules)
+        self._replace_rules(participant, rules)
         return len(rules)
 
     def _note_asked(self) -> None:

@@ -128,7 +128,7 @@ async def desk(
             await enter(Reviewer(policy).join(seat[0], token=seat[1]))
         proposer = await enter(join(meeting, "proposer"))
         inbox = await enter(Inbox(await enter(join(meeting, "reviewer"))))
-        inbox._note_past(past)
+        inbox._history.note_before(past)
         made: list[Desk] = []
         app = InboxApp(
             inbox,

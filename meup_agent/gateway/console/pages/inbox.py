@@ -187,13 +187,7 @@ def digest_of(item: InboxItem) -> str:
 
 def shown_digest(item: InboxItem) -> str:
     """The digest of what was shown, and of the form of its tool where that was not accepted."""
-    return f"{digest_of(item)}{form_of(item)}"
-
-
-def form_of(item: InboxItem) -> str:
-    """Digest of the form of its tool, where that was not accepted."""
-    facts = item.tool_facts
-    return "" if facts is None else facts.form
+    return f"{digest_of(item)}{item.form}"
 
 
 # --- decisions ---
@@ -259,7 +253,7 @@ async def vote(context: PageContext) -> Response:
     if given == "approve" and not is_shown_whole(whole_call(item)):
         problem = f"Not voted for: {MORE_THAN_SHOWN}."
         return inbox_page(context, item, status=BAD_REQUEST, problem=problem)
-    words, form = context.form.get("words", "").strip() or None, form_of(item)
+    words, form = context.form.get("words", "").strip() or None, item.form
 
     async def decide(inbox: Inbox, own: InboxItem) -> None:
         await inbox.vote(own, approve=given == "approve", explanation=words, form=form)
@@ -294,7 +288,7 @@ def _why_not(context: PageContext, item: InboxItem, sent: dict[str, Any] | None 
 async def _carry_out(context: PageContext, item: InboxItem, edit: Edit | None = None) -> Response:
     """Approve, and wait a moment for the result; a longer one is told later."""
     arguments = edit.arguments if edit is not None and edit.changes else None
-    presence, form = context.here, form_of(item)
+    presence, form = context.here, item.form
     name = item.tool or item.method
     key: str = context.request.path_params["key"]
     done = anyio.Event()
