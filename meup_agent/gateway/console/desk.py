@@ -110,7 +110,7 @@ class PersonPresence:
         self.ended = False
         self.failure: MeupError | None = None
         self.changed: Final = Condition()
-        """Notified when it needs another desk, or has it."""
+        """Notified when it needs another desk or has it, and when a browser listens."""
         self.needs_own = False
         self.own: Desk | None = None
         self._is_attached = False  # to a desk that shows what it may see
@@ -170,6 +170,7 @@ class PersonPresence:
         """Publish to a stream what its desk publishes, for the length of a block."""
         with self.in_use():
             self._queues[queue] = None
+            self.changed.notify_all()
             if self._is_attached:
                 self.feed.queues.add(queue)
             try:

@@ -36,7 +36,6 @@ class InboxFeed:
         base: The path of the console.
         proposed_at: Tells when a proposal came, in seconds since 1970 (UTC), if that is known.
         before: The feed that the same browsers were told by before.
-        streams_changed: Called when a browser's stream has come or gone.
     """
 
     def __init__(
@@ -45,9 +44,8 @@ class InboxFeed:
         base: str,
         proposed_at: Callable[[InboxItem], float | None],
         before: InboxFeed | None = None,
-        streams_changed: Callable[[], None] | None = None,
     ) -> None:
-        self.queues = EventQueues(streams_changed)
+        self.queues = EventQueues()
         """The streams of all who see this inbox."""
         self.inbox = inbox
         self.proposed_at = proposed_at

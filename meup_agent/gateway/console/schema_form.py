@@ -91,7 +91,7 @@ def fields_of(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[S
         given = name in arguments
         value = arguments.get(name)
         kind, choices = _kind(described, value, given)
-        text = value if isinstance(value, str) and kind == "text" else _json(value)
+        text = value if isinstance(value, str) and kind == "text" else editable(value)
         text = text if given else ""
         if len(text) > MAX_FIELD_CHARS:
             return []
@@ -106,7 +106,7 @@ def fields_of(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[S
                 name in required,
                 given,
                 choices,
-                _json(described["default"]) if "default" in described else "",
+                editable(described["default"]) if "default" in described else "",
             )
         )
     return fields
@@ -115,8 +115,8 @@ def fields_of(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[S
 def _kind(described: Mapping[str, Any], value: object, given: bool) -> tuple[str, tuple[str, ...]]:
     type_, choices = described.get("type"), as_list(described.get("enum"))
     if 0 < len(choices) <= MAX_SCHEMA_FIELDS:
-        texts = tuple(map(_json, choices))
-        if not given or _json(value) in texts:
+        texts = tuple(map(editable, choices))
+        if not given or editable(value) in texts:
             return "choice", texts
     if type_ == "boolean" and (not given or isinstance(value, bool)):
         return "switch", ()
@@ -127,7 +127,3 @@ def _kind(described: Mapping[str, Any], value: object, given: bool) -> tuple[str
 
 def _said(value: object) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _json(value: object) -> str:
-    return editable(value)

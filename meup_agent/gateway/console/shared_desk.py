@@ -23,7 +23,6 @@ from meup_agent.errors import MeupError
 from meup_agent.gateway.console.feed import InboxFeed, proposed_in
 from meup_agent.gateway.logs import log, quote
 from meup_agent.protocol.exchange import ProposalKey
-from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -125,7 +124,6 @@ class SharedDesk:
         # The participants that open proposals name.
         self._named: dict[ProposalKey, frozenset[str]] = {}
         self._following = anyio.CancelScope()
-        self._streams_changed = Condition()
         self._changes = -1
 
     def fits(self, presence: PersonPresence) -> bool:
@@ -174,10 +172,8 @@ class SharedDesk:
                     key = ProposalKey(record.proposer, record.id)
                     self._note(key, self._named.get(key, frozenset()).union(parts))
             self.inbox = inbox
-            changed = self._streams_changed.notify_all
             since = partial(proposed_in, self._host)
-            before = self.leader.last_feed
-            self.feed = InboxFeed(inbox, self._base, since, before, streams_changed=changed)
+            self.feed = InboxFeed(inbox, self._base, since, self.leader.last_feed)
             self.ready.set()
             await self.feed.follow()
 
@@ -186,8 +182,8 @@ class SharedDesk:
         # Its stream is opened by the page's script. Reading the rest takes seconds of a core, which
         # a browser on the same machine would lack for its first paint.
         with anyio.move_on_after(STREAM_SECONDS):
-            while not (self.ready.is_set() and self.feed.queues):
-                await self._streams_changed.wait()
+            while not self.leader.streams:
+                await self.leader.changed.wait()
         await pause_for_screen()
 
     def _note(self, key: ProposalKey, names: frozenset[str]) -> None:

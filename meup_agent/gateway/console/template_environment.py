@@ -194,21 +194,23 @@ def left(until: datetime | None, now: datetime | None = None) -> str:
 
 def ago(at: datetime | float, now: datetime | None = None) -> str:
     """The time since something was, in words."""
-    since = datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) else at
-    seconds = ((now or datetime.now(UTC)) - since).total_seconds()
+    seconds = ((now or datetime.now(UTC)) - _moment(at)).total_seconds()
     return "just now" if seconds < 5 else f"{duration(int(seconds))} ago"
+
+
+def _moment(at: datetime | float) -> datetime:
+    """A moment in UTC, also one that is said in seconds since 1970."""
+    return at.astimezone(UTC) if isinstance(at, datetime) else datetime.fromtimestamp(at, UTC)
 
 
 def clock(at: datetime | float) -> str:
     """A moment, as a clock says it (UTC)."""
-    moment = datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) else at
-    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return _moment(at).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def iso(at: datetime | float) -> str:
     """A moment for the attribute ``datetime``."""
-    moment = datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) else at
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds")
+    return _moment(at).isoformat(timespec="milliseconds")
 
 
 def size(count: float) -> str:

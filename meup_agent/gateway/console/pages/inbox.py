@@ -13,7 +13,6 @@ from urllib.parse import quote
 import anyio
 from starlette.responses import JSONResponse, Response
 
-from meup_agent.approval import Verb
 from meup_agent.causes import Reason
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError
 from meup_agent.gateway.admission import BAD_REQUEST
@@ -381,15 +380,3 @@ def _failed(
         context.notify(f"Not done: {error}", failed=True, proposal=item_key(item))
         return redirect(context, CONSOLE_HOME)
     return inbox_page(context, item, status=BAD_REQUEST, problem=f"Not done: {error}", edit=edit)
-
-
-__all__ = [
-    "Verb",
-    "approve",
-    "approve_edited",
-    "check_edit",
-    "reject",
-    "show_again",
-    "show_inbox",
-    "vote",
-]

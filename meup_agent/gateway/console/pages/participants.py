@@ -15,13 +15,15 @@ from meup_agent.gateway.console.guard import RequestDenied
 from meup_agent.gateway.console.template_environment import key_of
 from meup_agent.gateway.console.words import describe_capability
 from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.capability import compile_capabilities
 from meup_agent.protocol.control_payloads import PAUSE, REQUEST_STATUS, RESUME
 from meup_agent.protocol.management_payloads import GRANT, INVITE, KICK, REVOKE
 from meup_agent.protocol.payloads import as_object
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
+    from meup_agent.client.space import Space
     from meup_agent.gateway.console.timeline import OwnStatus
     from meup_agent.protocol.capability import Capabilities
 
@@ -182,8 +184,6 @@ def _manages(capability: Mapping[str, Any], kind: str, whom: str) -> bool:
         kind: A kind of :data:`WHOM`.
         whom: The participant that it would be about; empty: any.
     """
-    from meup_agent.protocol.capability import compile_capabilities
-
     field, asked = WHOM[kind], capability.get("payload")
     rest = {name: each for name, each in capability.items() if name != "payload"}
     if not whom:
@@ -201,8 +201,6 @@ def _describe_allowing(
     capabilities: Capabilities, kind: str, payload: dict[str, Any], to: tuple[str, ...]
 ) -> str:
     """The first pattern that allows an envelope by itself, in words."""
-    from meup_agent.protocol.capability import compile_capabilities
-
     for each in capabilities.patterns:
         if compile_capabilities([each]).allow(kind, payload, to):
             return describe_capability(each)
@@ -216,8 +214,7 @@ async def grant(context: PageContext) -> Response:
     """Grant a capability."""
     who = _named(context)
     pattern = _pattern(context)
-    async with context.here.deciding() as desk:
-        await _manage(desk.space.grant(who, [pattern], reason=_reason(context)))
+    await _manage(context, lambda space: space.grant(who, [pattern], reason=_reason(context)))
     context.notify(f"{who} may now {describe_capability(pattern)}.")
     return redirect(context, "/participants")
 
@@ -226,8 +223,7 @@ async def revoke(context: PageContext) -> Response:
     """Revoke a capability."""
     who = _named(context)
     pattern = _pattern(context)
-    async with context.here.deciding() as desk:
-        await _manage(desk.space.revoke(who, [pattern], reason=_reason(context)))
+    await _manage(context, lambda space: space.revoke(who, [pattern], reason=_reason(context)))
     context.notify(f"{who} may no longer {describe_capability(pattern)}.")
     return redirect(context, "/participants")
 
@@ -236,8 +232,9 @@ async def invite(context: PageContext) -> Response:
     """Invite a participant; its token is shown once."""
     who = context.form.get("who", "").strip()
     given = [_pattern(context)] if context.form.get("pattern", "").strip() else []
-    async with context.here.deciding() as desk:
-        invitation = await _manage(desk.space.invite(who, given, reason=_reason(context)))
+    invitation = await _manage(
+        context, lambda space: space.invite(who, given, reason=_reason(context))
+    )
     return context.page("invited.html", invitation=invitation, topics="")
 
 
@@ -248,8 +245,7 @@ async def kick(context: PageContext) -> Response:
         raise RequestDenied(
             BAD_REQUEST, "Type the participant's name to remove it; nothing was done."
         )
-    async with context.here.deciding() as desk:
-        await _manage(desk.space.kick(who, reason=_reason(context)))
+    await _manage(context, lambda space: space.kick(who, reason=_reason(context)))
     context.notify(f"{who} was removed from the space.")
     return redirect(context, "/participants")
 
@@ -257,15 +253,15 @@ async def kick(context: PageContext) -> Response:
 async def ask_status(context: PageContext) -> Response:
     """Ask a participant for its status, which the page then shows."""
     who = _named(context)
-    async with context.here.deciding() as desk:
+
+    async def ask(space: Space) -> str:
         try:
-            status = await desk.space.request_status(who, timeout=STATUS_SECONDS)
+            status = await space.request_status(who, timeout=STATUS_SECONDS)
         except OutcomeUnknown:
-            context.notify(f"{who} was asked, and has not answered yet.")
-        except MeupError as error:
-            raise RequestDenied(BAD_REQUEST, f"That was not done: {error}") from None
-        else:
-            context.notify(f"{who} says of itself: {status.status}.")
+            return "was asked, and has not answered yet"
+        return f"says of itself: {status.status}"
+
+    context.notify(f"{who} {await _manage(context, ask)}.")
     return redirect(context, "/participants")
 
 
@@ -278,8 +274,7 @@ async def pause(context: PageContext) -> Response:
             BAD_REQUEST, f"Minutes are a whole number from 1 to {MAX_MINUTES}, or none."
         )
     timeout = 60.0 * int(said) if said else None
-    async with context.here.deciding() as desk:
-        await _manage(desk.space.pause(who, reason=_reason(context), timeout=timeout))
+    await _manage(context, lambda space: space.pause(who, reason=_reason(context), timeout=timeout))
     context.notify(f"{who} is paused{f' for {int(said)} min' if said else ''}.")
     return redirect(context, "/participants")
 
@@ -287,17 +282,17 @@ async def pause(context: PageContext) -> Response:
 async def resume(context: PageContext) -> Response:
     """Let a paused participant go on."""
     who = _named(context)
-    async with context.here.deciding() as desk:
-        await _manage(desk.space.resume(who, reason=_reason(context)))
+    await _manage(context, lambda space: space.resume(who, reason=_reason(context)))
     context.notify(f"{who} may go on.")
     return redirect(context, "/participants")
 
 
-async def _manage(verb: Any) -> Any:
-    try:
-        return await verb
-    except MeupError as error:
-        raise RequestDenied(BAD_REQUEST, f"That was not done: {error}") from None
+async def _manage(context: PageContext, verb: Callable[[Space], Awaitable[Any]]) -> Any:
+    async with context.here.deciding() as desk:
+        try:
+            return await verb(desk.space)
+        except MeupError as error:
+            raise RequestDenied(BAD_REQUEST, f"That was not done: {error}") from None
 
 
 def _named(context: PageContext) -> str:
@@ -314,8 +309,6 @@ def _reason(context: PageContext) -> str:
 def _pattern(context: PageContext) -> Mapping[str, Any]:
     pattern = _object(context.form.get("pattern", ""), "A capability is")
     try:
-        from meup_agent.protocol.capability import compile_capabilities
-
         compile_capabilities([pattern])
     except InvalidPattern as error:
         raise RequestDenied(BAD_REQUEST, f"That is no capability: {error}") from None
