@@ -32,7 +32,6 @@ from meup_agent.gateway.auth import digest_of_token
 from meup_agent.gateway.console.context import (
     ConsoleState,
     PageContext,
-    cookie_name,
     redirect,
 )
 from meup_agent.gateway.console.guard import (
@@ -179,8 +178,7 @@ class ConsoleSite:
 
     async def _no_page(self, request: Request, error: Exception) -> Response:
         context = PageContext(self._state, request)
-        cookie = request.cookies.get(cookie_name(request), "")
-        context.session = self._state.sessions.find(cookie, self._state.runtime.tokens)
+        context.find_session()
         return context.problem(RequestDenied(NOT_FOUND, "The console has no such page."))
 
     async def _serve(self, page: PageRoute, context: PageContext) -> Response:
@@ -188,17 +186,16 @@ class ConsoleSite:
         runtime, request = self._state.runtime, context.request
         if not runtime.accepting or self._state.closing.is_set():
             raise RequestDenied(UNAVAILABLE, "The gateway stops; come back soon.")
-        cookie = request.cookies.get(cookie_name(request), "")
-        context.session = self._state.sessions.find(cookie, runtime.tokens)
+        session = context.find_session()
         if page.method == "POST":
             check_origin(request)
         if page.open:
             if page.method == "POST":
                 context.form = await decode_form(await read_form(request, OPEN_FORM_BYTES))
             return await page.function(context)
-        if context.session is None:
+        if session is None:
             return _sign_in_first(context)
-        identity = context.session.identity
+        identity = session.identity
         await self._state.pace.wait(identity)
         if page.method == "POST":
             body = await read_form(request, MAX_FORM_BYTES)
@@ -206,12 +203,12 @@ class ConsoleSite:
                 await self._state.pace.wait(identity, pieces)
             context.form = await decode_form(body)
             # It may have been signed out while its form was read.
-            context.session = self._state.sessions.find(cookie, runtime.tokens)
-            if context.session is None:
+            session = context.find_session()
+            if session is None:
                 return _sign_in_first(context)
-            check_csrf(context.session, context.form)
+            check_csrf(session, context.form)
         check_entry(runtime, identity)
-        presence = await self._state.presences.open(context.session.identity)
+        presence = await self._state.presences.open(identity)
         context.presence = presence
         with presence.in_use():
             return await page.function(context)

@@ -69,6 +69,12 @@ class PageContext:
         self.session: BrowserSession | None = None
         self.presence: PersonPresence | None = None
 
+    def find_session(self) -> BrowserSession | None:
+        """Find the session of the browser's cookie, as it is now."""
+        cookie = self.request.cookies.get(cookie_name(self.request), "")
+        self.session = self.site.sessions.find(cookie, self.site.runtime.tokens)
+        return self.session
+
     @property
     def identity(self) -> Identity:
         """The participant that is signed in."""

@@ -6,12 +6,7 @@ The person who decides there has one presence, whatever browsers and tabs it has
 from __future__ import annotations
 
 import math
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    contextmanager,
-)
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
@@ -83,20 +78,18 @@ class DeskOpener:
         async with AsyncExitStack() as stack:
             # One proposal may name hundreds of people: the others are served in between.
             async with self._opening:
-                space = await stack.enter_async_context(self._join(identity))
+                joining = Agent("console").join(
+                    local_connector(self.runtime, identity),
+                    space=identity.space,
+                    token=NO_TOKEN,
+                    participant=identity.participant,
+                    settings=Settings(mode=Mode.BESIDE, first_welcome=JOIN_SECONDS),
+                    grace=0.0,
+                )
+                space = await stack.enter_async_context(joining)
                 inbox = make_inbox(space)
                 await stack.enter_async_context(inbox)
             yield Desk(space, inbox)
-
-    def _join(self, identity: Identity) -> AbstractAsyncContextManager[Space]:
-        return Agent("console").join(
-            local_connector(self.runtime, identity),
-            space=identity.space,
-            token=NO_TOKEN,
-            participant=identity.participant,
-            settings=Settings(mode=Mode.BESIDE, first_welcome=JOIN_SECONDS),
-            grace=0.0,
-        )
 
 
 class PersonPresence:

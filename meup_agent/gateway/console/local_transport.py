@@ -5,8 +5,8 @@ An agent that runs with the same token keeps its connection, and answers.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 import anyio
@@ -52,33 +52,31 @@ class LocalTransport(InboxTransport):
 
     joins_frames = False
 
-    def __init__(self, runtime: GatewayRuntime, identity: Identity, dialect: str) -> None:
+    def __init__(
+        self, runtime: GatewayRuntime, identity: Identity, dialect: str, last_seen: int | None
+    ) -> None:
         super().__init__()
-        self._runtime = runtime
-        self._identity = identity
         self._host = runtime.spaces[identity.space]
-        self._dialect = dialect
-        self._member: GatewayMember | None = None
-        self._held = False
+        self._max_bytes = runtime.limits.max_message_bytes
         self._first = True
         self.response_headers = {DIALECT_HEADER.lower(): dialect, BESIDE_HEADER.lower(): "1"}
-
-    @asynccontextmanager
-    async def joined(self, last_seen: int | None) -> AsyncGenerator[None]:
-        """Be a member for the length of a block, from a number on."""
         # One that resumes waits for the last number of what it missed, so it takes all.
         takes = _changes_proposals if last_seen is None else None
-        form = FrameFormat(self._dialect, numbered=True, takes=takes)
-        member = self._member = GatewayMember(
-            self._runtime, self._identity, form, self, last_seen=last_seen, place=Place.BESIDE
+        form = FrameFormat(dialect, numbered=True, takes=takes)
+        self._member = GatewayMember(
+            runtime, identity, form, self, last_seen=last_seen, place=Place.BESIDE
         )
-        self._host.join(member)
+
+    @contextmanager
+    def joined(self) -> Generator[None]:
+        """Be a member for the length of a block."""
+        self._host.join(self._member)
         try:
             yield
         finally:
             self._end(CloseInfo(ABNORMAL, local=True))
-            self._host.leave(member)
-            member.lost()
+            self._host.leave(self._member)
+            self._member.lost()
 
     # --- the gateway's end ------------------------------------------------------------------
 
@@ -88,8 +86,7 @@ class LocalTransport(InboxTransport):
             return
         self._inbox.append(packed)
         self._arrived.notify_all()
-        if len(self._inbox) >= MAX_UNREAD_FRAMES and not self._held and self._member is not None:
-            self._held = True
+        if len(self._inbox) >= MAX_UNREAD_FRAMES:
             self._member.pause()
 
     def close(self, code: int, reason: str) -> None:
@@ -101,8 +98,7 @@ class LocalTransport(InboxTransport):
     async def __anext__(self) -> bytes:
         """The next frame."""
         frame = await super().__anext__()
-        if self._held and not self._inbox and self._member is not None:
-            self._held = False
+        if self._member.paused and not self._inbox:
             self._member.resume()
         return frame
 
@@ -112,9 +108,9 @@ class LocalTransport(InboxTransport):
             self._check_open()
             member, host = self._member, self._host
             first, self._first = self._first, False
-            if member is None or (first and repeats_join(frame, member.participant, host.name)):
+            if first and repeats_join(frame, member.participant, host.name):
                 return  # it has joined already
-            most = self._runtime.limits.max_message_bytes
+            most = self._max_bytes
             if len(frame) > most:
                 told = {"limit": "max_message_bytes", "max": most}
                 host.refuse_frame(member, "too_large", f"it has over {most} bytes", **told)
@@ -143,8 +139,8 @@ def local_connector(runtime: GatewayRuntime, identity: Identity) -> Connector:
     @asynccontextmanager
     async def dial(headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
         dialect, last_seen = _admit(runtime, identity, headers)
-        transport = LocalTransport(runtime, identity, dialect)
-        async with transport.joined(last_seen):
+        transport = LocalTransport(runtime, identity, dialect, last_seen)
+        with transport.joined():
             yield transport
 
     return dial

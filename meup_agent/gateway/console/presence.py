@@ -46,18 +46,19 @@ class SilentMember:
     place = Place.BESIDE
     last_seen = None
 
-    def __init__(self, participant: str, dialect: str, closed: Callable[[int, str], None]) -> None:
-        self.participant = participant
+    def __init__(self, presence: PersonPresence, dialect: str) -> None:
+        self.participant = presence.identity.participant
         # With numbers, since it misses nothing that others would have to say again.
         self.form = FrameFormat(dialect, numbered=True, takes=_takes_nothing)
-        self._closed = closed
+        self._presence = presence
 
     def deliver(self, packed: bytes) -> None:
         """Nothing: it takes no frame."""
 
     def close(self, code: int, reason: str) -> None:
         """End, by a decision of the gateway's."""
-        self._closed(code, reason)
+        if code == KICKED_CODE:
+            self._presence.fail(MeupError(reason))
 
     def ready(self, then: Callable[[], None]) -> None:
         """Go on at once."""
@@ -67,25 +68,6 @@ class SilentMember:
 def _takes_nothing(envelope: Envelope) -> bool:
     del envelope
     return False
-
-
-@contextmanager
-def present(
-    runtime: GatewayRuntime, identity: Identity, closed: Callable[[int, str], None]
-) -> Generator[None]:
-    """Let a participant be present for the length of a block, beside any agent of it.
-
-    Raises:
-        NotAdmitted: It may not be in its space, or that is full.
-    """
-    check_entry(runtime, identity)
-    host = runtime.spaces[identity.space]
-    member = SilentMember(identity.participant, runtime.dialect(identity), closed)
-    host.join(member)
-    try:
-        yield
-    finally:
-        host.leave(member)
 
 
 class PersonPresences:
@@ -145,21 +127,19 @@ class PersonPresences:
 
     async def _be_present(self, presence: PersonPresence) -> None:
         identity = presence.identity
-
-        def removed(code: int, reason: str) -> None:
-            if code == KICKED_CODE:
-                presence.fail(MeupError(reason))
-
+        host = self._runtime.spaces[identity.space]
+        # Whoever shares a desk is present by this alone.
+        member = SilentMember(presence, self._runtime.dialect(identity))
         try:
-            # Whoever shares a desk is present by this alone.
-            with present(self._runtime, identity, removed):
-                async with anyio.create_task_group() as tasks:
-                    presence.tasks = tasks
-                    tasks.start_soon(self._keep_attached, presence)
-                    await presence.until_idle()
-                    # Noted first: a page that asks now begins a new one.
-                    presence.end()
-                    tasks.cancel_scope.cancel()
+            check_entry(self._runtime, identity)
+            host.join(member)
+            async with anyio.create_task_group() as tasks:
+                presence.tasks = tasks
+                tasks.start_soon(self._keep_attached, presence)
+                await presence.until_idle()
+                # Noted first: a page that asks now begins a new one.
+                presence.end()
+                tasks.cancel_scope.cancel()
         except NotAdmitted as refused:
             presence.failure = MeupError(str(refused))
         except Exception as error:
@@ -168,6 +148,7 @@ class PersonPresences:
             log.exception(said, quote(identity.participant), quote(identity.space))
             presence.failure = MeupError(type(error).__name__)
         finally:
+            host.leave(member)
             if presence.failure is not None:
                 said = "console: %s in %s left its space: %s"
                 why = quote(str(presence.failure))

@@ -58,9 +58,8 @@ class BrowserSessions:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
+        # The one that was used the longest ago is the first.
         self._sessions: OrderedDict[bytes, BrowserSession] = OrderedDict()
-        # By participant, so that a sign-in looks through none of the others'.
-        self._of: dict[Identity, OrderedDict[bytes, None]] = {}
 
     def __len__(self) -> int:
         """Number of sessions."""
@@ -68,15 +67,14 @@ class BrowserSessions:
 
     def open(self, identity: Identity, token: bytes) -> tuple[str, BrowserSession]:
         """Open a session; the value of its cookie is new, whatever the browser had before."""
-        theirs = self._of.setdefault(identity, OrderedDict())
+        theirs = [key for key, each in self._sessions.items() if each.identity == identity]
         if len(theirs) >= MAX_PARTICIPANT_SESSIONS:
-            self._remove(next(iter(theirs)))
+            self._remove(theirs[0])
         elif len(self._sessions) >= MAX_SESSIONS:
             self._remove(next(iter(self._sessions)))
         cookie = secrets.token_urlsafe(_SECRET_BYTES)
         at, key = self._now(), _digest(cookie)
         session = self._sessions[key] = BrowserSession(identity, token, at, at)
-        self._of.setdefault(identity, OrderedDict())[key] = None
         return cookie, session
 
     def find(self, cookie: str, tokens: Tokens) -> BrowserSession | None:
@@ -90,7 +88,6 @@ class BrowserSessions:
             return None
         session.used = at
         self._sessions.move_to_end(key)
-        self._of[session.identity].move_to_end(key)
         return session
 
     def is_open(self, session: BrowserSession, tokens: Tokens) -> bool:
@@ -109,13 +106,8 @@ class BrowserSessions:
 
     def _remove(self, key: bytes) -> None:
         session = self._sessions.pop(key, None)
-        if session is None:
-            return
-        session.is_closed = True
-        theirs = self._of[session.identity]
-        del theirs[key]
-        if not theirs:
-            del self._of[session.identity]
+        if session is not None:
+            session.is_closed = True
 
 
 @dataclass(frozen=True, slots=True)

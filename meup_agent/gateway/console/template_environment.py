@@ -153,14 +153,9 @@ def _lay_out(value: object) -> tuple[str, bool]:
 _LAYOUT: Final = json.JSONEncoder(indent=2, ensure_ascii=False)
 
 
-def pretty(value: object) -> str:
-    """JSON as a person reads it: nothing that it holds is left out or rewritten."""
-    return json.dumps(value, indent=2, ensure_ascii=False, sort_keys=False)
-
-
 def editable(value: object) -> str:
     """JSON to edit: the same values, with what would not be seen in a field as escapes."""
-    said = pretty(value)
+    said = json.dumps(value, indent=2, ensure_ascii=False)
     if said.isascii():
         return said
     pairs = zip(said, marks_of(said), strict=True)
