@@ -118,7 +118,7 @@ class Inbox(AsyncContextManagerMixin):
         self._readers: WeakSet[InboxChanges] = WeakSet()
         self._settled = Condition()
         self._directory = ToolDirectory(space, self._tools_came)
-        self._offers = InboxOffers(space, self._directory)
+        self._offers = InboxOffers(space, self._feed, self._directory)
         self._listing = InboxListing(
             self._feed, self._update_listed, self._history.note_before, self._many_came, until_drawn
         )
@@ -460,7 +460,6 @@ class Inbox(AsyncContextManagerMixin):
 
     def _look_at_all(self) -> None:
         """Begin anew with what we may, and who is here: a welcome says both."""
-        self._offers.refresh()
         for held in self._queue:
             held.offers = None
         for item in self._queue.first(MAX_AT_FIRST):
@@ -479,7 +478,6 @@ class Inbox(AsyncContextManagerMixin):
         self._settled.notify_all()
 
     def _look_at_participant(self, participant: str) -> None:
-        self._offers.refresh_presence()
         self._directory.forget(participant)
         is_wanted = any(held.item.target == participant for held in self._queue)
         if is_wanted and self._offers.is_here(participant):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from meup_agent.approval.inbox_item import InboxItem
     from meup_agent.approval.reviewer_rules import InboxRule
     from meup_agent.approval.tool_directory import ToolDirectory, ToolFacts
+    from meup_agent.client.proposal_feed import ProposalFeed
     from meup_agent.client.space import Space
     from meup_agent.protocol.payloads import Call
 
@@ -30,34 +31,25 @@ class InboxOffers:
 
     Args:
         space: The space.
+        feed: Its proposals.
         directory: The tools of its participants.
     """
 
-    def __init__(self, space: Space, directory: ToolDirectory) -> None:
+    def __init__(self, space: Space, feed: ProposalFeed, directory: ToolDirectory) -> None:
         self._space = space
+        self._feed = feed
         self._directory = directory
-        self._may_reject = False
-        self._present: frozenset[str] = frozenset()
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Look again at what we may, and who is here."""
-        self._may_reject = self._space.may(kinds.MCP_REJECT, {"reason": str(Reason.DISAGREE)})
-        self.refresh_presence()
-
-    def refresh_presence(self) -> None:
-        """Look again at who is here."""
-        # What runs beside this inbox under our name is here as well.
-        here = {each.id for each in self._space.participants}
-        self._present = frozenset(here | {self._space.me})
 
     def is_here(self, participant: str | None) -> bool:
         """True if a participant is present."""
-        return participant in self._present
+        # What runs beside this inbox under our name is here as well.
+        return participant == self._space.me or self._feed.is_present(participant)
 
     def allowed(self, call: Call) -> frozenset[Verb]:
         """The decisions that our capabilities allow, with any members present."""
-        found = {Verb.REJECT} if self._may_reject else set[Verb]()
+        found = set[Verb]()
+        if self._space.may(kinds.MCP_REJECT, {"reason": str(Reason.DISAGREE)}):
+            found.add(Verb.REJECT)
         if self._space.may_request(None, call.method, call.params):
             found.add(Verb.APPROVE)
         return frozenset(found)

@@ -87,10 +87,10 @@ class InboxRules(ReviewerRules):
 
     def reviewers_away(self, key: ProposalKey) -> list[str]:
         """Those whose rule asks about a proposal, as far as was heard, and who are not here."""
-        asked_by = self._asked_by.get(key)
-        if not asked_by:
-            return []
-        return sorted(asked_by - {each.id for each in self._space.participants} - {self._space.me})
+        asked_by = self._asked_by.get(key, set())
+        return sorted(
+            each for each in asked_by if each != self._space.me and not self._feed.is_present(each)
+        )
 
     def note_presence(self, participant: str, *, is_here: bool) -> None:
         """Ask a participant anew that has come, or may do something else; forget one that left."""

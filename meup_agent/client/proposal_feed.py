@@ -99,6 +99,10 @@ class ProposalFeed:
         """A proposal by its proposer and id."""
         return self._store.get(key, self.now)
 
+    def is_present(self, participant: str | None) -> bool:
+        """True if a participant is present."""
+        return participant in self._session.table.roster
+
     def may_carry_out(self, participant: str, call: Call) -> bool:
         """True if the announced capabilities of a participant allow it to carry a call out."""
         return participant in self.find_who_may_carry_out((participant,), (call,))
