@@ -136,10 +136,13 @@ class PageContext:
             page.headers["Cache-Control"] = "no-store"
         return page
 
-    def notify(self, sentence: str, *, failed: bool = False, proposal: str = "") -> None:
-        """Show a sentence on the next page of this session, with a link to a proposal of a key."""
+    def go_on(
+        self, path: str, sentence: str, *, failed: bool = False, proposal: str = ""
+    ) -> Response:
+        """Send the browser to a page that shows a sentence, with a link to a proposal of a key."""
         assert self.session is not None, "the page is for those who are signed in"
         self.session.notice = OutcomeNotice(sentence, failed, proposal)
+        return redirect(self, path)
 
     def _notice(self) -> OutcomeNotice | None:
         # A script that loads a part of a page would take it from the page that comes next.

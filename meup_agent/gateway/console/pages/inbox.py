@@ -319,13 +319,10 @@ async def _carry_out(context: PageContext, item: InboxItem, edit: Edit | None = 
     presence.tasks.start_soon(carry_out)
     with anyio.move_on_after(OUTCOME_SECONDS):
         await done.wait()
-    if not outcome:
-        context.notify(f"Approved: {name} runs now.", proposal=key)
-    elif isinstance(outcome[0], MeupError):
-        return _failed(context, item, outcome[0], edit)
-    else:
-        context.notify(outcome[0], proposal=key)
-    return redirect(context, CONSOLE_HOME)
+    said = outcome[0] if outcome else f"Approved: {name} runs now."
+    if isinstance(said, MeupError):
+        return _failed(context, item, said, edit)
+    return context.go_on(CONSOLE_HOME, said, proposal=key)
 
 
 def _what_came(fulfillment: Fulfillment) -> str:
@@ -367,8 +364,7 @@ async def _decide(
     except MeupError as error:
         return _failed(context, item, error)
     what = f"{said}: {item.tool or item.method} of {item.proposer}."
-    context.notify(what, proposal=item_key(item))
-    return redirect(context, CONSOLE_HOME)
+    return context.go_on(CONSOLE_HOME, what, proposal=item_key(item))
 
 
 def _failed(
@@ -377,6 +373,6 @@ def _failed(
     late = isinstance(error, AlreadyDecided | AlreadyInProgress)
     waits = find_item(context.here.inbox, item_key(item)) is not None
     if late or not waits:
-        context.notify(f"Not done: {error}", failed=True, proposal=item_key(item))
-        return redirect(context, CONSOLE_HOME)
+        said = f"Not done: {error}"
+        return context.go_on(CONSOLE_HOME, said, failed=True, proposal=item_key(item))
     return inbox_page(context, item, status=BAD_REQUEST, problem=f"Not done: {error}", edit=edit)

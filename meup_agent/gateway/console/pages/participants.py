@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from starlette.responses import Response
 
+from meup_agent.client.space import Space
 from meup_agent.errors import InvalidPattern, MeupError, OutcomeUnknown
 from meup_agent.gateway.admission import BAD_REQUEST
-from meup_agent.gateway.console.context import PageContext, redirect
+from meup_agent.gateway.console.context import PageContext
 from meup_agent.gateway.console.guard import RequestDenied
 from meup_agent.gateway.console.template_environment import key_of
 from meup_agent.gateway.console.words import describe_capability
@@ -23,7 +24,6 @@ from meup_agent.protocol.payloads import as_object
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from meup_agent.client.space import Space
     from meup_agent.gateway.console.timeline import OwnStatus
     from meup_agent.protocol.capability import Capabilities
 
@@ -212,20 +212,20 @@ def _describe_allowing(
 
 async def grant(context: PageContext) -> Response:
     """Grant a capability."""
-    who = _named(context)
-    pattern = _pattern(context)
-    await _manage(context, lambda space: space.grant(who, [pattern], reason=_reason(context)))
-    context.notify(f"{who} may now {describe_capability(pattern)}.")
-    return redirect(context, "/participants")
+    return await _change(context, Space.grant, "may now")
 
 
 async def revoke(context: PageContext) -> Response:
     """Revoke a capability."""
-    who = _named(context)
-    pattern = _pattern(context)
-    await _manage(context, lambda space: space.revoke(who, [pattern], reason=_reason(context)))
-    context.notify(f"{who} may no longer {describe_capability(pattern)}.")
-    return redirect(context, "/participants")
+    return await _change(context, Space.revoke, "may no longer")
+
+
+async def _change(
+    context: PageContext, verb: Callable[..., Awaitable[Any]], words: str
+) -> Response:
+    who, pattern = _named(context), _pattern(context)
+    await _manage(context, lambda space: verb(space, who, [pattern], reason=_reason(context)))
+    return context.go_on("/participants", f"{who} {words} {describe_capability(pattern)}.")
 
 
 async def invite(context: PageContext) -> Response:
@@ -246,8 +246,7 @@ async def kick(context: PageContext) -> Response:
             BAD_REQUEST, "Type the participant's name to remove it; nothing was done."
         )
     await _manage(context, lambda space: space.kick(who, reason=_reason(context)))
-    context.notify(f"{who} was removed from the space.")
-    return redirect(context, "/participants")
+    return context.go_on("/participants", f"{who} was removed from the space.")
 
 
 async def ask_status(context: PageContext) -> Response:
@@ -261,8 +260,7 @@ async def ask_status(context: PageContext) -> Response:
             return "was asked, and has not answered yet"
         return f"says of itself: {status.status}"
 
-    context.notify(f"{who} {await _manage(context, ask)}.")
-    return redirect(context, "/participants")
+    return context.go_on("/participants", f"{who} {await _manage(context, ask)}.")
 
 
 async def pause(context: PageContext) -> Response:
@@ -275,16 +273,16 @@ async def pause(context: PageContext) -> Response:
         )
     timeout = 60.0 * int(said) if said else None
     await _manage(context, lambda space: space.pause(who, reason=_reason(context), timeout=timeout))
-    context.notify(f"{who} is paused{f' for {int(said)} min' if said else ''}.")
-    return redirect(context, "/participants")
+    return context.go_on(
+        "/participants", f"{who} is paused{f' for {int(said)} min' if said else ''}."
+    )
 
 
 async def resume(context: PageContext) -> Response:
     """Let a paused participant go on."""
     who = _named(context)
     await _manage(context, lambda space: space.resume(who, reason=_reason(context)))
-    context.notify(f"{who} may go on.")
-    return redirect(context, "/participants")
+    return context.go_on("/participants", f"{who} may go on.")
 
 
 async def _manage(context: PageContext, verb: Callable[[Space], Awaitable[Any]]) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from meup_agent.client.tool_changes import ToolDifference, accept_tools, read_difference
 from meup_agent.errors import MeupError
 from meup_agent.gateway.admission import BAD_REQUEST
-from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, redirect
+from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext
 from meup_agent.gateway.console.guard import RequestDenied
 from meup_agent.gateway.edge.http.context import CONFLICT
 
@@ -38,8 +38,7 @@ async def accept_shown_tools(context: PageContext) -> Response:
             raise RequestDenied(BAD_REQUEST, f"Nothing was accepted: {error}") from None
         said = f"Nothing was accepted: {error}"
         return _page(context, who, difference, problem=said, status=CONFLICT)
-    context.notify(f"The tools of {who} are accepted as they are now.")
-    return redirect(context, CONSOLE_HOME)
+    return context.go_on(CONSOLE_HOME, f"The tools of {who} are accepted as they are now.")
 
 
 async def _read(context: PageContext, who: str) -> ToolDifference:
