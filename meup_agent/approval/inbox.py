@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager, contextmanager
 from copy import deepcopy
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import WeakSet
 
@@ -119,8 +120,10 @@ class Inbox(AsyncContextManagerMixin):
         self._settled = Condition()
         self._directory = ToolDirectory(space, self._tools_came)
         self._offers = InboxOffers(space, self._feed, self._directory)
+        # Of one that was open before, no reader is told by itself.
+        update_listed = partial(self._update_item, is_new=False)
         self._listing = InboxListing(
-            self._feed, self._update_listed, self._history.note_before, self._many_came, until_drawn
+            self._feed, update_listed, self._history.note_before, self._many_came, until_drawn
         )
         self._rules = InboxRules(
             space,
@@ -468,10 +471,6 @@ class Inbox(AsyncContextManagerMixin):
                 self._update_item(first.entry)
         self._listing.read_again()
         self._rules.look_again()
-
-    def _update_listed(self, entry: ProposalEntry) -> None:
-        """List one that was open before, of which no reader is told by itself."""
-        self._update_item(entry, is_new=False)
 
     def _many_came(self) -> None:
         self._publish(InboxRenewed())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -41,7 +42,7 @@ class InboxQueue:
         self._held: dict[ProposalKey, HeldItem] = {}
         self._places: list[_Place] = []
         self._items: list[InboxItem] = []  # in the same order
-        self._of: dict[str, int] = {}
+        self._of = Counter[str]()
         self._numbers = 0
         self._turn = 0
 
@@ -74,13 +75,13 @@ class InboxQueue:
 
     def has_room_for(self, proposer: str) -> bool:
         """True if one more of a proposer can be held."""
-        return len(self._held) < MAX_ITEMS and self._of.get(proposer, 0) < MAX_OF_A_PROPOSER
+        return len(self._held) < MAX_ITEMS and self._of[proposer] < MAX_OF_A_PROPOSER
 
     def add(self, item: InboxItem, entry: ProposalEntry) -> HeldItem:
         """Hold a proposal, which does not wait yet."""
         self._numbers += 1
         held = self._held[entry.key] = HeldItem(item, entry, self._numbers)
-        self._of[entry.key.proposer] = self._of.get(entry.key.proposer, 0) + 1
+        self._of[entry.key.proposer] += 1
         return held
 
     def drop(self, held: HeldItem) -> None:

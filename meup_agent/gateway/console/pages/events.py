@@ -45,11 +45,6 @@ class StreamResponse:
 
     def __init__(self, context: PageContext, topics: Iterable[str]) -> None:
         self._context = context
-        self._host = context.host
-        self._here = context.here
-        self._session = context.session
-        self._sessions = context.site.sessions
-        self._tokens = context.site.runtime.tokens
         self._queue = EventQueue(topics)
         self._ends = False
         if context.here.streams >= MAX_STREAMS:
@@ -100,14 +95,14 @@ class StreamResponse:
         return self._may_go_on() and writer.write(chunk)
 
     def _may_go_on(self) -> bool:
-        return not self._here.ended and self._is_signed_in()
+        return not self._context.here.ended and self._is_signed_in()
 
     def _is_signed_in(self) -> bool:
-        session = self._session
+        site, session = self._context.site, self._context.session
         return (
             session is not None
-            and self._sessions.is_open(session, self._tokens)
-            and not self._host.owner.is_kicked(session.identity.participant)
+            and site.sessions.is_open(session, site.runtime.tokens)
+            and not self._context.host.owner.is_kicked(session.identity.participant)
         )
 
     async def _until_closed(self, scope: anyio.CancelScope) -> None:
