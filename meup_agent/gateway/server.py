@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp
 
-    from meup_agent.gateway.edge.http.server import HttpEdge
+    from meup_agent.gateway.edge.http.server import AsgiServer
     from meup_agent.gateway.history import HistoryLog
     from meup_agent.protocol.space.journal import Journal
 
@@ -79,7 +79,7 @@ class RunningGateway:
         self._servers: list[asyncio.Server] = []
         self._socket_url: str | None = None
         self._http_url: str | None = None
-        self._http: HttpEdge | None = None
+        self._http: AsgiServer | None = None
         self._routes: list[BaseRoute] = []
         self._handshakes = HandshakeLimiter(
             max_handshakes(config.limits), config.limits.handshake_timeout
@@ -157,9 +157,9 @@ class RunningGateway:
         shared = shares_port(self._config, host)
         if shared:
             # Loaded only where it is wanted: a web framework takes its time.
-            from meup_agent.gateway.edge.http.server import HttpEdge
+            from meup_agent.gateway.edge.http.server import http_edge
 
-            self._http = HttpEdge(self.runtime, routes=self._routes)
+            self._http = http_edge(self.runtime, self._routes)
             await self._http.start()
         try:
             server = await self._listen_at((host, port), context)
@@ -181,12 +181,13 @@ class RunningGateway:
         address = None if config.http is None else config.http.own_address
         if address is not None:
             check_encrypted(config, address[0])
-            from meup_agent.gateway.edge.http.server import HttpPort
+            from meup_agent.gateway.edge.http.server import listen_for_http
 
-            http = HttpPort(self.runtime, *address, config.tls, self._routes)
-            listening = await http.listen()
+            self._http, listening = await listen_for_http(
+                self.runtime, *address, config.tls, self._routes
+            )
             self.runtime.local_http = is_loopback(listening.host)
-            self._http, self._http_url = http, listening.url
+            self._http_url = listening.url
             log.info("listening at %s for HTTP", listening.listens_at)
 
     async def listen_at_socket(self, bound: socket.socket, url: str) -> None:

@@ -14,16 +14,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from meup_agent.gateway.admission import UNAVAILABLE
+from meup_agent.gateway.admission import (
+    FORBIDDEN,
+    TOO_MANY,
+    UNAUTHORIZED,
+    UNAVAILABLE,
+    NotAdmitted,
+)
 from meup_agent.gateway.edge.handshake import MAX_SEQ_DIGITS
 from meup_agent.gateway.edge.http import openapi
 from meup_agent.gateway.edge.http.context import (
     Json,
     Problem,
-    log_refusal,
+    not_admitted,
     on_failure,
     on_http_exception,
-    on_problem,
 )
 from meup_agent.gateway.edge.http.events import get_events
 from meup_agent.gateway.edge.http.existing_paths import get_health, list_participants
@@ -31,6 +36,7 @@ from meup_agent.gateway.edge.http.messages import MAX_PAGE, PAGE, get_messages, 
 from meup_agent.gateway.edge.http.metrics import get_alive, get_metrics, get_ready
 from meup_agent.gateway.edge.http.openapi import Endpoint, Operation, Parameter, Schema, document
 from meup_agent.gateway.edge.http.space_views import get_me, get_participants, get_proposals
+from meup_agent.gateway.logs import quote
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.dialects import ALSO_READ, DIALECTS
 from meup_agent.protocol.proposals.lifecycle import ProposalState
@@ -236,11 +242,7 @@ def http_app(
     ]
     return Starlette(
         routes=routes,
-        exception_handlers={
-            Problem: on_problem,
-            HTTPException: on_http_exception,
-            Exception: on_failure,
-        },
+        exception_handlers={HTTPException: on_http_exception, Exception: on_failure},
         lifespan=lifespan,
     )
 
@@ -279,6 +281,10 @@ async def _answer(
             "unavailable",
             "the gateway ends, and whether this was kept is not known; ask again later",
         )
-    except Problem as problem:
-        log_refusal(runtime.refusals, method, path, problem)
-        raise
+    except (Problem, NotAdmitted) as refused:
+        problem = not_admitted(refused) if isinstance(refused, NotAdmitted) else refused
+    if problem.status in (UNAUTHORIZED, FORBIDDEN, TOO_MANY):
+        # The path as the API has it: what a stranger wrote there may be a token.
+        said = "HTTP: %s %s was refused with %d: %s"
+        runtime.refusals.info(said, method, path, problem.status, quote(str(problem)))
+    return Json(problem.body, problem.status, problem.headers)

@@ -28,10 +28,9 @@ from meup_agent.gateway.admission import (
 )
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.edge.handshake import bearer
-from meup_agent.gateway.logs import RefusalLog, quote
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.space.decisions import Refusal
-from meup_agent.protocol.space.journal import Entry, FoldBegin
+from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.server import SpaceServer
 
 JOURNAL_SECONDS: Final = 10.0
@@ -73,14 +72,6 @@ async def read_journal(
     return entries
 
 
-async def find_begin(host: SpaceServer, proposals: int) -> FoldBegin:
-    """The start of the fold of so many latest proposals; see :meth:`Journal.find_begin`."""
-    begin: FoldBegin = await await_callback(
-        lambda tell: host.journal.find_begin(host.name, proposals=proposals, then=tell)
-    )
-    return begin
-
-
 def authenticate(runtime: GatewayRuntime, request: HTTPConnection) -> Identity:
     """The identity of the header's token; one in the address counts not, since that is logged."""
     authorization = request.headers.get("authorization")
@@ -91,7 +82,7 @@ def authenticate(runtime: GatewayRuntime, request: HTTPConnection) -> Identity:
         return runtime.identify(bearer(authorization), address)
     except NotAdmitted as refused:
         runtime.counters.not_admitted[refused.status] += 1
-        raise not_admitted(refused) from None
+        raise
 
 
 def authorize_space(
@@ -180,8 +171,9 @@ class Json(Response):
         self, body: object, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> None:
         # Compact, as scripts of existing spaces search for it.
-        content = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        super().__init__(content, status, {"Cache-Control": "no-store", **(headers or {})})
+        super().__init__(
+            msgspec.json.encode(body), status, {"Cache-Control": "no-store", **(headers or {})}
+        )
 
 
 class Problem(Exception):
@@ -205,17 +197,12 @@ class Problem(Exception):
         self.headers = dict(headers or {})
         self.body = {**details, "error": code, "message": message}
 
-    def answer(self) -> Response:
-        """The answer that says so."""
-        return Json(self.body, self.status, self.headers)
-
 
 def not_admitted(refused: NotAdmitted) -> Problem:
     """The answer to a caller that is not admitted."""
-    headers = {"WWW-Authenticate": "Bearer"} if refused.status == UNAUTHORIZED else {}
-    headers.update(getattr(refused, "headers", {}))
+    asks = {"WWW-Authenticate": "Bearer"} if refused.status == UNAUTHORIZED else {}
     code = _CODES.get(refused.status, "bad_request")
-    return Problem(refused.status, code, str(refused), headers=headers)
+    return Problem(refused.status, code, str(refused), headers={**asks, **refused.headers})
 
 
 def refused(decision: Refusal) -> Problem:
@@ -254,18 +241,6 @@ def read_flag(request: Request, name: str, default: bool) -> bool:
     if said not in ("true", "false"):
         raise bad_query(f"{name} must be true or false")
     return said == "true"
-
-
-def log_refusal(refusals: RefusalLog, method: str, path: str, problem: Problem) -> None:
-    """Log a refusal, at the path as the API has it: what a stranger wrote there may be a token."""
-    if problem.status in (UNAUTHORIZED, FORBIDDEN, TOO_MANY):
-        said = "HTTP: %s %s was refused with %d: %s"
-        refusals.info(said, method, path, problem.status, quote(str(problem)))
-
-
-async def on_problem(request: Request, error: Exception) -> Response:
-    """Answer a :class:`Problem`."""
-    return cast("Problem", error).answer()
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:

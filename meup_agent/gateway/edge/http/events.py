@@ -10,14 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from meup_agent.gateway.admission import NotAdmitted
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.edge.flow import SendQueue
 from meup_agent.gateway.edge.handshake import read_place
 from meup_agent.gateway.edge.http.context import (
     authorize_space,
     bad_query,
-    not_admitted,
     over_limit,
     read_flag,
     read_journal,
@@ -197,15 +195,12 @@ async def get_events(runtime: GatewayRuntime, request: Request) -> Response:
     if said is not None and not is_seq(said):
         raise bad_query(f"{LAST_SEEN_HEADER} must be the 'seq' of an envelope")
     follow = read_flag(request, "follow", True)
-    try:
-        place = read_place(request.headers.get)
-        observes = place is Place.OBSERVING and follow
-        if observes:
-            # As for any other connection that observes.
-            runtime.check_members(identity, place)
-            runtime.join_throttle.join(identity, place)
-    except NotAdmitted as invalid:
-        raise not_admitted(invalid) from None
+    place = read_place(request.headers.get)
+    observes = place is Place.OBSERVING and follow
+    if observes:
+        # As for any other connection that observes.
+        runtime.check_members(identity, place)
+        runtime.join_throttle.join(identity, place)
     dialect = requested_dialect(request) or runtime.dialect(identity)
     response = EventResponse(
         runtime,

@@ -8,10 +8,10 @@ from dataclasses import fields
 from functools import partial
 from typing import Final, cast
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -68,7 +68,7 @@ _OF_A_SPACE: Final[dict[str, tuple[str, Callable[[GatewayRuntime, SpaceServer], 
 """The gauges of each space."""
 
 
-class Collector:
+class RuntimeCollector(Collector):
     """Reads the gateway's numbers when they are asked for."""
 
     def __init__(self, runtime: GatewayRuntime) -> None:
@@ -76,7 +76,8 @@ class Collector:
 
     def collect(self) -> Iterator[Metric]:
         """Every number at this moment."""
-        counters = self._runtime.counters
+        runtime = self._runtime
+        counters = runtime.counters
         for field in fields(counters):
             value: object = getattr(counters, field.name)
             name, about = _ABOUT.get(field.name, (field.name, field.name.replace("_", " ")))
@@ -87,20 +88,16 @@ class Collector:
                 yield family
             elif isinstance(value, int):
                 yield CounterMetricFamily(PREFIX + name, about, value=value)
-        yield from self._gauges()
-
-    def _gauges(self) -> Iterator[Metric]:
-        runtime = self._runtime
         yield GaugeMetricFamily(
             PREFIX + "connections",
             "Connections of members, those that have not joined yet included.",
             value=runtime.open_connections,
         )
         for name, (about, measure) in _OF_A_SPACE.items():
-            family = GaugeMetricFamily(PREFIX + name, about, labels=["space"])
+            gauge = GaugeMetricFamily(PREFIX + name, about, labels=["space"])
             for space, host in runtime.spaces.items():
-                family.add_metric([space], measure(runtime, host))
-            yield family
+                gauge.add_metric([space], measure(runtime, host))
+            yield gauge
         yield GaugeMetricFamily(
             PREFIX + "backlog_bytes",
             "Bytes that wait for slow readers; what waits for several counts once.",
@@ -117,10 +114,9 @@ async def get_ready(runtime: GatewayRuntime, request: Request) -> Response:
     """Members can join, and the journal keeps what they say."""
     if not runtime.accepting:
         raise Problem(UNAVAILABLE, "unavailable", "the gateway does not listen")
-    journal = runtime.journal
 
-    def ask(tell: Callable[[bool], None]) -> None:
-        journal.call_when_kept(partial(tell, True))
+    def ask(tell: Callable[[None], None]) -> None:
+        runtime.journal.call_when_kept(partial(tell, None))
 
     await await_callback(ask)
     return Json({"status": "ok"})
@@ -129,6 +125,4 @@ async def get_ready(runtime: GatewayRuntime, request: Request) -> Response:
 async def get_metrics(runtime: GatewayRuntime, request: Request) -> Response:
     """Everything that is counted, in Prometheus' form."""
     encode, media_type = choose_encoder(request.headers.get("accept", ""))
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(Collector(runtime))
-    return Response(encode(registry), media_type=media_type)
+    return Response(encode(RuntimeCollector(runtime)), media_type=media_type)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal, cast
@@ -178,7 +178,6 @@ class Operation:
 
 # --- the document ---
 
-_REF: Final = "#/components/schemas/{model}"
 _EVENT: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
@@ -214,9 +213,7 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
 
 
 def _described(operation: Operation) -> dict[str, Any]:
-    statuses = set(operation.problems)
-    if not operation.open:
-        statuses.update(_OF_EVERY_CALLER)
+    problems = {*operation.problems, *(() if operation.open else _OF_EVERY_CALLER)}
     found: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.about,
@@ -234,39 +231,35 @@ def _described(operation: Operation) -> dict[str, Any]:
             "200": _answer(operation.answer),
             **{
                 str(status): {**_answer(ErrorBody), "description": HTTPStatus(status).phrase}
-                for status in sorted(statuses)
+                for status in sorted(problems)
             },
         },
         "security": [] if operation.open else [{"token": []}],
     }
     if operation.body is not None:
-        schema = {"$ref": _REF.format(model=operation.body.__name__)}
-        found["requestBody"] = {
-            "required": True,
-            "content": {"application/json": {"schema": schema}},
-        }
+        found["requestBody"] = {"required": True, **_content(operation.body)}
     return found
 
 
 def _answer(answer: type[BaseModel] | str) -> dict[str, Any]:
-    if isinstance(answer, str):
-        schema = _EVENT if answer == "text/event-stream" else {"type": "string"}
-        return {"description": "OK", "content": {answer: {"schema": schema}}}
-    named = {"$ref": _REF.format(model=answer.__name__)}
-    return {"description": "OK", "content": {"application/json": {"schema": named}}}
+    if isinstance(answer, type):
+        return {"description": "OK", **_content(answer)}
+    schema = _EVENT if answer == "text/event-stream" else {"type": "string"}
+    return {"description": "OK", "content": {answer: {"schema": schema}}}
+
+
+def _content(model: type[BaseModel]) -> dict[str, Any]:
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {"content": {"application/json": {"schema": schema}}}
 
 
 def _schemas(operations: Sequence[Operation]) -> dict[str, Any]:
-    _, schemas = models_json_schema(
-        [(model, "validation") for model in _models(operations)], ref_template=_REF
-    )
-    return cast("dict[str, Any]", schemas["$defs"])
-
-
-def _models(operations: Sequence[Operation]) -> Iterable[type[BaseModel]]:
-    found: dict[type[BaseModel], None] = {ErrorBody: None}
+    models: dict[type[BaseModel], None] = {ErrorBody: None}
     for operation in operations:
         for each in (operation.answer, operation.body):
             if isinstance(each, type):
-                found[each] = None
-    return found
+                models[each] = None
+    _, schemas = models_json_schema(
+        [(each, "validation") for each in models], ref_template="#/components/schemas/{model}"
+    )
+    return cast("dict[str, Any]", schemas["$defs"])

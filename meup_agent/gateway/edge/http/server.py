@@ -34,7 +34,12 @@ from meup_agent.gateway.runtime import GatewayRuntime
 BACKLOG: Final = 2_048
 """Callers that may wait to be taken; the system may allow fewer."""
 
-_UPGRADE: Final = {"Upgrade": "websocket", "Connection": "Upgrade"}
+_NOT_THE_FIRST: Final = PlainTextResponse(
+    "a WebSocket begins with the first request of a connection; dial a new one",
+    HTTPStatus.UPGRADE_REQUIRED,
+    {"Upgrade": "websocket", "Connection": "Upgrade"},
+)
+"""The answer to an upgrade on a connection that HTTP has taken."""
 
 
 class AsgiServer:
@@ -46,6 +51,7 @@ class AsgiServer:
         head_seconds: Seconds for a request's head to arrive.
         stop_seconds: Seconds for answers that are on their way when it stops.
         tls: The TLS of the sockets that it listens at itself.
+        upgrade: The answer to a WebSocket upgrade; without it that is the application's.
     """
 
     def __init__(
@@ -56,9 +62,10 @@ class AsgiServer:
         head_seconds: float,
         stop_seconds: float,
         tls: ssl.SSLContext | None = None,
+        upgrade: ASGIApp | None = None,
     ) -> None:
         config = uvicorn.Config(
-            _dated(_of_one_length(app)),
+            _checked(app, upgrade),
             http=_protocol(head_seconds),
             ws="none",
             lifespan="off",
@@ -109,43 +116,15 @@ class AsgiServer:
             connection.transport.abort()
 
 
-class HttpEdge(AsgiServer):
-    """The HTTP API of a gateway.
+def _checked(app: ASGIApp, upgrade: ASGIApp | None) -> ASGIApp:
+    """The application, with the date in its answers (RFC 9110 section 6.6.1).
 
-    Args:
-        runtime: The gateway.
-        refusal: The answer to a WebSocket upgrade that comes here.
-        tls: The TLS of the sockets that it listens at itself.
-        routes: What it serves beside the API.
+    A request whose length is given in two ways (RFC 9112 section 6.1) is refused. A proxy may end
+    it elsewhere than we do, and what follows it would be a stranger's request on another caller's
+    connection: so the connection is closed with the answer.
     """
 
-    def __init__(
-        self,
-        runtime: GatewayRuntime,
-        refusal: Callable[[], PlainTextResponse] | None = None,
-        tls: ssl.SSLContext | None = None,
-        routes: Sequence[BaseRoute] = (),
-    ) -> None:
-        limits = runtime.limits
-        super().__init__(
-            _http_only(http_app(lambda: runtime, *routes), refusal or _not_the_first),
-            max_connections=limits.max_connections,
-            head_seconds=limits.handshake_timeout,
-            stop_seconds=limits.stop_timeout,
-            tls=tls,
-        )
-
-
-def _not_the_first() -> PlainTextResponse:
-    """The answer to an upgrade on a connection that HTTP has taken."""
-    said = "a WebSocket begins with the first request of a connection; dial a new one"
-    return PlainTextResponse(said, HTTPStatus.UPGRADE_REQUIRED, _UPGRADE)
-
-
-def _dated(app: ASGIApp) -> ASGIApp:
-    """The application, with the date in its answers (RFC 9110 section 6.6.1)."""
-
-    async def dated(scope: Scope, receive: Receive, send: Send) -> None:
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_dated(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [
@@ -154,40 +133,15 @@ def _dated(app: ASGIApp) -> ASGIApp:
                 ]
             await send(message)
 
-        await app(scope, receive, send_dated)
-
-    return dated
-
-
-def _of_one_length(app: ASGIApp) -> ASGIApp:
-    """The application, without requests whose length is given in two ways (RFC 9112 section 6.1).
-
-    A proxy may end such a request elsewhere than we do, and what follows it would be a stranger's
-    request on another caller's connection: so the connection is closed with the answer.
-    """
-
-    async def of_one_length(scope: Scope, receive: Receive, send: Send) -> None:
-        names = {name for name, _ in scope["headers"]}
-        if names >= {b"content-length", b"transfer-encoding"}:
+        headers, answer = Headers(scope=scope), app
+        if "content-length" in headers and "transfer-encoding" in headers:
             said = "a request has either Content-Length or Transfer-Encoding"
             answer = PlainTextResponse(said, BAD_REQUEST, {"Connection": "close"})
-            await answer(scope, receive, send)
-        else:
-            await app(scope, receive, send)
+        elif upgrade is not None and headers.get("upgrade", "").lower() == "websocket":
+            answer = upgrade
+        await answer(scope, receive, send_dated)
 
-    return of_one_length
-
-
-def _http_only(app: ASGIApp, refusal: Callable[[], PlainTextResponse]) -> ASGIApp:
-    """The application, with an answer to WebSocket upgrades, which it does not take."""
-
-    async def http_only(scope: Scope, receive: Receive, send: Send) -> None:
-        if Headers(scope=scope).get("upgrade", "").lower() == "websocket":
-            await refusal()(scope, receive, send)
-        else:
-            await app(scope, receive, send)
-
-    return http_only
+    return checked
 
 
 def _protocol(seconds: float) -> type[H11Protocol]:
@@ -214,7 +168,7 @@ def _protocol(seconds: float) -> type[H11Protocol]:
             super().connection_lost(exc)
 
         def _unsupported_upgrade_warning(self) -> None:
-            # Uvicorn would say in the log to install what takes WebSocket; see _http_only.
+            # Uvicorn would say in the log to install what takes WebSocket; see _checked.
             pass
 
         def _done_waiting(self) -> None:
@@ -229,39 +183,44 @@ def _protocol(seconds: float) -> type[H11Protocol]:
     return Patient
 
 
-class HttpPort(HttpEdge):
-    """The HTTP API of a gateway on a port of its own."""
-
-    def __init__(
-        self,
-        runtime: GatewayRuntime,
-        host: str,
-        port: int,
-        tls: TlsConfig | None,
-        routes: Sequence[BaseRoute] = (),
-    ) -> None:
-        def refusal() -> PlainTextResponse:
-            said = f"this port is for HTTP; the gateway's port for WebSocket is {runtime.url}"
-            return PlainTextResponse(said, BAD_REQUEST)
-
-        super().__init__(runtime, refusal, None if tls is None else server_context(tls), routes)
-        self._configured = PortAddress("http" if tls is None else "https", host, port)
-
-    async def listen(self) -> PortAddress:
-        """Begin to listen; the address."""
-        scheme, host, port = self._configured
-        bound = await _bound(host, port)
-        await self.start(bound)
-        return PortAddress(scheme, host, int(bound.getsockname()[1]))
+def http_edge(
+    runtime: GatewayRuntime,
+    routes: Sequence[BaseRoute],
+    upgrade: ASGIApp = _NOT_THE_FIRST,
+    tls: ssl.SSLContext | None = None,
+) -> AsgiServer:
+    """The HTTP API of a gateway, with further routes beside it."""
+    limits = runtime.limits
+    return AsgiServer(
+        http_app(lambda: runtime, *routes),
+        max_connections=limits.max_connections,
+        head_seconds=limits.handshake_timeout,
+        stop_seconds=limits.stop_timeout,
+        tls=tls,
+        upgrade=upgrade,
+    )
 
 
-async def _bound(host: str, port: int) -> socket.socket:
+async def listen_for_http(
+    runtime: GatewayRuntime,
+    host: str,
+    port: int,
+    tls: TlsConfig | None,
+    routes: Sequence[BaseRoute],
+) -> tuple[AsgiServer, PortAddress]:
+    """Begin to listen at a port for HTTP alone."""
+    said = f"this port is for HTTP; the gateway's port for WebSocket is {runtime.url}"
+    context = None if tls is None else server_context(tls)
+    edge = http_edge(runtime, routes, PlainTextResponse(said, BAD_REQUEST), context)
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         family, *_, address = found[0]
-        return socket.create_server(address, family=family, backlog=BACKLOG)
+        bound = socket.create_server(address, family=family, backlog=BACKLOG)
     except OSError as error:
         raise listen_error(host, port, error, " for HTTP") from None
+    await edge.start(bound)
+    scheme = "http" if tls is None else "https"
+    return edge, PortAddress(scheme, host, int(bound.getsockname()[1]))

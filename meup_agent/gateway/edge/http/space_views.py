@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from functools import partial
 from itertools import islice
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -17,8 +18,8 @@ from meup_agent.gateway.edge.http.context import (
     Json,
     authenticate,
     authorize_space,
+    await_callback,
     bad_query,
-    find_begin,
     read_flag,
     read_journal,
 )
@@ -26,7 +27,7 @@ from meup_agent.gateway.edge.http.messages import is_seq, page_size
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.audit import Audit, ProposalAudit, proposal_as_json
 from meup_agent.protocol.proposals.lifecycle import ProposalState
-from meup_agent.protocol.space.journal import MAX_SEQ, Entry
+from meup_agent.protocol.space.journal import MAX_SEQ, Entry, FoldBegin
 from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.timestamps import TRANSIT_SECONDS, rfc3339
 
@@ -88,7 +89,8 @@ class SpaceProposals:
             self.gap = True
         async with self._lock:
             if self._seen is None:
-                begin = await find_begin(host, MAX_FOLDED)
+                find_begin = partial(host.journal.find_begin, host.name, proposals=MAX_FOLDED)
+                begin: FoldBegin = await await_callback(lambda tell: find_begin(then=tell))
                 self._seen, self._older = begin.after, deque(begin.older)
             until = host.fanout.delivered
             while self._older or self._seen < until:
