@@ -6,7 +6,7 @@ Tests reach the inside of the package through this module: a name that moves is 
 from __future__ import annotations
 
 from meup_agent.gateway.admission import JoinThrottle, NotAdmitted
-from meup_agent.gateway.auth import Identity, Tokens, hash_token, new_token
+from meup_agent.gateway.auth import Identity, Tokens, digest_of_token, hash_token, new_token
 from meup_agent.gateway.backlog import Backlog, Backlogs
 from meup_agent.gateway.config import participant
 from meup_agent.gateway.config_file import variable_of

@@ -81,9 +81,6 @@ class _Buckets(Generic[K]):
         self._burst = burst
         self._buckets: OrderedDict[K, TokenBucket] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._buckets)
-
     def open(self, key: K) -> TokenBucket:
         """The bucket of a caller that has come now."""
         bucket = self._buckets.setdefault(key, TokenBucket(self._per_second, self._burst))
@@ -115,10 +112,6 @@ class AuthThrottle:
         self._now = now
         self._told = NoticeThrottle()
         self._failures = _Buckets[str](1 / limits.failed_token_seconds, limits.failed_tokens)
-
-    def __len__(self) -> int:
-        """Number of addresses that are remembered."""
-        return len(self._failures)
 
     def identify(self, token: str, address: str) -> Identity:
         """The identity of a token that came from an address, or :exc:`NotAdmitted`."""

@@ -108,24 +108,24 @@ class Tokens:
     digest; the comparison behind it takes the same time for every token.
     """
 
-    def __init__(
-        self,
-        known: Iterable[tuple[str, Identity]] = (),
-        hashed: Iterable[tuple[str, Identity]] = (),
-    ) -> None:
+    def __init__(self, known: Iterable[tuple[bytes, Identity]] = ()) -> None:
         self._identities: dict[bytes, tuple[bytes, Identity]] = {}
-        for token, identity in known:
-            self._add(digest_of_token(token), identity)
-        for digits, identity in hashed:
-            self._add(bytes.fromhex(digits), identity)
+        for digest, identity in known:
+            self.add(digest, identity)
 
-    def add(self, digits: str, identity: Identity) -> None:
-        """Know a further token by its SHA-256, unless it is another participant's."""
-        self._add(bytes.fromhex(digits), identity)
+    def add(self, digest: bytes, identity: Identity) -> None:
+        """Know a further token by its digest, unless it is another participant's."""
+        _, other = self._identities.setdefault(digest, (digest, identity))
+        if other != identity:
+            raise ConfigurationError(
+                f"participant {identity.participant!r} of space {identity.space!r} has a token of"
+                f" {other.participant!r} of space {other.space!r}; give each participant tokens of"
+                " its own"
+            )
 
-    def forget(self, digits: str) -> None:
+    def forget(self, digest: bytes) -> None:
         """Know a token no more."""
-        self._identities.pop(bytes.fromhex(digits), None)
+        self._identities.pop(digest, None)
 
     def identify(self, token: str) -> Identity | None:
         """The identity of a token; ``None`` if it is unknown."""
@@ -137,15 +137,6 @@ class Tokens:
         """The identity of the token with a digest, which a session was opened with."""
         _, identity = self._identities.get(digest, (b"", None))
         return identity
-
-    def _add(self, digest: bytes, identity: Identity) -> None:
-        _, other = self._identities.setdefault(digest, (digest, identity))
-        if other != identity:
-            raise ConfigurationError(
-                f"participant {identity.participant!r} of space {identity.space!r} has a token of"
-                f" {other.participant!r} of space {other.space!r}; give each participant tokens of"
-                " its own"
-            )
 
 
 def digest_of_token(token: str) -> bytes:

@@ -7,7 +7,7 @@ file: their fields are its keys, and the annotations of the fields say what a fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.auth import Identity, Tokens, read_hash, read_token
+from meup_agent.gateway.auth import Identity, Tokens, digest_of_token, read_hash, read_token
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.protocol.capability import Capabilities, refuse_reserved
 from meup_agent.protocol.dialects import DIALECTS, spoken
@@ -24,7 +24,6 @@ from meup_agent.protocol.names import NameSet
 from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.inbound import MAX_ID_CHARS, is_name
 from meup_agent.protocol.space.journal import MAX_BYTES, MAX_ENTRIES
-from meup_agent.protocol.token_strength import is_guessable
 
 DEFAULT_HOST: Final = "127.0.0.1"
 """Only this machine can reach it, until another one is configured."""
@@ -145,14 +144,6 @@ class HttpConfig:
     enabled: bool = True
     console: bool | None = None  # the page; `None`: where only this machine reaches it
 
-    @property
-    def own_address(self) -> tuple[str, int] | None:
-        """Host and port of its own; ``None``: it has none."""
-        if not self.enabled or (self.host is None and self.port is None):
-            return None
-        host = DEFAULT_HOST if self.host is None else self.host
-        return host, DEFAULT_HTTP_PORT if self.port is None else self.port
-
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
@@ -199,9 +190,14 @@ class ParticipantConfig(ProgramSettings):
     mcp_server: McpServerSettings | None = None
 
     @property
+    def known_tokens(self) -> tuple[str, ...]:
+        """Its tokens; not those of which there is a hash alone."""
+        return (*self.tokens, *self.token_files)
+
+    @property
     def has_token(self) -> bool:
         """True if there is a token with which it can join."""
-        return bool(self.tokens or self.token_hashes or self.token_files)
+        return bool(self.known_tokens or self.token_hashes)
 
     @property
     def starts(self) -> bool:
@@ -267,22 +263,29 @@ class Config:
         Raises:
             ConfigurationError: Two participants have the same token.
         """
-        entries = [
-            (Identity(space.id, name), entry)
-            for space in self.spaces
-            for name, entry in space.participants.items()
-        ]
-        known = [(each, who) for who, it in entries for each in (*it.tokens, *it.token_files)]
-        return Tokens(known, [(each, who) for who, it in entries for each in it.token_hashes])
+        return Tokens(
+            (digest, identity)
+            for identity, entry in self.entries()
+            for digest in (
+                *map(digest_of_token, entry.known_tokens),
+                *map(bytes.fromhex, entry.token_hashes),
+            )
+        )
 
-    def with_short_tokens(self) -> list[Identity]:
-        """The participants with a token that could be guessed; of hashed ones nothing is known."""
-        return [
-            Identity(space.id, name)
-            for space in self.spaces
-            for name, entry in space.participants.items()
-            if any(map(is_guessable, (*entry.tokens, *entry.token_files)))
-        ]
+    def entries(self) -> Iterator[tuple[Identity, ParticipantConfig]]:
+        """The participants of all spaces."""
+        for space in self.spaces:
+            for name, entry in space.participants.items():
+                yield Identity(space.id, name), entry
+
+    @property
+    def http_address(self) -> tuple[str, int] | None:
+        """Host and port of a port for HTTP alone; ``None``: there is none."""
+        http = self.http
+        if http is None or not http.enabled or (http.host is None and http.port is None):
+            return None
+        host = DEFAULT_HOST if http.host is None else http.host
+        return host, DEFAULT_HTTP_PORT if http.port is None else http.port
 
 
 def participant(

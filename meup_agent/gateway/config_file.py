@@ -108,10 +108,9 @@ def load_config(
         config = _lay_over(config, file)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
-    for space in config.spaces if needs_tokens else ():
-        for name, entry in space.participants.items():
-            if not entry.has_token:
-                log.warning("%s: %s in space %s has no token; it cannot join", path, name, space.id)
+    for (space, name), entry in config.entries() if needs_tokens else ():
+        if not entry.has_token:
+            log.warning("%s: %s in space %s has no token; it cannot join", path, name, space)
     return config
 
 

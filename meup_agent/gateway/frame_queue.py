@@ -75,11 +75,6 @@ class FrameQueue:
         )
         self._then: Callable[[], None] | None = None
 
-    @property
-    def queued_bytes(self) -> int:
-        """Bytes that wait for the connection."""
-        return self._queued_bytes
-
     def deliver(self, packed: bytes) -> None:
         """Queue a frame for the end of this turn."""
         if self.closed:

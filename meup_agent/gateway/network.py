@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import ssl
-from typing import Final, NamedTuple, NoReturn, Protocol
+from typing import Final, NamedTuple, NoReturn
 
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.gateway.config import Config, TlsConfig
@@ -52,23 +52,9 @@ def listen_error(host: str, port: int, error: OSError, purpose: str = "") -> Con
     )
 
 
-class Encryption(Protocol):
-    """Settings that say if a port speaks TLS, and if it may do without."""
-
-    @property
-    def tls(self) -> TlsConfig | None:
-        """The certificate and its key; ``None``: no TLS."""
-        ...
-
-    @property
-    def insecure(self) -> bool:
-        """True if it may listen without TLS where others can read along."""
-        ...
-
-
-def check_encrypted(config: Encryption, host: str) -> None:
+def check_encrypted(host: str, tls: TlsConfig | None, *, insecure: bool) -> None:
     """Raise :exc:`ConfigurationError` if tokens could be read on their way to a port."""
-    if config.tls is None and not config.insecure and not is_loopback(host):
+    if tls is None and not insecure and not is_loopback(host):
         raise ConfigurationError(
             f"listening at {host or 'every address'} without TLS would show tokens and messages to"
             " everyone on the path; give a certificate and its key (tls), or allow it (insecure)"
@@ -83,13 +69,12 @@ def shares_port(config: Config, host: str) -> bool:
     """
     if config.http is None:
         return is_loopback(host)
-    return config.http.enabled and config.http.own_address is None
+    return config.http.enabled and config.http_address is None
 
 
 def serves_http(config: Config) -> bool:
     """True if a gateway serves HTTP, at the port for WebSocket or at one of its own."""
-    own = None if config.http is None else config.http.own_address
-    return own is not None or shares_port(config, config.host)
+    return config.http_address is not None or shares_port(config, config.host)
 
 
 def serves_console(config: Config, host: str) -> bool:
@@ -97,11 +82,12 @@ def serves_console(config: Config, host: str) -> bool:
 
     Where other machines reach it the configuration has to say so: tokens are typed into it.
     """
-    own = None if config.http is None else config.http.own_address
+    own = config.http_address
     if own is None and not shares_port(config, host):
         return False
-    asked = None if config.http is None else config.http.console
-    return is_loopback(host if own is None else own[0]) if asked is None else asked
+    if config.http is None or config.http.console is None:
+        return is_loopback(host if own is None else own[0])
+    return config.http.console
 
 
 def server_context(tls: TlsConfig) -> ssl.SSLContext:

@@ -57,9 +57,8 @@ class _OutputFile(NamedTuple):
 def outputs_of(config: Config) -> dict[Identity, _OutputFile]:
     """The files of participants that speak over HTTP, and if each is present from the beginning."""
     return {
-        Identity(space.id, name): _OutputFile(entry.output_log, entry.auto_connect)
-        for space in config.spaces
-        for name, entry in space.participants.items()
+        identity: _OutputFile(entry.output_log, entry.auto_connect)
+        for identity, entry in config.entries()
         if entry.output_log is not None and (entry.auto_connect or not entry.starts)
     }
 
@@ -112,8 +111,7 @@ def log_programs(
     """
     paths = {
         name: entry.output_log
-        for space in config.spaces
-        for name, entry in space.participants.items()
+        for (_, name), entry in config.entries()
         if entry.output_log is not None and entry.starts and not entry.auto_connect
     }
     if not paths:

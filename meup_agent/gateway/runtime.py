@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
 
@@ -34,6 +35,7 @@ from meup_agent.protocol.space.delivery import Member
 from meup_agent.protocol.space.journal import Journal, MemoryJournal
 from meup_agent.protocol.space.server import Recorder, SpaceServer
 from meup_agent.protocol.space.subscriber import Place
+from meup_agent.protocol.token_strength import is_guessable
 
 if TYPE_CHECKING:
     import asyncio
@@ -113,13 +115,17 @@ wall_clock: Final = ForwardClock()
 """The clock of every gateway of this process."""
 
 
-def _warn_of_short_tokens(participants: list[Identity]) -> None:
+def _warn_of_short_tokens(config: Config) -> None:
     """Warn of participants whose tokens could be guessed, and so are slowed by wrong ones."""
-    if not participants:
+    named = [
+        f"{name!r} of {space!r}"
+        for (space, name), entry in config.entries()
+        if any(map(is_guessable, entry.known_tokens))
+    ]
+    if not named:
         return
-    named = [f"{each.participant!r} of {each.space!r}" for each in participants[:MAX_NAMED]]
-    if len(participants) > MAX_NAMED:
-        named.append(f"{len(participants) - MAX_NAMED} more")
+    if len(named) > MAX_NAMED:
+        named[MAX_NAMED:] = [f"{len(named) - MAX_NAMED} more"]
     log.warning(
         "short tokens could be guessed, so many wrong ones keep them out for a while, of %s; make"
         " longer ones with 'meup token new'",
@@ -192,7 +198,7 @@ class GatewayRuntime:
         self.failed = anyio.Event()
         self.failure = ""
         self._auth_throttle = AuthThrottle(self.tokens, limits, now)
-        _warn_of_short_tokens(config.with_short_tokens())
+        _warn_of_short_tokens(config)
         self._connections: set[OpenConnection] = set()
         self._empty = anyio.Event()
         self._held = False
@@ -208,7 +214,7 @@ class GatewayRuntime:
                     for participant_id, participant in space.participants.items()
                 },
                 journal=self.journal,
-                new_id=new_id or _random_id,
+                new_id=new_id or partial(secrets.token_hex, 16),
                 now=now,
                 counters=self.counters,
                 allowance=limits,
@@ -366,22 +372,19 @@ class _SpaceInvites:
     def __init__(self, runtime: GatewayRuntime, space: str) -> None:
         self._runtime = runtime
         self._space = space
-        self._admitted: dict[str, str] = {}
+        self._admitted: dict[str, bytes] = {}
 
     def new_token(self) -> str:
         return new_token()
 
     def admit(self, participant: str, token_sha256: str) -> None:
+        tokens, digest = self._runtime.tokens, bytes.fromhex(token_sha256)
         before = self._admitted.pop(participant, None)
         if before is not None:
-            self._runtime.tokens.forget(before)
-        self._admitted[participant] = token_sha256
-        self._runtime.tokens.add(token_sha256, Identity(self._space, participant))
+            tokens.forget(before)
+        self._admitted[participant] = digest
+        tokens.add(digest, Identity(self._space, participant))
 
     def address(self) -> str:
         url = self._runtime.url
         return f"{url}/ws?space={quote(self._space, safe='')}" if url else ""
-
-
-def _random_id() -> str:
-    return secrets.token_hex(16)

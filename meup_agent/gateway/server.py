@@ -151,8 +151,8 @@ class RunningGateway:
 
     async def listen(self, host: str, port: int) -> None:
         """Begin to listen."""
-        check_encrypted(self._config, host)
         tls = self._config.tls
+        check_encrypted(host, tls, insecure=self._config.insecure)
         context = None if tls is None else server_context(tls)
         shared = shares_port(self._config, host)
         if shared:
@@ -178,9 +178,9 @@ class RunningGateway:
     async def listen_for_http(self) -> None:
         """Begin to listen at a port of its own for HTTP, if it is to have one."""
         config = self._config
-        address = None if config.http is None else config.http.own_address
+        address = config.http_address
         if address is not None:
-            check_encrypted(config, address[0])
+            check_encrypted(address[0], config.tls, insecure=config.insecure)
             from meup_agent.gateway.edge.http.server import listen_for_http
 
             self._http, listening = await listen_for_http(

@@ -282,7 +282,7 @@ def _with_token(
     if found is None and make and not entry.has_token:
         found = make_token(file)
         log.info("made a token for %s in %s", name, file)
-    if found is None or found in (*entry.tokens, *entry.token_files):
+    if found is None or found in entry.known_tokens:
         return entry
     return replace(entry, tokens=(*entry.tokens, found))
 

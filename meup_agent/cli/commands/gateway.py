@@ -241,7 +241,7 @@ def _check_local(settings: Config) -> None:
     """Check that only this machine reaches a gateway with tokens for trying things out."""
     from meup_agent.gateway.network import is_loopback
 
-    own = None if settings.http is None else settings.http.own_address
+    own = settings.http_address
     for host in (settings.host, *(() if own is None else own[:1])):
         if not is_loopback(host):
             raise ConfigurationError(
@@ -260,10 +260,10 @@ def describe_checked(settings: Config) -> str:
         shares_port,
     )
 
-    check_encrypted(settings, settings.host)
-    own = None if settings.http is None else settings.http.own_address
+    check_encrypted(settings.host, settings.tls, insecure=settings.insecure)
+    own = settings.http_address
     if own is not None:
-        check_encrypted(settings, own[0])
+        check_encrypted(own[0], settings.tls, insecure=settings.insecure)
         if own == (settings.host, settings.port) and settings.port:
             raise ConfigurationError(
                 f"http.port: {settings.port} is also the port for WebSocket; leave the key out to"

@@ -6,7 +6,7 @@ import socket
 import sys
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final
 
 import anyio
 import typer
@@ -55,11 +55,6 @@ MAX_PORT: Final = 65535
 _AGENT: Final = "agent"
 _CLIENT: Final = "client"
 """The two participants where one agent is served without a gateway."""
-
-
-class _PortEncryption(NamedTuple):
-    tls: TlsConfig | None
-    insecure: bool
 
 
 def mcp(
@@ -127,11 +122,11 @@ def mcp(
         ttl="space" if ttl is None else seconds(ttl, "--ttl"), to=tuple(to or ())
     )
     host, port = ("", 0) if http is None else _host_and_port(http)
-    encryption = _PortEncryption(tls_config(tls_certificate, tls_key), insecure)
+    tls = tls_config(tls_certificate, tls_key)
     if http is not None:
-        check_encrypted(encryption, host)
-        if encryption.tls is not None:
-            server_context(encryption.tls)  # the server's own errors name no file
+        check_encrypted(host, tls, insecure=insecure)
+        if tls is not None:
+            server_context(tls)  # the server's own errors name no file
         if target is not None and not anonymous:
             raise ConfigurationError(
                 "one agent's tools have no tokens over HTTP; let every program on this machine call"
@@ -154,7 +149,7 @@ def mcp(
 
         hosts = LOOPBACK_HOSTS if is_loopback(host) else None
         app = McpApp(pool, settings=settings, anonymous=anonymous, hosts=hosts)
-        serve = partial(_serve_http, app, pool, host, port, encryption.tls, has_own)
+        serve = partial(_serve_http, app, pool, host, port, tls, has_own)
     # Not on uvloop, which takes one connection in a turn of the loop: beside clients with
     # connections that call on and on, the last of 250 new ones was taken after 16 s.
     anyio.run(serve, backend_options={"use_uvloop": False})

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from meup_agent.gateway.admission import BAD_REQUEST, NotAdmitted
@@ -18,10 +16,9 @@ from meup_agent.gateway.edge.flow import ReadGate, ReadTransport
 from meup_agent.gateway.edge.handshake import (
     HEADER_SECONDS,
     Handshake,
+    admit_join,
     is_join_frame,
-    join_by_header,
     may_join_by_header,
-    read_join_frame,
     repeats_join,
 )
 from meup_agent.gateway.frame_queue import GatewayMember
@@ -109,7 +106,7 @@ class MemberConnection(ABC):
             self._join(identity, dialect)
         elif may_join_by_header(self._handshake, self._runtime):
             soon = min(HEADER_SECONDS, self._limits.join_timeout)
-            self._timer = self._loop.call_later(soon, self._join_by_header)
+            self._timer = self._loop.call_later(soon, self._join_by)
         else:
             self._timer = self._loop.call_later(self._limits.join_timeout, self._too_late)
 
@@ -129,7 +126,7 @@ class MemberConnection(ABC):
             and may_join_by_header(self._handshake, self._runtime)
             and not is_join_frame(message)
         ):
-            self._join_by_header()
+            self._join_by()
             member = self._member
         if member is None:
             if self._ended_by is None:
@@ -226,19 +223,10 @@ class MemberConnection(ABC):
 
     # --- joining ----------------------------------------------------------------------------
 
-    def _join_by_header(self) -> None:
-        """Join as the handshake says, which named no space."""
-        self._join_as(partial(join_by_header, self._handshake, self._runtime, self._address))
-
-    def _join_by(self, message: bytes) -> None:
-        """Join as a join frame says."""
-        self._join_as(
-            partial(read_join_frame, message, self._handshake, self._runtime, self._address)
-        )
-
-    def _join_as(self, admit: Callable[[], tuple[Identity, str]]) -> None:
+    def _join_by(self, message: bytes | None = None) -> None:
+        """Join as a join frame says, or as the handshake, which named no space."""
         try:
-            identity, dialect = admit()
+            identity, dialect = admit_join(message, self._handshake, self._runtime, self._address)
         except NotAdmitted as refused:
             self._not_admitted(refused)
             return

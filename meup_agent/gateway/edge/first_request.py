@@ -45,7 +45,7 @@ _CRLF_END: Final = b"\r\n\r\n"
 class FirstRequest(asyncio.BaseProtocol):
     """A connection whose first request has not been read to the end of its head."""
 
-    __slots__ = ("_choose", "_dropped", "_handshakes", "_head", "_move", "_transport", "deadline")
+    __slots__ = ("_choose", "_dropped", "_handshakes", "_head", "_move", "_transport")
 
     def __init__(
         self, choose: Choose, handshakes: HandshakeLimiter, move: Move | None = None
@@ -53,10 +53,10 @@ class FirstRequest(asyncio.BaseProtocol):
         self._choose = choose
         self._move = move
         self._handshakes = handshakes
-        self._head: bytes | bytearray = b""
+        self._head = bytearray()
         self._transport: asyncio.Transport | None = None
         self._dropped = False
-        self.deadline = handshakes.begin(self)
+        handshakes.begin(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to read, unless it was dropped while TLS was negotiated."""
@@ -85,21 +85,15 @@ class FirstRequest(asyncio.BaseProtocol):
         """Hand the connection over if this is the end of its head."""
         head = self._head
         before = len(head)
-        if before:
-            head += data
-        else:
-            # Nearly always the whole head comes at once, and is copied nowhere.
-            head = data
+        head += data
         end = _END.search(head, max(before - 2, 0))
         if (len(head) if end is None else end.end()) > MAX_HEAD_BYTES:
             said = f"the head of a request may have at most {MAX_HEAD_BYTES} bytes"
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, said)
         elif end is not None:
-            self._hand_over(head, end.end())
-        else:
-            self._head = head if before else bytearray(head)
+            self._hand_over(bytes(head), end.end())
 
-    def _hand_over(self, head: bytes | bytearray, end: int) -> None:
+    def _hand_over(self, head: bytes, end: int) -> None:
         transport = self._transport
         assert transport is not None, "it has been read"
         upgrade = head.endswith(_CRLF_END, 0, end) and _UPGRADE.search(head, 0, end) is not None
@@ -109,11 +103,11 @@ class FirstRequest(asyncio.BaseProtocol):
         self._handshakes.end(self)
         protocol = self._choose(upgrade)
         if self._move is not None and isinstance(protocol, asyncio.BufferedProtocol):
-            self._move(transport, protocol, bytes(head))
+            self._move(transport, protocol, head)
             return
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
-        feed(protocol, transport, bytes(head))
+        feed(protocol, transport, head)
 
     def _refuse(self, status: HTTPStatus, said: str) -> None:
         """Say why no one takes it; the deadline stands until the answer has been read."""
@@ -186,23 +180,22 @@ class HandshakeLimiter:
     def __init__(self, limit: int, timeout: float) -> None:
         self._limit = limit
         self._timeout = timeout
-        self._begun: dict[FirstRequest, None] = {}  # in the order in which they began
+        # The deadline of each, in the order in which they began.
+        self._begun: dict[FirstRequest, float] = {}
         # One for all of them: a timer of its own was a fifth of what a connection costs here.
         self._late: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._begun)
 
-    def begin(self, request: FirstRequest) -> float:
-        """Count a connection in, and drop the oldest if these are too many; its deadline."""
+    def begin(self, request: FirstRequest) -> None:
+        """Count a connection in, and drop the oldest if these are too many."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout
-        self._begun[request] = None
+        deadline = self._begun[request] = loop.time() + self._timeout
         if len(self._begun) > self._limit:
             next(iter(self._begun)).drop()
         if self._late is None:
             self._late = loop.call_at(deadline, self._drop_late)
-        return deadline
 
     def end(self, request: FirstRequest) -> None:
         """Count a connection out: its first request has been read, or it has ended."""
@@ -221,8 +214,8 @@ class HandshakeLimiter:
         loop = asyncio.get_running_loop()
         self._late = None
         while self._begun:
-            oldest = next(iter(self._begun))
-            if oldest.deadline > loop.time():
-                self._late = loop.call_at(oldest.deadline, self._drop_late)
+            oldest, deadline = next(iter(self._begun.items()))
+            if deadline > loop.time():
+                self._late = loop.call_at(deadline, self._drop_late)
                 return
             oldest.drop()

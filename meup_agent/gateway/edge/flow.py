@@ -8,9 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import anyio
+
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.flow_control import FlowControl
 
 HIGH_WATER_BYTES: Final = 64 * 1024
 """Bytes that may wait to be sent before the queue above is paused, as asyncio has it for a socket:
@@ -86,15 +89,6 @@ CHUNK_WRITER: Final = "meup.chunk_writer"
 """Name of the :class:`ChunkWriter` in the state of an HTTP request, where its server has one."""
 
 
-class WriteFlow(Protocol):
-    """The flow control of a response's socket."""
-
-    @property
-    def write_paused(self) -> bool:
-        """True while the socket takes no more."""
-        ...
-
-
 class ChunkWriter:
     """Writes parts of a response, once begun, without the turns that ASGI takes for each.
 
@@ -103,7 +97,7 @@ class ChunkWriter:
     chunks are what its body consists of.
     """
 
-    def __init__(self, transport: asyncio.WriteTransport, flow: WriteFlow) -> None:
+    def __init__(self, transport: asyncio.WriteTransport, flow: FlowControl) -> None:
         self._transport = transport
         self._flow = flow
 

@@ -225,23 +225,6 @@ _decode_type = msgspec.json.Decoder(_OnlyType).decode
 _decode_join = msgspec.json.Decoder(JoinFrame).decode
 
 
-def read_join_frame(
-    message: bytes, handshake: Handshake, runtime: GatewayRuntime, address: str
-) -> tuple[Identity, str]:
-    """The participant that joins by the first message of a connection, and its dialect."""
-    frame = _parse_join(message)
-    if frame is None:
-        raise NotAdmitted(BAD_REQUEST, "the first message must be a join frame")
-    return _admit_join(frame, handshake, runtime, address)
-
-
-def join_by_header(
-    handshake: Handshake, runtime: GatewayRuntime, address: str
-) -> tuple[Identity, str]:
-    """The participant of a handshake that names no space, and its dialect."""
-    return _admit_join(_NOTHING_MORE, handshake, runtime, address)
-
-
 def may_join_by_header(handshake: Handshake, runtime: GatewayRuntime) -> bool:
     """True if a handshake says who joins, and there is one space to join."""
     return handshake.identity is not None and _only_space(runtime) is not None
@@ -255,9 +238,16 @@ def is_join_frame(message: bytes) -> bool:
         return True
 
 
-def _admit_join(
-    frame: Join, handshake: Handshake, runtime: GatewayRuntime, address: str
+def admit_join(
+    message: bytes | None, handshake: Handshake, runtime: GatewayRuntime, address: str
 ) -> tuple[Identity, str]:
+    """The participant that joins by the first message of a connection, and its dialect.
+
+    Without a message it joins as its handshake says, which named no space.
+    """
+    frame = _NOTHING_MORE if message is None else _parse_join(message)
+    if frame is None:
+        raise NotAdmitted(BAD_REQUEST, "the first message must be a join frame")
     identity = held = handshake.identity
     if frame.token is not None or identity is None:
         identity = runtime.identify(frame.token or "", address)

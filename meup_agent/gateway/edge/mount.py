@@ -221,6 +221,3 @@ def asgi_app(config: Config, *, url: str = "") -> GatewayApp:
         url: Where members dial, as invitations say it; empty: they do not say it.
     """
     return GatewayApp(config, url=url)
-
-
-__all__ = ["GatewayApp", "asgi_app"]

@@ -6,6 +6,7 @@ Framing that the gateway does itself stands below them: joining fragments, and p
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import Final, cast
 
 from picows import WSCloseCode, WSFrame, WSListener, WSTransport
@@ -242,8 +243,7 @@ class Assembler:
         continues = opcode == CONTINUATION
         if continues is (self._parts is None):
             raise BadMessage(PROTOCOL_ERROR, "the fragments of a message do not follow each other")
-        size = len(data) + (len(self._parts) if self._parts is not None else 0)
-        if size > self._max_bytes:
+        if len(data) + len(self._parts or b"") > self._max_bytes:
             self._parts = None
             raise BadMessage(TOO_BIG, f"a message may have at most {self._max_bytes} bytes")
         if self._parts is None:
@@ -258,20 +258,15 @@ class Assembler:
         return message
 
 
-def pack_text(payload: bytes) -> bytes:
-    """A whole text message as a server sends it: one frame, not masked (RFC 6455 section 5.2)."""
-    return _pack(TEXT, payload)
-
-
-def pack_binary(payload: bytes) -> bytes:
-    """A whole binary message, likewise."""
-    return _pack(BINARY, payload)
-
-
 def _pack(opcode: int, payload: bytes) -> bytes:
+    """A whole message as a server sends it: one frame, not masked (RFC 6455 section 5.2)."""
     size = len(payload)
     if size < 126:
         return bytes((0x80 | opcode, size)) + payload
     if size < 1 << 16:
         return bytes((0x80 | opcode, 126)) + size.to_bytes(2) + payload
     return bytes((0x80 | opcode, 127)) + size.to_bytes(8) + payload
+
+
+pack_text: Final = partial(_pack, TEXT)
+pack_binary: Final = partial(_pack, BINARY)
