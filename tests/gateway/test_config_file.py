@@ -192,7 +192,7 @@ WRONG_OURS = [
         ("carol-token", "alice-token"),
         "'carol' of space 'quay' has a token of 'alice' of space 'demo'; give each",
     ),
-    (("carol-token", "bob-secret"), "has a token of 'carol'"),
+    (("carol-token", "bob-secret"), "has a token of 'bob'"),
     (("sha256:", "sha512:"), "demo.participants.bob.token_hashes[0]: expected sha256: and"),
     (("bob.token", "no.token"), "bob.token_files[0]: "),
     (("bob.token", "space.yaml"), "must hold a token and nothing else"),
