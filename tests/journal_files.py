@@ -26,7 +26,7 @@ def change_frame(path: Path, named: bytes, old: bytes, new: bytes) -> None:
         row = checked_row(values)
         assert row is not None
         row = row._replace(frame=row.frame.replace(old, new))
-        said = (row.seq, row.space, row.at, row.kind, row.correlation, row.facts, row.previous)
+        said = (row.seq, row.space, row.at, row.kind, row.correlation, row.facts)
         connection.execute(
             "UPDATE entry SET frame = ?, checksum = ? WHERE seq = ?",
             (row.frame, checksum(said, row.frame), row.seq),

@@ -113,7 +113,7 @@ def _woven() -> Iterator[Envelope]:
 
 async def write(path: Path, envelopes: Iterable[Envelope]) -> None:
     """Make a journal."""
-    journal, space = SqliteJournal(path, JournalConfig(path), lambda: BEGIN), InFlight()
+    journal, space = SqliteJournal(JournalConfig(path), lambda: BEGIN), InFlight()
     try:
         for number, envelope in enumerate(envelopes, start=1):
             at = BEGIN + 1_000 * number

@@ -396,7 +396,12 @@ def test_without_the_extra_it_is_said_how_to_get_it(arguments: tuple[str, ...]) 
 
 def test_check_asks_the_engine_of_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[JournalConfig] = []
-    monkeypatch.setitem(ENGINES, "sqlite", ELSEWHERE._replace(check=asked.append))
+
+    def check(journal: JournalConfig) -> str:
+        asked.append(journal)
+        return "elsewhere"
+
+    monkeypatch.setitem(ENGINES, "sqlite", ELSEWHERE._replace(check=check))
     settings = dev_config()
     assert "keeps its journal in elsewhere\n" in describe_checked(settings)
     assert asked == [settings.journal]

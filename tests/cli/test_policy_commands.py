@@ -153,7 +153,7 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 async def write_allowed(path: Path) -> None:
     """Write a journal with two calls that a rule allowed."""
-    journal = SqliteJournal(path, JournalConfig(path), lambda: BEGIN)
+    journal = SqliteJournal(JournalConfig(path), lambda: BEGIN)
     try:
         for id, more in (("p1", {}), ("p2", {"cc": "eve@example.org"})):
             told = {"verdict": "allow", "rule": "all mail", "policy": "0" * 16}

@@ -271,8 +271,7 @@ def describe_checked(settings: Config) -> str:
             )
     if settings.tls is not None:
         server_context(settings.tls)
-    engine = engine_of(settings.journal)
-    engine.check(settings.journal)
+    journal = engine_of(settings.journal).check(settings.journal)
     for sentence in _unknown_keys(settings):
         warn(sentence)
     secure = "" if settings.tls is None else "s"
@@ -282,7 +281,7 @@ def describe_checked(settings: Config) -> str:
         lines[0] += f" and http{secure}://{where}"
     elif own is not None:
         lines.append(f"listens at http{secure}://{host_and_port(*own)} for HTTP")
-    lines.append(f"keeps its journal in {engine.place(settings.journal)}")
+    lines.append(f"keeps its journal in {journal}")
     for space in settings.spaces:
         names = ", ".join(space.participants) or "no participants"
         dialect = space.dialect or DEFAULT_DIALECT

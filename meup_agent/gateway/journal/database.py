@@ -15,8 +15,7 @@ import sqlite3
 import struct
 import sys
 import threading
-from collections.abc import Generator
-from contextlib import closing, contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Final, Literal
@@ -193,12 +192,6 @@ class Database:
             copy.flush()
             os.fsync(copy.fileno())
         log.error("%s; it is kept as %s, and members that come back are told of a gap", what, aside)
-
-    @contextmanager
-    def connected(self) -> Generator[sqlite3.Connection]:
-        """One more connection, for the length of a block."""
-        with closing(sqlite3.connect(self.path, timeout=BUSY_SECONDS)) as connection:
-            yield connection
 
     def _connect(self, path: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(

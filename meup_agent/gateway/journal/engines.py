@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meup_agent.errors import ConfigurationError, system_reason
-from meup_agent.gateway.journal.sqlite import open_sqlite
+from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.protocol.space.journal import Journal, MemoryJournal
 
 if TYPE_CHECKING:
@@ -17,26 +17,16 @@ Clock = Callable[[], int]
 
 
 class Engine(NamedTuple):
-    """An engine of the journal; the entries of a durable one outlive the gateway's process."""
+    """An engine of the journal."""
 
     serves: Callable[[JournalConfig], bool]
     open: Callable[[JournalConfig, Clock], Journal]
-    durable: bool
-    # Where the entries are, for people.
-    place: Callable[[JournalConfig], str]
-    # Looks without changing anything whether it can be opened; raises ConfigurationError.
-    check: Callable[[JournalConfig], None]
+    # Looks without changing anything if it can be opened, and returns the place of the entries, for
+    # people; raises ConfigurationError.
+    check: Callable[[JournalConfig], str]
 
 
-def _has_file(config: JournalConfig) -> bool:
-    return config.path is not None
-
-
-def _place_of_file(config: JournalConfig) -> str:
-    return str(config.path)
-
-
-def _check_file(config: JournalConfig) -> None:
+def _check_file(config: JournalConfig) -> str:
     """Look at a journal's file; a gateway that runs may have it open."""
     from meup_agent.gateway.journal.archive import Archive  # no gateway that runs needs it
 
@@ -53,18 +43,7 @@ def _check_file(config: JournalConfig) -> None:
     except OSError as error:
         why = system_reason(error)
         raise ConfigurationError(f"journal.path: {path} cannot be looked at ({why})") from None
-
-
-def _has_no_file(config: JournalConfig) -> bool:
-    return config.path is None
-
-
-def _in_memory(_: JournalConfig) -> str:
-    return "memory"
-
-
-def _needs_nothing(_: JournalConfig) -> None:
-    pass
+    return str(path)
 
 
 def _open_memory(config: JournalConfig, now: Clock) -> Journal:
@@ -72,20 +51,8 @@ def _open_memory(config: JournalConfig, now: Clock) -> Journal:
 
 
 ENGINES: Final[dict[str, Engine]] = {
-    "sqlite": Engine(
-        _has_file,
-        open_sqlite,
-        durable=True,
-        place=_place_of_file,
-        check=_check_file,
-    ),
-    "memory": Engine(
-        _has_no_file,
-        _open_memory,
-        durable=False,
-        place=_in_memory,
-        check=_needs_nothing,
-    ),
+    "sqlite": Engine(lambda config: config.path is not None, SqliteJournal, _check_file),
+    "memory": Engine(lambda config: config.path is None, _open_memory, lambda _: "memory"),
 }
 """The engines by name; the first that serves a configuration is opened."""
 

@@ -35,7 +35,6 @@ class Row(NamedTuple):
     kind: str
     correlation: str  # a JSON list
     facts: str | None  # a JSON list of keys and values; ``None``: there are none
-    previous: str | None  # room for the hash of the entry before
     checksum: int
     frame: bytes
 
@@ -56,7 +55,6 @@ class _StoredColumns(msgspec.Struct, array_like=True, gc=False):
     kind: str
     correlation: str
     facts: str | None
-    previous: str | None
     checksum: int
     frame: str
 
@@ -67,7 +65,7 @@ _read_all = msgspec.json.Decoder(list[_StoredColumns]).decode
 # beside a busy loop that takes milliseconds for each.
 READ: Final = f"""
 SELECT json_group_array(json_array(
-    seq, at, kind, correlation, facts, previous, checksum, CAST(frame AS TEXT)
+    seq, at, kind, correlation, facts, checksum, CAST(frame AS TEXT)
 )) FROM entry
 WHERE seq IN (
     SELECT seq FROM (
@@ -86,7 +84,7 @@ READ_BACK: Final = READ.replace("ORDER BY seq", "ORDER BY seq DESC")
 # Texts are read as bytes, since one that is no UTF-8 would end the reading of all of them.
 _COLUMNS: Final = (
     "seq, CAST(space AS BLOB), at, CAST(kind AS BLOB), CAST(correlation AS BLOB),"
-    " CAST(facts AS BLOB), CAST(previous AS BLOB), checksum, CAST(frame AS BLOB)"
+    " CAST(facts AS BLOB), checksum, CAST(frame AS BLOB)"
 )
 
 
@@ -105,14 +103,14 @@ def row_of(entry: Entry) -> Row:
     frame = envelope.frame or encode(envelope, DEFAULT_DIALECT)
     correlation = _listed(envelope.correlation)
     facts = encode_json(entry.facts).decode() if entry.facts else None
-    said = (entry.seq, entry.space, entry.at, envelope.kind, correlation, facts, None)
+    said = (entry.seq, entry.space, entry.at, envelope.kind, correlation, facts)
     return Row._make((*said, checksum(said, frame), frame))
 
 
 def checksum(values: tuple[object, ...], frame: bytes = b"") -> int:
     """The checksum of a row: CRC-32, which finds any three flipped bits of a usual envelope.
 
-    It does not protect against a program that can write the file; there is room for a hash chain.
+    It does not protect against a program that can write the file.
     """
     return zlib.crc32(frame, zlib.crc32(_encode(values)))
 
@@ -126,8 +124,7 @@ def checked_row(values: tuple[Any, ...]) -> Row | None:
     """A row of :func:`rows_query`, if it is what was written."""
     try:
         seq, *texts, checked, frame = values
-        space, at, kind, correlation, facts, previous = map(_text, texts)
-        said = (seq, space, at, kind, correlation, facts, previous)
+        said = (seq, *map(_text, texts))
         if checked != checksum(said, frame):
             return None
     except (ValueError, TypeError, msgspec.MsgspecError):
@@ -157,7 +154,7 @@ def read_page(
     until: int,
     limit: int,
     query: str = READ,
-) -> list[Entry]:
+) -> tuple[Entry, ...]:
     """A page of entries, oldest first.
 
     Raises:
@@ -173,14 +170,14 @@ def read_page(
     rows.sort(key=lambda row: row.seq)
     entries: list[Entry] = []
     for row in rows:
-        said = (row.seq, space, row.at, row.kind, row.correlation, row.facts, row.previous)
+        said = (row.seq, space, row.at, row.kind, row.correlation, row.facts)
         frame = row.frame.encode()
         if checksum(said, frame) != row.checksum:
             raise DamagedEntry(row.seq)
-        entry = _entry(row.seq, space, row.at, row.correlation, row.facts, frame)
+        entry = entry_of(Row._make((*said, row.checksum, frame)))
         if entry is not None:
             entries.append(entry)
-    return entries
+    return tuple(entries)
 
 
 def _find_damaged(connection: sqlite3.Connection, space: str, after: int, until: int) -> None:
@@ -193,21 +190,16 @@ def _find_damaged(connection: sqlite3.Connection, space: str, after: int, until:
 
 def entry_of(row: Row) -> Entry | None:
     """The entry of a row; ``None`` where its envelope cannot be read, which is logged."""
-    return _entry(row.seq, row.space, row.at, row.correlation, row.facts, row.frame)
-
-
-def _entry(
-    seq: int, space: str, at: int, correlation: str, facts: str | None, frame: bytes
-) -> Entry | None:
     try:
-        envelope = decode(frame)
+        envelope = decode(row.frame)
     except InvalidEnvelope as error:
         # An older version took what this one does not; the others must not miss the rest.
-        log.error("journal: number %d is left out, it cannot be read: %s", seq, error)
+        log.error("journal: number %d is left out, it cannot be read: %s", row.seq, error)
         return None
-    if _listed(envelope.correlation) != correlation:
-        envelope = msgspec.structs.replace(envelope, correlation=_names(correlation))
-    return Entry(seq, space, at, envelope, () if facts is None else read_facts(facts))
+    if _listed(envelope.correlation) != row.correlation:
+        envelope = msgspec.structs.replace(envelope, correlation=_names(row.correlation))
+    facts = () if row.facts is None else read_facts(row.facts)
+    return Entry(row.seq, row.space, row.at, envelope, facts)
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -8,7 +8,7 @@ import logging
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +16,7 @@ import anyio
 import anyio.to_thread
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.journal.database import Database, checkpoint, error_text
+from meup_agent.gateway.journal.database import BUSY_SECONDS, Database, checkpoint, error_text
 from meup_agent.gateway.journal.decisions import (
     ProposalFollower,
     find_begin,
@@ -25,7 +25,6 @@ from meup_agent.gateway.journal.decisions import (
 )
 from meup_agent.gateway.journal.name_index import (
     DamagedIndex,
-    SegmentBuilder,
     hashed_names,
     resume_segment,
     snapshot,
@@ -40,7 +39,7 @@ from meup_agent.gateway.journal.rows import (
     sealed,
 )
 from meup_agent.gateway.journal.tables import DAMAGE, START, WRITE_MISSING, Missing
-from meup_agent.gateway.journal.worker_threads import BatchWriter, JournalReader, ReadJob, WriteJob
+from meup_agent.gateway.journal.worker_threads import BatchWriter, JournalReader, Then, WriteJob
 from meup_agent.protocol.space.journal import (
     MAX_SEQ,
     Entry,
@@ -54,8 +53,6 @@ from meup_agent.protocol.space.journal import (
 from meup_agent.protocol.space.marks import without_marks
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from meup_agent.gateway.config import JournalConfig
     from meup_agent.protocol.envelope import Envelope
 
@@ -95,18 +92,28 @@ class SqliteJournal:
     called any more, since nothing is kept.
     """
 
-    def __init__(self, path: Path, config: JournalConfig, now: Callable[[], int]) -> None:
+    def __init__(self, config: JournalConfig, now: Callable[[], int]) -> None:
+        assert config.path is not None, "the table of engines asked before"
         self._loop = asyncio.get_running_loop()
         self.on_full: Callable[[bool], None] = ignore
         self.on_failed: Callable[[str], None] = ignore
         self._max_bytes = config.max_bytes
-        self._database = Database(path, config.synchronous, accept_damage=config.accept_damage)
+        self._database = Database(
+            config.path, config.synchronous, accept_damage=config.accept_damage
+        )
         # Of each space; floors are raised by the writer.
         self._floors: dict[str, int] = {}
         self._latest: dict[str, int] = {}
         self._missing: list[Missing] = []
-        self._start = self._find_spaces(now())
-        names, self._proposals = self._open_index()
+        try:
+            self._start = self._find_spaces(now())
+            # The index of names and the table of decisions go on where they end.
+            writer = self._database.writer
+            names = resume_segment(writer, writer.execute(_LAST_NAMED).fetchone()[0])
+            self._proposals = ProposalFollower(open_rows(writer))
+        except (sqlite3.Error, DamagedIndex) as error:
+            self._database.close()
+            raise self._unreadable(error) from None
         self._seq = self._committed = self._start
         self._work: list[WriteJob] = []
         # What follows, in order: after which number, of how many bytes, and what.
@@ -186,17 +193,13 @@ class SqliteJournal:
     ) -> None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.read`."""
         if not self._ended:
-
-            def read(connection: sqlite3.Connection) -> tuple[Entry, ...]:
-                page = read_page(connection, space, after=after, until=until, limit=limit)
-                return tuple(page)
-
-            self._reader.ask(ReadJob(read, then))
+            page = partial(read_page, space=space, after=after, until=until, limit=limit)
+            self._reader.ask(page, then)
 
     def find_begin(self, space: str, *, proposals: int, then: Callable[[FoldBegin], None]) -> None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.find_begin`."""
         if not self._ended:
-            self._reader.ask(ReadJob(partial(find_begin, space=space, proposals=proposals), then))
+            self._reader.ask(partial(find_begin, space=space, proposals=proposals), then)
 
     def floor(self, space: str) -> int:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.floor`."""
@@ -252,7 +255,9 @@ class SqliteJournal:
     def _reading(self) -> Generator[sqlite3.Connection]:
         """A connection for the length of a block, to the file as it is at one moment."""
         try:
-            with self._database.connected() as connection, snapshot(connection):
+            # Further to those of the threads: the file is read while they work.
+            connection = sqlite3.connect(self._database.path, timeout=BUSY_SECONDS)
+            with closing(connection), snapshot(connection):
                 yield connection
         except (sqlite3.Error, DamagedEntry, DamagedIndex) as error:
             raise self._unreadable(error) from None
@@ -296,10 +301,12 @@ class SqliteJournal:
             waiting.set()
 
     def _close(self) -> bool:
-        ended = [each.has_ended(CLOSE_SECONDS) for each in (self._writer, self._reader)]
-        if all(ended):
-            self._database.close()
-        return all(ended)
+        for thread in (self._writer, self._reader):
+            thread.join(CLOSE_SECONDS)
+            if thread.is_alive():
+                return False
+        self._database.close()
+        return True
 
     # --- results of the threads -------------------------------------------------------------
 
@@ -320,9 +327,9 @@ class SqliteJournal:
         with suppress(RuntimeError):  # the loop is closed, so nothing waits for this
             self._loop.call_soon_threadsafe(then, *told)
 
-    def _on_read(self, job: ReadJob, found: Any) -> None:
+    def _on_read(self, then: Then, found: Any) -> None:
         if not self._ended:
-            job.then(found)
+            then(found)
 
     def _on_written(self, seq: int) -> None:
         self._committed = seq
@@ -364,56 +371,36 @@ class SqliteJournal:
                 self._then.popleft()[2]()
         finally:
             self._end()
-            self._tell_failure(error)
-
-    def _tell_failure(self, error: Exception) -> None:
-        if isinstance(error, DamagedEntry):
-            self.on_failed(
-                f"the journal {self._database.path} is damaged: {error}; nothing more is accepted;"
-                " look after the disk, and start the gateway again, which says more"
-            )
-            return
-        self.on_failed(
-            f"the journal {self._database.path} cannot be written: {error_text(error)}; nothing"
-            " more is accepted; make room or repair the disk, and start the gateway again"
-        )
-
-    def _open_index(self) -> tuple[SegmentBuilder, ProposalFollower]:
-        """Go on with the index of names and the table of decisions where they end."""
-        connection = self._database.writer
-        try:
-            last: int = connection.execute(_LAST_NAMED).fetchone()[0]
-            return resume_segment(connection, last), ProposalFollower(open_rows(connection))
-        except (sqlite3.Error, DamagedIndex) as error:
-            self._database.close()
-            raise self._unreadable(error) from None
+            said = f"cannot be written: {error_text(error)}"
+            advice = "make room or repair the disk, and start the gateway again"
+            if isinstance(error, DamagedEntry):
+                said = f"is damaged: {error}"
+                advice = "look after the disk, and start the gateway again, which says more"
+            path = self._database.path
+            self.on_failed(f"the journal {path} {said}; nothing more is accepted; {advice}")
 
     def _find_spaces(self, now: int) -> int:
         """Learn from the file which spaces it knows; the number after which this start begins."""
         execute = self._database.writer.execute
-        try:
-            self._floors.update(execute("SELECT name, floor FROM space").fetchall())
-            for name in self._floors:
-                last: int | None = execute(_LAST, (name,)).fetchone()[0]
-                if last is not None:
-                    self._latest[name] = last
-            before = self._read_missing()
-            ends = (each.until for each in before if each.why != START)
-            kept = max([*self._latest.values(), *self._floors.values(), *ends], default=0)
-            lost = self._database.tail_lost
-            # Numbers do not go back, whatever the clock does (PROTOCOL 6).
-            start = max(now, kept + SKIPPED_NUMBERS if lost else kept)
-            if kept < start:
-                missing = Missing(kept, start, DAMAGE if lost else START)
-                execute(WRITE_MISSING, sealed(missing))
-            if lost:
-                # What is right behind the damage would be taken for lost again after the next kill.
-                checkpoint(self._database.writer)
-            self._missing = self._read_missing()
-            return start
-        except sqlite3.Error as error:
-            self._database.close()
-            raise self._unreadable(error) from None
+        self._floors.update(execute("SELECT name, floor FROM space").fetchall())
+        for name in self._floors:
+            last: int | None = execute(_LAST, (name,)).fetchone()[0]
+            if last is not None:
+                self._latest[name] = last
+        before = self._read_missing()
+        ends = (each.until for each in before if each.why != START)
+        kept = max([*self._latest.values(), *self._floors.values(), *ends], default=0)
+        lost = self._database.tail_lost
+        # Numbers do not go back, whatever the clock does (PROTOCOL 6).
+        start = max(now, kept + SKIPPED_NUMBERS if lost else kept)
+        if kept < start:
+            missing = Missing(kept, start, DAMAGE if lost else START)
+            execute(WRITE_MISSING, sealed(missing))
+        if lost:
+            # What is right behind the damage would be taken for lost again after the next kill.
+            checkpoint(self._database.writer)
+        self._missing = self._read_missing()
+        return start
 
     def _read_missing(self) -> list[Missing]:
         query = "SELECT after, until, why FROM missing ORDER BY after"
@@ -424,12 +411,6 @@ class SqliteJournal:
             f"the journal {self._database.path} cannot be read: {error_text(error)}; repair it,"
             " or give another file"
         )
-
-
-def open_sqlite(config: JournalConfig, now: Callable[[], int]) -> SqliteJournal:
-    """Open the journal in the configured file."""
-    assert config.path is not None, "the table of engines asked before"
-    return SqliteJournal(config.path, config, now)
 
 
 def _read_facts(connection: sqlite3.Connection, space: str) -> Iterator[tuple[str, dict[str, Any]]]:

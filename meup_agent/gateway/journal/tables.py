@@ -26,7 +26,6 @@ CREATE TABLE entry (
     kind TEXT NOT NULL,
     correlation TEXT NOT NULL,
     facts TEXT,
-    previous TEXT,
     checksum INTEGER NOT NULL,
     frame BLOB NOT NULL
 );

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -36,6 +35,10 @@ _REMOVE_FACT: Final = "DELETE FROM fact WHERE space = ? AND key = ?"
 _BEGIN_SPACE: Final = "INSERT OR IGNORE INTO space VALUES (?, ?, ?)"
 
 
+Query = Callable[[sqlite3.Connection], Any]
+Then = Callable[[Any], None]
+
+
 class WriteJob(NamedTuple):
     """An envelope to write, with facts that hold from then on.
 
@@ -49,30 +52,24 @@ class WriteJob(NamedTuple):
     proposals: Sequence[ProposalRow] = ()  # as they are from then on
 
 
-class _JournalThread(threading.Thread, ABC):
+class _JournalThread(threading.Thread):
     """A thread of the journal, which tells its failure and ends.
 
     A daemon, so that a process that is ending does not wait for a disk that hangs.
     """
 
-    def __init__(self, name: str, failed: Callable[[Exception], None]) -> None:
-        super().__init__(name=name, daemon=True)
+    def __init__(
+        self, name: str, work: Callable[[], None], failed: Callable[[Exception], None]
+    ) -> None:
+        super().__init__(target=work, name=name, daemon=True)
         self._failed = failed
 
     def run(self) -> None:
         """Work until the end."""
         try:
-            self._work()
+            super().run()
         except Exception as error:
             self._failed(error)
-
-    @abstractmethod
-    def _work(self) -> None: ...
-
-    def has_ended(self, timeout: float) -> bool:
-        """Wait for the end; true if it has come."""
-        self.join(timeout)
-        return not self.is_alive()
 
 
 class BatchWriter(_JournalThread):
@@ -91,7 +88,7 @@ class BatchWriter(_JournalThread):
         written: Callable[[int], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        super().__init__("meup-journal-writer", failed)
+        super().__init__("meup-journal-writer", self._work, failed)
         self._connection = connection
         self._retention = retention
         self._names = names
@@ -188,13 +185,6 @@ def _statements(
     return statements
 
 
-class ReadJob(NamedTuple):
-    """A query for the reader's thread."""
-
-    read: Callable[[sqlite3.Connection], Any]
-    then: Callable[[Any], None]  # takes the result, in the loop
-
-
 class JournalReader(_JournalThread):
     """Runs queries, one after the other.
 
@@ -206,17 +196,17 @@ class JournalReader(_JournalThread):
         self,
         connection: sqlite3.Connection,
         *,
-        read: Callable[[ReadJob, Any], None],
+        read: Callable[[Then, Any], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        super().__init__("meup-journal-reader", failed)
+        super().__init__("meup-journal-reader", self._work, failed)
         self._connection = connection
         self._read = read
-        self._jobs: SimpleQueue[ReadJob | None] = SimpleQueue()
+        self._jobs: SimpleQueue[tuple[Query, Then] | None] = SimpleQueue()
 
-    def ask(self, job: ReadJob) -> None:
-        """Queue a query."""
-        self._jobs.put(job)
+    def ask(self, query: Query, then: Then) -> None:
+        """Queue a query, whose result the other takes in the loop."""
+        self._jobs.put((query, then))
 
     def stop(self) -> None:
         """End after what has been asked for."""
@@ -224,4 +214,5 @@ class JournalReader(_JournalThread):
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            self._read(job, job.read(self._connection))
+            query, then = job
+            self._read(then, query(self._connection))

@@ -47,7 +47,7 @@ async def opened(
     path: Path, clock: Callable[[], int], **config: Any
 ) -> AsyncGenerator[SqliteJournal]:
     """A journal in a file."""
-    journal = SqliteJournal(path, JournalConfig(path, **config), clock)
+    journal = SqliteJournal(JournalConfig(path, **config), clock)
     try:
         yield journal
     finally:
@@ -76,7 +76,8 @@ def fill_disk(journal: Journal, pages: int = 20) -> None:
 ALL_ENGINES = {**ENGINES, "elsewhere": ELSEWHERE}
 """Every engine of the gateway, and one whose store is on another machine."""
 
-DURABLE_ENGINES = [name for name, engine in ALL_ENGINES.items() if engine.durable]
+DURABLE_ENGINES = ["sqlite", "elsewhere"]
+"""Those whose entries outlive the gateway's process."""
 
 MakeJournal = Callable[[], AbstractAsyncContextManager[Journal]]
 

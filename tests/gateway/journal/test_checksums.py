@@ -52,7 +52,6 @@ CHANGES: dict[str, str] = {
     "kind": "UPDATE entry SET kind = 'chats' WHERE seq = ?",
     "correlation": """UPDATE entry SET correlation = '["x"]' WHERE seq = ?""",
     "facts": """UPDATE entry SET facts = '[["kicked/carol",null]]' WHERE seq = ?""",
-    "previous": "UPDATE entry SET previous = 'x' WHERE seq = ?",
     "frame": "UPDATE entry SET frame = CAST(replace(frame, 'hi', 'ho') AS BLOB) WHERE seq = ?",
     "no UTF-8": "UPDATE entry SET frame = CAST(replace(frame, 'hi', x'ff') AS BLOB) WHERE seq = ?",
     "no JSON": "UPDATE entry SET frame = x'00' WHERE seq = ?",

@@ -44,8 +44,8 @@ async def killed(
 
 def insert(connection: sqlite3.Connection, count: int) -> None:
     for number in range(count):
-        row = (10**17 + number, "demo", 0, "chat", "[]", None, None, 0, b"x" * 3_000)
-        connection.execute("INSERT INTO entry VALUES (?,?,?,?,?,?,?,?,?)", row)
+        row = (10**17 + number, "demo", 0, "chat", "[]", None, 0, b"x" * 3_000)
+        connection.execute("INSERT INTO entry VALUES (?,?,?,?,?,?,?,?)", row)
 
 
 def flip(file: Path, at: int) -> None:

@@ -104,7 +104,7 @@ def test_file_that_is_no_journal(path: Path, form: tuple[int, int] | None, why: 
 async def test_damaged_journal(path: Path, clock: Clock) -> None:
     with_form(path, APPLICATION, VERSION)
     with pytest.raises(ConfigurationError, match="its tables are not those of a journal; restore"):
-        SqliteJournal(path, JournalConfig(), clock)
+        SqliteJournal(JournalConfig(path), clock)
 
 
 @pytest.mark.parametrize(("said", "means"), [("normal", 1), ("full", 2)])

@@ -56,7 +56,7 @@ class History:
         self.open()
 
     def open(self) -> None:
-        self.journal = SqliteJournal(self.path, self._config, self.clock)
+        self.journal = SqliteJournal(self._config, self.clock)
         ids = count(1)
         begun = self.clock()
         self.space = SpaceServer(

@@ -82,14 +82,14 @@ async def test_nothing_follows_before_others_can_read_it(path: Path, clock: Cloc
     done = anyio.Event()
 
     def look(entry: Entry) -> None:
-        found.append(rows(path, "SELECT seq, space, at, kind, facts, previous FROM entry"))
+        found.append(rows(path, "SELECT seq, space, at, kind, facts FROM entry"))
         done.set()
 
     async with opened(path, clock) as journal:
         journal.append("demo", NOW, chat(7), (), look)
         with anyio.fail_after(PATIENCE):
             await done.wait()
-    assert found == [[(NOW + 1, "demo", NOW, "chat", None, None)]]
+    assert found == [[(NOW + 1, "demo", NOW, "chat", None)]]
 
 
 async def test_envelope_and_facts_are_kept_together_or_not_at_all(path: Path, clock: Clock) -> None:

@@ -5,7 +5,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -98,9 +98,8 @@ def test_other_connections_of_the_process_end_no_lock(path: Path) -> None:
     """A record lock would end with the first descriptor of the file that is closed."""
     database = Database(path, "normal")
     try:
-        with database.connected() as connection:
+        with closing(sqlite3.connect(path)) as connection:
             connection.execute("SELECT count(*) FROM entry")
-        sqlite3.connect(path).close()
         path.read_bytes()
         assert "another gateway's" in tried_elsewhere(path)
     finally:
