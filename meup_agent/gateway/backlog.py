@@ -40,11 +40,11 @@ _MICROSECONDS: Final = 1_000_000
 class _Share:
     """The queues of a participant in a space, and their bytes together."""
 
-    __slots__ = ("backlogs", "bytes", "impatient_until", "participant", "space", "streams")
+    __slots__ = ("backlogs", "bytes", "identity", "impatient_until", "space", "streams")
 
-    def __init__(self, space: SpaceBacklogs, participant: str) -> None:
+    def __init__(self, space: SpaceBacklogs, identity: Identity) -> None:
         self.space = space
-        self.participant = participant
+        self.identity = identity
         self.bytes = self.streams = 0
         self.backlogs: set[Backlog] = set()
         self.impatient_until = 0.0
@@ -90,8 +90,21 @@ class Backlog:
             self.frames -= 1
             self.share.bytes -= len(packed)
             self._all.let_go(packed)
-        if self._all.is_below(self, 4):
+        if self.is_below(4):
             self.share.space.fills_no_more(self)
+
+    @property
+    def live(self) -> bool:
+        """True if something waits in the queue, and it is not dropped."""
+        return self.bytes > 0 and not self.dropped
+
+    def is_below(self, part: int) -> bool:
+        """True if the queue holds no more than such a part of what it may."""
+        limits = self._all.limits
+        return (
+            self.bytes <= limits.max_queued_bytes // part
+            and self.frames <= limits.max_queued_frames // part
+        )
 
     def drop(self, limit: str, why: str) -> None:
         """Drop the queue: its reader is too slow, and is told why in a sentence."""
@@ -138,26 +151,26 @@ class Backlogs:
         self.limits = limits
         self._counters = counters
         self._spaces: dict[str, SpaceBacklogs] = {}
-        self._shares: dict[tuple[str, str], _Share] = {}
+        self._shares: dict[Identity, _Share] = {}
         self._held: dict[int, int] = {}
         self._told = NoticeThrottle()
 
     def open(
-        self, space: str, participant: str, drop: Callable[[str], None], *, awaited: bool = True
+        self, identity: Identity, drop: Callable[[str], None], *, awaited: bool = True
     ) -> Backlog:
         """Open a queue of a participant.
 
         What drops it never raises, and calls nothing of this object but :meth:`Backlog.remove` and
         :meth:`Backlog.close`.
         """
-        share = self._share(space, participant)
+        share = self._share(identity)
         backlog = Backlog(self, share, drop, awaited=awaited)
         share.backlogs.add(backlog)
         return backlog
 
-    def add_stream(self, space: str, participant: str) -> bool:
+    def add_stream(self, identity: Identity) -> bool:
         """Count a further event stream of a participant in; true if it may have one."""
-        share = self._share(space, participant)
+        share = self._share(identity)
         if share.streams >= self.limits.max_streams:
             self._counters.streams_refused += 1
             self.forget(share)
@@ -165,15 +178,15 @@ class Backlogs:
         share.streams += 1
         return True
 
-    def remove_stream(self, space: str, participant: str) -> None:
+    def remove_stream(self, identity: Identity) -> None:
         """Count an event stream out."""
-        share = self._share(space, participant)
+        share = self._share(identity)
         share.streams -= 1
         self.forget(share)
 
     def reserve(self, identity: Identity, size: int) -> bool:
         """Count bytes that a participant sent and are not taken yet; true if there is room."""
-        share, limits = self._share(*identity), self.limits
+        share, limits = self._share(identity), self.limits
         if (
             share.bytes + size > limits.max_participant_queued_bytes
             or self.bytes + size > limits.max_gateway_queued_bytes
@@ -186,14 +199,14 @@ class Backlogs:
 
     def release(self, identity: Identity, size: int) -> None:
         """Count it out: it was taken, or comes no more."""
-        share = self._share(*identity)
+        share = self._share(identity)
         share.bytes -= size
         self.bytes -= size
         self.forget(share)
 
     def in_space(self, space: str) -> SpaceBacklogs:
         """The backlogs of one space."""
-        return self._spaces.setdefault(space, SpaceBacklogs(self, space))
+        return self._spaces.setdefault(space, SpaceBacklogs(self))
 
     @property
     def participants(self) -> int:
@@ -202,7 +215,7 @@ class Backlogs:
 
     def waiting_in(self, space: str) -> int:
         """Bytes that wait for the participants of a space, counted for each of them."""
-        return sum(share.bytes for (name, _), share in self._shares.items() if name == space)
+        return sum(share.bytes for who, share in self._shares.items() if who.space == space)
 
     # --- what a backlog calls ---
 
@@ -222,13 +235,6 @@ class Backlogs:
             del self._held[id(packed)]
             self.bytes -= len(packed)
 
-    def is_below(self, backlog: Backlog, part: int) -> bool:
-        """True if a queue holds no more than such a part of what it may."""
-        return (
-            backlog.bytes <= self.limits.max_queued_bytes // part
-            and backlog.frames <= self.limits.max_queued_frames // part
-        )
-
     def note_dropped(self, backlog: Backlog, limit: str, why: str) -> None:
         """Count and log that a reader is too slow."""
         share = backlog.share
@@ -236,65 +242,51 @@ class Backlogs:
         now = self.now()
         if backlog.awaited:
             share.impatient_until = now + IMPATIENT_SECONDS
-        name = f"{share.space.name}/{share.participant}"
-        if self._told.due(name, limit, round(now * _MICROSECONDS)):
+        space, participant = share.identity
+        if self._told.due(f"{space}/{participant}", limit, round(now * _MICROSECONDS)):
             said = "%s in %s reads too slowly, and is closed: %s"
-            log.warning(said, quote(share.participant), quote(share.space.name), why)
+            log.warning(said, quote(participant), quote(space), why)
 
     def drop_excess(self, share: _Share) -> None:
-        """Drop what is too much for a participant, and for the gateway."""
-        if share.bytes > self.limits.max_participant_queued_bytes:
-            self._drop_fullest(share.backlogs)
-        if self.bytes > self.limits.max_gateway_queued_bytes:
-            self._drop_largest_share()
+        """Drop what is too much for a participant, and for the gateway.
+
+        Of a participant it is the queue in which most waits, an observer's before others; of all,
+        the queues of the participant for whom most waits, until there is room again.
+        """
+        most = self.limits.max_participant_queued_bytes
+        if share.bytes > most and (live := [each for each in share.backlogs if each.live]):
+            why = f"more than {most} bytes wait for you (max_participant_queued_bytes)"
+            fullest = max(live, key=lambda each: (not each.awaited, each.bytes))
+            fullest.drop("max_participant_queued_bytes", why)
+        most = self.limits.max_gateway_queued_bytes
+        while self.bytes > most:
+            shares = [
+                each for each in self._shares.values() if any(one.live for one in each.backlogs)
+            ]
+            if not shares:
+                return
+            why = f"more than {most} bytes wait for all readers (max_gateway_queued_bytes)"
+            for backlog in tuple(max(shares, key=lambda each: each.bytes).backlogs):
+                if backlog.bytes:
+                    backlog.drop("max_gateway_queued_bytes", why)
 
     def forget(self, share: _Share) -> None:
         """Forget a participant without queues, unless it was too slow lately."""
         idle = not (share.bytes or share.backlogs or share.streams)
         if idle and share.impatient_until <= self.now():
-            self._shares.pop((share.space.name, share.participant), None)
+            self._shares.pop(share.identity, None)
 
-    def _drop_fullest(self, backlogs: Iterable[Backlog]) -> None:
-        """Drop the queue of a participant in which most waits; an observer's before others."""
-        found = max(
-            (each for each in backlogs if each.bytes and not each.dropped),
-            key=lambda each: (not each.awaited, each.bytes),
-            default=None,
-        )
-        if found is not None:
-            most = self.limits.max_participant_queued_bytes
-            why = f"more than {most} bytes wait for you (max_participant_queued_bytes)"
-            found.drop("max_participant_queued_bytes", why)
-
-    def _drop_largest_share(self) -> None:
-        """Drop the queues of the participant for whom most waits, until there is room again."""
-        most = self.limits.max_gateway_queued_bytes
-        why = f"more than {most} bytes wait for all readers (max_gateway_queued_bytes)"
-        while self.bytes > most:
-            live = [
-                share
-                for share in self._shares.values()
-                if any(each.bytes and not each.dropped for each in share.backlogs)
-            ]
-            if not live:
-                return
-            for backlog in tuple(max(live, key=lambda share: share.bytes).backlogs):
-                if backlog.bytes:
-                    backlog.drop("max_gateway_queued_bytes", why)
-
-    def _share(self, space: str, participant: str) -> _Share:
-        share = self._shares.get((space, participant))
+    def _share(self, identity: Identity) -> _Share:
+        share = self._shares.get(identity)
         if share is None:
-            share = _Share(self.in_space(space), participant)
-            self._shares[space, participant] = share
+            share = self._shares[identity] = _Share(self.in_space(identity.space), identity)
         return share
 
 
 class SpaceBacklogs:
     """The backlogs of one space that fill, for which its loud senders wait."""
 
-    def __init__(self, backlogs: Backlogs, name: str) -> None:
-        self.name = name
+    def __init__(self, backlogs: Backlogs) -> None:
         self.patience = backlogs.limits.slow_reader_seconds
         """Seconds for which senders wait for one reader at most."""
         self._backlogs = backlogs
@@ -310,7 +302,7 @@ class SpaceBacklogs:
         if (
             backlog.awaited
             and backlog.waited_since is None
-            and not self._backlogs.is_below(backlog, 2)
+            and not backlog.is_below(2)
             and backlog.share.impatient_until <= self._backlogs.now()
         ):
             self._filling.add(backlog)
@@ -332,7 +324,7 @@ class SpaceBacklogs:
                 # Another queue of its was dropped meanwhile: this one is when it is full.
                 self.fills_no_more(backlog)
                 continue
-            if backlog.share.participant == sender:
+            if backlog.share.identity.participant == sender:
                 wait = max(wait, backlog.wait_for_own(now, self.patience))
                 continue
             if backlog.waited_since is None:

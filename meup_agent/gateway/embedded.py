@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from importlib.util import find_spec
@@ -18,7 +19,56 @@ from meup_agent.gateway.server import Page, RunningGateway, serve
 from meup_agent.protocol.space.counters import SpaceCounters
 
 
-class Gateway(AsyncContextManagerMixin):
+class _EmbeddedGateway(ABC):
+    """The addresses, tokens and counters of a gateway, which any thread may read."""
+
+    _config: Config
+
+    @property
+    @abstractmethod
+    def _gateway(self) -> RunningGateway: ...
+
+    @property
+    def url(self) -> str:
+        """The address to dial, for example ``ws://127.0.0.1:41234``."""
+        return self._gateway.url
+
+    @property
+    def http_url(self) -> str:
+        """The address of its HTTP API.
+
+        Raises:
+            UsageError: It serves none: its configuration says so, or others can reach it.
+        """
+        url = self._gateway.http_url
+        if url is None:
+            raise UsageError("the gateway serves no HTTP; give it a config with http")
+        return url
+
+    @property
+    def port(self) -> int:
+        """The port it listens at."""
+        return self._gateway.port
+
+    @property
+    def counters(self) -> SpaceCounters:
+        """Counts since it began to listen, or was restarted; they change while they are read."""
+        return self._gateway.counters
+
+    def token(self, participant: str, space: str | None = None) -> str:
+        """A token of a participant.
+
+        Args:
+            participant: The participant.
+            space: In which space; the first one by default.
+
+        Raises:
+            KeyError: There is no such participant, or it has no token.
+        """
+        return first_token(self._config, participant, space)
+
+
+class Gateway(_EmbeddedGateway, AsyncContextManagerMixin):
     """A gateway that listens for the length of an ``async with`` block, on asyncio.
 
     ::
@@ -68,45 +118,6 @@ class Gateway(AsyncContextManagerMixin):
             yield self
         self._running = None
 
-    @property
-    def url(self) -> str:
-        """The address to dial, for example ``ws://127.0.0.1:41234``."""
-        return self._gateway.url
-
-    @property
-    def http_url(self) -> str:
-        """The address of its HTTP API.
-
-        Raises:
-            UsageError: It serves none: its configuration says so, or others can reach it.
-        """
-        url = self._gateway.http_url
-        if url is None:
-            raise UsageError("the gateway serves no HTTP; give it a config with http")
-        return url
-
-    @property
-    def port(self) -> int:
-        """The port it listens at."""
-        return self._gateway.port
-
-    @property
-    def counters(self) -> SpaceCounters:
-        """Counts since it began to listen, or was restarted."""
-        return self._gateway.counters
-
-    def token(self, participant: str, space: str | None = None) -> str:
-        """A token of a participant.
-
-        Args:
-            participant: The participant.
-            space: In which space; the first one by default.
-
-        Raises:
-            KeyError: There is no such participant, or it has no token.
-        """
-        return first_token(self._config, participant, space)
-
     def kill(self) -> None:
         """Drop every socket without a close frame and stop listening, as a killed process does."""
         self._gateway.abort()
@@ -142,57 +153,26 @@ class Gateway(AsyncContextManagerMixin):
         )
 
 
-class ThreadedGateway:
+class ThreadedGateway(_EmbeddedGateway):
     """A :class:`Gateway` in a thread of its own; every call returns when it has taken effect."""
 
     def __init__(self, gateway: Gateway, portal: BlockingPortal) -> None:
-        self._gateway = gateway
+        self._config = gateway._config
+        self._served = gateway
         self._portal = portal
 
     @property
-    def url(self) -> str:
-        """The address to dial."""
-        return self._gateway.url
-
-    @property
-    def http_url(self) -> str:
-        """The address of its HTTP API.
-
-        Raises:
-            UsageError: It serves none: its configuration says so, or others can reach it.
-        """
-        return self._gateway.http_url
-
-    @property
-    def port(self) -> int:
-        """The port it listens at."""
-        return self._gateway.port
-
-    @property
-    def counters(self) -> SpaceCounters:
-        """Counts of events; they go on changing while they are read."""
-        return self._gateway.counters
-
-    def token(self, participant: str, space: str | None = None) -> str:
-        """A token of a participant.
-
-        Args:
-            participant: The participant.
-            space: In which space; the first one by default.
-
-        Raises:
-            KeyError: There is no such participant, or it has no token.
-        """
-        return self._gateway.token(participant, space)
+    def _gateway(self) -> RunningGateway:
+        return self._served._gateway
 
     def kill(self) -> None:
         """Drop every socket without a close frame and stop listening, as a killed process does."""
-        self._portal.call(self._gateway.kill)
+        self._portal.call(self._served.kill)
 
     def restart(self) -> None:
         """Listen at the same port again, having forgotten everything; kills it first if it runs."""
-        self._portal.call(self._gateway.restart)
+        self._portal.call(self._served.restart)
 
     def drop(self, participant: str) -> None:
         """Drop a participant's socket without a close frame."""
-        self._portal.call(self._gateway.drop, participant)
+        self._portal.call(self._served.drop, participant)

@@ -70,9 +70,7 @@ class FrameQueue:
         # While the reader is behind, the queue and what was written last are counted.
         self._behind = False
         self._written: list[bytes] = []
-        self._backlog = runtime.backlogs.open(
-            identity.space, identity.participant, self._drop, awaited=awaited
-        )
+        self._backlog = runtime.backlogs.open(identity, self._drop, awaited=awaited)
         self._then: Callable[[], None] | None = None
 
     def deliver(self, packed: bytes) -> None:

@@ -74,30 +74,28 @@ class HistoryLog:
         """Write a frame of a member, what was decided about it, and by which capability."""
         if isinstance(decision, Repetition | Discard | Answer):
             return
-        refused = decision if isinstance(decision, Refusal) else None
         envelope = decision.envelope if isinstance(decision, Acceptance) else None
+        refused = decision.code if isinstance(decision, Refusal) else None
         compact = compact_line(envelope.frame if envelope is not None and envelope.frame else frame)
-        named = _header(compact) if envelope is None else (envelope.id, envelope.kind)
+        name, kind = _header(compact) if envelope is None else (envelope.id, envelope.kind)
         common = {"participant": participant, "space_id": space}
-        metadata = {} if refused is None else {"reason": refused.code}
         record: dict[str, Any] = {
             "event": "received" if refused is None else "rejected",
-            "id": named[0],
+            "id": name,
             "envelope": None if compact is None else msgspec.Raw(compact),
             **common,
             "direction": "inbound",
             "transport": transport,
-            "metadata": metadata or None,
+            "metadata": refused and {"reason": refused},
         }
-        if refused is None or refused.code not in _BEFORE_CAPABILITIES:
-            allowed = refused is None or refused.code != CAPABILITY_VIOLATION
+        if refused not in _BEFORE_CAPABILITIES:
             matched = _find_matching(capabilities, envelope) if envelope is not None else None
             decided: dict[str, Any] = {
                 "event": "capability_check",
-                "envelope_id": named[0],
+                "envelope_id": name,
                 **common,
-                "result": "allowed" if allowed else "denied",
-                "required_capability": named[1],
+                "result": "denied" if refused == CAPABILITY_VIOLATION else "allowed",
+                "required_capability": kind,
                 "matched_capability": matched,
                 "granted_capabilities": list(capabilities.patterns),
                 "metadata": {"source": "http_api" if transport == "http" else transport},

@@ -10,7 +10,7 @@ import os
 import threading
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -29,11 +29,6 @@ CLOSE_SECONDS: Final = 5.0
 """Seconds that the last lines have when the gateway stops."""
 
 
-class _WaitingLine(NamedTuple):
-    path: Path
-    text: bytes
-
-
 class LineFiles:
     """Adds lines to files; a disk that is slow or full loses lines, and holds up nothing."""
 
@@ -41,7 +36,7 @@ class LineFiles:
         self.left_out = 0
         """Lines that were not written."""
         self._files = {path: RotatingFile(path) for path in paths}
-        self._queue = SimpleQueue[_WaitingLine | None]()
+        self._queue = SimpleQueue[tuple[Path, bytes] | None]()
         self._lock = threading.Lock()
         self._waiting = 0
         self._failed = False
@@ -51,11 +46,11 @@ class LineFiles:
     def put(self, path: Path, text: bytes) -> None:
         """Add a line, with its end, to a file."""
         with self._lock:
-            behind = self._waiting + len(text) > MAX_WAITING_LINE_BYTES
-            if not behind and not self._failed:
+            takes = not self._failed and self._waiting + len(text) <= MAX_WAITING_LINE_BYTES
+            if takes:
                 self._waiting += len(text)
-        if not behind and not self._failed:
-            self._queue.put(_WaitingLine(path, text))
+        if takes:
+            self._queue.put((path, text))
             return
         if not self.left_out:
             log.warning("lines for %s are left out, since the disk does not take them", path)
@@ -63,25 +58,26 @@ class LineFiles:
 
     def _write(self) -> None:
         while (line := self._queue.get()) is not None:
+            path, text = line
             try:
                 if not self._failed:
-                    self._files[line.path].write(line.text)
+                    self._files[path].write(text)
                     if self._queue.empty():
-                        for file in self._files.values():
-                            file.flush()
+                        for each in self._files.values():
+                            each.file.flush()
             except OSError as error:
                 self._failed = True
-                log.error("%s cannot be written: %s", line.path, error.strerror)
+                log.error("%s cannot be written: %s", path, error.strerror)
             with self._lock:
-                self._waiting -= len(line.text)
+                self._waiting -= len(text)
 
     def close(self) -> None:
         """Write what waits, and close the files."""
         self._queue.put(None)
         self._thread.join(CLOSE_SECONDS)
         if not self._thread.is_alive():
-            for file in self._files.values():
-                file.close()
+            for each in self._files.values():
+                each.file.close()
         if self.left_out:
             where = ", ".join(map(str, self._files))
             log.warning("%d lines were left out of %s", self.left_out, where)
@@ -96,31 +92,23 @@ class RotatingFile:
 
     def _open(self) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
-        self._file = os.fdopen(os.open(self._path, flags, 0o600), "ab")
-        self._size = self._file.tell()
+        self.file = os.fdopen(os.open(self._path, flags, 0o600), "ab")
+        self._size = self.file.tell()
 
     def write(self, text: bytes) -> None:
         """Add a line; the file is put aside before it is too large."""
         if self._size and self._size + len(text) > MAX_LINE_FILE_BYTES:
-            self._file.close()
+            self.file.close()
             for number in range(KEPT_LINE_FILES, 0, -1):
                 older = self._aside(number - 1)
                 if older.exists():
                     older.replace(self._aside(number))
             self._open()
-        self._file.write(text)
+        self.file.write(text)
         self._size += len(text)
 
     def _aside(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}") if number else self._path
-
-    def flush(self) -> None:
-        """Hand to the system what was added."""
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
 
 def compact_line(frame: bytes) -> bytes | None:

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from meup_agent.errors import ConfigurationError, system_reason
-from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.line_files import LineFiles, compact_line
 from meup_agent.protocol.space.subscriber import FrameFormat, Place
 
@@ -49,20 +48,6 @@ class OutputLog:
         then()
 
 
-class _OutputFile(NamedTuple):
-    path: Path
-    at_once: bool
-
-
-def outputs_of(config: Config) -> dict[Identity, _OutputFile]:
-    """The files of participants that speak over HTTP, and if each is present from the beginning."""
-    return {
-        identity: _OutputFile(entry.output_log, entry.auto_connect)
-        for identity, entry in config.entries()
-        if entry.output_log is not None and (entry.auto_connect or not entry.starts)
-    }
-
-
 @contextmanager
 def connect_outputs(config: Config, runtime: GatewayRuntime) -> Generator[None]:
     """Let the participants of a configuration that have an output log be present, or come.
@@ -70,12 +55,17 @@ def connect_outputs(config: Config, runtime: GatewayRuntime) -> Generator[None]:
     Raises:
         ConfigurationError: A file cannot be written.
     """
-    outputs = outputs_of(config)
+    # Of those that speak over HTTP: what `meup up` starts connects by itself.
+    outputs = [
+        (identity, entry.output_log, entry.auto_connect)
+        for identity, entry in config.entries()
+        if entry.output_log is not None and (entry.auto_connect or not entry.starts)
+    ]
     if not outputs:
         yield
         return
-    with _open_files(each.path for each in outputs.values()) as lines:
-        for identity, (path, at_once) in outputs.items():
+    with _open_files(path for _, path, _ in outputs) as lines:
+        for identity, path, at_once in outputs:
             log = OutputLog(identity.participant, runtime.dialect(identity), path, lines)
             runtime.outputs[identity] = log
             if at_once:

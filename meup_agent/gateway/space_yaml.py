@@ -124,15 +124,13 @@ class _IgnoredFields:
         listed = _by_id(listed)
         if not isinstance(listed, dict):
             return listed
-        return {
-            name: self._participant(name, {} if entry is None else entry)
-            for name, entry in cast("dict[str, Any]", listed).items()
-        }
+        entries = cast("dict[str, object]", listed).items()
+        return {name: self._participant(name, entry) for name, entry in entries}
 
     def _participant(self, name: str, entry: object) -> object:
-        if not isinstance(entry, dict):
+        if not isinstance(entry, dict | None):
             return entry
-        keys = _named(cast("dict[str, Any]", entry))
+        keys = _named(cast("dict[str, Any]", entry or {}))
         if keys.get("restart_policy") == "on-failure":
             del keys["restart_policy"]  # as every program is started again here
         for program in (keys, keys.get("mcp_server")):
@@ -207,17 +205,13 @@ def _without_reserved_kinds(capability: object) -> object:
     """A capability without the kinds of the gateway; ``None`` if none is left."""
     if not isinstance(capability, dict):
         return capability
-    kind: object = cast("dict[str, object]", capability).get("kind")
-    if isinstance(kind, str):
-        return None if is_reserved_kind(kind) else cast("object", capability)
-    if isinstance(kind, list):
-        kinds = cast("list[object]", kind)
-        kept = [each for each in kinds if not (isinstance(each, str) and is_reserved_kind(each))]
-        if kinds and not kept:
-            return None
-        fields_of = cast("dict[str, object]", capability)
-        return fields_of if kept == kinds else {**fields_of, "kind": kept}
-    return cast("object", capability)
+    keys = cast("dict[str, object]", capability)
+    kind = keys.get("kind")
+    listed = cast("list[object]", kind) if isinstance(kind, list) else [kind]
+    kept = [each for each in listed if not (isinstance(each, str) and is_reserved_kind(each))]
+    if kept == listed:
+        return keys
+    return {**keys, "kind": kept} if kept else None
 
 
 # --- its tokens ---
@@ -247,7 +241,7 @@ def with_tokens(config: Config, path: Path, *, make: MakeTokens) -> Config:
     """
     (space,) = config.spaces
     base = base_of(path)
-    makes = make == "always" or (make in ("existing", "renewed") and is_existing(path))
+    makes = make == "always" or (make != "never" and is_existing(path))
     participants = {
         name: _with_token(name, entry, base, make=makes, renew=make == "renewed")
         for name, entry in space.participants.items()
@@ -268,9 +262,8 @@ def _with_token(
     if file.is_file():
         found = renew_token(file, make_token) if renew else read_token(file)
     variable = token_variable(name)
-    given = os.environ.get(variable, "").strip()
-    if given:
-        if found is not None and found != given:
+    if given := os.environ.get(variable, "").strip():
+        if found not in (None, given):
             log.warning(
                 "%s and %s hold different tokens of %s; that of the environment counts, and the"
                 " one in the file is refused",

@@ -16,7 +16,7 @@ class Queue:
     def __init__(self, backlogs: Backlogs, reader: str) -> None:
         self.waits: list[bytes] = []
         self.why = ""
-        self.backlog: Backlog = backlogs.open("demo", reader, self._drop)
+        self.backlog: Backlog = backlogs.open(Identity("demo", reader), self._drop)
 
     def put(self, *frames: bytes) -> None:
         self.waits += frames
@@ -170,10 +170,10 @@ def test_nothing_is_kept_of_who_has_gone() -> None:
     scene = Scene(max_streams=1)
     ann = scene.queue("ann")
     ann.put(frame(60))
-    assert scene.all.add_stream("demo", "ann")
-    assert not scene.all.add_stream("demo", "ann")
+    assert scene.all.add_stream(Identity("demo", "ann"))
+    assert not scene.all.add_stream(Identity("demo", "ann"))
     assert scene.counters.streams_refused == 1
-    scene.all.remove_stream("demo", "ann")
+    scene.all.remove_stream(Identity("demo", "ann"))
     ann.close()
     assert scene.all.waiting_in("demo") == 0
     assert scene.all.participants == 0

@@ -9,7 +9,7 @@ import pytest
 from meup_agent.errors import HandshakeRefused
 from meup_agent.gateway import GatewayLimits
 from tests.gateway.conftest import LIMITS, Site, envelope, exceed_connections, hear
-from tests.gateways import OBSERVE_HEADER, Backlog, Backlogs
+from tests.gateways import OBSERVE_HEADER, Backlog, Backlogs, Identity
 from tests.patience import PATIENCE
 from tests.spaces import SpaceCounters
 
@@ -93,7 +93,7 @@ def test_no_sender_waits_for_an_observer() -> None:
         def drop(why: str) -> None:
             dropped.append(name)
 
-        return backlogs.open("demo", "alice", drop, awaited=awaited)
+        return backlogs.open(Identity("demo", "alice"), drop, awaited=awaited)
 
     agent, observer = queue("agent", awaited=True), queue("observer", awaited=False)
     observer.add(b"x" * 900)

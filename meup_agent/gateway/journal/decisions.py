@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -63,9 +64,10 @@ _PROPOSALS_TABLE: Final = """CREATE TABLE proposal (
 
 INDEX_TABLES: Final = {"proposal": _PROPOSALS_TABLE, "names": NAMES_TABLE}
 
-_READ: Final = "SELECT * FROM proposal"
 _NTH_PROPOSAL: Final = "SELECT seq FROM proposal WHERE space = ? ORDER BY seq DESC LIMIT 1 OFFSET ?"
-_LAST_TIME: Final = "SELECT at FROM entry WHERE space = ? ORDER BY seq DESC LIMIT 1"
+_LAST_TIME: Final = (
+    "SELECT coalesce((SELECT at FROM entry WHERE space = ? ORDER BY seq DESC LIMIT 1), 0)"
+)
 
 
 class ProposalRow(NamedTuple):
@@ -136,16 +138,12 @@ class ProposalFollower:
 
 def open_rows(connection: sqlite3.Connection) -> list[ProposalRow]:
     """The rows that say of no end, of all spaces, oldest first."""
-    query = f"{_READ} WHERE state = ? ORDER BY seq DESC LIMIT ?"
-    return _rows(connection, query, str(ProposalState.PENDING), MAX_FOLLOWED)[::-1]
+    where = "WHERE state = ? ORDER BY seq DESC LIMIT ?"
+    return [*_rows(connection, where, str(ProposalState.PENDING), MAX_FOLLOWED)][::-1]
 
 
-def _rows(connection: sqlite3.Connection, query: str, *values: object) -> list[ProposalRow]:
-    return list(_each_row(connection, query, *values))
-
-
-def _each_row(connection: sqlite3.Connection, query: str, *values: object) -> Iterator[ProposalRow]:
-    for *said, checked in connection.execute(query, values):
+def _rows(connection: sqlite3.Connection, where: str, *values: object) -> Iterator[ProposalRow]:
+    for *said, checked in connection.execute(f"SELECT * FROM proposal {where}", values):
         if checked != checksum(tuple(said)):
             raise DamagedIndex
         yield ProposalRow._make(said)
@@ -161,7 +159,7 @@ def ensure_index(connection: sqlite3.Connection, path: object) -> None:
     """Make the tables anew of the entries, unless they are there and whole."""
     try:
         if has_index(connection):
-            for _ in chain(_each_row(connection, _READ), read_names(connection)):
+            for _ in chain(_rows(connection, ""), read_names(connection)):
                 pass
             return
     except (DamagedIndex, UnicodeDecodeError):
@@ -212,12 +210,12 @@ def read_open(
     Raises:
         DamagedIndex: The tables are not what was written.
     """
-    query = f"{_READ} WHERE space = ? AND state = ? AND expires_at >= ? AND seq < ? ORDER BY seq"
+    where = "WHERE space = ? AND state = ? AND expires_at >= ? AND seq < ? ORDER BY seq LIMIT ?"
     values = (space, str(ProposalState.PENDING), first_moment(at), before, MAX_CHAINED + 1)
-    rows = _rows(connection, f"{query} LIMIT ?", *values)
-    if not rows:
+    numbers = [row.seq for row in _rows(connection, where, *values)]
+    if not numbers:
         return
-    found = read_chains(connection, space, [row.seq for row in rows])
+    found = read_chains(connection, space, numbers)
     if found is not None:
         yield from (entry for entry in found if entry.seq < before)
         return
@@ -225,32 +223,23 @@ def read_open(
 
     # All that begins or ends something: as much as a space ever folds.
     where = "WHERE space = ? AND seq >= ? AND seq < ? ORDER BY seq"
-    for entry in read_entries(connection, where, space, rows[0].seq, before):
+    for entry in read_entries(connection, where, space, numbers[0], before):
         if entry.envelope.kind in TRACKED_KINDS:
             yield entry
 
 
 def find_begin(connection: sqlite3.Connection, space: str, proposals: int) -> FoldBegin:
     """See :meth:`~meup_agent.protocol.space.journal.Journal.find_begin`."""
-    with snapshot(connection):
-        return _find_begin(connection, space, proposals)
-
-
-def _find_begin(connection: sqlite3.Connection, space: str, proposals: int) -> FoldBegin:
-    found = connection.execute(_NTH_PROPOSAL, (space, proposals)).fetchone()
-    if found is None:
-        return FoldBegin()
-    (after,) = found
-    query = f"{_READ} WHERE space = ? AND state = ? AND seq <= ? ORDER BY seq DESC LIMIT ?"
-    try:
-        pending = str(ProposalState.PENDING)
-        rows = _rows(connection, query, space, pending, after, MAX_CHAINED)
-        older = read_chains(connection, space, [row.seq for row in rows])
-    except DamagedIndex:
-        older = None
-    if older is None:
-        return FoldBegin()
-    return FoldBegin(after, tuple(entry for entry in older if entry.seq <= after))
+    with snapshot(connection), suppress(DamagedIndex):
+        if found := connection.execute(_NTH_PROPOSAL, (space, proposals)).fetchone():
+            (after,) = found
+            where = "WHERE space = ? AND state = ? AND seq <= ? ORDER BY seq DESC LIMIT ?"
+            pending = str(ProposalState.PENDING)
+            rows = _rows(connection, where, space, pending, after, MAX_CHAINED)
+            older = read_chains(connection, space, [row.seq for row in rows])
+            if older is not None:
+                return FoldBegin(after, tuple(entry for entry in older if entry.seq <= after))
+    return FoldBegin()
 
 
 def find_chains(connection: sqlite3.Connection, space: str, query: DecisionQuery) -> Chains | None:
@@ -268,17 +257,16 @@ def find_chains(connection: sqlite3.Connection, space: str, query: DecisionQuery
         states = {*map(str, query.states), str(ProposalState.PENDING)}
         where = f"{where} AND state IN ({', '.join('?' * len(states))})"
         values += states
-    rows = list[ProposalRow]()
-    if query.id is not None:
-        named = f"{_READ} {where} AND id = ? LIMIT ?"
-        begin = f"{_READ} {where} AND substr(id, 1, ?) = ? LIMIT ?"
-        rows = _rows(connection, named, *values, query.id, MAX_CHAINED + 1) or _rows(
-            connection, begin, *values, len(query.id), query.id, MAX_BEGINNING
-        )
+    limit, name = MAX_CHAINED + 1, query.id
+    if name is None:
+        rows = [*_rows(connection, f"{where} LIMIT ?", *values, limit)]
     else:
-        rows = _rows(connection, f"{_READ} {where} LIMIT ?", *values, MAX_CHAINED + 1)
+        rows = [*_rows(connection, f"{where} AND id = ? LIMIT ?", *values, name, limit)]
+    if name is not None and not rows:
+        begin = f"{where} AND substr(id, 1, ?) = ? LIMIT ?"
+        rows += _rows(connection, begin, *values, len(name), name, MAX_BEGINNING)
     if len(rows) > MAX_CHAINED:
         return None
     found = read_chains(connection, space, [row.seq for row in rows])
-    until = connection.execute(_LAST_TIME, (space,)).fetchone()
-    return None if found is None else Chains(found, 0 if until is None else until[0])
+    (until,) = connection.execute(_LAST_TIME, (space,)).fetchone()
+    return None if found is None else Chains(found, until)

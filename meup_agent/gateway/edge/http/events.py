@@ -83,7 +83,7 @@ class EventResponse:
         self._identity = identity
         self._limits = runtime.limits
         self._backlogs = backlogs = runtime.backlogs
-        if not backlogs.add_stream(*identity):
+        if not backlogs.add_stream(identity):
             most = runtime.limits.max_streams
             said = f"you have {most} event streams, as many as you may; end one first"
             raise over_limit(said, "max_streams", most)
@@ -148,7 +148,7 @@ class EventResponse:
         else:
             self._host.fanout.unsubscribe(self._stream)
         self._stream.lost()
-        self._backlogs.remove_stream(*self._identity)
+        self._backlogs.remove_stream(self._identity)
 
     def _last_words(self) -> bytes:
         """The event that tells an observer's reader what a close frame would tell."""
