@@ -48,8 +48,7 @@ class _Frame(NamedTuple):
     commits: bool
     salts: tuple[int, int]
     sums: tuple[int, int]
-    head: bytes
-    page: bytes
+    data: bytes
 
 
 def wal_of(database: Path) -> Path:
@@ -105,8 +104,8 @@ def _find_damage(file: BinaryIO, page_size: int, index: _Index | None) -> WalDam
     head = file.read(_HEAD.size)
     if len(head) < _HEAD.size:
         return _missing(index, 0)
-    magic, version, said_size, _, *salts, sum1, sum2 = _HEAD.unpack(head)
-    words = ">" if magic & 1 else "<"
+    magic, version, said_size, _, salt1, salt2, sum1, sum2 = _HEAD.unpack(head)
+    words, salts = ">" if magic & 1 else "<", (salt1, salt2)
     usable = (
         magic & ~1 == MAGIC
         and version == _FORMAT
@@ -114,81 +113,43 @@ def _find_damage(file: BinaryIO, page_size: int, index: _Index | None) -> WalDam
         and _checksum(words, head[:24], (0, 0)) == (sum1, sum2)
     )
     sizes = (size for size in (said_size, page_size) if size in _PAGE_SIZES)
-    frames = _frames(file, next(sizes, USUAL_PAGE_SIZE))
-    if usable:
-        if index is not None and index.salts != (salts[0], salts[1]):
-            index = None  # of another turn
-        return _behind_first_wrong(frames, words, (salts[0], salts[1]), (sum1, sum2), index)
-    # Nothing of it will be read. Torn while it was begun anew, it has frames that are in the
-    # database since; their salts are older than the head's.
-    damage = _intact(frames, words, None, before=None, kept=0, salts_of_head=(salts[0], salts[1]))
-    return damage if damage.lost else None
-
-
-def _behind_first_wrong(
-    frames: Iterator[_Frame],
-    words: str,
-    salts: tuple[int, int],
-    sums: tuple[int, int],
-    index: _Index | None,
-) -> WalDamage | None:
-    kept = 0
-    for number, frame in enumerate(frames, 1):
-        right = frame.salts == salts and _sums(words, frame, sums) == frame.sums
-        sums = frame.sums
-        if not right:
-            damage = _intact(frames, words, salts, before=sums, kept=kept, already=number - kept)
-            # Frames of an older turn have neither of the salts of this one.
-            is_ours = any(map(int.__eq__, frame.salts, salts))
-            if damage.torn:
-                return _missing(index, kept) or (damage if is_ours else None)
-            return damage
-        if frame.commits:
-            kept = number
-    return _missing(index, kept)
-
-
-def _intact(
-    frames: Iterator[_Frame],
-    words: str,
-    salts: tuple[int, int] | None,
-    *,
-    before: tuple[int, int] | None,
-    kept: int,
-    already: int = 0,
-    salts_of_head: tuple[int, int] | None = None,
-) -> WalDamage:
-    """Look for transactions that are right although what comes before them is not.
-
-    Each frame can be judged by itself, from the checksum that the one ``before`` it says. The salts
-    are the same in all frames of a file; ``None``: not known.
-    """
-    lost = already
-    commits, goes_on, last_salts = 0, False, None
-    for frame in frames:
-        lost += 1
-        same = frame.salts == (last_salts if salts is None else salts)
-        if before is not None and same and _sums(words, frame, before) == frame.sums:
+    if index is not None and index.salts != salts:
+        index = None  # of another turn
+    # Each frame can be judged by itself, from the checksum that the one before it says. The salts
+    # are the same in all frames of a file; without a usable head they are not known.
+    number = kept = commits = 0
+    whole, is_ours, goes_on = usable, True, False
+    last, before = salts, (sum1, sum2) if usable else None
+    for number, frame in enumerate(_frames(file, next(sizes, USUAL_PAGE_SIZE)), 1):
+        same = frame.salts == (salts if usable else last)
+        right = before is not None and same and _checksum(words, frame.data, before) == frame.sums
+        if not whole and right:
+            # A transaction that is right although what comes before it is not.
             goes_on = goes_on or commits > 0
             commits += frame.commits
-        before, last_salts = frame.sums, frame.salts
-    if not commits:
-        return WalDamage(kept, lost, certain=False, torn=True)
-    if salts_of_head is not None:
-        return WalDamage(kept, lost, certain=last_salts == salts_of_head)
-    return WalDamage(kept, lost, certain=goes_on)
+        elif whole and not right:
+            whole = False
+            # Frames of an older turn have neither of the salts of this one.
+            is_ours = any(map(int.__eq__, frame.salts, salts))
+        elif whole and frame.commits:
+            kept = number
+        before, last = frame.sums, frame.salts
+    if commits:
+        # Nothing behind a wrong head will be read. Torn while it was begun anew, it has frames that
+        # are in the database since; their salts are older than the head's.
+        return WalDamage(kept, number - kept, certain=goes_on if usable else last == salts)
+    missing = _missing(index, kept) if usable else None
+    if missing or whole or not (is_ours and number):
+        return missing
+    return WalDamage(kept, number - kept, certain=False, torn=True)
 
 
 def _frames(file: BinaryIO, page_size: int) -> Iterator[_Frame]:
     size = _FRAME_HEAD.size + page_size
     while len(frame := file.read(size)) == size:
         _, pages, salt1, salt2, sum1, sum2 = _FRAME_HEAD.unpack_from(frame)
-        page = frame[_FRAME_HEAD.size :]
-        yield _Frame(pages != 0, (salt1, salt2), (sum1, sum2), frame[:8], page)
-
-
-def _sums(words: str, frame: _Frame, before: tuple[int, int]) -> tuple[int, int]:
-    return _checksum(words, frame.page, _checksum(words, frame.head, before))
+        data = frame[:8] + frame[_FRAME_HEAD.size :]
+        yield _Frame(pages != 0, (salt1, salt2), (sum1, sum2), data)
 
 
 def _checksum(words: str, data: bytes, before: tuple[int, int]) -> tuple[int, int]:
