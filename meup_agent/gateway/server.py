@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    ExitStack,
-    asynccontextmanager,
-    nullcontext,
-)
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -36,7 +30,6 @@ from meup_agent.gateway.network import (
 )
 from meup_agent.gateway.output_log import connect_outputs
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
-from meup_agent.protocol.space.counters import SpaceCounters
 
 if TYPE_CHECKING:
     import socket
@@ -76,6 +69,10 @@ class RunningGateway:
             on_failure=self._close_listening,
             recorder=history,
         )
+        self.counters: Final = self.runtime.counters
+        """Counts since it began to listen."""
+        self.failed: Final = self.runtime.failed
+        """Set when nothing can be kept any more; then it has stopped by itself."""
         self._servers: list[asyncio.Server] = []
         self._socket_url: str | None = None
         self._http_url: str | None = None
@@ -84,16 +81,6 @@ class RunningGateway:
         self._handshakes = HandshakeLimiter(
             max_handshakes(config.limits), config.limits.handshake_timeout
         )
-
-    @property
-    def counters(self) -> SpaceCounters:
-        """Counts since it began to listen."""
-        return self.runtime.counters
-
-    @property
-    def failed(self) -> anyio.Event:
-        """Set when nothing can be kept any more; then it has stopped by itself."""
-        return self.runtime.failed
 
     @property
     def failure(self) -> str:
@@ -233,6 +220,7 @@ class RunningGateway:
         with anyio.move_on_after(LAST_TURNS, shield=True):
             for server in self._servers:
                 await server.wait_closed()
+        log.info("stopped listening at %s", self.listens_at)
 
     def _accept(self, request: WSUpgradeRequest, address: str) -> WSUpgradeResponseWithListener:
         """Decide about a handshake that came from an address."""
@@ -285,26 +273,22 @@ async def serve(
         ConfigurationError: The address cannot be listened at, the journal's file cannot be used, or
             the configuration is wrong.
     """
-    with ExitStack() as stack, nullcontext() if config.tls is None else shorten_tls_failures():
-        async with open_journal(config.journal, wall_clock) as journal, AsyncExitStack() as pages:
-            history = None
-            if config.history is not None:
-                from meup_agent.gateway.history import open_history
+    async with AsyncExitStack() as stack, AsyncExitStack() as pages:
+        if config.tls is not None:
+            stack.enter_context(shorten_tls_failures())
+        history = None
+        if config.history is not None:
+            from meup_agent.gateway.history import open_history
 
-                history = stack.enter_context(open_history(config.history, wall_clock))
-            gateway = RunningGateway(config, journal, history)
-            stack.enter_context(connect_outputs(config, gateway.runtime))
-            host = config.host if host is None else host
-            if page is not None and serves_console(config, host):
-                gateway.mount(await pages.enter_async_context(page(gateway.runtime)))
-            await gateway.listen(host, config.port if port is None else port)
-            try:
-                await gateway.listen_for_http()
-                yield gateway
-            finally:
-                try:
-                    # Its event streams end, before answers are waited for.
-                    await pages.aclose()
-                finally:
-                    await gateway.stop()
-                log.info("stopped listening at %s", gateway.listens_at)
+            history = stack.enter_context(open_history(config.history, wall_clock))
+        journal = await stack.enter_async_context(open_journal(config.journal, wall_clock))
+        gateway = RunningGateway(config, journal, history)
+        stack.enter_context(connect_outputs(config, gateway.runtime))
+        host = config.host if host is None else host
+        if page is not None and serves_console(config, host):
+            gateway.mount(await pages.enter_async_context(page(gateway.runtime)))
+        await gateway.listen(host, config.port if port is None else port)
+        # After the page, whose event streams end before answers are waited for.
+        stack.push_async_callback(gateway.stop)
+        await gateway.listen_for_http()
+        yield gateway
