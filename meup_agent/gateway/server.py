@@ -42,10 +42,6 @@ if TYPE_CHECKING:
     from meup_agent.gateway.history import HistoryLog
     from meup_agent.protocol.space.journal import Journal
 
-BACKLOG: Final = 4_096
-"""Connections that may wait to be taken. All members dial at once when their gateway has restarted,
-and a client that finds no room tries again after a second, or three, or seven."""
-
 LAST_TURNS: Final = 1.0
 """Seconds for the loop to report that dropped sockets are closed; it takes one or two turns."""
 
@@ -189,10 +185,8 @@ class RunningGateway:
         server = await listener.listen(
             self._accept,
             place,
-            self.runtime.limits,
-            self.runtime.refusals,
+            self.runtime,
             self._handshakes,
-            backlog=BACKLOG,
             context=context,
             http=None if self._http is None else self._http.protocol,
         )

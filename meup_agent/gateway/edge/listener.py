@@ -24,9 +24,12 @@ from meup_agent.gateway.edge.first_request import (
     WholeReads,
     feed,
 )
-from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import PicowsLog, RefusalLog, log
-from meup_agent.gateway.runtime import wall_clock
+from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
+
+BACKLOG: Final = 4_096
+"""Connections that may wait to be taken. All members dial at once when their gateway has restarted,
+and a client that finds no room tries again after a second, or three, or seven."""
 
 READ_BEYOND: Final = 2
 """A message up to so many times too large is read to its end and thrown away, so that its sender
@@ -46,11 +49,9 @@ Accept = Callable[[WSUpgradeRequest, str], WSUpgradeResponseWithListener]
 async def listen(
     accept: Accept,
     place: tuple[str, int] | socket.socket,
-    limits: GatewayLimits,
-    refusals: RefusalLog,
+    runtime: GatewayRuntime,
     handshakes: HandshakeLimiter,
     *,
-    backlog: int,
     context: ssl.SSLContext | None = None,
     http: Callable[[], asyncio.BaseProtocol] | None = None,
 ) -> asyncio.Server:
@@ -66,8 +67,8 @@ async def listen(
     what picows writes to fastest: aiofastnet's own accepting costs a task for each connection. TLS
     cannot change hands, so it is aiofastnet's for both. A Unix socket has no TLS.
     """
-    is_unix = isinstance(place, socket.socket)
-    moves = is_unix or (
+    limits = runtime.limits
+    moves = isinstance(place, socket.socket) or (
         http is not None and context is None and SelectorSocketTransport is not None
     )
 
@@ -83,7 +84,7 @@ async def listen(
             None,
             False,  # is no client
             decide,
-            PicowsLog(log, refusals),
+            PicowsLog(log, runtime.refusals),
             True,  # disconnects if we raise
             limits.handshake_timeout,
             True,  # pings
@@ -108,14 +109,14 @@ async def listen(
     )
     # What picows itself listens with: its sockets take less of the loop's time.
     if isinstance(place, socket.socket):
-        return await loop.create_unix_server(first_request, sock=place, backlog=backlog)
+        return await loop.create_unix_server(first_request, sock=place, backlog=BACKLOG)
     create_server = loop.create_server if moves else partial(aiofastnet.create_server, loop)
     host, port = place
     return await create_server(
         first_request,
         host=host,
         port=port,
-        backlog=backlog,
+        backlog=BACKLOG,
         ssl=context,
         ssl_handshake_timeout=None if context is None else limits.handshake_timeout,
     )
