@@ -50,10 +50,6 @@ MakeTokens = Literal["never", "existing", "renewed", "always"]
 """Of participants without a token, those that get one: ``existing``, where there is ``.mew``; with
 ``renewed`` those who have one there get another."""
 
-_FOLDER_MODE: Final = 0o700
-_FILE_MODE: Final = 0o600
-_IGNORE_ALL: Final = "*\n!.gitignore\n"
-
 _LIKE_OURS: Final = 0.75
 """Likeness from which an unknown key is taken for one of ours that is misspelt."""
 
@@ -290,15 +286,15 @@ def make_token(file: Path) -> str:
     try:
         folder.parent.mkdir(exist_ok=True)
         with suppress(FileExistsError):
-            folder.mkdir(mode=_FOLDER_MODE)
-            (folder / ".gitignore").write_text(_IGNORE_ALL, encoding="utf-8")
+            folder.mkdir(mode=0o700)
+            (folder / ".gitignore").write_text("*\n!.gitignore\n", encoding="utf-8")
         if stat.S_IMODE(folder.stat().st_mode) & 0o022:
             raise ConfigurationError(
                 f"{folder} can be changed by other users, and tokens are kept there; run: chmod 700"
                 f" {folder}"
             )
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-        with os.fdopen(os.open(file, flags, _FILE_MODE), "w", encoding="ascii") as held:
+        with os.fdopen(os.open(file, flags, 0o600), "w", encoding="ascii") as held:
             token = new_token()
             held.write(f"{token}\n")
     except OSError as error:

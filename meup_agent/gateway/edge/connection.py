@@ -37,8 +37,6 @@ FRAMES_PER_TURN: Final = 128
 """Frames of a connection that are taken in a turn of the loop, before the others have theirs; each
 KiB of them counts as one more. A message takes some 30 µs, so a turn some milliseconds."""
 
-_KIB_BITS: Final = 10
-
 
 _JOINED: Final = {
     Place.ANSWERING: "joined",
@@ -112,7 +110,7 @@ class MemberConnection(ABC):
 
     def _count_frame(self, size: int) -> None:
         """Count what was read in this turn of the loop; the rest has to wait for the next."""
-        self._turn_left -= 1 + (size >> _KIB_BITS)
+        self._turn_left -= 1 + (size >> 10)
         if self._turn_left <= 0:
             self._turn_left = FRAMES_PER_TURN
             self._gate.pause(0.0)

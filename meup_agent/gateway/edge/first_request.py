@@ -39,7 +39,6 @@ Move = Callable[[asyncio.Transport, asyncio.BaseProtocol, bytes], None]
 # As h11 ends a head. Picows asks for CRLF, so without that an upgrade is none.
 _END = re.compile(rb"\n\r?\n")
 _UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*websocket", re.IGNORECASE)
-_CRLF_END: Final = b"\r\n\r\n"
 
 
 class FirstRequest(asyncio.BaseProtocol):
@@ -96,7 +95,7 @@ class FirstRequest(asyncio.BaseProtocol):
     def _hand_over(self, head: bytes, end: int) -> None:
         transport = self._transport
         assert transport is not None, "it has been read"
-        upgrade = head.endswith(_CRLF_END, 0, end) and _UPGRADE.search(head, 0, end) is not None
+        upgrade = head.endswith(b"\r\n\r\n", 0, end) and _UPGRADE.search(head, 0, end) is not None
         if upgrade and len(head) - end > STRANGER_READ_BYTES:
             self._refuse(HTTPStatus.BAD_REQUEST, TOO_EARLY)
             return

@@ -218,9 +218,6 @@ class _OnlyType(msgspec.Struct):
     kind: object = None
 
 
-_JOIN_KINDS: Final = ("system/join", "system.join")
-
-
 _decode_type = msgspec.json.Decoder(_OnlyType).decode
 _decode_join = msgspec.json.Decoder(JoinFrame).decode
 
@@ -297,7 +294,7 @@ def _parse_join(message: bytes) -> Join | None:
     try:
         check_frame(message, max_bytes=MAX_JOIN_BYTES)
         only = _decode_type(message)
-        if only.type != "join" and only.kind not in _JOIN_KINDS:
+        if only.type != "join" and only.kind not in ("system/join", "system.join"):
             return None
     except (InvalidEnvelope, msgspec.DecodeError, UnicodeDecodeError):
         return None

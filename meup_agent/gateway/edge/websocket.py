@@ -34,9 +34,6 @@ PROTOCOL_ERROR: Final = 1002
 
 NORMAL: Final = 1000
 
-_NEVER_SENT: Final = frozenset({1004, 1005, LOST, 1015})
-_FIRST_UNASSIGNED: Final = 5000
-
 CLOSED_STRANGER_SECONDS: Final = 1.0
 """Seconds between two reads of a connection that was closed before it joined and still sends."""
 
@@ -195,7 +192,7 @@ class WebSocketConnection(WSListener, MemberConnection):
         """Finish the closing handshake, whichever end began it."""
         if self._ended_by is None:
             # Some codes never stand in a close frame (RFC 6455 section 7.4).
-            allowed = code not in _NEVER_SENT and code < _FIRST_UNASSIGNED
+            allowed = code not in (1004, 1005, LOST, 1015) and code < 5000
             self._ended_by = (int(code) or NORMAL) if allowed else PROTOCOL_ERROR
             if not self._transport.is_close_frame_sent:
                 self._transport.send_close(cast("WSCloseCode", self._ended_by))

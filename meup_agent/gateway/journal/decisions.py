@@ -64,11 +64,6 @@ _PROPOSALS_TABLE: Final = """CREATE TABLE proposal (
 
 INDEX_TABLES: Final = {"proposal": _PROPOSALS_TABLE, "names": NAMES_TABLE}
 
-_NTH_PROPOSAL: Final = "SELECT seq FROM proposal WHERE space = ? ORDER BY seq DESC LIMIT 1 OFFSET ?"
-_LAST_TIME: Final = (
-    "SELECT coalesce((SELECT at FROM entry WHERE space = ? ORDER BY seq DESC LIMIT 1), 0)"
-)
-
 
 class ProposalRow(NamedTuple):
     """A proposal, as the table has it."""
@@ -230,8 +225,9 @@ def read_open(
 
 def find_begin(connection: sqlite3.Connection, space: str, proposals: int) -> FoldBegin:
     """See :meth:`~meup_agent.protocol.space.journal.Journal.find_begin`."""
+    nth = "SELECT seq FROM proposal WHERE space = ? ORDER BY seq DESC LIMIT 1 OFFSET ?"
     with snapshot(connection), suppress(DamagedIndex):
-        if found := connection.execute(_NTH_PROPOSAL, (space, proposals)).fetchone():
+        if found := connection.execute(nth, (space, proposals)).fetchone():
             (after,) = found
             where = "WHERE space = ? AND state = ? AND seq <= ? ORDER BY seq DESC LIMIT ?"
             pending = str(ProposalState.PENDING)
@@ -268,5 +264,6 @@ def find_chains(connection: sqlite3.Connection, space: str, query: DecisionQuery
     if len(rows) > MAX_CHAINED:
         return None
     found = read_chains(connection, space, [row.seq for row in rows])
-    (until,) = connection.execute(_LAST_TIME, (space,)).fetchone()
+    last = "SELECT coalesce((SELECT at FROM entry WHERE space = ? ORDER BY seq DESC LIMIT 1), 0)"
+    (until,) = connection.execute(last, (space,)).fetchone()
     return None if found is None else Chains(found, until)

@@ -55,7 +55,6 @@ NAMES_TABLE: Final = """CREATE TABLE names (
 # "last" is the number of the last entry of the segment.
 
 WRITE_NAMES: Final = "INSERT INTO names VALUES (?, ?, ?)"
-_READ_NAMES: Final = "SELECT last, packed, checksum FROM names ORDER BY last"
 
 _OF_AN_EXCHANGE: Final = frozenset(
     {
@@ -254,7 +253,8 @@ def read_names(connection: sqlite3.Connection) -> Iterator[tuple[int, NameSegmen
     Raises:
         DamagedIndex: One is not what was written.
     """
-    for last, packed, checked in connection.execute(_READ_NAMES):
+    query = "SELECT last, packed, checksum FROM names ORDER BY last"
+    for last, packed, checked in connection.execute(query):
         if checked != checksum((last,), packed):
             raise DamagedIndex
         yield last, _unpack(packed)

@@ -28,7 +28,6 @@ COPY_SECONDS: Final = 30.0
 """Seconds that another program may hold the file while it is to be copied over."""
 
 _INSERT: Final = f"INSERT INTO entry VALUES ({', '.join('?' * len(Row._fields))})"
-_FIRST: Final = "SELECT space, min(seq) FROM entry GROUP BY space"
 
 
 def rebuild(connection: sqlite3.Connection, found: Survey, path: Path) -> None:
@@ -62,11 +61,11 @@ def write_readable(new: sqlite3.Connection, connection: sqlite3.Connection, foun
     facts = fold_facts(connection, found) if found.lost_facts else found.facts
     new.executemany(WRITE_FACT, map(sealed, facts))
     # Of a space whose floor is lost nothing is known of what came before its first entry.
-    floors = {space: first - 1 for space, first in new.execute(_FIRST)} | found.floors
+    begins = new.execute("SELECT space, min(seq) FROM entry GROUP BY space")
+    floors = {space: first - 1 for space, first in begins} | found.floors
     new.executemany(WRITE_FLOOR, map(sealed, floors.items()))
     lost = (Missing(low - 1, high, DAMAGE) for low, high in found.damaged)
-    missing = (*found.missing, *lost)
-    new.executemany(WRITE_MISSING, map(sealed, missing))
+    new.executemany(WRITE_MISSING, map(sealed, (*found.missing, *lost)))
     new.execute("COMMIT")
 
 

@@ -67,7 +67,9 @@ class Retention:
     def step(self, written: int = 0) -> bool:
         """Forget some of the oldest, more than were written since; true if there may be more."""
         self._written += written
-        if self.interval is None or not (self._more or self._is_time()):
+        passed = self.now() - self._looked
+        is_time = self._written >= STEP or not 0 <= passed < INTERVAL * 1_000_000
+        if self.interval is None or not (self._more or is_time):
             return False
         limit = max(STEP, 2 * self._written)
         self._written = 0
@@ -79,10 +81,6 @@ class Retention:
             self._forget(until)
             self._more = True
         return self._more
-
-    def _is_time(self) -> bool:
-        passed = self.now() - self._looked
-        return self._written >= STEP or not 0 <= passed < INTERVAL * 1_000_000
 
     def _too_old(self, limit: int) -> int | None:
         """The last number of those that are too old, of so many."""

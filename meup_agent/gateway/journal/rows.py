@@ -47,19 +47,8 @@ class DamagedEntry(Exception):
         self.seq = seq
 
 
-class _StoredColumns(msgspec.Struct, array_like=True, gc=False):
-    """The columns of a row as :data:`READ` has them; the space is known."""
-
-    seq: int
-    at: int
-    kind: str
-    correlation: str
-    facts: str | None
-    checksum: int
-    frame: str
-
-
-_read_all = msgspec.json.Decoder(list[_StoredColumns]).decode
+_read_all = msgspec.json.Decoder(list[tuple[int, int, str, str, str | None, int, str]]).decode
+# The columns of each row as READ has them; the space is known.
 
 # One row with everything, since Python takes its lock again for each row that SQLite hands over:
 # beside a busy loop that takes milliseconds for each.
@@ -81,12 +70,6 @@ WHERE seq IN (
 READ_BACK: Final = READ.replace("ORDER BY seq", "ORDER BY seq DESC")
 """The same from the newest on."""
 
-# Texts are read as bytes, since one that is no UTF-8 would end the reading of all of them.
-_COLUMNS: Final = (
-    "seq, CAST(space AS BLOB), at, CAST(kind AS BLOB), CAST(correlation AS BLOB),"
-    " CAST(facts AS BLOB), checksum, CAST(frame AS BLOB)"
-)
-
 
 def rows_query(which: str) -> str:
     """The query for all columns of rows, one by one.
@@ -94,7 +77,11 @@ def rows_query(which: str) -> str:
     It is for where nothing else runs in Python, and where each row is to be judged by itself: to
     make one text of them, as :data:`READ` does, takes longer than all the rest of reading.
     """
-    return f"SELECT {_COLUMNS} FROM entry {which}"
+    # Texts are read as bytes, since one that is no UTF-8 would end the reading of all of them.
+    return (
+        "SELECT seq, CAST(space AS BLOB), at, CAST(kind AS BLOB), CAST(correlation AS BLOB),"
+        f" CAST(facts AS BLOB), checksum, CAST(frame AS BLOB) FROM entry {which}"
+    )
 
 
 def row_of(entry: Entry) -> Row:
@@ -167,14 +154,12 @@ def read_page(
         # A text that is no UTF-8, or something else: what is read one by one has a number.
         _find_damaged(connection, space, after, until)
         raise
-    rows.sort(key=lambda row: row.seq)
     entries: list[Entry] = []
-    for row in rows:
-        said = (row.seq, space, row.at, row.kind, row.correlation, row.facts)
-        frame = row.frame.encode()
-        if checksum(said, frame) != row.checksum:
-            raise DamagedEntry(row.seq)
-        entry = entry_of(Row._make((*said, row.checksum, frame)))
+    for seq, at, kind, correlation, facts, checked, text in sorted(rows):
+        frame = text.encode()
+        if checksum((seq, space, at, kind, correlation, facts), frame) != checked:
+            raise DamagedEntry(seq)
+        entry = _entry(seq, space, at, correlation, facts, frame)
         if entry is not None:
             entries.append(entry)
     return tuple(entries)
@@ -190,16 +175,21 @@ def _find_damaged(connection: sqlite3.Connection, space: str, after: int, until:
 
 def entry_of(row: Row) -> Entry | None:
     """The entry of a row; ``None`` where its envelope cannot be read, which is logged."""
+    return _entry(row.seq, row.space, row.at, row.correlation, row.facts, row.frame)
+
+
+def _entry(
+    seq: int, space: str, at: int, correlation: str, facts: str | None, frame: bytes
+) -> Entry | None:
     try:
-        envelope = decode(row.frame)
+        envelope = decode(frame)
     except InvalidEnvelope as error:
         # An older version took what this one does not; the others must not miss the rest.
-        log.error("journal: number %d is left out, it cannot be read: %s", row.seq, error)
+        log.error("journal: number %d is left out, it cannot be read: %s", seq, error)
         return None
-    if _listed(envelope.correlation) != row.correlation:
-        envelope = msgspec.structs.replace(envelope, correlation=_names(row.correlation))
-    facts = () if row.facts is None else read_facts(row.facts)
-    return Entry(row.seq, row.space, row.at, envelope, facts)
+    if _listed(envelope.correlation) != correlation:
+        envelope = msgspec.structs.replace(envelope, correlation=_names(correlation))
+    return Entry(seq, space, at, envelope, () if facts is None else read_facts(facts))
 
 
 def _listed(names: tuple[str, ...]) -> str:

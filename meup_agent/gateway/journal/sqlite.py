@@ -80,10 +80,6 @@ SKIPPED_NUMBERS: Final = 1_000_000_000
 """Numbers skipped at a start where the journal's last ones may be lost, so that none is given
 twice: the clock may be behind them."""
 
-_FACTS: Final = "SELECT key, value, checksum FROM fact WHERE space = ? ORDER BY said"
-_LAST_NAMED: Final = "SELECT coalesce(max(last), 0) FROM names"
-_LAST: Final = "SELECT max(seq) FROM entry WHERE space = ?"
-
 
 class SqliteJournal:
     """A :class:`~meup_agent.protocol.space.journal.Journal` in an SQLite file.
@@ -109,7 +105,8 @@ class SqliteJournal:
             self._start = self._find_spaces(now())
             # The index of names and the table of decisions go on where they end.
             writer = self._database.writer
-            names = resume_segment(writer, writer.execute(_LAST_NAMED).fetchone()[0])
+            query = "SELECT coalesce(max(last), 0) FROM names"
+            names = resume_segment(writer, writer.execute(query).fetchone()[0])
             self._proposals = ProposalFollower(open_rows(writer))
         except (sqlite3.Error, DamagedIndex) as error:
             self._database.close()
@@ -384,7 +381,7 @@ class SqliteJournal:
         execute = self._database.writer.execute
         self._floors.update(execute("SELECT name, floor FROM space").fetchall())
         for name in self._floors:
-            last: int | None = execute(_LAST, (name,)).fetchone()[0]
+            (last,) = execute("SELECT max(seq) FROM entry WHERE space = ?", (name,)).fetchone()
             if last is not None:
                 self._latest[name] = last
         before = self._read_missing()
@@ -414,7 +411,8 @@ class SqliteJournal:
 
 
 def _read_facts(connection: sqlite3.Connection, space: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    for key, value, checked in connection.execute(_FACTS, (space,)):
+    query = "SELECT key, value, checksum FROM fact WHERE space = ? ORDER BY said"
+    for key, value, checked in connection.execute(query, (space,)):
         if checked != checksum((space, key, value)):
             raise sqlite3.DatabaseError(f"the fact {key} is damaged")
         yield key, json.loads(value)

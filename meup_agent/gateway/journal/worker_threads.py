@@ -31,8 +31,6 @@ _INSERT: Final = {
 _WRITE_PROPOSALS: Final = {
     count: f"{WRITE_PROPOSAL}{f', {PROPOSAL_PLACES}' * (count - 1)}" for count in AT_ONCE
 }
-_REMOVE_FACT: Final = "DELETE FROM fact WHERE space = ? AND key = ?"
-_BEGIN_SPACE: Final = "INSERT OR IGNORE INTO space VALUES (?, ?, ?)"
 
 
 Query = Callable[[sqlite3.Connection], Any]
@@ -162,13 +160,12 @@ class BatchWriter(_JournalThread):
         execute = self._connection.execute
         for row, facts, floor, _, _ in work:
             if floor is not None:
-                execute(_BEGIN_SPACE, sealed((row.space, floor)))
+                execute("INSERT OR IGNORE INTO space VALUES (?, ?, ?)", sealed((row.space, floor)))
             for key, value in facts:
                 if value is None:
-                    execute(_REMOVE_FACT, (row.space, key))
+                    execute("DELETE FROM fact WHERE space = ? AND key = ?", (row.space, key))
                 else:
-                    said = (row.space, key, encode_json(value).decode())
-                    execute(WRITE_FACT, sealed(said))
+                    execute(WRITE_FACT, sealed((row.space, key, encode_json(value).decode())))
 
 
 def _statements(

@@ -62,8 +62,6 @@ JSON_TYPE: Final = "application/json"
 FRAME_TYPES: Final = ("text/plain", "application/octet-stream")
 """Media types of frames of streams, whose form does not depend on them."""
 
-_TOO_FAST: Final = "you say more in a second than is taken here"
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -129,8 +127,9 @@ async def post_message(runtime: GatewayRuntime, request: Request) -> Response:
 def _check_pace(host: SpaceServer, participant: str, size: int) -> None:
     pace = host.owner.check_rate(participant, size)
     if pace is not None:
-        slow = pace.limit == "slow_reader_seconds"
-        said = "a reader does not keep up with you" if slow else _TOO_FAST
+        said = "you say more in a second than is taken here"
+        if pace.limit == "slow_reader_seconds":
+            said = "a reader does not keep up with you"
         raise over_limit(
             f"{said}; send it again later",
             pace.limit,

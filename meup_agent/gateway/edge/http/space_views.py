@@ -133,10 +133,6 @@ def left_after(host: SpaceServer, proposal: ProposalAudit) -> int | None:
     return host.owner.left_after(proposal.proposer, proposal.first.at)
 
 
-def _moment_text(at: int | None) -> str | None:
-    return None if at is None else rfc3339(at)
-
-
 async def get_proposals(runtime: GatewayRuntime, request: Request) -> Response:
     """The latest proposals, oldest first, each with its outcome."""
     _, host = authorize_space(runtime, request)
@@ -155,12 +151,10 @@ async def get_proposals(runtime: GatewayRuntime, request: Request) -> Response:
     end = int(before) if before else math.inf
     found = [each for each in named if state in (None, str(each.state)) and each.first.seq < end]
     page = found[-limit:]
-    said = [
-        {
-            **proposal_as_json(each, timeline=timeline),
-            "proposer_left": _moment_text(left_after(host, each)),
-        }
-        for each in page
-    ]
+    said = []
+    for each in page:
+        left = left_after(host, each)
+        shown = proposal_as_json(each, timeline=timeline)
+        said.append({**shown, "proposer_left": None if left is None else rfc3339(left)})
     older = page[0].first.seq if len(found) > limit else None
     return Json({"proposals": said, "before": older, "gap": proposals.gap})
