@@ -1,8 +1,9 @@
 """Bounds what waits for readers: for one connection, for all of a participant, for all together.
 
-A queue tells its :class:`Backlog` what it holds while its reader is behind, and is dropped when
-that is too much. Every listener gets the same packed frame, so a frame that waits in several queues
-counts in the share of each participant, and once in the sum of the gateway, as it is in memory.
+A queue is a :class:`Backlog`: it counts what it holds while its reader is behind, and is dropped
+when that is too much. Every listener gets the same packed frame, so a frame that waits in several
+queues counts in the share of each participant, and once in the sum of the gateway, as it is in
+memory.
 
 While a backlog is filling, loud senders wait for it (see :meth:`SpaceBacklogs.wait`): until it has
 drained, or until its reader had ``slow_reader_seconds`` to do so and is dropped.
@@ -11,6 +12,7 @@ drained, or until its reader had ``slow_reader_seconds`` to do so and is dropped
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -50,44 +52,41 @@ class _Share:
         self.impatient_until = 0.0
 
 
-class Backlog:
-    """Counts the frames that wait for one reader; made by :meth:`Backlogs.open`.
+class Backlog(ABC):
+    """A queue for one reader, whose waiting frames are counted.
 
     Senders wait only for a reader that is ``awaited``, which no observer is.
     """
 
-    __slots__ = (
-        *("_all", "_drop", "_own_since", "awaited", "bytes", "dropped", "frames", "share"),
-        "waited_since",
-    )
-
-    def __init__(
-        self, all_of_them: Backlogs, share: _Share, drop: Callable[[str], None], *, awaited: bool
-    ) -> None:
+    def __init__(self, backlogs: Backlogs, identity: Identity, *, awaited: bool = True) -> None:
         self.awaited = awaited
-        self._all = all_of_them
-        self._drop = drop
-        self.share = share
-        self.bytes = self.frames = 0
-        self.dropped = False
+        self.share = backlogs.share_of(identity)
+        self.share.backlogs.add(self)
+        self.waiting_bytes = self.waiting_frames = 0
         self.waited_since: float | None = None
+        self._all = backlogs
+        self._dropped = False
         self._own_since: float | None = None
 
-    def add(self, *waits: bytes) -> None:
-        """Count frames, which stay alive until they are removed; may drop this queue or others."""
+    @abstractmethod
+    def _drop(self, reason: str) -> None:
+        """End the queue. Never raises, and calls nothing of a backlog but to count frames out."""
+
+    def count_in(self, *waits: bytes) -> None:
+        """Count frames, which stay alive until they are counted out; may drop this or others."""
         for packed in waits:
-            self.bytes += len(packed)
-            self.frames += 1
+            self.waiting_bytes += len(packed)
+            self.waiting_frames += 1
             self.share.bytes += len(packed)
             self._all.hold(packed)
         self.share.space.look_at(self)
         self._all.drop_excess(self.share)
 
-    def remove(self, taken: Iterable[bytes]) -> None:
+    def count_out(self, taken: Iterable[bytes]) -> None:
         """Count what waits no longer."""
         for packed in taken:
-            self.bytes -= len(packed)
-            self.frames -= 1
+            self.waiting_bytes -= len(packed)
+            self.waiting_frames -= 1
             self.share.bytes -= len(packed)
             self._all.let_go(packed)
         if self.is_below(4):
@@ -96,20 +95,20 @@ class Backlog:
     @property
     def live(self) -> bool:
         """True if something waits in the queue, and it is not dropped."""
-        return self.bytes > 0 and not self.dropped
+        return self.waiting_bytes > 0 and not self._dropped
 
     def is_below(self, part: int) -> bool:
         """True if the queue holds no more than such a part of what it may."""
         limits = self._all.limits
         return (
-            self.bytes <= limits.max_queued_bytes // part
-            and self.frames <= limits.max_queued_frames // part
+            self.waiting_bytes <= limits.max_queued_bytes // part
+            and self.waiting_frames <= limits.max_queued_frames // part
         )
 
-    def drop(self, limit: str, why: str) -> None:
+    def drop_slow(self, limit: str, why: str) -> None:
         """Drop the queue: its reader is too slow, and is told why in a sentence."""
-        if not self.dropped:
-            self.dropped = True
+        if not self._dropped:
+            self._dropped = True
             self.share.space.fills_no_more(self)
             self._all.note_dropped(self, limit, why)
             self._drop(f"you read too slowly: {why}; connect again")
@@ -127,7 +126,7 @@ class Backlog:
         self._own_since = None
         return 0.0
 
-    def close(self) -> None:
+    def forget(self) -> None:
         """Forget the queue, which holds nothing any more."""
         self.share.space.fills_no_more(self)
         self.share.backlogs.discard(self)
@@ -155,22 +154,9 @@ class Backlogs:
         self._held: dict[int, int] = {}
         self._told = NoticeThrottle()
 
-    def open(
-        self, identity: Identity, drop: Callable[[str], None], *, awaited: bool = True
-    ) -> Backlog:
-        """Open a queue of a participant.
-
-        What drops it never raises, and calls nothing of this object but :meth:`Backlog.remove` and
-        :meth:`Backlog.close`.
-        """
-        share = self._share(identity)
-        backlog = Backlog(self, share, drop, awaited=awaited)
-        share.backlogs.add(backlog)
-        return backlog
-
     def add_stream(self, identity: Identity) -> bool:
         """Count a further event stream of a participant in; true if it may have one."""
-        share = self._share(identity)
+        share = self.share_of(identity)
         if share.streams >= self.limits.max_streams:
             self._counters.streams_refused += 1
             self.forget(share)
@@ -180,13 +166,13 @@ class Backlogs:
 
     def remove_stream(self, identity: Identity) -> None:
         """Count an event stream out."""
-        share = self._share(identity)
+        share = self.share_of(identity)
         share.streams -= 1
         self.forget(share)
 
     def reserve(self, identity: Identity, size: int) -> bool:
         """Count bytes that a participant sent and are not taken yet; true if there is room."""
-        share, limits = self._share(identity), self.limits
+        share, limits = self.share_of(identity), self.limits
         if (
             share.bytes + size > limits.max_participant_queued_bytes
             or self.bytes + size > limits.max_gateway_queued_bytes
@@ -199,7 +185,7 @@ class Backlogs:
 
     def release(self, identity: Identity, size: int) -> None:
         """Count it out: it was taken, or comes no more."""
-        share = self._share(identity)
+        share = self.share_of(identity)
         share.bytes -= size
         self.bytes -= size
         self.forget(share)
@@ -207,11 +193,6 @@ class Backlogs:
     def in_space(self, space: str) -> SpaceBacklogs:
         """The backlogs of one space."""
         return self._spaces.setdefault(space, SpaceBacklogs(self))
-
-    @property
-    def participants(self) -> int:
-        """Participants that have queues, or were too slow lately."""
-        return len(self._shares)
 
     def waiting_in(self, space: str) -> int:
         """Bytes that wait for the participants of a space, counted for each of them."""
@@ -256,8 +237,8 @@ class Backlogs:
         most = self.limits.max_participant_queued_bytes
         if share.bytes > most and (live := [each for each in share.backlogs if each.live]):
             why = f"more than {most} bytes wait for you (max_participant_queued_bytes)"
-            fullest = max(live, key=lambda each: (not each.awaited, each.bytes))
-            fullest.drop("max_participant_queued_bytes", why)
+            fullest = max(live, key=lambda each: (not each.awaited, each.waiting_bytes))
+            fullest.drop_slow("max_participant_queued_bytes", why)
         most = self.limits.max_gateway_queued_bytes
         while self.bytes > most:
             shares = [
@@ -267,8 +248,8 @@ class Backlogs:
                 return
             why = f"more than {most} bytes wait for all readers (max_gateway_queued_bytes)"
             for backlog in tuple(max(shares, key=lambda each: each.bytes).backlogs):
-                if backlog.bytes:
-                    backlog.drop("max_gateway_queued_bytes", why)
+                if backlog.waiting_bytes:
+                    backlog.drop_slow("max_gateway_queued_bytes", why)
 
     def forget(self, share: _Share) -> None:
         """Forget a participant without queues, unless it was too slow lately."""
@@ -276,7 +257,8 @@ class Backlogs:
         if idle and share.impatient_until <= self.now():
             self._shares.pop(share.identity, None)
 
-    def _share(self, identity: Identity) -> _Share:
+    def share_of(self, identity: Identity) -> _Share:
+        """The queues of a participant."""
         share = self._shares.get(identity)
         if share is None:
             share = self._shares[identity] = _Share(self.in_space(identity.space), identity)
@@ -333,5 +315,5 @@ class SpaceBacklogs:
                 wait = LOOK_AGAIN_SECONDS
             else:
                 why = f"a sender waited {self.patience:g} s for you (slow_reader_seconds)"
-                backlog.drop("slow_reader_seconds", why)
+                backlog.drop_slow("slow_reader_seconds", why)
         return wait

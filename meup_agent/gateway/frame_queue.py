@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from meup_agent.gateway.backlog import TOO_SLOW, WRITE_BYTES
+from meup_agent.gateway.backlog import TOO_SLOW, WRITE_BYTES, Backlog
 from meup_agent.protocol.space.subscriber import Place
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class FrameWriter(Protocol):
         ...
 
 
-class FrameQueue:
+class FrameQueue(Backlog):
     """Frames for one subscriber of a space.
 
     Everything that becomes due for it in one turn of the loop leaves in one write. While its
@@ -58,6 +58,7 @@ class FrameQueue:
         *,
         awaited: bool = True,
     ) -> None:
+        super().__init__(runtime.backlogs, identity, awaited=awaited)
         self.form = form
         self.closed = False
         self._writer = writer
@@ -70,7 +71,6 @@ class FrameQueue:
         # While the reader is behind, the queue and what was written last are counted.
         self._behind = False
         self._written: list[bytes] = []
-        self._backlog = runtime.backlogs.open(identity, self._drop, awaited=awaited)
         self._then: Callable[[], None] | None = None
 
     def deliver(self, packed: bytes) -> None:
@@ -83,7 +83,7 @@ class FrameQueue:
         queue.append(packed)
         self._queued_bytes = size = self._queued_bytes + len(packed)
         if self._behind:
-            self._backlog.add(packed)
+            self.count_in(packed)
         if len(queue) > limits.max_queued_frames or size > limits.max_queued_bytes:
             self._overflow()
 
@@ -111,7 +111,7 @@ class FrameQueue:
         # What was queued before it fell behind is not counted yet.
         waits = () if self._behind else tuple(self._queue)
         self._behind = True
-        self._backlog.add(*self._written, *waits)
+        self.count_in(*self._written, *waits)
 
     def resume(self) -> None:
         """Write again."""
@@ -134,7 +134,7 @@ class FrameQueue:
         self.closed = True
         self._clear()
         self._uncount_written()
-        self._backlog.close()
+        self.forget()
 
     def _end(self, code: int, reason: str) -> None:
         self.closed = True
@@ -148,12 +148,12 @@ class FrameQueue:
     def _clear(self) -> None:
         queue, self._queue, self._queued_bytes = self._queue, [], 0
         if self._behind:
-            self._backlog.remove(queue)
+            self.count_out(queue)
 
     def _uncount_written(self) -> None:
         if self.paused:
             self.paused = False
-            self._backlog.remove(self._written)
+            self.count_out(self._written)
             self._written = []
 
     def _next(self) -> list[bytes]:
@@ -177,7 +177,7 @@ class FrameQueue:
         joins = len(queue) > 1 and self._writer.joins_frames
         self._written = [b"".join(queue)] if joins else queue
         if self._behind:
-            self._backlog.remove(queue)
+            self.count_out(queue)
         for packed in self._written:
             self._writer.write(packed)
 
@@ -191,7 +191,7 @@ class FrameQueue:
         if self.closed:
             return
         if self.paused:
-            self._backlog.drop(*describe_overflow(self._limits, len(self._queue)))
+            self.drop_slow(*describe_overflow(self._limits, len(self._queue)))
         else:
             queue, self._queue, self._queued_bytes = self._queue, [], 0
             self._write(queue)

@@ -10,7 +10,7 @@ acknowledgement of an invitation is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -143,10 +143,8 @@ def open_history(folder: Path, now: Callable[[], int]) -> Generator[HistoryLog]:
     except OSError as error:
         why = system_reason(error)
         raise ConfigurationError(f"--history: {folder} cannot be used ({why})") from None
-    try:
+    with closing(history.lines):
         yield history
-    finally:
-        history.lines.close()
 
 
 class _RefusedHeader(msgspec.Struct):

@@ -9,7 +9,7 @@ back. A participant that ``meup up`` starts connects by itself: its log has what
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,10 +84,8 @@ def _open_files(wanted: Iterable[Path]) -> Generator[LineFiles]:
         why = system_reason(error)
         where = error.filename or "a file"
         raise ConfigurationError(f"output_log: {where} cannot be written ({why})") from None
-    try:
+    with closing(lines):
         yield lines
-    finally:
-        lines.close()
 
 
 @contextmanager

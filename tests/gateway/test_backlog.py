@@ -10,28 +10,28 @@ from tests.gateways import Backlog, Backlogs, Identity
 from tests.spaces import SpaceCounters
 
 
-class Queue:
+class Queue(Backlog):
     """A queue that is dropped when it is told so."""
 
     def __init__(self, backlogs: Backlogs, reader: str) -> None:
+        super().__init__(backlogs, Identity("demo", reader))
         self.waits: list[bytes] = []
         self.why = ""
-        self.backlog: Backlog = backlogs.open(Identity("demo", reader), self._drop)
 
     def put(self, *frames: bytes) -> None:
         self.waits += frames
-        self.backlog.add(*frames)
+        self.count_in(*frames)
 
     def drain(self) -> None:
         waits, self.waits = self.waits, []
-        self.backlog.remove(waits)
+        self.count_out(waits)
 
     def close(self) -> None:
         self.drain()
-        self.backlog.close()
+        self.forget()
 
-    def _drop(self, why: str) -> None:
-        self.why = why
+    def _drop(self, reason: str) -> None:
+        self.why = reason
         self.drain()
 
 
@@ -109,7 +109,7 @@ def test_a_sender_waits_until_a_queue_has_drained() -> None:
     assert not scene.space.filling
     ann.put(frame(20))
     assert scene.waits("bob", 0.5) >= 0.5
-    ann.backlog.remove([ann.waits.pop()])
+    ann.count_out([ann.waits.pop()])
     assert scene.space.wait("bob")
     ann.drain()
     assert not scene.space.wait("bob")
@@ -176,7 +176,7 @@ def test_nothing_is_kept_of_who_has_gone() -> None:
     scene.all.remove_stream(Identity("demo", "ann"))
     ann.close()
     assert scene.all.waiting_in("demo") == 0
-    assert scene.all.participants == 0
+    assert not scene.all._shares
 
 
 @pytest.mark.rule("3.queues")

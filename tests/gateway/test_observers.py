@@ -89,17 +89,18 @@ def test_no_sender_waits_for_an_observer() -> None:
     backlogs = Backlogs(limits, SpaceCounters(), now=lambda: 0.0)
     dropped: list[str] = []
 
-    def queue(name: str, *, awaited: bool) -> Backlog:
-        def drop(why: str) -> None:
-            dropped.append(name)
+    class Queue(Backlog):
+        def __init__(self, *, awaited: bool) -> None:
+            super().__init__(backlogs, Identity("demo", "alice"), awaited=awaited)
 
-        return backlogs.open(Identity("demo", "alice"), drop, awaited=awaited)
+        def _drop(self, reason: str) -> None:
+            dropped.append("agent" if self.awaited else "observer")
 
-    agent, observer = queue("agent", awaited=True), queue("observer", awaited=False)
-    observer.add(b"x" * 900)
+    agent, observer = Queue(awaited=True), Queue(awaited=False)
+    observer.count_in(b"x" * 900)
     assert not backlogs.in_space("demo").filling
-    agent.add(b"y" * 3_000)
-    observer.add(b"z" * 900)
+    agent.count_in(b"y" * 3_000)
+    observer.count_in(b"z" * 900)
     assert dropped == ["observer"]
     assert backlogs.in_space("demo").filling
     assert backlogs.in_space("demo").wait("bob") > 0

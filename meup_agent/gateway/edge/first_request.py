@@ -82,22 +82,21 @@ class FirstRequest(asyncio.BaseProtocol):
 
     def _add(self, data: bytes) -> None:
         """Hand the connection over if this is the end of its head."""
-        head = self._head
+        transport, head = self._transport, self._head
+        assert transport is not None, "it has been read"
         before = len(head)
         head += data
         end = _END.search(head, max(before - 2, 0))
         if (len(head) if end is None else end.end()) > MAX_HEAD_BYTES:
             said = f"the head of a request may have at most {MAX_HEAD_BYTES} bytes"
-            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, said)
+            _refuse(transport, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, said)
         elif end is not None:
-            self._hand_over(bytes(head), end.end())
+            self._hand_over(transport, bytes(head), end.end())
 
-    def _hand_over(self, head: bytes, end: int) -> None:
-        transport = self._transport
-        assert transport is not None, "it has been read"
+    def _hand_over(self, transport: asyncio.Transport, head: bytes, end: int) -> None:
         upgrade = head.endswith(b"\r\n\r\n", 0, end) and _UPGRADE.search(head, 0, end) is not None
         if upgrade and len(head) - end > STRANGER_READ_BYTES:
-            self._refuse(HTTPStatus.BAD_REQUEST, TOO_EARLY)
+            _refuse(transport, HTTPStatus.BAD_REQUEST, TOO_EARLY)
             return
         self._handshakes.end(self)
         protocol = self._choose(upgrade)
@@ -108,13 +107,12 @@ class FirstRequest(asyncio.BaseProtocol):
         protocol.connection_made(transport)
         feed(protocol, transport, head)
 
-    def _refuse(self, status: HTTPStatus, said: str) -> None:
-        """Say why no one takes it; the deadline stands until the answer has been read."""
-        transport = self._transport
-        assert transport is not None, "it has been read"
-        if not transport.is_closing():
-            transport.write(REFUSAL % (status, status.phrase.encode(), len(said), said.encode()))
-            transport.close()
+
+def _refuse(transport: asyncio.Transport, status: HTTPStatus, said: str) -> None:
+    """Say why no one takes a connection; its deadline stands until the answer has been read."""
+    if not transport.is_closing():
+        transport.write(REFUSAL % (status, status.phrase.encode(), len(said), said.encode()))
+        transport.close()
 
 
 class WholeReads(FirstRequest, asyncio.Protocol):

@@ -64,7 +64,11 @@ class SendQueue:
         After so many seconds of silence it is empty. What was taken counts as being sent until this
         is called again.
         """
-        self._sent()
+        self._bytes -= self._sending
+        self._sending = 0
+        if self._paused and self._bytes <= LOW_WATER_BYTES:
+            self._paused = False
+            self._resume()
         with anyio.move_on_after(seconds):
             while not self._frames:
                 if self.closed.is_set():
@@ -76,13 +80,6 @@ class SendQueue:
         packed = self._frames.popleft()
         self._sending = len(packed)
         return packed
-
-    def _sent(self) -> None:
-        self._bytes -= self._sending
-        self._sending = 0
-        if self._paused and self._bytes <= LOW_WATER_BYTES:
-            self._paused = False
-            self._resume()
 
 
 CHUNK_WRITER: Final = "meup.chunk_writer"

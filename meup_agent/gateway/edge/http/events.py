@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final, cast
 
 import anyio
@@ -88,15 +89,10 @@ class EventResponse:
             said = f"you have {most} event streams, as many as you may; end one first"
             raise over_limit(said, "max_streams", most)
         self._sending = SendQueue(lambda: self._stream.pause(), lambda: self._stream.resume())
-        self._observer: GatewayMember | None = None
-        self._stream: FrameQueue
-        if observes:
-            # Its participant's agent keeps its connection.
-            self._stream = self._observer = GatewayMember(
-                runtime, identity, form, self._sending, last_seen=last_seen, place=Place.OBSERVING
-            )
-        else:
-            self._stream = FrameQueue(runtime, identity, form, self._sending)
+        # Its participant's agent keeps its connection.
+        member = partial(GatewayMember, last_seen=last_seen, place=Place.OBSERVING)
+        make = member if observes else FrameQueue
+        self._stream = make(runtime, identity, form, self._sending)
         self._last_seen = last_seen
         self._follow = follow
         self._released = False
@@ -105,8 +101,8 @@ class EventResponse:
         """Send events until the reader goes, is too slow, or the gateway stops."""
         headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
         headers += [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
-        stream, host, observer = self._stream, self._host, self._observer
-        if observer is not None:
+        stream, host = self._stream, self._host
+        if isinstance(stream, GatewayMember):
             answered = {DIALECT_HEADER: stream.form.dialect, OBSERVE_HEADER: "1"}
             headers += [(name.lower().encode(), said.encode()) for name, said in answered.items()]
         try:
@@ -115,14 +111,14 @@ class EventResponse:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(cancel_when_gone, receive, tasks.cancel_scope)
                 tasks.start_soon(self._until_stuck, tasks.cancel_scope)
-                if observer is None:
-                    host.journal.call_when_kept(self._announce_gap)
-                if observer is not None:
-                    host.join(observer)
-                elif self._follow:
-                    host.fanout.subscribe(stream, self._last_seen)
+                if isinstance(stream, GatewayMember):
+                    host.join(stream)
                 else:
-                    tasks.start_soon(self._read_what_there_is)
+                    host.journal.call_when_kept(self._announce_gap)
+                    if self._follow:
+                        host.fanout.subscribe(stream, self._last_seen)
+                    else:
+                        tasks.start_soon(self._read_what_there_is)
                 while (events := await self._sending.take(KEEP_ALIVE_SECONDS)) is not None:
                     chunk = events or b": nothing new\n\n"
                     # In pieces, so that the server copies no more than one before it waits.
@@ -143,8 +139,8 @@ class EventResponse:
         if self._released:
             return
         self._released = True
-        if self._observer is not None:
-            self._host.leave(self._observer)
+        if isinstance(self._stream, GatewayMember):
+            self._host.leave(self._stream)
         else:
             self._host.fanout.unsubscribe(self._stream)
         self._stream.lost()
@@ -152,7 +148,7 @@ class EventResponse:
 
     def _last_words(self) -> bytes:
         """The event that tells an observer's reader what a close frame would tell."""
-        if self._observer is None:
+        if not isinstance(self._stream, GatewayMember):
             return b""
         said = msgspec.json.encode({"code": self._sending.code, "reason": self._sending.reason})
         return b"event: close\ndata: %b\n\n" % said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -152,14 +152,18 @@ async def get_messages(runtime: GatewayRuntime, request: Request) -> Response:
     after = max(after, floor)
     page = await read_journal(host, after=after, until=until, limit=limit)
     following = page[-1].seq if page and page[-1].seq < until else None
-    messages = list(_frames(page, dialect))
+    messages, times = list[msgspec.Raw](), list[str]()
+    for entry in page:
+        with suppress(NotExpressible):
+            messages.append(msgspec.Raw(numbered(encode(entry.envelope, dialect), entry.seq)))
+            times.append(rfc3339(entry.at))
     damaged = host.journal.damaged(
         host.name, after=after, until=MAX_SEQ if following is None else following
     )
     return Json(
         {
-            "messages": [msgspec.Raw(frame) for frame, _ in messages],
-            "times": [rfc3339(at) for _, at in messages],
+            "messages": messages,
+            "times": times,
             "next": following,
             "gap": gap or bool(damaged),
             "damaged": damaged,
@@ -179,15 +183,6 @@ def page_size(request: Request) -> int:
 def requested_dialect(request: Request) -> str | None:
     """The dialect that is asked for in the query or by header; ``None``: none."""
     return read_dialect(request.query_params.get("dialect") or request.headers.get(DIALECT_HEADER))
-
-
-def _frames(entries: Iterable[Entry], dialect: str) -> Iterable[tuple[bytes, int]]:
-    """The entries that the dialect has words for, with their numbers, and when they came."""
-    for entry in entries:
-        try:
-            yield numbered(encode(entry.envelope, dialect), entry.seq), entry.at
-        except NotExpressible:
-            continue
 
 
 def is_seq(text: str) -> bool:
