@@ -31,10 +31,11 @@ async def test_the_answer_says_the_header_back_and_the_agent_stays(site: Site) -
         pass
 
 
-@pytest.mark.rule("3.beside.header")
+@pytest.mark.rule("3.beside.header", "3.observe.header")
 @pytest.mark.parametrize("value", ["0", "yes", "1, 1", "2"])
 async def test_any_other_value_is_refused(site: Site, value: str) -> None:
-    for headers in ({BESIDE_HEADER: value}, {**BESIDE, OBSERVE_HEADER: "1"}):
+    both = {**BESIDE, OBSERVE_HEADER: "1"}
+    for headers in ({BESIDE_HEADER: value}, {OBSERVE_HEADER: value}, both):
         with pytest.raises(HandshakeRefused) as refused:
             async with site.dial("bob", headers=headers):
                 pass

@@ -1,6 +1,5 @@
 """Configuration files: what they say, and what is said of wrong ones."""
 
-import logging
 from pathlib import Path
 
 import pytest
@@ -163,19 +162,6 @@ def test_environment_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     config = load(tmp_path, GOOD + "gateway: {port: 8000, host: 0.0.0.0, max_connections: 7}\n")
     assert (config.host, config.port) == ("0.0.0.0", 9000)
     assert config.limits == GatewayLimits(max_connections=7)
-
-
-def test_keys_without_use_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    text = GOOD.replace(
-        "  bob: {tokens: [bob-token]}",
-        "  bob: {tokens: [bob-token], auto_start: true, command: node, type: local, fifo: true}",
-    ).replace("name: Our demo", "description: x")
-    load(tmp_path, text)
-    warnings = [line.getMessage() for line in caplog.records if line.levelno == logging.WARNING]
-    assert [line.split(": ", 1)[1] for line in warnings] == [
-        "ignored, since this gateway has no use for it: participants.*.fifo (bob),"
-        " participants.*.type (bob), space.description"
-    ]
 
 
 def test_no_token_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

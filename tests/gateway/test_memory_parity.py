@@ -111,12 +111,14 @@ async def test_bad_frame_costs_its_sender_an_error(site: Site, frame: bytes, cod
         assert site.place.counters.refused == {code: 1}
 
 
+@pytest.mark.rule("3.limits")
 async def test_too_large_a_message_closes_its_connection_after_the_error(site: Site) -> None:
     async with site.join("alice", "bob") as (alice, bob):
         size = LIMITS.max_message_bytes
         await alice.send(envelope("alice", payload={"message": "x" * size}))
-        error = await hear(alice, "system.error")
-        assert error["payload"]["error"] == "too_large"
+        told = (await hear(alice, "system.error"))["payload"]
+        said = (told["error"], told["limit"], told["max"])
+        assert said == ("too_large", "max_message_bytes", size)
         assert await hear_end(alice) == 1009
         assert (await hear(bob, "system.presence"))["payload"]["event"] == "leave"
         await bob.send(envelope("bob"))

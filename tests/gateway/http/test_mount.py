@@ -110,12 +110,6 @@ def test_wrong_join_frame_is_closed(place: MountedPlace, fields: dict[str, str],
         assert end_of(stranger) == code
 
 
-def test_who_says_nothing_is_closed() -> None:
-    config = one_space_config("demo", PARTICIPANTS, GatewayLimits(join_timeout=0.2))
-    with mounted(config) as place, dial(place.url) as stranger:
-        assert end_of(stranger) == 4400
-
-
 def test_more_connections_than_are_taken() -> None:
     config = one_space_config("demo", PARTICIPANTS, GatewayLimits(max_connections=1))
     with mounted(config) as place, dial(place.url):

@@ -1,15 +1,11 @@
 """A mounted gateway with a journal in a file: what it cannot keep it does not take either."""
 
 import json
-import sqlite3
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import anyio
 import httpx
-import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
@@ -17,7 +13,7 @@ from meup_agent.gateway import Config, GatewayLimits, JournalConfig
 from tests.gateway.conftest import envelope
 from tests.gateway.journal.conftest import fill_disk
 from tests.gateway.mounted import MountedPlace, mounted
-from tests.gateways import one_space_config, sqlite
+from tests.gateways import one_space_config
 from tests.journal_files import kept_ids
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
@@ -42,46 +38,6 @@ def joined(place: MountedPlace) -> ClientConnection:
 
 def said(number: int) -> str:
     return envelope("alice", id=str(number), payload={"message": "x" * 1_000}).decode()
-
-
-def test_members_wait_while_the_disk_is_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sqlite, "MAX_PENDING", 100)
-    number = 5_000
-    path = tmp_path / "journal.db"
-    with mounted(config(path)) as place, joined(place) as alice, ThreadPoolExecutor() as threads:
-
-        def say() -> None:
-            for each in range(number):
-                alice.send(said(each))
-
-        def hear() -> list[str]:
-            echoes: list[str] = []
-            while len(echoes) < number:
-                heard = json.loads(alice.recv(PATIENCE))
-                if heard["kind"] == "chat":
-                    echoes.append(heard["id"])
-            return echoes
-
-        async def turns() -> int:
-            """Frames that were taken when it is full, and many turns of the loop later."""
-            gateway = place.app.running
-            with anyio.fail_after(PATIENCE):
-                while not gateway._held:
-                    await anyio.lowlevel.checkpoint()
-            taken = gateway.counters.frames_in
-            for _ in range(4_000):
-                await anyio.lowlevel.checkpoint()
-            return gateway.counters.frames_in - taken
-
-        with closing(sqlite3.connect(path, isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")  # a disk that hangs looks the same
-            saying, hearing = threads.submit(say), threads.submit(hear)
-            assert place.call(turns) <= 1
-            other.execute("ROLLBACK")
-        saying.result(PATIENCE)
-        assert hearing.result(PATIENCE) == [str(each) for each in range(number)]
 
 
 def test_a_full_disk_closes_everybody_and_takes_nobody(tmp_path: Path) -> None:
