@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -151,7 +152,7 @@ class Backlogs:
         self._counters = counters
         self._spaces: dict[str, SpaceBacklogs] = {}
         self._shares: dict[Identity, _Share] = {}
-        self._held: dict[int, int] = {}
+        self._held = Counter[int]()
         self._told = NoticeThrottle()
 
     def add_stream(self, identity: Identity) -> bool:
@@ -202,17 +203,14 @@ class Backlogs:
 
     def hold(self, packed: bytes) -> None:
         """Count a frame in, once for all that hold it."""
-        holders = self._held.get(id(packed), 0)
-        self._held[id(packed)] = holders + 1
-        if not holders:
+        if not self._held[id(packed)]:
             self.bytes += len(packed)
+        self._held[id(packed)] += 1
 
     def let_go(self, packed: bytes) -> None:
         """Count a frame out."""
-        holders = self._held[id(packed)] - 1
-        if holders:
-            self._held[id(packed)] = holders
-        else:
+        self._held[id(packed)] -= 1
+        if not self._held[id(packed)]:
             del self._held[id(packed)]
             self.bytes -= len(packed)
 

@@ -134,7 +134,7 @@ class ProposalFollower:
 def open_rows(connection: sqlite3.Connection) -> list[ProposalRow]:
     """The rows that say of no end, of all spaces, oldest first."""
     where = "WHERE state = ? ORDER BY seq DESC LIMIT ?"
-    return [*_rows(connection, where, str(ProposalState.PENDING), MAX_FOLLOWED)][::-1]
+    return [*_rows(connection, where, ProposalState.PENDING, MAX_FOLLOWED)][::-1]
 
 
 def _rows(connection: sqlite3.Connection, where: str, *values: object) -> Iterator[ProposalRow]:
@@ -206,7 +206,7 @@ def read_open(
         DamagedIndex: The tables are not what was written.
     """
     where = "WHERE space = ? AND state = ? AND expires_at >= ? AND seq < ? ORDER BY seq LIMIT ?"
-    values = (space, str(ProposalState.PENDING), first_moment(at), before, MAX_CHAINED + 1)
+    values = (space, ProposalState.PENDING, first_moment(at), before, MAX_CHAINED + 1)
     numbers = [row.seq for row in _rows(connection, where, *values)]
     if not numbers:
         return
@@ -230,8 +230,7 @@ def find_begin(connection: sqlite3.Connection, space: str, proposals: int) -> Fo
         if found := connection.execute(nth, (space, proposals)).fetchone():
             (after,) = found
             where = "WHERE space = ? AND state = ? AND seq <= ? ORDER BY seq DESC LIMIT ?"
-            pending = str(ProposalState.PENDING)
-            rows = _rows(connection, where, space, pending, after, MAX_CHAINED)
+            rows = _rows(connection, where, space, ProposalState.PENDING, after, MAX_CHAINED)
             older = read_chains(connection, space, [row.seq for row in rows])
             if older is not None:
                 return FoldBegin(after, tuple(entry for entry in older if entry.seq <= after))
@@ -250,7 +249,7 @@ def find_chains(connection: sqlite3.Connection, space: str, query: DecisionQuery
     if query.proposer is not None:
         where, values = f"{where} AND proposer = ?", [*values, query.proposer]
     if query.states:
-        states = {*map(str, query.states), str(ProposalState.PENDING)}
+        states = {*query.states, ProposalState.PENDING}
         where = f"{where} AND state IN ({', '.join('?' * len(states))})"
         values += states
     limit, name = MAX_CHAINED + 1, query.id

@@ -132,8 +132,16 @@ class BatchWriter(_JournalThread):
         """Commit a batch, all or nothing."""
         execute = self._connection.execute
         besides = any(each.facts or each.floor is not None for each in work)
-        statements = list(_statements([each.row for each in work], _INSERT))
-        statements += self._index(work)
+        statements = _statements([each.row for each in work], _INSERT)
+        # One that was proposed and decided in the batch is written once.
+        rows = {row.seq: row for each in work for row in each.proposals}
+        removed = self._retention.removed
+        kept = [sealed(row) for row in rows.values() if row.seq > removed]
+        statements += _statements(kept, _WRITE_PROPOSALS)
+        for each in work:
+            segment = self._names.add(each.row.seq, each.names)
+            if segment is not None:
+                statements.append((WRITE_NAMES, segment))
         if len(statements) == 1 and not besides:
             # A statement by itself is a transaction, and takes Python's lock once, not thrice.
             execute(*statements[0])
@@ -144,17 +152,6 @@ class BatchWriter(_JournalThread):
         if besides:
             self._write_besides(work)
         execute("COMMIT")
-
-    def _index(self, work: Sequence[WriteJob]) -> list[tuple[str, Sequence[object]]]:
-        """The statements that enter a batch in the index of names and the table of decisions."""
-        add = self._names.add
-        named = [add(each.row.seq, each.names) for each in work]
-        segments = [(WRITE_NAMES, segment) for segment in named if segment is not None]
-        # One that was proposed and decided in the batch is written once.
-        rows = {row.seq: row for each in work for row in each.proposals}
-        removed = self._retention.removed
-        kept = [sealed(row) for row in rows.values() if row.seq > removed]
-        return [*_statements(kept, _WRITE_PROPOSALS), *segments]
 
     def _write_besides(self, work: Sequence[WriteJob]) -> None:
         execute = self._connection.execute

@@ -133,7 +133,7 @@ OPERATIONS: Final = (
                 "state",
                 "query",
                 "Only those in this state.",
-                {"type": "string", "enum": [str(each) for each in ProposalState]},
+                {"type": "string", "enum": list(ProposalState)},
             ),
             Parameter(
                 "before", "query", "Only those with a lower `seq`: the page before that.", _SEQ

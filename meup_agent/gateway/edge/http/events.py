@@ -50,15 +50,9 @@ _SEQ: Final = b'"seq":'
 def pack_event(frame: bytes) -> bytes:
     """A numbered frame as an event: its number is the event's id."""
     seq = frame[frame.rindex(_SEQ) + len(_SEQ) : -1]
-    return b"id: %b\n%b\n" % (seq, _data(frame))
-
-
-def _data(frame: bytes) -> bytes:
-    """Lines of data; JSON has line ends only between its words."""
-    lines = (
-        frame.replace(b"\r", b"\n").split(b"\n") if b"\n" in frame or b"\r" in frame else [frame]
-    )
-    return b"".join(b"data: %b\n" % line for line in lines)
+    # JSON has line ends only between its words.
+    lines = frame.replace(b"\r", b"\n").split(b"\n")
+    return b"id: %b\n%b\n" % (seq, b"".join(b"data: %b\n" % line for line in lines))
 
 
 class EventResponse:

@@ -79,8 +79,7 @@ async def post_message(runtime: GatewayRuntime, request: Request) -> Response:
         if refusal is not None:
             raise refused(refusal)
         return Json({"status": "accepted", "timestamp": rfc3339(wall_clock())})
-    if _media_type(request) != JSON_TYPE:
-        raise Problem(WRONG_TYPE, "unsupported_media_type", "send JSON, as application/json")
+    _check_type(request, JSON_TYPE)
     try:
         check_frame(body)
         given = _fields(body)
@@ -221,8 +220,7 @@ async def _after(host: SpaceServer, since: str, until: int) -> int:
 
 async def _body(runtime: GatewayRuntime, identity: Identity, request: Request) -> bytes:
     """The body, as far as it may go; while it comes, it counts among what waits for its sender."""
-    if _media_type(request) not in (JSON_TYPE, *FRAME_TYPES):
-        raise Problem(WRONG_TYPE, "unsupported_media_type", "send JSON, as application/json")
+    _check_type(request, JSON_TYPE, *FRAME_TYPES)
     most = runtime.limits.max_message_bytes
     body, backlogs = bytearray(), runtime.backlogs
     try:
@@ -256,8 +254,10 @@ async def _body(runtime: GatewayRuntime, identity: Identity, request: Request) -
     return bytes(body)
 
 
-def _media_type(request: Request) -> str:
-    return request.headers.get("content-type", JSON_TYPE).partition(";")[0].strip().lower()
+def _check_type(request: Request, *taken: str) -> None:
+    said = request.headers.get("content-type", JSON_TYPE).partition(";")[0].strip().lower()
+    if said not in taken:
+        raise Problem(WRONG_TYPE, "unsupported_media_type", "send JSON, as application/json")
 
 
 def _fields(body: bytes) -> dict[str, msgspec.Raw]:

@@ -25,7 +25,7 @@ from meup_agent.gateway.edge.http.context import (
 )
 from meup_agent.gateway.edge.http.messages import is_seq, page_size
 from meup_agent.gateway.runtime import GatewayRuntime
-from meup_agent.protocol.audit import Audit, ProposalAudit, proposal_as_json
+from meup_agent.protocol.audit import Audit, proposal_as_json
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.space.journal import MAX_SEQ, Entry, FoldBegin
 from meup_agent.protocol.space.server import SpaceServer
@@ -123,24 +123,13 @@ def proposals_of(host: SpaceServer) -> SpaceProposals:
     return _proposals_by_space.setdefault(host, SpaceProposals())
 
 
-def left_after(host: SpaceServer, proposal: ProposalAudit) -> int | None:
-    """The time at which the proposer of what is pending left, in microseconds since 1970.
-
-    ``None``: it is here, was never seen, or the proposal is decided.
-    """
-    if not proposal.state.is_pending:
-        return None
-    return host.owner.left_after(proposal.proposer, proposal.first.at)
-
-
 async def get_proposals(runtime: GatewayRuntime, request: Request) -> Response:
     """The latest proposals, oldest first, each with its outcome."""
     _, host = authorize_space(runtime, request)
     query = request.query_params
     wanted, state, limit = query.get("id"), query.get("state"), page_size(request)
-    if state is not None and state not in {str(each) for each in ProposalState}:
-        known = ", ".join(ProposalState)
-        raise bad_query(f"state must be one of {known}")
+    if state is not None and state not in set(ProposalState):
+        raise bad_query(f"state must be one of {', '.join(ProposalState)}")
     timeline, before = read_flag(request, "timeline", False), query.get("before", "")
     if before and not is_seq(before):
         raise bad_query("before must be a proposal's 'seq'")
@@ -149,11 +138,13 @@ async def get_proposals(runtime: GatewayRuntime, request: Request) -> Response:
     audit = proposals.audit
     named = audit.proposals if wanted is None else audit.named(wanted)
     end = int(before) if before else math.inf
-    found = [each for each in named if state in (None, str(each.state)) and each.first.seq < end]
+    found = [each for each in named if state in (None, each.state) and each.first.seq < end]
     page = found[-limit:]
     said = []
     for each in page:
-        left = left_after(host, each)
+        # The time at which its proposer left, who may come back.
+        pending = each.state.is_pending
+        left = host.owner.left_after(each.proposer, each.first.at) if pending else None
         shown = proposal_as_json(each, timeline=timeline)
         said.append({**shown, "proposer_left": None if left is None else rfc3339(left)})
     older = page[0].first.seq if len(found) > limit else None
