@@ -7,7 +7,7 @@ file: their fields are its keys, and the annotations of the fields say what a fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast
@@ -23,7 +23,7 @@ from meup_agent.protocol.kinds import GATEWAY_NAMES
 from meup_agent.protocol.names import NameSet
 from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.inbound import MAX_ID_CHARS, is_name
-from meup_agent.protocol.space.journal import MAX_BYTES, MAX_ENTRIES
+from meup_agent.protocol.space.journal import MAX_BYTES, MAX_ENTRIES, MemoryJournal
 
 DEFAULT_HOST: Final = "127.0.0.1"
 """Only this machine can reach it, until another one is configured."""
@@ -133,6 +133,10 @@ class JournalConfig:
     # Envelopes, and their bytes, that are kept in memory where there is no file.
     memory_entries: Annotated[int, Field(gt=0)] = MAX_ENTRIES
     memory_bytes: Annotated[int, Field(gt=0)] = MAX_BYTES
+
+    def open_memory(self, now: Callable[[], int]) -> MemoryJournal:
+        """A journal in memory."""
+        return MemoryJournal(now, max_entries=self.memory_entries, max_bytes=self.memory_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from meup_agent.protocol.dialects import DEFAULT_DIALECT, spoken
 from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.decisions import Refusal
 from meup_agent.protocol.space.delivery import Member
-from meup_agent.protocol.space.journal import Journal, MemoryJournal
+from meup_agent.protocol.space.journal import Journal
 from meup_agent.protocol.space.server import Recorder, SpaceServer
 from meup_agent.protocol.space.subscriber import Place
 from meup_agent.protocol.token_strength import is_guessable
@@ -175,10 +175,7 @@ class GatewayRuntime:
         now: Callable[[], int] = wall_clock,
         recorder: Recorder | None = None,
     ) -> None:
-        kept = config.journal
-        self.journal = journal or MemoryJournal(
-            now, max_entries=kept.memory_entries, max_bytes=kept.memory_bytes
-        )
+        self.journal = journal or config.journal.open_memory(now)
         self._config = config
         self._loop = loop
         self._on_failure = on_failure

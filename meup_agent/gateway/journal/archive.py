@@ -25,6 +25,9 @@ from meup_agent.gateway.journal.tables import has_tables
 from meup_agent.gateway.journal.wal import find_damage, wal_of
 from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, MAX_SEQ, Entry, NumberRange
 
+PAGES_AT_ONCE: Final = 2_000
+"""Pages that are copied before a signal can end it: some megabytes."""
+
 READINGS: Final = 5
 """Readings of what SQLite has not moved into a journal's file yet, until one is of a file that
 stood still meanwhile: what a gateway overwrites while it is read looks damaged."""
@@ -98,13 +101,14 @@ class Archive:
         """
         self.check_copy(self._connection)
 
-    def copy_to(self, copy: sqlite3.Connection, pages_at_once: int) -> None:
+    def copy_to(self, copy: sqlite3.Connection) -> None:
         """Copy all of the file, as it is at this moment, into another database."""
         source = self._connection
         # Otherwise the copy would begin again each time something is written.
         with snapshot(source):
             source.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-            source.backup(copy, pages=pages_at_once, progress=_let_signals_in)
+            # After each step Python handles signals, as of Ctrl-C, where it calls something.
+            source.backup(copy, pages=PAGES_AT_ONCE, progress=lambda *_: None)
 
     def check_copy(self, copy: sqlite3.Connection) -> int:
         """Check each row of a copy; how many there are.
@@ -240,10 +244,6 @@ class Archive:
                 " backup"
             )
         return ConfigurationError(f"the journal {self._path} cannot be read: {error_text(error)}")
-
-
-def _let_signals_in(_status: int, _remaining: int, _pages: int) -> None:
-    """Called after each step of a copy, where Python handles signals, as of Ctrl-C."""
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:

@@ -7,14 +7,10 @@ import sqlite3
 import tempfile
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Final
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.archive import Archive
 from meup_agent.gateway.journal.database import error_text
-
-PAGES_AT_ONCE: Final = 2_000
-"""Pages that are copied before a signal can end it: some megabytes."""
 
 
 def back_up(journal: Path, target: Path) -> int:
@@ -33,7 +29,11 @@ def back_up(journal: Path, target: Path) -> int:
             descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
             os.close(descriptor)
             try:
-                count = _copy(archive, name)
+                with closing(sqlite3.connect(name, isolation_level=None)) as copy:
+                    archive.copy_to(copy)
+                    # Without a WAL, so that a reader need not write a second file beside it.
+                    copy.execute("PRAGMA journal_mode = DELETE")
+                    count = archive.check_copy(copy)
                 _name(Path(name), target)
             finally:
                 for ending in ("", "-journal"):
@@ -46,14 +46,6 @@ def back_up(journal: Path, target: Path) -> int:
                 f"the journal {journal} cannot be copied to {target}: {error_text(error)}"
             ) from None
     return count
-
-
-def _copy(archive: Archive, name: str) -> int:
-    with closing(sqlite3.connect(name, isolation_level=None)) as copy:
-        archive.copy_to(copy, PAGES_AT_ONCE)
-        # Without a WAL, so that a reader need not write a second file beside it.
-        copy.execute("PRAGMA journal_mode = DELETE")
-        return archive.check_copy(copy)
 
 
 def _name(whole: Path, target: Path) -> None:

@@ -230,21 +230,20 @@ class FileLock:
     """
 
     def __init__(self, path: Path) -> None:
-        self.descriptor = -1
         self._key: tuple[int, int] | None = None
         self._beside: sqlite3.Connection | None = None
         # Two threads that open one file at once would each close a descriptor of the other's file.
         with _changing:
-            if _is_held(path):
-                raise _anothers(path)
+            with suppress(FileNotFoundError):
+                if _key_of(path.stat()) in _held:
+                    raise _anothers(path)
             self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 self._lock(path)
             except BaseException:
                 os.close(self.descriptor)
                 raise
-            found = os.fstat(self.descriptor)
-            self._key = (found.st_dev, found.st_ino)
+            self._key = _key_of(os.fstat(self.descriptor))
             _held.add(self._key)
 
     def close(self) -> None:
@@ -299,12 +298,8 @@ def _lock_beside(path: Path, names: int) -> sqlite3.Connection:
     return lock
 
 
-def _is_held(path: Path) -> bool:
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return False
-    return (found.st_dev, found.st_ino) in _held
+def _key_of(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def _anothers(path: Path) -> ConfigurationError:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, closing
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from meup_agent.errors import ConfigurationError, system_reason
+from meup_agent.gateway.config import JournalConfig
 from meup_agent.gateway.journal.sqlite import SqliteJournal
-from meup_agent.protocol.space.journal import Journal, MemoryJournal
-
-if TYPE_CHECKING:
-    from meup_agent.gateway.config import JournalConfig
+from meup_agent.protocol.space.journal import Journal
 
 Clock = Callable[[], int]
 
@@ -46,13 +44,11 @@ def _check_file(config: JournalConfig) -> str:
     return str(path)
 
 
-def _open_memory(config: JournalConfig, now: Clock) -> Journal:
-    return MemoryJournal(now, max_entries=config.memory_entries, max_bytes=config.memory_bytes)
-
-
 ENGINES: Final[dict[str, Engine]] = {
     "sqlite": Engine(lambda config: config.path is not None, SqliteJournal, _check_file),
-    "memory": Engine(lambda config: config.path is None, _open_memory, lambda _: "memory"),
+    "memory": Engine(
+        lambda config: config.path is None, JournalConfig.open_memory, lambda _: "memory"
+    ),
 }
 """The engines by name; the first that serves a configuration is opened."""
 
