@@ -14,7 +14,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -23,11 +22,10 @@ from meup_agent import Envelope
 from meup_agent.gateway import JournalConfig
 from meup_agent.gateway.journal.engines import Engine
 from tests.spaces import (
-    MAX_PAGE_BYTES,
     Entry,
     Fact,
     FoldBegin,
-    Journal,
+    MemoryJournal,
     NumberRange,
     ProposalChange,
     Recovered,
@@ -37,40 +35,9 @@ from tests.spaces import (
 MAX_PENDING = 1_000
 
 
-class Store:
-    """The part that outlives the gateway's process, on the other machine."""
-
-    def __init__(self, start: int) -> None:
-        self.start = self.seq = start
-        self.entries: list[Entry] = []
-        self.facts: dict[str, dict[str, dict[str, Any]]] = {}
-
-    def append(self, space: str, at: int, envelope: Envelope, facts: tuple[Fact, ...]) -> Entry:
-        self.seq += 1
-        entry = Entry(self.seq, space, at, envelope, facts)
-        self.entries.append(entry)
-        held = self.facts.setdefault(space, {})
-        for key, value in facts:
-            if value is None:
-                held.pop(key, None)
-            else:
-                held[key] = value
-        return entry
-
-    def page(self, space: str, after: int, until: int, limit: int) -> tuple[Entry, ...]:
-        found: list[Entry] = []
-        size = 0
-        for entry in self.entries:
-            if entry.space == space and after < entry.seq <= until:
-                if len(found) == limit or size >= MAX_PAGE_BYTES:
-                    break
-                found.append(entry)
-                size += len(entry.envelope.frame)
-        return tuple(found)
-
-
-_stores: dict[Path | None, Store] = {}
-"""The stores by their address: here, the path of a file that is never made."""
+_stores: dict[Path | None, MemoryJournal] = {}
+"""The stores, which outlive the gateway's process, by their address: here, the path of a file that
+is never made."""
 
 
 class RemoteJournal:
@@ -80,8 +47,8 @@ class RemoteJournal:
         self.on_full: Callable[[bool], None] = ignore
         self.on_failed: Callable[[str], None] = ignore
         self._loop = asyncio.get_running_loop()
-        self._store = store = _stores.setdefault(config.path, Store(now()))
-        self._latest = {entry.space: entry.seq for entry in store.entries}
+        self._store = store = _stores.setdefault(config.path, MemoryJournal(now))
+        self._latest = {space: ring.latest for space, ring in store._rings.items()}
         # What is to be called, in order, after how many answers of the store.
         self._asked = self._answered = 0
         self._then: deque[tuple[int, Callable[[], None]]] = deque()
@@ -104,11 +71,10 @@ class RemoteJournal:
         self._asked += 1
         asked = self._asked
 
-        def keep() -> None:
-            entry = self._store.append(space, at, envelope, facts)
+        def tell(entry: Entry) -> None:
             self._tell(self._kept, asked, entry, then)
 
-        self._work.put(keep)
+        self._work.put(partial(self._store.append, space, at, envelope, facts, tell))
         if not self._full and self._asked - self._answered > MAX_PENDING:
             self._full = True
             self.on_full(True)
@@ -131,17 +97,18 @@ class RemoteJournal:
         then: Callable[[tuple[Entry, ...]], None],
     ) -> None:
         if not self._ended:
-            page = partial(self._store.page, space, after, until, limit)
-            self._work.put(lambda: self._tell(self._unless_ended, then, page()))
+            tell = partial(self._tell, self._unless_ended, then)
+            page = partial(self._store.read, after=after, until=until, limit=limit, then=tell)
+            self._work.put(partial(page, space))
 
     def find_begin(self, space: str, *, proposals: int, then: Callable[[FoldBegin], None]) -> None:
         then(FoldBegin())
 
     def floor(self, space: str) -> int:
-        return self._store.start
+        return self._store.floor(space)
 
     def latest(self, space: str) -> int:
-        return self._latest.get(space, self._store.start)
+        return self._latest.get(space, self._store.floor(space))
 
     @property
     def max_bytes(self) -> int | None:
@@ -156,9 +123,7 @@ class RemoteJournal:
     def recover(self, space: str, *, since: int, limit: int, at: int = 2**62) -> Recovered:
         # Of what may be open it does not tell the old from the others, so it reads them, too.
         since = since if at == 2**62 else 0
-        lately = [each for each in self._store.entries if each.space == space and each.at >= since]
-        entries = tuple(lately[max(0, len(lately) - limit) :])
-        return Recovered(dict(self._store.facts.get(space, {})), entries)
+        return self._store.recover(space, since=since, limit=limit)
 
     def damaged(self, space: str, *, after: int, until: int) -> tuple[NumberRange, ...]:
         return ()
@@ -213,8 +178,4 @@ class RemoteJournal:
             self._then.popleft()[1]()
 
 
-def _open(config: JournalConfig, now: Callable[[], int]) -> Journal:
-    return RemoteJournal(config, now)
-
-
-ELSEWHERE = Engine(lambda _: True, _open, lambda _: "elsewhere")
+ELSEWHERE = Engine(lambda _: True, RemoteJournal, lambda _: "elsewhere")
