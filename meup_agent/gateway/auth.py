@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hmac
 import os
+import re
 import secrets
 import stat
 from collections.abc import Callable, Iterable
@@ -24,7 +25,6 @@ MAX_TOKEN_FILE_BYTES: Final = 4_096
 """Bytes of a file with a token: a wrong path may lead to a large one."""
 
 HASH_PREFIX: Final = "sha256:"
-_HASH_DIGITS = 64
 
 
 class Identity(NamedTuple):
@@ -53,10 +53,9 @@ def read_hash(text: str) -> str:
     The text stays out of an error's message, since it may be a token.
     """
     digits = text.removeprefix(HASH_PREFIX).lower()
-    if len(digits) != _HASH_DIGITS or not set(digits) <= set("0123456789abcdef"):
+    if not re.fullmatch("[0-9a-f]{64}", digits):
         raise ConfigurationError(
-            f"expected sha256: and {_HASH_DIGITS} hexadecimal digits, as 'meup token hash' writes"
-            " them"
+            "expected sha256: and 64 hexadecimal digits, as 'meup token hash' writes them"
         )
     return digits
 

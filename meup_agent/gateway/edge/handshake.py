@@ -145,14 +145,18 @@ def read_place(header: Callable[[str], str | None]) -> Place:
     return next(iter(asked), Place.ANSWERING)
 
 
+def is_seq(text: str) -> bool:
+    """True if a text is a number that an envelope can have."""
+    return text.isascii() and text.isdigit() and len(text) <= MAX_SEQ_DIGITS
+
+
 def read_resume(asks: str | None, said: str | None) -> tuple[bool, int | None]:
     """True if a member wants each envelope's number, and the last one that it got (PROTOCOL 6)."""
     if asks is None or asks.strip() != "1":
         return False, None
     if said is None:
         return True, None
-    said = said.strip()
-    if not (said.isascii() and said.isdigit() and len(said) <= MAX_SEQ_DIGITS):
+    if not is_seq(said.strip()):
         raise NotAdmitted(BAD_REQUEST, f"{LAST_SEEN_HEADER} must be the last 'seq' that you got")
     return True, int(said)
 

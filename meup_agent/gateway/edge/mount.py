@@ -205,7 +205,7 @@ class GatewayApp:
             handshake = admit(runtime, target, websocket.headers, address)
         except NotAdmitted as refused:
             if "websocket.http.response" in websocket.scope.get("extensions", {}):
-                answer = PlainTextResponse(str(refused), refused.status, dict(refused.headers))
+                answer = PlainTextResponse(str(refused), refused.status, refused.headers)
                 await websocket.send_denial_response(answer)
             else:
                 await websocket.close(refused.close_code)

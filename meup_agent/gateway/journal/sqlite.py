@@ -93,7 +93,8 @@ class SqliteJournal:
         self._loop = asyncio.get_running_loop()
         self.on_full: Callable[[bool], None] = ignore
         self.on_failed: Callable[[str], None] = ignore
-        self._max_bytes = config.max_bytes
+        self.max_bytes = config.max_bytes
+        """See :attr:`~meup_agent.protocol.space.journal.Journal.max_bytes`."""
         self._database = Database(
             config.path, config.synchronous, accept_damage=config.accept_damage
         )
@@ -205,11 +206,6 @@ class SqliteJournal:
     def latest(self, space: str) -> int:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.latest`."""
         return self._latest.get(space) or self.floor(space)
-
-    @property
-    def max_bytes(self) -> int | None:
-        """See :attr:`~meup_agent.protocol.space.journal.Journal.max_bytes`."""
-        return self._max_bytes
 
     def size(self) -> int | None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.size`; of its files."""

@@ -16,8 +16,8 @@ from meup_agent.gateway.console.template_environment import KEY_CHARS, json_line
 from meup_agent.gateway.console.threads import ThreadIndex, learn_before, newest_number
 from meup_agent.gateway.console.timeline import OTHERS, PAGE_ROWS, SpaceFeed
 from meup_agent.gateway.console.timeline_rows import TimelineRow, fold_rows
+from meup_agent.gateway.edge.handshake import is_seq
 from meup_agent.gateway.edge.http.context import read_journal
-from meup_agent.gateway.edge.http.messages import is_seq
 from meup_agent.gateway.edge.http.space_views import proposals_of
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.space.inbound import MAX_ID_CHARS

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.edge.flow import SendQueue
-from meup_agent.gateway.edge.handshake import read_place
+from meup_agent.gateway.edge.handshake import is_seq, read_place
 from meup_agent.gateway.edge.http.context import (
     authorize_space,
     bad_query,
@@ -21,7 +21,7 @@ from meup_agent.gateway.edge.http.context import (
     read_flag,
     read_journal,
 )
-from meup_agent.gateway.edge.http.messages import is_seq, requested_dialect
+from meup_agent.gateway.edge.http.messages import requested_dialect
 from meup_agent.gateway.frame_queue import FrameQueue, GatewayMember
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.space.server import SpaceServer

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from meup_agent.errors import InvalidEnvelope, NotExpressible
 from meup_agent.gateway.admission import BAD_REQUEST
 from meup_agent.gateway.auth import Identity
-from meup_agent.gateway.edge.handshake import MAX_SEQ_DIGITS, read_dialect
+from meup_agent.gateway.edge.handshake import is_seq, read_dialect
 from meup_agent.gateway.edge.http.context import (
     TIMEOUT,
     TOO_LARGE,
@@ -182,11 +182,6 @@ def page_size(request: Request) -> int:
 def requested_dialect(request: Request) -> str | None:
     """The dialect that is asked for in the query or by header; ``None``: none."""
     return read_dialect(request.query_params.get("dialect") or request.headers.get(DIALECT_HEADER))
-
-
-def is_seq(text: str) -> bool:
-    """True if a text is a number that an envelope can have."""
-    return text.isascii() and text.isdigit() and len(text) <= MAX_SEQ_DIGITS
 
 
 async def _after(host: SpaceServer, since: str, until: int) -> int:

@@ -14,6 +14,7 @@ from anyio.lowlevel import checkpoint
 from starlette.requests import Request
 from starlette.responses import Response
 
+from meup_agent.gateway.edge.handshake import is_seq
 from meup_agent.gateway.edge.http.context import (
     Json,
     authenticate,
@@ -23,7 +24,7 @@ from meup_agent.gateway.edge.http.context import (
     read_flag,
     read_journal,
 )
-from meup_agent.gateway.edge.http.messages import is_seq, page_size
+from meup_agent.gateway.edge.http.messages import page_size
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.audit import Audit, proposal_as_json
 from meup_agent.protocol.proposals.lifecycle import ProposalState
