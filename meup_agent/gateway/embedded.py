@@ -159,11 +159,12 @@ class ThreadedGateway(_EmbeddedGateway):
     def __init__(self, gateway: Gateway, portal: BlockingPortal) -> None:
         self._config = gateway._config
         self._served = gateway
+        self._source: _EmbeddedGateway = gateway
         self._portal = portal
 
     @property
     def _gateway(self) -> RunningGateway:
-        return self._served._gateway
+        return self._source._gateway
 
     def kill(self) -> None:
         """Drop every socket without a close frame and stop listening, as a killed process does."""

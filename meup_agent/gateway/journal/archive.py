@@ -108,7 +108,7 @@ class Archive:
         with snapshot(source):
             source.execute("SELECT count(*) FROM sqlite_schema").fetchone()
             # After each step Python handles signals, as of Ctrl-C, where it calls something.
-            source.backup(copy, pages=PAGES_AT_ONCE, progress=lambda *_: None)
+            source.backup(copy, pages=PAGES_AT_ONCE, progress=lambda _1, _2, _3: None)
 
     def check_copy(self, copy: sqlite3.Connection) -> int:
         """Check each row of a copy; how many there are.

@@ -24,6 +24,18 @@ class Engine(NamedTuple):
     check: Callable[[JournalConfig], str]
 
 
+def _has_file(config: JournalConfig) -> bool:
+    return config.path is not None
+
+
+def _has_no_file(config: JournalConfig) -> bool:
+    return config.path is None
+
+
+def _in_memory(_: JournalConfig) -> str:
+    return "memory"
+
+
 def _check_file(config: JournalConfig) -> str:
     """Look at a journal's file; a gateway that runs may have it open."""
     from meup_agent.gateway.journal.archive import Archive  # no gateway that runs needs it
@@ -45,10 +57,8 @@ def _check_file(config: JournalConfig) -> str:
 
 
 ENGINES: Final[dict[str, Engine]] = {
-    "sqlite": Engine(lambda config: config.path is not None, SqliteJournal, _check_file),
-    "memory": Engine(
-        lambda config: config.path is None, JournalConfig.open_memory, lambda _: "memory"
-    ),
+    "sqlite": Engine(_has_file, SqliteJournal, _check_file),
+    "memory": Engine(_has_no_file, JournalConfig.open_memory, _in_memory),
 }
 """The engines by name; the first that serves a configuration is opened."""
 

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -141,7 +141,7 @@ async def get_proposals(runtime: GatewayRuntime, request: Request) -> Response:
     end = int(before) if before else math.inf
     found = [each for each in named if state in (None, each.state) and each.first.seq < end]
     page = found[-limit:]
-    said = []
+    said = list[dict[str, Any]]()
     for each in page:
         # The time at which its proposer left, who may come back.
         pending = each.state.is_pending
