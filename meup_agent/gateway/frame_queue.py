@@ -73,6 +73,11 @@ class FrameQueue(Backlog):
         self._written: list[bytes] = []
         self._then: Callable[[], None] | None = None
 
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait for the connection; the console shows them."""
+        return self._queued_bytes
+
     def deliver(self, packed: bytes) -> None:
         """Queue a frame for the end of this turn."""
         if self.closed:

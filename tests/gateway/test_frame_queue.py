@@ -82,9 +82,9 @@ def test_full_socket_holds_back_what_comes_before_and_after_it_fills() -> None:
     setting.member.pause()
     setting.member.deliver(b"b")
     setting.loop.end_turn()
-    assert setting.socket.writes == []
+    assert (setting.socket.writes, setting.member.queued_bytes) == ([], 2)
     setting.member.resume()
-    assert setting.socket.writes == [b"ab"]
+    assert (setting.socket.writes, setting.member.queued_bytes) == ([b"ab"], 0)
 
 
 @pytest.mark.rule("3.limits")
