@@ -30,10 +30,10 @@ from meup_agent.gateway.backlog import Backlogs
 from meup_agent.gateway.logs import RefusalLog, log
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, spoken
 from meup_agent.protocol.space.counters import SpaceCounters
-from meup_agent.protocol.space.decisions import Refusal
+from meup_agent.protocol.space.decisions import Recorder, Refusal
 from meup_agent.protocol.space.delivery import Member
 from meup_agent.protocol.space.journal import Journal
-from meup_agent.protocol.space.server import Recorder, SpaceServer
+from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.space.subscriber import Place
 from meup_agent.protocol.token_strength import is_guessable
 

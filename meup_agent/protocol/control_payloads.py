@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import msgspec
 
-from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.payloads import JsonObject, as_object
+from meup_agent.protocol.payload_reader import PayloadReader
+from meup_agent.protocol.payloads import JsonObject, as_list, as_object
 
 PAUSE: Final = "participant/pause"
 RESUME: Final = "participant/resume"
@@ -40,9 +40,6 @@ PAUSED_KEY: Final = "dev.meup/paused"
 
 MAX_PAUSE_SECONDS: Final = 30 * 24 * 3600.0
 """Longest time of a pause; one without a time lasts until it is lifted."""
-
-MAX_REASON_CHARS: Final = 1_000
-"""Characters of a reason: a pause is kept with it."""
 
 MAX_FIELDS: Final = 64
 """Fields that a request of the status may name."""
@@ -211,70 +208,62 @@ def read_control(envelope: Envelope, payload: JsonObject) -> Control:
 
     Existing terminals leave the payload out, or send more than the specification has.
     """
-    return READERS[envelope.kind](envelope, payload)
+    return _READERS[envelope.kind](PayloadReader(envelope, payload))
 
 
-def _pause(envelope: Envelope, payload: JsonObject) -> Pause:
-    seconds = payload.get("timeout_seconds")
+def _pause(read: PayloadReader) -> Pause:
+    seconds = read.payload.get("timeout_seconds")
     if seconds is not None and not (
         _is_number(seconds) and math.isfinite(seconds) and 0 < seconds <= MAX_PAUSE_SECONDS
     ):
-        raise _problem(
-            envelope,
-            f"its 'timeout_seconds' must be a number above 0, and at most {MAX_PAUSE_SECONDS:g}",
+        raise read.problem(
+            f"its 'timeout_seconds' must be a number above 0, and at most {MAX_PAUSE_SECONDS:g}"
         )
-    return Pause(
-        envelope.id,
-        envelope.sender,
-        _reason(envelope, payload),
-        None if seconds is None else float(seconds),
-    )
+    reason = read.text("reason")
+    return Pause(read.envelope.id, read.by, reason, None if seconds is None else float(seconds))
 
 
-def _resumption(envelope: Envelope, payload: JsonObject) -> Resumption:
-    return Resumption(envelope.sender, _reason(envelope, payload), envelope.correlation)
+def _resumption(read: PayloadReader) -> Resumption:
+    return Resumption(read.by, read.text("reason"), read.envelope.correlation)
 
 
-def _status_request(envelope: Envelope, payload: JsonObject) -> StatusRequest:
-    said: object = payload.get("fields", [])
-    listed = cast("list[object]", said) if isinstance(said, list) else None
-    fields = [each for each in listed or () if isinstance(each, str)]
-    if listed is None or len(fields) != len(listed) or len(fields) > MAX_FIELDS:
-        raise _problem(envelope, f"its 'fields' must be a list of at most {MAX_FIELDS} names")
-    return StatusRequest(envelope.sender, tuple(fields))
+def _status_request(read: PayloadReader) -> StatusRequest:
+    said: object = read.payload.get("fields", [])
+    fields = [each for each in as_list(said) if isinstance(each, str)]
+    if not isinstance(said, list) or len(fields) != len(as_list(said)) or len(fields) > MAX_FIELDS:
+        raise read.problem(f"its 'fields' must be a list of at most {MAX_FIELDS} names")
+    return StatusRequest(read.by, tuple(fields))
 
 
-def _forget(envelope: Envelope, payload: JsonObject) -> Forget:
-    direction = payload.get("direction", "oldest")
+def _forget(read: PayloadReader) -> Forget:
+    direction = read.payload.get("direction", "oldest")
     if direction not in ("oldest", "newest"):
-        raise _problem(envelope, "its 'direction' must be 'oldest' or 'newest'")
-    entries = _count(envelope, payload, "entries")
-    return Forget(envelope.sender, direction, entries, _reason(envelope, payload))
+        raise read.problem("its 'direction' must be 'oldest' or 'newest'")
+    return Forget(read.by, direction, read.count("entries"), read.text("reason"))
 
 
-def _compact(envelope: Envelope, payload: JsonObject) -> Compact:
-    tokens = _count(envelope, payload, "target_tokens")
-    return Compact(envelope.sender, tokens, _reason(envelope, payload))
+def _compact(read: PayloadReader) -> Compact:
+    return Compact(read.by, read.count("target_tokens"), read.text("reason"))
 
 
 def _order(
-    form: type[Clear | Restart | Shutdown], envelope: Envelope, payload: JsonObject
+    form: type[Clear | Restart | Shutdown], read: PayloadReader
 ) -> Clear | Restart | Shutdown:
-    return form(envelope.sender, _reason(envelope, payload))
+    return form(read.by, read.text("reason"))
 
 
-def _status(envelope: Envelope, payload: JsonObject) -> ParticipantStatus:
-    status = payload.get("status")
+def _status(read: PayloadReader) -> ParticipantStatus:
+    status = read.payload.get("status")
     said = status if isinstance(status, str) else ""
-    return ParticipantStatus(envelope.sender, said, payload, _first(envelope.correlation))
+    return ParticipantStatus(read.by, said, read.payload, _first(read.envelope.correlation))
 
 
-def _compact_done(envelope: Envelope, payload: JsonObject) -> CompactDone:
-    skipped = payload.get("skipped") is True
-    return CompactDone(envelope.sender, skipped, payload, _first(envelope.correlation))
+def _compact_done(read: PayloadReader) -> CompactDone:
+    skipped = read.payload.get("skipped") is True
+    return CompactDone(read.by, skipped, read.payload, _first(read.envelope.correlation))
 
 
-READERS: Final[dict[str, Callable[[Envelope, JsonObject], Control]]] = {
+_READERS: Final[dict[str, Callable[[PayloadReader], Control]]] = {
     PAUSE: _pause,
     RESUME: _resumption,
     REQUEST_STATUS: _status_request,
@@ -286,16 +275,14 @@ READERS: Final[dict[str, Callable[[Envelope, JsonObject], Control]]] = {
     RESTART: partial(_order, Restart),
     SHUTDOWN: partial(_order, Shutdown),
 }
-"""The readers of the kinds of participant control."""
-
-CONTROL_KINDS: Final = frozenset(READERS)
+CONTROL_KINDS: Final = frozenset(_READERS)
 """The kinds of participant control."""
-
-ASKED: Final = frozenset(READERS) - {STATUS, COMPACT_DONE, RESUME}
-"""The kinds that ask a participant for something, which it answers."""
 
 ANSWERS: Final = frozenset({STATUS, COMPACT_DONE, RESUME})
 """The kinds by which a participant answers what it was asked."""
+
+ASKED: Final = CONTROL_KINDS - ANSWERS
+"""The kinds that ask a participant for something, which it answers."""
 
 
 def build_pause(pause: Pause, seconds_left: float | None) -> JsonObject:
@@ -324,34 +311,6 @@ def outlasts(held: tuple[str, float | None], new: tuple[str, float | None]) -> b
     if by == newer:
         return False
     return until is None or (new_until is not None and until > new_until)
-
-
-def _problem(envelope: Envelope, what: str) -> InvalidEnvelope:
-    return InvalidEnvelope(
-        "invalid_envelope",
-        f"the {envelope.kind!r} cannot be carried out: {what}",
-        envelope_id=envelope.id,
-    )
-
-
-def _reason(envelope: Envelope, payload: JsonObject) -> str:
-    reason = payload.get("reason")
-    if reason is None:
-        return ""
-    if not isinstance(reason, str) or len(reason) > MAX_REASON_CHARS:
-        raise _problem(
-            envelope, f"its 'reason' must be a text of up to {MAX_REASON_CHARS} characters"
-        )
-    return reason
-
-
-def _count(envelope: Envelope, payload: JsonObject, field: str) -> int | None:
-    value = payload.get(field)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise _problem(envelope, f"its {field!r} must be a whole number that is not negative")
-    return value
 
 
 def _is_number(value: Any) -> bool:

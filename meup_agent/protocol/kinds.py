@@ -6,9 +6,7 @@ leave any other as it is.
 
 from __future__ import annotations
 
-from typing import Final, Literal
-
-import msgspec
+from typing import Final
 
 MCP_REQUEST: Final = "mcp/request"
 MCP_RESPONSE: Final = "mcp/response"
@@ -59,72 +57,79 @@ GATEWAY: Final = "system:gateway"
 GATEWAY_NAMES: Final = frozenset({GATEWAY, "gateway", "system"})
 """The names that gateways are seen to use for themselves (PROTOCOL 1)."""
 
-Sender = Literal["member", "gateway"]
-
-
-class Kind(msgspec.Struct, frozen=True):
-    """The facts about a kind."""
-
-    name: str
-    # It must say what it refers to; one that does not is dropped by its readers, and passes a
-    # gateway, which refuses only what the protocol lets it.
-    correlated: bool = False
-    sender: Sender = "member"  # the participants that may send it
-
-
-def _table(*kinds: Kind) -> dict[str, Kind]:
-    return {kind.name: kind for kind in kinds}
-
-
-KINDS: Final = _table(
-    Kind(MCP_REQUEST),
-    Kind(MCP_RESPONSE, correlated=True),
-    Kind(MCP_PROPOSAL),
-    Kind(MCP_WITHDRAW, correlated=True),
-    Kind(MCP_REJECT, correlated=True),
-    Kind(MCP_RENEW, correlated=True),
-    Kind(CHAT),
-    Kind(CHAT_ACKNOWLEDGE, correlated=True),
-    Kind(CHAT_CANCEL, correlated=True),
-    Kind(REASONING_START),
-    Kind(REASONING_THOUGHT),
-    Kind(REASONING_CONCLUSION),
-    Kind(REASONING_CANCEL),
-    Kind("participant/pause"),
-    Kind("participant/resume"),
-    Kind("participant/request-status"),
-    Kind("participant/status"),
-    Kind("participant/forget"),
-    Kind("participant/compact"),
-    Kind("participant/compact-done"),
-    Kind("participant/clear"),
-    Kind("participant/restart"),
-    Kind("participant/shutdown"),
-    Kind("capability/grant"),
-    Kind("capability/revoke"),
-    Kind("capability/grant-ack", correlated=True),
-    Kind("space/invite"),
-    Kind("space/invite-ack", correlated=True, sender="gateway"),
-    Kind("space/kick"),
-    Kind(LIST_PROPOSALS),
-    Kind(PROPOSALS, correlated=True, sender="gateway"),
-    Kind(STREAM_REQUEST),
-    Kind(STREAM_OPEN, correlated=True, sender="gateway"),
-    Kind(STREAM_CLOSE),
-    Kind(STREAM_GRANT_WRITE),
-    Kind(STREAM_WRITE_GRANTED, sender="gateway"),
-    Kind(STREAM_REVOKE_WRITE),
-    Kind(STREAM_WRITE_REVOKED, sender="gateway"),
-    Kind(STREAM_TRANSFER_OWNERSHIP),
-    Kind(STREAM_OWNERSHIP_TRANSFERRED, sender="gateway"),
-    Kind(STREAM_LOST, sender="gateway"),
-    Kind(SYSTEM_WELCOME, sender="gateway"),
-    Kind(SYSTEM_PRESENCE, sender="gateway"),
-    Kind(SYSTEM_ERROR, sender="gateway"),
-    Kind(SYSTEM_WITHDRAWN, sender="gateway"),
-    Kind(SYSTEM_EXPIRED, sender="gateway"),
+MEMBER_KINDS: Final = (
+    MCP_REQUEST,
+    MCP_RESPONSE,
+    MCP_PROPOSAL,
+    MCP_WITHDRAW,
+    MCP_REJECT,
+    MCP_RENEW,
+    CHAT,
+    CHAT_ACKNOWLEDGE,
+    CHAT_CANCEL,
+    REASONING_START,
+    REASONING_THOUGHT,
+    REASONING_CONCLUSION,
+    REASONING_CANCEL,
+    "participant/pause",
+    "participant/resume",
+    "participant/request-status",
+    "participant/status",
+    "participant/forget",
+    "participant/compact",
+    "participant/compact-done",
+    "participant/clear",
+    "participant/restart",
+    "participant/shutdown",
+    "capability/grant",
+    "capability/revoke",
+    "capability/grant-ack",
+    "space/invite",
+    "space/kick",
+    LIST_PROPOSALS,
+    STREAM_REQUEST,
+    STREAM_CLOSE,
+    STREAM_GRANT_WRITE,
+    STREAM_REVOKE_WRITE,
+    STREAM_TRANSFER_OWNERSHIP,
 )
+"""The kinds that participants send."""
+
+GATEWAY_KINDS: Final = (
+    "space/invite-ack",
+    PROPOSALS,
+    STREAM_OPEN,
+    STREAM_WRITE_GRANTED,
+    STREAM_WRITE_REVOKED,
+    STREAM_OWNERSHIP_TRANSFERRED,
+    STREAM_LOST,
+    SYSTEM_WELCOME,
+    SYSTEM_PRESENCE,
+    SYSTEM_ERROR,
+    SYSTEM_WITHDRAWN,
+    SYSTEM_EXPIRED,
+)
+"""The kinds that come from the gateway alone."""
+
+KINDS: Final = dict.fromkeys((*MEMBER_KINDS, *GATEWAY_KINDS))
 """Every kind that this package knows, by its name in memory."""
+
+CORRELATED: Final = frozenset(
+    {
+        MCP_RESPONSE,
+        MCP_WITHDRAW,
+        MCP_REJECT,
+        MCP_RENEW,
+        CHAT_ACKNOWLEDGE,
+        CHAT_CANCEL,
+        "capability/grant-ack",
+        "space/invite-ack",
+        PROPOSALS,
+        STREAM_OPEN,
+    }
+)
+"""The kinds that must say what they refer to. One that does not is dropped by its readers, and
+passes a gateway, which refuses only what the protocol lets it."""
 
 IN_MEMORY: Final = {name.replace("/", "."): name for name in KINDS}
 """The in-memory form of each kind that is written with dots."""

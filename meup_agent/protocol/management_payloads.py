@@ -87,40 +87,45 @@ class Kick(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-def read_grant(envelope: Envelope, payload: JsonObject) -> Grant:
-    """Read a ``capability/grant``; InvalidEnvelope if it lacks something, or has something else."""
-    read = _ManagementReader(envelope, payload)
+Management = Grant | Revocation | Invite | Kick
+
+
+def read_management(envelope: Envelope, payload: JsonObject) -> Management:
+    """Read an envelope of one of :data:`MANAGEMENT_KINDS`.
+
+    Raises:
+        InvalidEnvelope: It lacks something, or has something else.
+    """
+    return _READERS[envelope.kind](_ManagementReader(envelope, payload))
+
+
+def _grant(read: _ManagementReader) -> Grant:
     capabilities = read.capabilities("capabilities")
     if not capabilities:
         raise read.problem("its 'capabilities' are none; list what is granted")
-    return Grant(
-        envelope.id, envelope.sender, read.name("recipient"), capabilities, read.text("reason")
-    )
+    recipient, reason = read.name("recipient"), read.text("reason")
+    return Grant(read.envelope.id, read.by, recipient, capabilities, reason)
 
 
-def read_revocation(envelope: Envelope, payload: JsonObject) -> Revocation:
-    """Read a ``capability/revoke``; errors as of :func:`read_grant`."""
-    read = _ManagementReader(envelope, payload)
-    by_id = "grant_id" in payload
-    if by_id == ("capabilities" in payload):
+def _revocation(read: _ManagementReader) -> Revocation:
+    by_id = "grant_id" in read.payload
+    if by_id == ("capabilities" in read.payload):
         raise read.problem("it needs either a 'grant_id' or 'capabilities'")
     capabilities = () if by_id else read.capabilities("capabilities")
     if not by_id and not capabilities:
         raise read.problem("its 'capabilities' are none; list what is revoked")
     return Revocation(
-        envelope.sender,
-        "" if by_id and "recipient" not in payload else read.name("recipient"),
+        read.by,
+        "" if by_id and "recipient" not in read.payload else read.name("recipient"),
         read.name("grant_id") if by_id else "",
         capabilities,
         read.text("reason"),
     )
 
 
-def read_invite(envelope: Envelope, payload: JsonObject) -> Invite:
-    """Read a ``space/invite``; errors as of :func:`read_grant`."""
-    read = _ManagementReader(envelope, payload)
+def _invite(read: _ManagementReader) -> Invite:
     return Invite(
-        envelope.sender,
+        read.by,
         read.new_name("participant_id"),
         read.capabilities("initial_capabilities"),
         read.text("email"),
@@ -128,19 +133,19 @@ def read_invite(envelope: Envelope, payload: JsonObject) -> Invite:
     )
 
 
-def read_kick(envelope: Envelope, payload: JsonObject) -> Kick:
-    """Read a ``space/kick``; errors as of :func:`read_grant`."""
-    read = _ManagementReader(envelope, payload)
-    return Kick(envelope.sender, read.name("participant_id"), read.text("reason"))
+def _kick(read: _ManagementReader) -> Kick:
+    return Kick(read.by, read.name("participant_id"), read.text("reason"))
 
 
-READERS: Final[dict[str, Callable[[Envelope, JsonObject], Grant | Revocation | Invite | Kick]]] = {
-    GRANT: read_grant,
-    REVOKE: read_revocation,
-    INVITE: read_invite,
-    KICK: read_kick,
+_READERS: Final[dict[str, Callable[[_ManagementReader], Management]]] = {
+    GRANT: _grant,
+    REVOKE: _revocation,
+    INVITE: _invite,
+    KICK: _kick,
 }
-"""The readers of the kinds that manage a space."""
+
+MANAGEMENT_KINDS: Final = frozenset(_READERS)
+"""The kinds that manage a space."""
 
 
 class _ManagementReader(PayloadReader):
@@ -148,7 +153,7 @@ class _ManagementReader(PayloadReader):
 
     def new_name(self, field: str) -> str:
         """A name that others may make files and addresses of."""
-        value = self._payload.get(field)
+        value = self.payload.get(field)
         if isinstance(value, str) and (
             not value.isprintable() or any(part in value for part in _NO_NAME)
         ):
@@ -159,7 +164,7 @@ class _ManagementReader(PayloadReader):
         return self.name(field)
 
     def capabilities(self, field: str) -> tuple[JsonObject, ...]:
-        value: object = self._payload.get(field, [])
+        value: object = self.payload.get(field, [])
         if not isinstance(value, list):
             raise self.problem(f"its {field!r} must be a list of capabilities")
         listed = cast("list[object]", value)

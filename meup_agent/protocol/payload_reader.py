@@ -19,33 +19,43 @@ class PayloadReader:
     """Reads the fields of one payload, and names the wrong one."""
 
     def __init__(self, envelope: Envelope, payload: JsonObject) -> None:
-        self._envelope = envelope
-        self._payload = payload
+        self.envelope = envelope
+        self.payload = payload
+        self.by = envelope.sender
 
     def problem(self, what: str) -> InvalidEnvelope:
         """The error for a payload with which its kind cannot be carried out."""
         return InvalidEnvelope(
             "invalid_envelope",
-            f"the {self._envelope.kind!r} cannot be carried out: {what}",
-            envelope_id=self._envelope.id,
+            f"the {self.envelope.kind!r} cannot be carried out: {what}",
+            envelope_id=self.envelope.id,
         )
 
     def name(self, field: str) -> str:
         """The name in a field."""
-        value = self._payload.get(field)
+        value = self.payload.get(field)
         if is_name(value):
             return cast("str", value)
         raise self.problem(f"its {field!r} must be a name of 1 to {MAX_NAME_CHARS} characters")
 
     def text(self, field: str) -> str:
         """The text in a field; empty where there is none."""
-        value = self._payload.get(field)
+        value = self.payload.get(field)
         if value is None:
             return ""
         if not isinstance(value, str) or len(value) > MAX_REASON_CHARS:
             raise self.problem(
                 f"its {field!r} must be a text of up to {MAX_REASON_CHARS} characters"
             )
+        return value
+
+    def count(self, field: str) -> int | None:
+        """The number in a field; ``None`` where there is none."""
+        value = self.payload.get(field)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self.problem(f"its {field!r} must be a whole number that is not negative")
         return value
 
 

@@ -303,57 +303,53 @@ StreamMessage = (
 # --- reading ----------------------------------------------------------------------------------
 
 
-def read_request(envelope: Envelope, payload: JsonObject) -> StreamRequest:
-    """Read a ``stream/request``; InvalidEnvelope if its ``target`` names no participants."""
-    read = _StreamPayloadReader(envelope, payload)
-    fields = {name: value for name, value in payload.items() if name not in _OF_OPEN}
-    return StreamRequest(
-        envelope.id, envelope.sender, read.targets(), fields, about=envelope.correlation
-    )
+def read_message(envelope: Envelope, payload: JsonObject) -> StreamMessage:
+    """Read an envelope of one of :data:`MESSAGE_KINDS`.
+
+    Raises:
+        InvalidEnvelope: It lacks something, or nothing in it tells which stream it is about.
+    """
+    return _READERS[envelope.kind](_StreamPayloadReader(envelope, payload))
 
 
-def read_open(envelope: Envelope, payload: JsonObject) -> StreamOpen:
-    """Read a ``stream/open``; InvalidEnvelope if it names no stream or no request."""
+def _request(read: _StreamPayloadReader) -> StreamRequest:
+    fields = {name: value for name, value in read.payload.items() if name not in _OF_OPEN}
+    about = read.envelope.correlation
+    return StreamRequest(read.envelope.id, read.by, read.targets(), fields, about)
+
+
+def _open(read: _StreamPayloadReader) -> StreamOpen:
     # Existing gateways are seen to leave the owner out: it is for whom they answer.
-    given = payload if "owner" in payload else {**payload, "owner": "".join(envelope.to[:1])}
-    stream = read_stream(given)
-    if stream is None or not envelope.correlation:
-        read = _StreamPayloadReader(envelope, payload)
+    owner = {"owner": "".join(read.envelope.to[:1])}
+    stream = read_stream({**owner, **read.payload})
+    if stream is None or not read.envelope.correlation:
         raise read.problem("it must name its stream, the stream's owner and its request")
-    return StreamOpen(stream, envelope.correlation[0])
+    return StreamOpen(stream, read.envelope.correlation[0])
 
 
-def read_close(envelope: Envelope, payload: JsonObject) -> StreamClose:
-    """Read a ``stream/close``; InvalidEnvelope if nothing in it tells which stream."""
-    read = _StreamPayloadReader(envelope, payload)
-    named = read.stream() if "stream_id" in payload or not envelope.correlation else ""
-    return StreamClose(envelope.sender, named, read.text("reason"), envelope.correlation)
+def _close(read: _StreamPayloadReader) -> StreamClose:
+    about = read.envelope.correlation
+    named = read.stream() if "stream_id" in read.payload or not about else ""
+    return StreamClose(read.by, named, read.text("reason"), about)
 
 
-def _read_write_order(
-    form: type[GrantWrite | RevokeWrite], envelope: Envelope, payload: JsonObject
+def _write_order(
+    form: type[GrantWrite | RevokeWrite], read: _StreamPayloadReader
 ) -> GrantWrite | RevokeWrite:
-    return form(envelope.sender, *_StreamPayloadReader(envelope, payload).right())
+    return form(read.by, read.stream(), read.name("participant_id"), read.text("reason"))
 
 
-def read_transfer_ownership(envelope: Envelope, payload: JsonObject) -> TransferOwnership:
-    """Read a ``stream/transfer-ownership``; InvalidEnvelope if it lacks something."""
-    read = _StreamPayloadReader(envelope, payload)
-    return TransferOwnership(
-        envelope.sender, read.stream(), read.name("new_owner"), read.text("reason")
-    )
+def _transfer_ownership(read: _StreamPayloadReader) -> TransferOwnership:
+    return TransferOwnership(read.by, read.stream(), read.name("new_owner"), read.text("reason"))
 
 
-def _read_write_change(
-    form: type[WriteGranted | WriteRevoked], envelope: Envelope, payload: JsonObject
+def _write_change(
+    form: type[WriteGranted | WriteRevoked], read: _StreamPayloadReader
 ) -> WriteGranted | WriteRevoked:
-    read = _StreamPayloadReader(envelope, payload)
-    stream, participant, reason = read.right()
-    return form(stream, participant, read.writers(), reason)
+    return form(read.stream(), read.name("participant_id"), read.writers(), read.text("reason"))
 
 
-def _read_transferred(envelope: Envelope, payload: JsonObject) -> OwnershipTransferred:
-    read = _StreamPayloadReader(envelope, payload)
+def _transferred(read: _StreamPayloadReader) -> OwnershipTransferred:
     return OwnershipTransferred(
         read.stream(),
         read.name("previous_owner"),
@@ -363,24 +359,25 @@ def _read_transferred(envelope: Envelope, payload: JsonObject) -> OwnershipTrans
     )
 
 
-def _read_lost(envelope: Envelope, payload: JsonObject) -> StreamLost:
-    read = _StreamPayloadReader(envelope, payload)
-    return StreamLost(read.stream(), read.count("frames"), read.count("bytes"))
+def _lost(read: _StreamPayloadReader) -> StreamLost:
+    return StreamLost(read.stream(), read.number("frames"), read.number("bytes"))
 
 
-READERS: Final[dict[str, Callable[[Envelope, JsonObject], StreamMessage]]] = {
-    kinds.STREAM_REQUEST: read_request,
-    kinds.STREAM_OPEN: read_open,
-    kinds.STREAM_CLOSE: read_close,
-    kinds.STREAM_GRANT_WRITE: partial(_read_write_order, GrantWrite),
-    kinds.STREAM_REVOKE_WRITE: partial(_read_write_order, RevokeWrite),
-    kinds.STREAM_TRANSFER_OWNERSHIP: read_transfer_ownership,
-    kinds.STREAM_WRITE_GRANTED: partial(_read_write_change, WriteGranted),
-    kinds.STREAM_WRITE_REVOKED: partial(_read_write_change, WriteRevoked),
-    kinds.STREAM_OWNERSHIP_TRANSFERRED: _read_transferred,
-    kinds.STREAM_LOST: _read_lost,
+_READERS: Final[dict[str, Callable[[_StreamPayloadReader], StreamMessage]]] = {
+    kinds.STREAM_REQUEST: _request,
+    kinds.STREAM_OPEN: _open,
+    kinds.STREAM_CLOSE: _close,
+    kinds.STREAM_GRANT_WRITE: partial(_write_order, GrantWrite),
+    kinds.STREAM_REVOKE_WRITE: partial(_write_order, RevokeWrite),
+    kinds.STREAM_TRANSFER_OWNERSHIP: _transfer_ownership,
+    kinds.STREAM_WRITE_GRANTED: partial(_write_change, WriteGranted),
+    kinds.STREAM_WRITE_REVOKED: partial(_write_change, WriteRevoked),
+    kinds.STREAM_OWNERSHIP_TRANSFERRED: _transferred,
+    kinds.STREAM_LOST: _lost,
 }
-"""The readers of the kinds about streams, each of which raises InvalidEnvelope."""
+
+MESSAGE_KINDS: Final = frozenset(_READERS)
+"""The kinds about streams."""
 
 
 def is_stream_id(value: object) -> bool:
@@ -398,20 +395,16 @@ class _StreamPayloadReader(PayloadReader):
     """Reads what payloads about streams alone have."""
 
     def stream(self) -> str:
-        value = self._payload.get("stream_id")
+        value = self.payload.get("stream_id")
         if is_stream_id(value):
             return cast("str", value)
         raise self.problem(
             f"its 'stream_id' must be 1 to {MAX_STREAM_ID_BYTES} bytes, printable and without '#'"
         )
 
-    def right(self) -> tuple[str, str, str]:
-        """The stream, the participant whose right to write changes, and the reason."""
-        return self.stream(), self.name("participant_id"), self.text("reason")
-
     def targets(self) -> tuple[str, ...]:
         """The names in ``target``: none, one, or a list of them."""
-        value: object = self._payload.get("target")
+        value: object = self.payload.get("target")
         listed = cast("list[object]", value) if isinstance(value, list) else [value]
         if value is None or not listed:
             return ()
@@ -420,13 +413,13 @@ class _StreamPayloadReader(PayloadReader):
         return tuple(dict.fromkeys(cast("list[str]", listed)))
 
     def writers(self) -> tuple[str, ...]:
-        return _names(self._payload.get("authorized_writers"))
+        return _names(self.payload.get("authorized_writers"))
 
-    def count(self, field: str) -> int:
-        value = self._payload.get(field)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return value
-        raise self.problem(f"its {field!r} must be a whole number")
+    def number(self, field: str) -> int:
+        count = self.count(field)
+        if count is None:
+            raise self.problem(f"its {field!r} must be a whole number that is not negative")
+        return count
 
 
 def _names(value: object) -> tuple[str, ...]:

@@ -19,7 +19,14 @@ from meup_agent.protocol.capability.compiled_capabilities import (
     compile_capabilities,
 )
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.management_payloads import READERS, Grant, Invite, Kick, Revocation
+from meup_agent.protocol.management_payloads import (
+    MANAGEMENT_KINDS,
+    Grant,
+    Invite,
+    Kick,
+    Revocation,
+    read_management,
+)
 from meup_agent.protocol.payloads import (
     JsonObject,
     as_object,
@@ -182,9 +189,10 @@ class GrantHistory:
 
     def apply(self, envelope: Envelope, payload: JsonObject) -> GrantEffect:
         """Follow an operation; what the gateway of another version did may be none of ours."""
-        read = READERS.get(envelope.kind)
+        if envelope.kind not in MANAGEMENT_KINDS:
+            return NO_EFFECT
         try:
-            match None if read is None else read(envelope, payload):
+            match read_management(envelope, payload):
                 case Grant() as grant:
                     return self._give(grant)
                 case Invite(by, name, capabilities, _, reason) if capabilities:

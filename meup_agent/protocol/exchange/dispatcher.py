@@ -24,8 +24,9 @@ from meup_agent.protocol.management_payloads import (
     GRANT,
     GRANT_ACK,
     REVOKE,
-    read_grant,
-    read_revocation,
+    Grant,
+    Revocation,
+    read_management,
 )
 from meup_agent.protocol.proposals.fold import NOTHING
 from meup_agent.protocol.proposals.record import ProposalKey, fingerprint_of
@@ -216,7 +217,7 @@ class InboundDispatcher(TablePart):
     # --- by kind ---
 
     def _exchange(self, envelope: Envelope, now: float) -> None:
-        if not envelope.correlation and kinds.KINDS[envelope.kind].correlated:
+        if not envelope.correlation and envelope.kind in kinds.CORRELATED:
             self._context.drop(f"malformed_{envelope.kind.removeprefix('mcp/')}", envelope)
             return
         match envelope.kind:
@@ -285,24 +286,23 @@ class InboundDispatcher(TablePart):
             return
         me, payload = self._context.me, envelope.payload_object
         try:
-            if envelope.kind == GRANT:
-                grant = read_grant(envelope, payload)
-                if grant.participant == me:
-                    self._granted.put(grant.id, True, now)
+            read = read_management(envelope, payload)
+            if isinstance(read, Grant):
+                if read.participant == me:
+                    self._granted.put(read.id, True, now)
                     self._context.envelope_sender.send(
                         GRANT_ACK,
                         {"status": "accepted"},
                         now=now,
                         priority=Priority.TALK,
-                        to=(grant.by,),
-                        correlation=(grant.id,),
+                        to=(read.by,),
+                        correlation=(read.id,),
                     )
-                    self._scheduler.notify(Role.GRANT, envelope, now, grant)
-            else:
-                revocation = read_revocation(envelope, payload)
-                ours = self._granted.get(revocation.grant_id, now) is not None
-                if me == revocation.participant or (ours and not revocation.participant):
-                    self._scheduler.notify(Role.REVOKE, envelope, now, revocation)
+                    self._scheduler.notify(Role.GRANT, envelope, now, read)
+            elif isinstance(read, Revocation):
+                ours = self._granted.get(read.grant_id, now) is not None
+                if me == read.participant or (ours and not read.participant):
+                    self._scheduler.notify(Role.REVOKE, envelope, now, read)
         except InvalidEnvelope:
             self._context.drop("malformed_grant", envelope)
 

@@ -32,8 +32,8 @@ from meup_agent.protocol.payloads import JsonObject
 from meup_agent.protocol.streams import (
     CANCELLED,
     COMPLETE,
+    MESSAGE_KINDS,
     OWNER_LEFT,
-    READERS,
     REVOKED,
     OwnershipTransferred,
     StreamClose,
@@ -45,6 +45,7 @@ from meup_agent.protocol.streams import (
     WriteGranted,
     WriteRevoked,
     read_active_streams,
+    read_message,
 )
 from meup_agent.protocol.ttl_map import TTLMap
 
@@ -150,12 +151,11 @@ class StreamTable:
 
     def receive(self, envelope: Envelope, now: float) -> None:
         """Apply an envelope of a kind ``stream/*``."""
-        read = READERS.get(envelope.kind)
-        if read is None:
+        if envelope.kind not in MESSAGE_KINDS:
             return
         payload = envelope.payload_object
         try:
-            said = read(envelope, payload)
+            said = read_message(envelope, payload)
         except InvalidEnvelope:
             self._context.drop("malformed_stream", envelope)
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -12,6 +12,9 @@ from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.space.indexes import AcceptedEnvelope, OpenItem
 from meup_agent.protocol.space.journal import Fact, ProposalChange
 from meup_agent.protocol.timestamps import rfc3339
+
+if TYPE_CHECKING:
+    from meup_agent.protocol.capability import Capabilities
 
 LIMIT_EXCEEDED: Final = "limit_exceeded"
 ID_IN_USE: Final = "id_in_use"
@@ -145,3 +148,21 @@ def gateway_draft(
 def stamp(draft: Envelope, new_id: Callable[[], str], at: int) -> Envelope:
     """A draft as an envelope, with its time, and with an id where it has none."""
     return msgspec.structs.replace(draft, id=draft.id or new_id(), ts=rfc3339(at))
+
+
+class Recorder(Protocol):
+    """Records what passes through a space, where a gateway is asked to."""
+
+    def decided(
+        self,
+        space: str,
+        participant: str,
+        frame: bytes,
+        decision: Decision,
+        capabilities: Capabilities,
+        transport: str,
+    ) -> None:
+        """Record a frame of a member, and what was decided about it."""
+
+    def delivered(self, space: str, participant: str, envelope: Envelope, frame: bytes) -> None:
+        """Record that an envelope went out to a member."""

@@ -19,7 +19,8 @@ from typing import Final, Protocol
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space.allowance import Allowance
 from meup_agent.protocol.space.counters import SpaceCounters
-from meup_agent.protocol.space.fanout import DeliveryRecorder, Fanout
+from meup_agent.protocol.space.decisions import Recorder
+from meup_agent.protocol.space.fanout import Fanout
 from meup_agent.protocol.space.journal import Entry, Journal
 from meup_agent.protocol.space.link import (
     CloseMessage,
@@ -66,7 +67,7 @@ class SpaceDelivery:
         counters: SpaceCounters,
         allowance: Allowance,
         stamp: Callable[[Envelope], Envelope],
-        recorder: DeliveryRecorder | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.fanout: Final = Fanout(space, journal, counters, allowance, stamp, recorder)
         """Hands on to subscribers, which are not all members."""

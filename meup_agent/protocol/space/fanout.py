@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final
 
 from meup_agent.errors import NotExpressible
 from meup_agent.protocol.dialects import encode
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.space.allowance import Allowance
     from meup_agent.protocol.space.counters import SpaceCounters
-    from meup_agent.protocol.space.subscriber import FrameFormat, FrameReader, Subscriber
+    from meup_agent.protocol.space.decisions import Recorder
+    from meup_agent.protocol.space.subscriber import FrameFormat, Subscriber
 
 log = logging.getLogger("meup_agent.gateway")
 
@@ -44,40 +45,6 @@ TOO_SLOW: Final = 1013
 _TOO_SLOW_REASON: Final = "you read too slowly; connect again"
 
 
-class DeliveryRecorder(Protocol):
-    """Records what goes out to members."""
-
-    def delivered(self, space: str, participant: str, envelope: Envelope, frame: bytes) -> None:
-        """Record that an envelope went out to a member."""
-
-
-class EncodedCache:
-    """The envelope that was encoded last, in each dialect that was asked for."""
-
-    def __init__(self, counters: SpaceCounters) -> None:
-        self._counters = counters
-        self._envelope: Envelope | None = None
-        self._frames: dict[str, bytes | None] = {}
-
-    def encode(self, envelope: Envelope, dialect: str) -> bytes | None:
-        """The envelope's frame in a dialect; ``None``, logged, if the dialect cannot express it."""
-        if envelope.frame and envelope.protocol == dialect:
-            return envelope.frame
-        if envelope is not self._envelope:
-            self._envelope, self._frames = envelope, {}
-        if dialect not in self._frames:
-            self._frames[dialect] = self._encode(envelope, dialect)
-        return self._frames[dialect]
-
-    def _encode(self, envelope: Envelope, dialect: str) -> bytes | None:
-        try:
-            return encode(envelope, dialect)
-        except NotExpressible as error:
-            self._counters.not_expressible += 1
-            log.warning("left out for those who speak %s: %s", dialect, error)
-            return None
-
-
 class Fanout:
     """The subscribers of a space."""
 
@@ -88,14 +55,15 @@ class Fanout:
         counters: SpaceCounters,
         allowance: Allowance,
         stamp: Callable[[Envelope], Envelope],
-        recorder: DeliveryRecorder | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
-        self._stamp = stamp
         self._recorder = recorder
         self._space = space
         self._journal = journal
         self._counters = counters
-        self._cache = EncodedCache(counters)
+        # The envelope that was encoded last, in each dialect that was asked for.
+        self._encoded: Envelope | None = None
+        self._frames: dict[str, bytes | None] = {}
         self._delivered = journal.latest(space)
         # By identity: two connections of a participant can be here for a moment.
         self._by_form: dict[FrameFormat, dict[int, Subscriber]] = {}
@@ -106,7 +74,7 @@ class Fanout:
         self.frames: Final = FrameRelay(
             counters,
             allowance,
-            self._tell,
+            lambda reader, draft: self.deliver_to(reader, stamp(draft)),
             by_form=self._by_form,
             by_name=self._by_name,
             resuming=self._resuming,
@@ -226,16 +194,13 @@ class Fanout:
                 self._record(name, subscribers[0], envelope)
 
     def _record(self, name: str, subscriber: Subscriber, envelope: Envelope) -> None:
-        frame = self._cache.encode(envelope, subscriber.form.dialect)
+        frame = self._encode(envelope, subscriber.form.dialect)
         if self._recorder is not None and frame is not None:
             self._recorder.delivered(self._space, name, envelope, frame)
 
     def deliver_to(self, member: Subscriber, envelope: Envelope) -> None:
         """Deliver an envelope to one member alone, at this place in the order."""
         self._deliver_to(member, envelope, self._delivered)
-
-    def _tell(self, reader: FrameReader, draft: Envelope) -> None:
-        self.deliver_to(cast("Subscriber", reader), self._stamp(draft))
 
     def deliver_again(self, member: Subscriber, entry: Entry) -> None:
         """Deliver an entry to one member that all got before."""
@@ -247,8 +212,23 @@ class Fanout:
             return None
         return self._pack(entry, form)
 
+    def _encode(self, envelope: Envelope, dialect: str) -> bytes | None:
+        """The envelope's frame in a dialect; ``None``, logged, if the dialect cannot express it."""
+        if envelope.frame and envelope.protocol == dialect:
+            return envelope.frame
+        if envelope is not self._encoded:
+            self._encoded, self._frames = envelope, {}
+        if dialect not in self._frames:
+            try:
+                self._frames[dialect] = encode(envelope, dialect)
+            except NotExpressible as error:
+                self._frames[dialect] = None
+                self._counters.not_expressible += 1
+                log.warning("left out for those who speak %s: %s", dialect, error)
+        return self._frames[dialect]
+
     def _pack(self, entry: Entry, form: FrameFormat) -> bytes | None:
-        frame = self._cache.encode(entry.envelope, form.dialect)
+        frame = self._encode(entry.envelope, form.dialect)
         if frame is None:
             return None
         return form.pack(numbered(frame, entry.seq) if form.numbered else frame)

@@ -148,7 +148,7 @@ class FrameRelay:
         gate = self._gates.get(id(reader))
         if gate is None:
             gate = self._gates[id(reader)] = _Gate(reader)
-            reader.ready(partial(self.catch_up, cast("Subscriber", reader)))
+            reader.ready(partial(self.catch_up, reader))
         count = gate.lost.get(stream)
         if count is None:
             waiting = gate.waiting.setdefault(stream, _Count())

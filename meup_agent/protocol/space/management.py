@@ -16,11 +16,11 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.management_payloads import (
     ALREADY_EXISTS,
     INVITE_ACK,
-    READERS,
     Grant,
     Invite,
     Kick,
     Revocation,
+    read_management,
 )
 from meup_agent.protocol.names import NameSet
 from meup_agent.protocol.payloads import JsonObject
@@ -137,7 +137,7 @@ class SpaceManager:
         told a token.
         """
         try:
-            match READERS[envelope.kind](envelope, payload):
+            match read_management(envelope, payload):
                 case Grant() as grant:
                     return self._check_grant(envelope, grant)
                 case Revocation() as revocation:
@@ -151,7 +151,7 @@ class SpaceManager:
 
     def accept(self, envelope: Envelope, payload: JsonObject) -> ManagementResult:
         """Carry out what :meth:`check` let through, with nothing accepted in between."""
-        match READERS[envelope.kind](envelope, payload):
+        match read_management(envelope, payload):
             case Grant() as grant:
                 return self._grant(grant)
             case Revocation() as revocation:

@@ -27,10 +27,10 @@ from meup_agent.protocol.space.decisions import (
     Answer,
     Broadcast,
     Consequence,
-    Decision,
     Discard,
     Disconnect,
     Notice,
+    Recorder,
     Refusal,
     Repetition,
     TokenIssued,
@@ -109,21 +109,6 @@ class Backpressure(Protocol):
         ...
 
 
-class DecisionRecorder(Protocol):
-    """Records what is decided about the frames of members."""
-
-    def decided(
-        self,
-        space: str,
-        participant: str,
-        frame: bytes,
-        decision: Decision,
-        capabilities: Capabilities,
-        transport: str,
-    ) -> None:
-        """Record a frame of a member, and what was decided about it."""
-
-
 class SpaceOwner:
     """Decides in a space; every call takes effect in its order."""
 
@@ -141,7 +126,7 @@ class SpaceOwner:
         invites: InviteIssuer | None = None,
         announce_withdrawals: bool = False,
         backpressure: Backpressure | None = None,
-        recorder: DecisionRecorder | None = None,
+        recorder: Recorder | None = None,
         call_later: CallLater | None = None,
         takes_published: bool = False,
     ) -> None:

@@ -56,7 +56,7 @@ ALWAYS_ALLOWED_METHODS: Final = frozenset({kinds.CANCELLED, kinds.PROGRESS})
 _MAX_QUOTED_CHARS: Final = 64
 
 _OF_REQUESTS: Final = (payloads.PROPOSER, payloads.ASKED_IN_REQUEST, payloads.ASKED_IN_PROPOSAL)
-_OF_MEMBERS = frozenset(kind.name for kind in kinds.KINDS.values() if kind.sender == "member")
+_OF_MEMBERS = frozenset(kinds.MEMBER_KINDS)
 _ENDS = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
 
 ABANDONED_CHECK_SECONDS: Final = 1.0
@@ -393,10 +393,7 @@ def _check_declined(request: Envelope, pending: list[NamedProposal]) -> Refusal 
 
 def _is_reserved(kind: str) -> bool:
     """True for a kind of the gateway alone, in either writing, known or not (PROTOCOL 4.10)."""
-    known = kinds.KINDS.get(kind)
-    return kind.startswith(("system/", "system.")) or (
-        known is not None and known.sender == "gateway"
-    )
+    return kind.startswith(("system/", "system.")) or kind in kinds.GATEWAY_KINDS
 
 
 def owner_by_name(envelope_id: str) -> str:

@@ -7,22 +7,17 @@ appends to the journal, the :class:`SpaceDelivery` hands what was kept to each c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.space.allowance import Allowance
 from meup_agent.protocol.space.counters import SpaceCounters
-from meup_agent.protocol.space.decisions import stamp
+from meup_agent.protocol.space.decisions import Recorder, stamp
 from meup_agent.protocol.space.delivery import Member, SpaceDelivery
-from meup_agent.protocol.space.fanout import DeliveryRecorder
 from meup_agent.protocol.space.journal import Journal
 from meup_agent.protocol.space.management import InviteIssuer
-from meup_agent.protocol.space.owner import Backpressure, CallLater, DecisionRecorder, SpaceOwner
+from meup_agent.protocol.space.owner import Backpressure, CallLater, SpaceOwner
 from meup_agent.protocol.space.recovery import SpaceClock
-
-
-class Recorder(DeliveryRecorder, DecisionRecorder, Protocol):
-    """Records what passes through a space, where a gateway is asked to."""
 
 
 class SpaceServer:

@@ -22,7 +22,7 @@ from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.guarantees import ASIDE, DIALECT, OBSERVING
 from meup_agent.protocol.limits import MAX_DEPTH, MAX_FRAME_BYTES, check_depth
-from meup_agent.protocol.management_payloads import READERS
+from meup_agent.protocol.management_payloads import MANAGEMENT_KINDS
 from meup_agent.protocol.proposal_query import read_query
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.resume import ARRIVED, NEW
@@ -494,7 +494,7 @@ class SpaceState:
         if refused is not None:
             return refused
         envelope = inbound.envelope
-        if envelope.kind in READERS:
+        if envelope.kind in MANAGEMENT_KINDS:
             return self.management.check(envelope, inbound.payload, answers=answers)
         if envelope.kind in CONTROL_KINDS:
             return self.control.check(envelope, inbound.payload, inbound.at)
@@ -518,15 +518,15 @@ class SpaceState:
         self, inbound: InboundFrame, receipt: AcceptedEnvelope, *, beside: int | None
     ) -> Acceptance:
         envelope, payload, at = inbound.envelope, inbound.payload, inbound.at
-        if envelope.kind in READERS:
+        if envelope.kind in MANAGEMENT_KINDS:
             return self._manage(envelope, payload, at, receipt)
         if envelope.kind == kinds.MCP_WITHDRAW:
             then = self._withdraw(inbound)
             changes = self.open.pop_changes()
             return Acceptance(envelope, at, then=then, receipt=receipt, changes=changes)
         if envelope.kind in STREAM_KINDS:
-            closes = self.streams.closed_by(envelope, payload)
-            then = self.streams.accept(envelope, payload, at, beside=beside)
+            closes, told = self.streams.accept(envelope, payload, at, beside=beside)
+            then = () if told is None else (told,)
             return Acceptance(envelope, at, then=then, receipt=receipt, closes=closes)
         facts: tuple[Fact, ...] = ()
         if envelope.kind in CONTROL_KINDS:

@@ -35,7 +35,6 @@ from meup_agent.protocol.streams import (
     MAX_STREAM_ID_BYTES,
     OWNER_LEFT,
     PARTICIPANT_NOT_FOUND,
-    READERS,
     REVOKED,
     STREAM_NOT_FOUND,
     TARGET_NOT_FOUND,
@@ -55,6 +54,7 @@ from meup_agent.protocol.streams import (
     build_transferred,
     build_write_ack,
     read_frame,
+    read_message,
 )
 from meup_agent.protocol.timestamps import rfc3339
 
@@ -165,7 +165,7 @@ class StreamStore:
     def may_close(self, close: Envelope, payload: JsonObject) -> bool:
         """True for a close that needs no capability: of a side of the stream, or of none."""
         try:
-            message = READERS[kinds.STREAM_CLOSE](close, payload)
+            message = read_message(close, payload)
         except InvalidEnvelope:
             return False
         assert isinstance(message, StreamClose)
@@ -175,7 +175,7 @@ class StreamStore:
     def check(self, envelope: Envelope, payload: JsonObject) -> Refusal | None:
         """Check that an envelope, whose sender may send it, can be carried out."""
         try:
-            message = READERS[envelope.kind](envelope, payload)
+            message = read_message(envelope, payload)
         except InvalidEnvelope as invalid:
             return refuse(envelope, invalid.problem, str(invalid))
         if isinstance(message, StreamRequest):
@@ -190,44 +190,40 @@ class StreamStore:
 
     def accept(
         self, envelope: Envelope, payload: JsonObject, at: int, *, beside: int | None = None
-    ) -> tuple[Consequence, ...]:
-        """Carry out what :meth:`check` let through; what the gateway tells every member of it."""
-        message = READERS[envelope.kind](envelope, payload)
+    ) -> tuple[str, Broadcast | None]:
+        """Carry out what :meth:`check` let through.
+
+        Returns:
+            The id of the stream that is closed by it, if one is; and what the gateway tells every
+            member of it.
+        """
+        message = read_message(envelope, payload)
         if isinstance(message, StreamRequest):
-            return (self._request(envelope, message, at, beside=beside),)
+            return "", self._request(envelope, message, at, beside=beside)
         stream = self._find(message)
         assert stream is not None, "checked before"
-        owner, kind = stream.info.owner, ""
+        owner = stream.info.owner
         match message:
             case StreamClose():
                 self._remove(stream)
-                return ()
-            case GrantWrite(participant=participant, reason=reason):
-                if participant != owner:
-                    stream.granted[participant] = None
-                self._change(stream, owner)
-                kind, said = kinds.STREAM_WRITE_GRANTED, (participant, reason)
-            case RevokeWrite(participant=participant, reason=reason):
-                stream.granted.pop(participant, None)
-                self._change(stream, owner)
-                kind, said = kinds.STREAM_WRITE_REVOKED, (participant, reason)
+                return stream.id, None
             case TransferOwnership(new_owner=new_owner, reason=reason):
                 stream.left_at = stream.beside = None
                 self._change(stream, new_owner)
+                kind = kinds.STREAM_OWNERSHIP_TRANSFERRED
                 told = build_transferred(stream.info, owner, reason)
-                draft = gateway_draft(kinds.STREAM_OWNERSHIP_TRANSFERRED, told, about=envelope.id)
-                return (Broadcast(draft),)
+            case GrantWrite(participant=participant) | RevokeWrite(participant=participant):
+                kind = kinds.STREAM_WRITE_REVOKED
+                stream.granted.pop(participant, None)
+                if isinstance(message, GrantWrite):
+                    kind = kinds.STREAM_WRITE_GRANTED
+                    if participant != owner:
+                        stream.granted[participant] = None
+                self._change(stream, owner)
+                told = build_write_ack(stream.info, participant, message.reason)
             case _:
-                raise AssertionError(f"{envelope.kind} is none of a participant")
-        told = build_write_ack(stream.info, *said)
-        return (Broadcast(gateway_draft(kind, told, about=envelope.id)),)
-
-    def closed_by(self, envelope: Envelope, payload: JsonObject) -> str:
-        """The id of the stream that an envelope would close; empty: none."""
-        if envelope.kind != kinds.STREAM_CLOSE:
-            return ""
-        stream = self._find(READERS[envelope.kind](envelope, payload))
-        return "" if stream is None else stream.id
+                raise AssertionError(f"{envelope.kind} is not of a participant")
+        return "", Broadcast(gateway_draft(kind, told, about=envelope.id))
 
     # --- what happens to its participants -------------------------------------------------
 

@@ -53,24 +53,13 @@ class Subscriber(Protocol):
         """Call when most of what was delivered is on its way; not at all if it has ended."""
 
 
-class FrameReader(Protocol):
+class FrameReader(Subscriber, Protocol):
     """A subscriber that takes frames of streams: its form has a ``pack_frame``."""
-
-    @property
-    def form(self) -> FrameFormat:
-        """The form in which it takes frames."""
-        ...
 
     @property
     def paused(self) -> bool:
         """True while its connection takes no more, and what is delivered waits in its queue."""
         ...
-
-    def deliver(self, packed: bytes) -> None:
-        """Queue a frame, packed once for all."""
-
-    def ready(self, then: Callable[[], None]) -> None:
-        """Call when it has caught up; not at all if it has ended."""
 
 
 @dataclass(slots=True, eq=False)
