@@ -57,7 +57,7 @@ def check_frame(frame: bytes, *, max_bytes: int = MAX_FRAME_BYTES) -> None:
 
 def check_depth(frame: bytes, max_depth: int, *, envelope_id: str | None = None) -> None:
     """Raise InvalidEnvelope for a frame of JSON that nests deeper than this."""
-    if max_depth < MAX_DEPTH and not _shallow_enough(max_depth)(frame):
+    if not _shallow_enough(max_depth)(frame):
         raise InvalidEnvelope(
             "too_deep", f"the frame nests deeper than {max_depth} levels", envelope_id=envelope_id
         )

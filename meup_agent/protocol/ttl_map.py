@@ -146,7 +146,7 @@ class FairTTLMap(TTLMap[K, V]):
         self,
         *,
         owner: Callable[[K], str],
-        forgotten: Callable[[K, V], None],
+        forgotten: Callable[[K, V], None] | None = None,
         count: int,
         seconds: float,
         size: int | None = None,
@@ -222,7 +222,8 @@ class FairTTLMap(TTLMap[K, V]):
         if self._needed is not None and self._needed(value):
             return False
         self.pop(key)
-        self._forgotten(key, value)
+        if self._forgotten is not None:
+            self._forgotten(key, value)
         return True
 
 

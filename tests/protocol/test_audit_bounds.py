@@ -110,40 +110,6 @@ def test_what_was_done_to_the_space_is_kept(journal: Journal) -> None:
     assert said["at"] == "2023-11-14T22:13:21.000Z"
 
 
-def join(journal: Journal, name: str, *kinds_of: str) -> None:
-    you = {"id": name, "capabilities": [{"kind": kind} for kind in kinds_of]}
-    payload = {"event": "join", "participant": you}
-    journal.say(kinds.GATEWAY, kinds.SYSTEM_PRESENCE, payload)
-
-
-def grant(journal: Journal, by: str, to: str, id: str) -> None:
-    payload = {"recipient": to, "capabilities": [{"kind": "chat"}]}
-    journal.say(by, "capability/grant", payload, id=id)
-
-
-@pytest.mark.rule("3.audit.managing")
-def test_chains_of_grants_are_followed(journal: Journal) -> None:
-    join(journal, "alice", "chat", "capability/grant", "capability/revoke")
-    grant(journal, "alice", "bob", "g1")
-    join(journal, "bob", "chat", "capability/grant")
-    grant(journal, "bob", "carol", "g2")
-    grant(journal, "carol", "dave", "g3")
-    journal.say("alice", "capability/revoke", {"grant_id": "g1"})
-    grant(journal, "alice", "bob", "g4")
-    journal.say("alice", "space/kick", {"participant_id": "bob"})
-    journal.say("alice", "capability/revoke", {"grant_id": "gone"})
-    told = [(item.what, item.rests_on, item.ended) for item in journal.audit.pop_operations()]
-    assert told == [
-        ("grant", (), ()),
-        ("grant", ("g1",), ()),
-        ("grant", ("g2",), ()),
-        ("revoke", (), ("g1", "g2", "g3")),
-        ("grant", (), ()),
-        ("kick", (), ("g4",)),
-        ("revoke", (), ()),
-    ]
-
-
 def test_as_json(journal: Journal) -> None:
     proposal = journal.propose(to=("bob",))
     journal.reject(proposal)

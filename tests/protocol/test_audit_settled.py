@@ -27,7 +27,7 @@ def read(
         audit.add(entry)
         if taken % PAGE == 0:
             yield list(settled.pop(taken))
-    yield list(settled.iter_remaining())
+    yield list(audit.proposals)
 
 
 def as_json(found: Iterable[ProposalAudit]) -> list[dict[str, Any]]:

@@ -169,7 +169,7 @@ class _AuditRun:
             if wanted is not None:
                 await self._show_chain(audit, wanted)
                 return
-            await self._output.show_all(self._lines(list(settled.iter_remaining()), []))
+            await self._output.show_all(self._lines(list(audit.proposals), []))
             self._remark(0 if self._shown.grants else audit.unknown)
 
     def _lines(

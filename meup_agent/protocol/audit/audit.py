@@ -14,7 +14,6 @@ from meup_agent.causes import USED_AGAIN, read_reason
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.audit.fulfillments import FulfillmentRecorder
 from meup_agent.protocol.audit.operations import (
-    GrantHistory,
     SpaceOperation,
     ToolAcceptances,
     read_operation,
@@ -55,7 +54,6 @@ class Audit:
         self._fulfillments = FulfillmentRecorder(self._fold, self._store, self._index)
         self._most_operations = None if limit is None else MAX_OPERATIONS
         self._operations: list[SpaceOperation] = []
-        self._grants = GrantHistory()
         self._acceptances = ToolAcceptances()
         self.latest = 0  # the number of the last entry that was taken
         # Decisions about proposals that are not in these entries: they are older.
@@ -130,7 +128,7 @@ class Audit:
             case kinds.CHAT:
                 self._record_chat(entry)
             case _:
-                self._record_operation(entry)
+                self._add_operation(read_operation(entry))
 
     # --- proposals ---
 
@@ -208,12 +206,6 @@ class Audit:
             about = "" if found.id == found.proposal.id else found.id
             self._index.add(found.proposal, entry, StepKind.SAID, about=about, text=said)
 
-    def _record_operation(self, entry: Entry) -> None:
-        if entry.envelope.kind == kinds.SYSTEM_PRESENCE:
-            self._grants.note_join(entry.envelope.payload_object)
-            return
-        self._add_operation(read_operation(entry, self._grants))
-
     def _add_operation(self, operation: SpaceOperation | None) -> None:
         if operation is None:
             return
@@ -262,7 +254,3 @@ class SettledProposals:
                 del self._begun[key], self._decided[key]
                 self._audit.release(proposal)
                 yield proposal
-
-    def iter_remaining(self) -> Iterator[ProposalAudit]:
-        """The proposals that are left when there are no more envelopes; none is released."""
-        yield from self._audit.proposals

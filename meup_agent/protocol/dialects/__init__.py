@@ -81,7 +81,10 @@ def decode(
         UsageError: ``dialect`` is none that this package knows.
     """
     if isinstance(frame, str):
-        frame = _encoded(frame)
+        try:
+            frame = frame.encode()
+        except UnicodeEncodeError:
+            raise InvalidEnvelope("invalid_utf8", "the frame holds a lone surrogate") from None
     check_frame(frame)
     try:
         header = decode_header(frame)
@@ -131,13 +134,6 @@ def encode(envelope: Envelope, dialect: str) -> bytes:
     if envelope.frame and envelope.protocol == dialect:
         return envelope.frame
     return _named(dialect).write(envelope)
-
-
-def _encoded(frame: str) -> bytes:
-    try:
-        return frame.encode()
-    except UnicodeEncodeError:
-        raise InvalidEnvelope("invalid_utf8", "the frame holds a lone surrogate") from None
 
 
 def _named(dialect: str) -> Dialect:

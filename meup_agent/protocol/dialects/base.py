@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -11,26 +12,18 @@ from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import EMPTY_PAYLOAD, Envelope, encode_leniently
 from meup_agent.protocol.kinds import IN_MEMORY
 
-
-class Dialect(Protocol):
-    """One wire form of the envelope."""
-
-    @property
-    def name(self) -> str:
-        """The dialect as ``protocol`` says it, for example ``meup/v0.1``."""
-        ...
-
-    def read(self, header: Header, frame: bytes) -> Envelope:
-        """The envelope that a header stands for; InvalidEnvelope if it cannot be one."""
-        ...
-
-    def write(self, envelope: Envelope) -> bytes:
-        """The envelope as a frame, unknown fields included; NotExpressible if words are missing."""
-        ...
-
-
 Ids = tuple[str | None, ...] | str | None
 """Names or ids as they are met: one, a list, a list with holes (PROTOCOL 1)."""
+
+
+class Dialect(msgspec.Struct, frozen=True):
+    """One wire form of the envelope."""
+
+    name: str  # as ``protocol`` says it, for example ``meup/v0.1``
+    # The envelope that a header stands for; InvalidEnvelope if it cannot be one.
+    read: Callable[[Header, bytes], Envelope]
+    # The envelope as a frame, unknown fields included; NotExpressible if words are missing.
+    write: Callable[[Envelope], bytes]
 
 
 class Header(msgspec.Struct, frozen=True, gc=False):

@@ -17,6 +17,8 @@ from meup_agent.protocol.dialects.executors import to_target
 from meup_agent.protocol.dialects.translate import DECISIONS, with_message, with_proposal_id
 from meup_agent.protocol.envelope import Envelope
 
+NAME: Final = "mcpx/v0.1"
+
 MCP: Final = "mcp"
 
 _TO_WIRE: Final = {
@@ -52,37 +54,35 @@ _decode_members = msgspec.json.Decoder(_MessageReferences).decode
 _decode_name = msgspec.json.Decoder(str | int | None).decode
 
 
-class _McpxV01:
-    name: str = "mcpx/v0.1"
+def _read(header: Header, frame: bytes) -> Envelope:
+    envelope = read_plain(header, frame)
+    rpc = _rpc(envelope.raw_payload)
+    kind = _FROM_WIRE.get(envelope.kind, envelope.kind)
+    if kind == MCP:
+        kind = kinds.MCP_REQUEST if rpc.has_method else kinds.MCP_RESPONSE
+    told = _referenced_id(kind, rpc)
+    correlation = envelope.correlation or ((told,) if told else ())
+    return msgspec.structs.replace(envelope, kind=kind, correlation=correlation)
 
-    def read(self, header: Header, frame: bytes) -> Envelope:
-        envelope = read_plain(header, frame)
-        rpc = _rpc(envelope.raw_payload)
-        kind = _FROM_WIRE.get(envelope.kind, envelope.kind)
-        if kind == MCP:
-            kind = kinds.MCP_REQUEST if rpc.has_method else kinds.MCP_RESPONSE
-        told = _referenced_id(kind, rpc)
-        correlation = envelope.correlation or ((told,) if told else ())
-        return msgspec.structs.replace(envelope, kind=kind, correlation=correlation)
 
-    def write(self, envelope: Envelope) -> bytes:
-        envelope = to_target(envelope)
-        correlation, all_ids = one_and_all(envelope.correlation)
-        if envelope.kind in _MCPX_ONLY:
-            raise NotExpressible(f"{self.name} has another meaning for the kind {envelope.kind!r}")
-        if envelope.kind in DECISIONS and correlation is not None:
-            payload = with_proposal_id(envelope, self.name, correlation)
-        else:
-            payload = with_message(envelope, self.name)
-        rpc = _rpc(payload)
-        if envelope.kind == kinds.MCP_REQUEST and not rpc.has_method:
-            raise NotExpressible(f"{self.name} tells a request by its method, and there is none")
-        if envelope.kind == kinds.MCP_RESPONSE and rpc.has_method:
-            raise NotExpressible(f"{self.name} tells a response by its having no method")
-        said = _referenced_id(envelope.kind, rpc)
-        kind = _TO_WIRE.get(envelope.kind, envelope.kind)
-        camel = None if correlation == said else correlation
-        return write_frame(envelope, self.name, kind, payload, camel, all_ids)
+def _write(envelope: Envelope) -> bytes:
+    envelope = to_target(envelope)
+    correlation, all_ids = one_and_all(envelope.correlation)
+    if envelope.kind in _MCPX_ONLY:
+        raise NotExpressible(f"{NAME} has another meaning for the kind {envelope.kind!r}")
+    if envelope.kind in DECISIONS and correlation is not None:
+        payload = with_proposal_id(envelope, NAME, correlation)
+    else:
+        payload = with_message(envelope, NAME)
+    rpc = _rpc(payload)
+    if envelope.kind == kinds.MCP_REQUEST and not rpc.has_method:
+        raise NotExpressible(f"{NAME} tells a request by its method, and there is none")
+    if envelope.kind == kinds.MCP_RESPONSE and rpc.has_method:
+        raise NotExpressible(f"{NAME} tells a response by its having no method")
+    said = _referenced_id(envelope.kind, rpc)
+    kind = _TO_WIRE.get(envelope.kind, envelope.kind)
+    camel = None if correlation == said else correlation
+    return write_frame(envelope, NAME, kind, payload, camel, all_ids)
 
 
 def _rpc(payload: bytes) -> _Rpc:
@@ -111,4 +111,4 @@ def _referenced_id(kind: str, rpc: _Rpc) -> str | None:
     return None
 
 
-DIALECT: Final[Dialect] = _McpxV01()
+DIALECT: Final = Dialect(NAME, _read, _write)

@@ -5,9 +5,8 @@ The first has kinds with dots and one correlation id, the others kinds with slas
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
-
-import msgspec
 
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects.base import Dialect, one_and_all, read_plain, write_frame
@@ -19,31 +18,20 @@ _NAMING_DECIDERS: Final = ("meup/v0.1", "mcpx/v0.1")
 """Dialects in which ``to`` of a proposal names who decides it."""
 
 
-class _Dots:
-    name: str = "meup/v0.1"
-
-    read = staticmethod(read_plain)
-
-    def write(self, envelope: Envelope) -> bytes:
-        envelope = to_target(envelope)
-        first, all_ids = one_and_all(envelope.correlation)
-        payload = with_message(envelope, self.name)
-        kind = kinds.dotted(envelope.kind)
-        return write_frame(envelope, self.name, kind, payload, first, all_ids)
+def _write_dots(envelope: Envelope) -> bytes:
+    envelope = to_target(envelope)
+    first, all_ids = one_and_all(envelope.correlation)
+    payload, kind = with_message(envelope, "meup/v0.1"), kinds.dotted(envelope.kind)
+    return write_frame(envelope, "meup/v0.1", kind, payload, first, all_ids)
 
 
-class _Slashes(msgspec.Struct, frozen=True):
-    name: str
-
-    read = staticmethod(read_plain)
-
-    def write(self, envelope: Envelope) -> bytes:
-        if envelope.kind == kinds.MCP_PROPOSAL and envelope.protocol in _NAMING_DECIDERS:
-            envelope = to_executor(envelope)
-        payload = with_text(envelope, self.name)
-        return write_frame(envelope, self.name, envelope.kind, payload, None, envelope.correlation)
+def _write_slashes(name: str, envelope: Envelope) -> bytes:
+    if envelope.kind == kinds.MCP_PROPOSAL and envelope.protocol in _NAMING_DECIDERS:
+        envelope = to_executor(envelope)
+    payload = with_text(envelope, name)
+    return write_frame(envelope, name, envelope.kind, payload, None, envelope.correlation)
 
 
-MEUP_V01: Final[Dialect] = _Dots()
-MEUP_V02: Final[Dialect] = _Slashes("meup/v0.2")
-MEW_V04: Final[Dialect] = _Slashes("mew/v0.4")
+MEUP_V01: Final = Dialect("meup/v0.1", read_plain, _write_dots)
+MEUP_V02: Final = Dialect("meup/v0.2", read_plain, partial(_write_slashes, "meup/v0.2"))
+MEW_V04: Final = Dialect("mew/v0.4", read_plain, partial(_write_slashes, "mew/v0.4"))

@@ -6,7 +6,6 @@ Everything else stays byte for byte (PROTOCOL 1, *forward unchanged*).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, Final, cast
 
 import msgspec
@@ -27,12 +26,12 @@ _PLAIN: Final = encode_leniently("plain")
 
 def with_message(envelope: Envelope, dialect: str) -> bytes:
     """The payload for a dialect whose chat has ``message``."""
-    return _translated(envelope, dialect, _text_to_message)
+    return _translated(envelope, dialect, _TO_MESSAGE)
 
 
 def with_text(envelope: Envelope, dialect: str) -> bytes:
     """The payload for a dialect whose chat has ``text`` and ``format``."""
-    return _translated(envelope, dialect, _message_to_text, also=_ALSO_CHANGED)
+    return _translated(envelope, dialect, _TO_TEXT)
 
 
 def with_proposal_id(envelope: Envelope, dialect: str, proposal_id: str) -> bytes:
@@ -47,16 +46,9 @@ def with_proposal_id(envelope: Envelope, dialect: str, proposal_id: str) -> byte
 
 
 def _translated(
-    envelope: Envelope,
-    dialect: str,
-    chat: Callable[[Members], Members],
-    also: Mapping[str, Callable[[Members], Members]] = MappingProxyType({}),
+    envelope: Envelope, dialect: str, changes: Mapping[str, Callable[[Members], Members]]
 ) -> bytes:
-    if envelope.protocol == dialect:
-        return envelope.raw_payload
-    change = _CHANGES.get(envelope.kind) or also.get(envelope.kind)
-    if change is None and envelope.kind == kinds.CHAT:
-        change = chat
+    change = None if envelope.protocol == dialect else changes.get(envelope.kind)
     members = None if change is None else _members(envelope)
     if change is None or members is None:
         return envelope.raw_payload
@@ -146,13 +138,15 @@ def _without_proposal_id(members: Members) -> Members:
     return {name: raw for name, raw in members.items() if name != "proposalId"}
 
 
-_CHANGES: Final[dict[str, Callable[[Members], Members]]] = {
+_TO_MESSAGE: Final[Mapping[str, Callable[[Members], Members]]] = {
     kinds.MCP_PROPOSAL: unwrap_members,
     kinds.MCP_WITHDRAW: _without_proposal_id,
     kinds.MCP_REJECT: _without_proposal_id,
+    kinds.CHAT: _text_to_message,
 }
 
-_ALSO_CHANGED: Final[dict[str, Callable[[Members], Members]]] = {
-    kinds.SYSTEM_PRESENCE: _with_response
+_TO_TEXT: Final[Mapping[str, Callable[[Members], Members]]] = {
+    **_TO_MESSAGE,
+    kinds.CHAT: _message_to_text,
+    kinds.SYSTEM_PRESENCE: _with_response,
 }
-"""Changes of payloads for the published dialects alone."""

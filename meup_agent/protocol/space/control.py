@@ -33,7 +33,7 @@ from meup_agent.protocol.space.decisions import Refusal, refuse
 from meup_agent.protocol.space.grants import GrantStore
 from meup_agent.protocol.space.indexes import OriginIndex
 from meup_agent.protocol.space.inflight import is_notification
-from meup_agent.protocol.space.journal import Fact
+from meup_agent.protocol.space.journal import Fact, facts_under
 from meup_agent.protocol.space.management import UNKNOWN_PARTICIPANT
 
 PAUSED: Final = "paused"
@@ -75,11 +75,9 @@ class ParticipantControl:
 
     def restore(self, facts: Mapping[str, JsonObject]) -> None:
         """Restore the facts of before a restart."""
-        for key, value in facts.items():
-            if key.startswith(PAUSED_FACT):
-                self._paused[key.removeprefix(PAUSED_FACT)] = msgspec.convert(value, HeldPause)
-            elif key.startswith(SHUT_DOWN_FACT):
-                self._shut_down[key.removeprefix(SHUT_DOWN_FACT)] = value
+        for name, value in facts_under(facts, PAUSED_FACT):
+            self._paused[name] = msgspec.convert(value, HeldPause)
+        self._shut_down.update(facts_under(facts, SHUT_DOWN_FACT))
 
     def joined(self, participant: str) -> tuple[Fact, ...]:
         """End the shutdown of a participant that joins; a pause goes on."""

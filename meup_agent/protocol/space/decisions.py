@@ -121,13 +121,9 @@ def refuse(envelope: Envelope, code: str, message: str, **details: Any) -> Refus
     return draft_refusal(envelope.sender, code, message, about=envelope.id, **details)
 
 
-def over_limit(
-    participant: str, limit: str, most: float, message: str, *, about: str | None = None
-) -> Refusal:
-    """A refusal that names the limit that was exceeded, and how much it allows."""
-    return draft_refusal(
-        participant, LIMIT_EXCEEDED, message, about=about, limit=limit, max=shown_limit(most)
-    )
+def over_limit(envelope: Envelope, limit: str, most: float, message: str) -> Refusal:
+    """A refusal of an envelope that names the limit that it exceeds, and how much that allows."""
+    return refuse(envelope, LIMIT_EXCEEDED, message, limit=limit, max=shown_limit(most))
 
 
 def shown_limit(most: float) -> int | float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -20,7 +20,7 @@ from meup_agent.protocol.capability.covering import covers, first_covering, kind
 from meup_agent.protocol.capability.reading import Reading
 from meup_agent.protocol.management_payloads import Grant
 from meup_agent.protocol.payloads import JsonObject, objects_in
-from meup_agent.protocol.space.journal import Fact
+from meup_agent.protocol.space.journal import Fact, facts_under
 
 MAX_GRANTED_TOGETHER: Final = 1_000
 """Capabilities that are granted in a space at once, over all grants: each may have to be held
@@ -43,6 +43,15 @@ def member_capabilities(
     return compile_capabilities([*own, _WITHDRAW], place=place)
 
 
+class _GrantFact(msgspec.Struct):
+    by: str
+    participant: str
+    capabilities: list[JsonObject]
+    number: int
+    reason: str = ""
+    rests_on: list[str] = []
+
+
 class HeldGrant(msgspec.Struct, frozen=True):
     """A grant in force."""
 
@@ -54,15 +63,12 @@ class HeldGrant(msgspec.Struct, frozen=True):
     def fact(self) -> Fact:
         """The fact that outlives a restart."""
         grant = self.grant
-        value: JsonObject = {
-            "by": grant.by,
-            "participant": grant.participant,
-            "capabilities": list(grant.capabilities),
-            "reason": grant.reason,
-            "rests_on": list(self.rests_on),
-            "number": self.number,
-        }
-        return Fact(GRANT_FACT + grant.id, value)
+        capabilities = list(grant.capabilities)
+        rests_on = list(self.rests_on)
+        value = _GrantFact(
+            grant.by, grant.participant, capabilities, self.number, grant.reason, rests_on
+        )
+        return Fact(GRANT_FACT + grant.id, msgspec.to_builtins(value))
 
 
 class GrantChange(NamedTuple):
@@ -190,18 +196,12 @@ class GrantStore:
 
     def restore(self, facts: Mapping[str, JsonObject]) -> list[str]:
         """Restore facts; the ids of grants that could not be made now, and are dropped."""
-        for key, value in facts.items():
-            if key.startswith(REVOKED_FACT):
-                participant = key.removeprefix(REVOKED_FACT)
-                self._revoked[participant] = tuple(objects_in(value.get("capabilities")))
-                if participant in self:
-                    self._compile(participant)
-        recovered = [
-            held
-            for key, value in facts.items()
-            if key.startswith(GRANT_FACT)
-            and (held := _held(key.removeprefix(GRANT_FACT), value)) is not None
-        ]
+        for participant, value in facts_under(facts, REVOKED_FACT):
+            self._revoked[participant] = tuple(objects_in(value.get("capabilities")))
+            if participant in self:
+                self._compile(participant)
+        read = (_held(*fact) for fact in facts_under(facts, GRANT_FACT))
+        recovered = [held for held in read if held is not None]
         lost: list[str] = []
         for held in sorted(recovered, key=lambda each: each.number):
             grant = held.grant
@@ -320,15 +320,10 @@ def _once(capabilities: Iterable[JsonObject]) -> list[JsonObject]:
 
 def _held(grant_id: str, value: JsonObject) -> HeldGrant | None:
     """A grant from its fact; ``None`` if it cannot be read."""
-    capabilities = objects_in(value.get("capabilities"))
     try:
-        compile_capabilities(capabilities)
-    except InvalidPattern:
+        fact = msgspec.convert(value, _GrantFact)
+        compile_capabilities(fact.capabilities)
+    except (msgspec.ValidationError, InvalidPattern):
         return None
-    by, participant = value.get("by"), value.get("participant")
-    reason, number = value.get("reason", ""), value.get("number")
-    if not (isinstance(by, str) and isinstance(participant, str) and isinstance(number, int)):
-        return None
-    rests_on = cast("list[Any]", value.get("rests_on", []))
-    grant = Grant(grant_id, by, participant, tuple(capabilities), str(reason))
-    return HeldGrant(grant, number, tuple(str(each) for each in rests_on))
+    grant = Grant(grant_id, fact.by, fact.participant, tuple(fact.capabilities), fact.reason)
+    return HeldGrant(grant, fact.number, tuple(fact.rests_on))

@@ -144,13 +144,6 @@ class OpenItem(ProposalProgress[NotedRejection], eq=False):
         """The participants that decide a proposal; empty: all that may."""
         return self.addressees.deciders
 
-    @property
-    def moved_to(self) -> int | None:
-        """A proposal's deadline, where its readers cannot tell it from the proposal alone."""
-        call = None if self.expires_at is None else payloads.read_proposal(self.envelope.payload)
-        own = None if call is None else call.expiry(None)
-        return None if own == self.expires_at else self.expires_at
-
 
 MAX_CANCELLED_BYTES: Final = 256 * 1024
 """Bytes of a participant's cancelled requests that are kept for those who come later; the oldest is

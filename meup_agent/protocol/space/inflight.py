@@ -104,17 +104,16 @@ class InFlight:
     :data:`OPEN_SECONDS` old, it is forgotten where its participant needs the room.
     """
 
-    def __init__(self, *, announces_expiries: bool = False) -> None:
+    def __init__(self, *, announces: bool = False) -> None:
         self.tool_owners = ToolOwners()
         self._requests = OpenIndex(MAX_ORIGINS)
-        self._proposals = OpenIndex(MAX_DECIDED)
+        self.proposals = OpenIndex(MAX_DECIDED)
         self._cancelled_requests = CancelledRequests()
         self._begun = self._ended = 0
         # Open proposals by number, and those that were decided lately by proposer and number.
         self._in_order: dict[int, OpenItem] = {}
         self._decided: FairTTLMap[tuple[str, int], OpenItem] = FairTTLMap(
             owner=lambda key: key[0],
-            forgotten=lambda key, item: None,
             count=MAX_RECENT,
             seconds=RECENT_SECONDS,
             size=MAX_RECENT_BYTES,
@@ -123,29 +122,29 @@ class InFlight:
         self.at = 0
         self._kept_bytes: dict[str, int] = {}
         self._changes: list[ProposalChange] = []
-        self._announces_expiries = announces_expiries
+        self.announces = announces
         self._deadlines = DeadlineHeap[OpenItem]()
         # Each has the participants under an id, as keys or in order. Looked at for each envelope.
         self._owners: tuple[Mapping[str, Iterable[str]], ...] = (
-            self._proposals.senders_by_id,
+            self.proposals.senders_by_id,
             self._requests.senders_by_id,
-            self._proposals.ended.by_id,
+            self.proposals.ended.by_id,
             self._requests.ended.by_id,
         )
 
     @property
     def participants(self) -> frozenset[str]:
         """The participants that have something open."""
-        return frozenset((*self._requests.owners, *self._proposals.owners))
+        return frozenset((*self._requests.owners, *self.proposals.owners))
 
     @property
     def remembered(self) -> int:
         """The number of items that are remembered after their end, over all participants."""
-        return len(self._requests.ended) + len(self._proposals.ended)
+        return len(self._requests.ended) + len(self.proposals.ended)
 
     def of(self, participant: str) -> tuple[OpenItem, ...]:
         """The open items of a participant: requests, then proposals, the oldest first."""
-        return (*self._requests.of(participant), *self._proposals.of(participant))
+        return (*self._requests.of(participant), *self.proposals.of(participant))
 
     @property
     def items(self) -> tuple[OpenItem, ...]:
@@ -162,12 +161,8 @@ class InFlight:
 
     def proposed_at(self, proposer: str, proposal: str) -> int | None:
         """The time at which an open proposal was accepted, in microseconds since 1970 (UTC)."""
-        item = self._proposals.get(proposer, proposal)
+        item = self.proposals.get(proposer, proposal)
         return None if item is None else item.at
-
-    def proposers(self, proposal: str) -> frozenset[str]:
-        """The participants that have, or had, a proposal of this id."""
-        return self._proposals.senders(proposal)
 
     def find_other_owner(self, envelope_id: str, sender: str) -> str | None:
         """Another participant that began something under an id, unless the sender did, too."""
@@ -182,22 +177,22 @@ class InFlight:
 
     def opened_by(self, envelope_id: str) -> tuple[str, ...]:
         """The participants that have something open under an id."""
-        return (*self._proposals.opened_by(envelope_id), *self._requests.opened_by(envelope_id))
+        return (*self.proposals.opened_by(envelope_id), *self._requests.opened_by(envelope_id))
 
     def named(self, correlation: tuple[str, ...], at: int) -> dict[str, list[NamedProposal]]:
         """The proposals that correlation ids name, open or decided, by id."""
         found: dict[str, list[NamedProposal]] = {}
         for each in correlation:
-            if each in self._proposals and each not in found:
+            if each in self.proposals and each not in found:
                 here = [
                     NamedProposal(
                         item.envelope.sender, each, item.state_at(at), item.executor, item.declined
                     )
-                    for item in self._proposals.under(each)
+                    for item in self.proposals.under(each)
                 ]
                 # A proposer's latest under an id is the one that is meant.
                 latest = {named.proposer for named in here}
-                for proposer, ended in self._proposals.ended.of(each).items():
+                for proposer, ended in self.proposals.ended.of(each).items():
                     if proposer not in latest:
                         here.append(
                             NamedProposal(
@@ -220,29 +215,25 @@ class InFlight:
     def proposals_under(self, ids: tuple[str, ...]) -> list[OpenItem]:
         """The open proposals of these ids."""
         return [
-            item for each in ids if each in self._proposals for item in self._proposals.under(each)
+            item for each in ids if each in self.proposals for item in self.proposals.under(each)
         ]
-
-    def round_robin(self) -> Iterator[OpenItem]:
-        """The open proposals, the newest of each proposer first, in turns."""
-        return self._proposals.round_robin()
 
     def has_begun(self, participant: str, names: Iterable[str]) -> bool:
         """True if a participant began something under one of some ids, open or remembered."""
-        shelves = (self._requests, self._proposals)
+        shelves = (self._requests, self.proposals)
         return any(participant in shelf.senders(name) for name in names for shelf in shelves)
 
     def begun(self, participant: str, names: Iterable[str]) -> Iterator[OpenItem]:
         """The open requests and proposals of a participant under one of some ids."""
         for name in names:
-            for shelf in (self._requests, self._proposals):
+            for shelf in (self._requests, self.proposals):
                 item = shelf.get(participant, name)
                 if item is not None:
                     yield item
 
     def is_open(self, proposer: str, proposal: str, at: int) -> bool:
         """True if a proposer has a proposal of this id open."""
-        item = self._proposals.get(proposer, proposal)
+        item = self.proposals.get(proposer, proposal)
         return item is not None and item.state_at(at).is_pending
 
     def count(self, participant: str, at: int) -> int:
@@ -251,13 +242,13 @@ class InFlight:
         Until then they are listed: a person may decide one that waits since yesterday.
         """
         self.expire_unannounced(at)
-        return self._proposals.count(participant)
+        return self.proposals.count(participant)
 
     def abandoned(self, participant: str, at: int, gone_until: int | None) -> list[OpenItem]:
         """The proposals that are only in the way: expired, too old, or left by a process."""
         return [
             item
-            for item in self._proposals.of(participant)
+            for item in self.proposals.of(participant)
             if _is_too_old(item, at)
             or not item.state_at(at).is_pending
             or (gone_until is not None and item.at <= gone_until and not item.fulfilling)
@@ -266,9 +257,7 @@ class InFlight:
     def drop_abandoned(self, participant: str, at: int, gone_until: int | None) -> None:
         """Forget what is abandoned, although it was not withdrawn."""
         for item in self.abandoned(participant, at, gone_until):
-            self.at = at
-            item.expire(at)
-            self.end(item)
+            self._forget(item, at)
 
     def orphan(self, participant: str) -> None:
         """Note that the process which began what a participant has open is gone for good."""
@@ -278,7 +267,7 @@ class InFlight:
     def orphaned_requests(self, withdraw: Envelope) -> list[OpenItem]:
         """The requests that are out for what a withdraw takes back, and that no process cancels."""
         named = dict.fromkeys(withdraw.correlation)
-        found = (self._proposals.get(withdraw.sender, each) for each in named)
+        found = (self.proposals.get(withdraw.sender, each) for each in named)
         return [
             request
             for proposal in found
@@ -329,13 +318,13 @@ class InFlight:
             item.decision = ItemDecision(self._ended, self.at, by, reason, rule)
             key = (item.envelope.sender, item.number)
             self._decided.put(key, item, self.at / 1_000_000, size=item.size)
-        shelf, envelope = self._proposals if is_proposal else self._requests, item.envelope
+        shelf, envelope = self.proposals if is_proposal else self._requests, item.envelope
         if shelf.get(envelope.sender, envelope.id) is item:
             self._remove(shelf, envelope.sender, envelope.id)
 
     def is_listed(self, item: OpenItem) -> bool:
         """True if an item has not ended, and no other one is open in its place."""
-        shelf = self._proposals if item.is_proposal else self._requests
+        shelf = self.proposals if item.is_proposal else self._requests
         return shelf.get(item.envelope.sender, item.envelope.id) is item
 
     def end_if_expired(self, item: OpenItem, at: int) -> bool:
@@ -359,7 +348,7 @@ class InFlight:
             expires_at=call.expiry(at),
             beside=beside,
         )
-        self._begin(self._proposals, proposal)
+        self._begin(self.proposals, proposal)
         self._note_change(proposal, begins=True)
         self._watch(proposal)
         return proposal
@@ -396,14 +385,14 @@ class InFlight:
 
     def _fulfilled_by(self, request: Envelope, call: payloads.Call) -> OpenItem | None:
         """The open proposal that a request carries out; a proposer does not fulfill its own."""
-        record = resolve(request, OpenProposals(self._proposals), 0.0, call).record
+        record = resolve(request, OpenProposals(self.proposals), 0.0, call).record
         return None if record is None or record.proposer == request.sender else record
 
     def find_proposed(
         self, request: Envelope, call: payloads.Call
     ) -> list[OpenItem | ForgottenProposal]:
         """The proposals that a request may carry out, also those that were forgotten undecided."""
-        means = resolve(request, UndecidedProposals(self._proposals), 0.0, call)
+        means = resolve(request, UndecidedProposals(self.proposals), 0.0, call)
         found = means.named if means.record is None else (means.record,)
         return [each for each in found if each.proposer != request.sender]
 
@@ -425,21 +414,21 @@ class InFlight:
         if declines(reason):
             # Its own words are in the journal; what is kept here has a bounded size.
             known = Reason(reason) if reason in _REASONS else Reason.OTHER
-            self._proposals.decline(proposal, sender, known)
+            self.proposals.decline(proposal, sender, known)
 
     def renewal_problem(self, renewal: Envelope, until: int, at: int) -> str:
         """The reason why a renewal gives no more time; empty: it does (PROTOCOL 4.17)."""
         sender, proposal = renewal.sender, renewal.correlation[0]
-        item = self._proposals.get(sender, proposal)
+        item = self.proposals.get(sender, proposal)
         if item is not None:
             return renewal_problem(item.state, item.expires_at, until, at, item.renewals)
-        ended = self._proposals.ended.of(proposal).get(sender)
+        ended = self.proposals.ended.of(proposal).get(sender)
         return "it is not known here" if ended is None else f"it is {ended.state}"
 
     def _renewed(self, envelope: Envelope, payload: dict[str, Any]) -> None:
         until = payloads.read_renewal(payload)
         for proposal in envelope.correlation:
-            item = self._proposals.get(envelope.sender, proposal)
+            item = self.proposals.get(envelope.sender, proposal)
             if item is not None and until is not None:
                 item.expires_at = until
                 item.renewals += 1
@@ -452,10 +441,10 @@ class InFlight:
 
         The reason tells an expiry, and what was rejected before was rejected (PROTOCOL 4.5).
         """
-        item = self._proposals.get(sender, proposal)
+        item = self.proposals.get(sender, proposal)
         if item is None:
             # It was forgotten as too old, not as decided.
-            self._proposals.withdraw_forgotten(sender, proposal)
+            self.proposals.withdraw_forgotten(sender, proposal)
             return None
         self.at = at
         item.expire(at)
@@ -468,10 +457,10 @@ class InFlight:
     def _rejected(self, reject: Envelope, payload: JsonObject) -> None:
         """Note a rejection of the proposal that its first known id names (PROTOCOL 4.4)."""
         for name in reject.correlation:
-            if name in self._proposals:
+            if name in self.proposals:
                 self._declined(name, reject.sender, payload)
                 by = reject.sender
-                item = choose_addressed(reject, self._proposals.under(name)).record
+                item = choose_addressed(reject, self.proposals.under(name)).record
                 if item is not None and item.proposer != by and item.has_room_for(by):
                     reason = read_reason(payload.get("reason"))[:MAX_KEPT_REASON_CHARS]
                     item.rejections[by] = NotedRejection(reject.id, reason, _rule_in(payload))
@@ -497,7 +486,7 @@ class InFlight:
     @property
     def next_expiry(self) -> int | None:
         """The last moment of the next proposal that may expire, in microseconds since 1970."""
-        return self._deadlines.next if self._announces_expiries else None
+        return self._deadlines.next if self.announces else None
 
     def expire(self, at: int) -> list[OpenItem]:
         """End the proposals whose time is over, and that no withdraw has ended; these."""
@@ -517,7 +506,7 @@ class InFlight:
     def expire_unannounced(self, at: int) -> None:
         """End the proposals whose time is over, unless their ends are still to be announced."""
         due = self._deadlines.next
-        if due is not None and due < at and not self._announces_expiries:
+        if due is not None and due < at and not self.announces:
             self.expire(at)
 
     def _watch(self, proposal: OpenItem) -> None:
@@ -528,7 +517,7 @@ class InFlight:
         """End what the gateway has announced as expired before a restart."""
         proposer = payload.get("by")
         for proposal in notice.correlation:
-            item = self._proposals.get(str(proposer), proposal)
+            item = self.proposals.get(str(proposer), proposal)
             if item is not None and item.state is ProposalState.PENDING:
                 item.step(ProposalEvent.EXPIRY, "", Reason.TIMEOUT)
                 self.end(item)
@@ -570,7 +559,7 @@ class InFlight:
             if ended.fulfills is None or not ended.concerns(sender):
                 continue
             proposer, proposal_id, number = ended.fulfills
-            proposal = self._proposals.get(proposer, proposal_id)
+            proposal = self.proposals.get(proposer, proposal_id)
             if proposal is not None and proposal.number == number:
                 self.fulfilled(proposal, requester)
 
@@ -582,7 +571,7 @@ class InFlight:
 
     def answered(self, proposer: str, proposal: str, by: str, at: int) -> None:
         """End an open proposal that a response of a participant decided by itself."""
-        item = self._proposals.get(proposer, proposal)
+        item = self.proposals.get(proposer, proposal)
         if item is not None:
             self.at = at
             self.fulfilled(item, by)
@@ -636,7 +625,7 @@ class InFlight:
     def _keep_cancelled(self, request: OpenItem, proposal: OpenItem) -> None:
         """Keep what a later result would be about, which completes an open proposal (4.2)."""
         sender, proposal_id, _ = proposal.key
-        is_open = self._proposals.get(sender, proposal_id) is proposal
+        is_open = self.proposals.get(sender, proposal_id) is proposal
         if is_open and request.whole and not request.was_refused:
             self._cancelled_requests.keep(request, proposal)
 
@@ -646,8 +635,13 @@ class InFlight:
             return
         for item in shelf.of(sender):
             if _is_too_old(item, at):
-                item.expire(at)  # where that is known
-                self.end(item)
+                self._forget(item, at)
+
+    def _forget(self, item: OpenItem, at: int) -> None:
+        """End an item as expired where that is known, and else undecided."""
+        self.at = at
+        item.expire(at)
+        self.end(item)
 
 
 def _is_too_old(item: OpenItem, at: int) -> bool:
@@ -730,7 +724,7 @@ def end_orphaned(exchanges: InFlight, participant: str, at: int) -> Iterator[Bro
 
 def cancel_orphaned(exchanges: InFlight, request: OpenItem) -> Iterator[Broadcast]:
     """Cancel a request for what was withdrawn whose own process does not do it any more."""
-    yield from _end(exchanges, request, Reason.NO_LONGER_NEEDED, ORPHANED)
+    return _end(exchanges, request, Reason.NO_LONGER_NEEDED, ORPHANED)
 
 
 def _end(exchanges: InFlight, item: OpenItem, reason: str, text: str = "") -> Iterator[Broadcast]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -40,6 +40,16 @@ class Fact(NamedTuple):
 
     key: str  # for example ``grant/<id>``
     value: dict[str, Any] | None  # a JSON object; ``None``: it does not hold any more
+
+
+V = TypeVar("V")
+
+
+def facts_under(facts: Mapping[str, V], prefix: str) -> Iterator[tuple[str, V]]:
+    """The facts whose keys begin with a prefix: the rest of each key, and the value."""
+    for key, value in facts.items():
+        if key.startswith(prefix):
+            yield key.removeprefix(prefix), value
 
 
 class ProposalChange(NamedTuple):

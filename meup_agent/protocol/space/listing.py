@@ -81,10 +81,10 @@ def list_proposals(
     begin = bisect_right(items, query.after, key=lambda item: _place(item) or query.after + 1)
     count, weighed = len(items), 0
     if query.urgent:
-        items, begin = sorted(items[:MAX_SORTED], key=_urgency), 0
+        items, begin = sorted(items[:MAX_SORTED], key=lambda item: item.expires_at or inf), 0
         weighed = len(items)
     elif query.to_decide and query.state == "open":
-        items, begin = list(islice(exchanges.round_robin(), MAX_CONSIDERED)), 0
+        items, begin = list(islice(exchanges.proposals.round_robin(), MAX_CONSIDERED)), 0
     chosen = items[begin : begin + MAX_CONSIDERED]
     is_only_page = query.urgent or query.to_decide
     decides = _Decider(question.sender, may) if query.to_decide else None
@@ -174,11 +174,6 @@ def _requests_for(proposal: OpenItem) -> list[OpenItem]:
             break
         found.append(request)
     return sorted(found, key=lambda request: request.number)
-
-
-def _urgency(item: OpenItem) -> float:
-    """The deadline of a proposal, without which it comes last."""
-    return inf if item.expires_at is None else item.expires_at
 
 
 def _place(item: OpenItem) -> int:

@@ -44,7 +44,7 @@ from meup_agent.protocol.space.grants import (
     member_capabilities,
 )
 from meup_agent.protocol.space.indexes import OriginIndex
-from meup_agent.protocol.space.journal import Fact
+from meup_agent.protocol.space.journal import Fact, facts_under
 
 UNKNOWN_PARTICIPANT: Final = "unknown_participant"
 INVALID_CAPABILITY: Final = "invalid_capability"
@@ -112,21 +112,15 @@ class SpaceManager:
 
     def restore(self, facts: Mapping[str, JsonObject]) -> list[str]:
         """Restore the facts of before a restart; the ids of grants that hold no more."""
-        for key, value in facts.items():
-            if key.startswith(INVITE_FACT):
-                name = key.removeprefix(INVITE_FACT)
-                self._invited[name] = value
-                self._names.add(name)
-                if name not in self._grants:
-                    self._grants.configure(name, member_capabilities([]))
-            elif key.startswith(KICKED_FACT):
-                self._kicked[key.removeprefix(KICKED_FACT)] = value
-        lost = self._grants.restore(facts)
-        for key, value in facts.items():
-            if key.startswith(GRANT_FACT):
-                by, to = str(value.get("by")), str(value.get("participant"))
-                self._granted.remember(key.removeprefix(GRANT_FACT), by, to)
-        return lost
+        for name, value in facts_under(facts, INVITE_FACT):
+            self._invited[name] = value
+            self._names.add(name)
+            if name not in self._grants:
+                self._grants.configure(name, member_capabilities([]))
+        self._kicked.update(facts_under(facts, KICKED_FACT))
+        for grant, value in facts_under(facts, GRANT_FACT):
+            self._granted.remember(grant, str(value.get("by")), str(value.get("participant")))
+        return self._grants.restore(facts)
 
     def check(
         self, envelope: Envelope, payload: JsonObject, *, answers: bool = False
@@ -195,12 +189,11 @@ class SpaceManager:
             )
         if not self._grants.has_room(capabilities):
             return over_limit(
-                envelope.sender,
+                envelope,
                 "max_granted",
                 MAX_GRANTED_TOGETHER,
                 f"more than {MAX_GRANTED_TOGETHER} capabilities would be granted in this space;"
                 " revoke some, or grant fewer with a pattern that covers them",
-                about=envelope.id,
             )
         return None
 
@@ -296,11 +289,10 @@ class SpaceManager:
             )
         if len(self._invited) >= MAX_INVITED:
             return over_limit(
-                envelope.sender,
+                envelope,
                 "max_invited",
                 MAX_INVITED,
                 f"this space has {MAX_INVITED} invited participants, as many as it takes",
-                about=envelope.id,
             )
         return None
 

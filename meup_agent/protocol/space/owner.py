@@ -23,6 +23,7 @@ from meup_agent.protocol.management_payloads import INVITE_ACK
 from meup_agent.protocol.space.allowance import Allowance
 from meup_agent.protocol.space.counters import SpaceCounters, log_cancel
 from meup_agent.protocol.space.decisions import (
+    LIMIT_EXCEEDED,
     Acceptance,
     Answer,
     Broadcast,
@@ -35,7 +36,7 @@ from meup_agent.protocol.space.decisions import (
     Repetition,
     TokenIssued,
     draft_refusal,
-    over_limit,
+    shown_limit,
     stamp,
 )
 from meup_agent.protocol.space.indexes import OpenItem
@@ -469,7 +470,8 @@ class SpaceOwner:
             self._counters.slowed += 1
             line = "%s in %s sends more than %g %s a second; the rest is read later"
             log.warning(line, ascii(participant), ascii(self._name), over.most, what)
-            told = over_limit(participant, over.limit, over.most, message)
+            most = shown_limit(over.most)
+            told = draft_refusal(participant, LIMIT_EXCEEDED, message, limit=over.limit, max=most)
             self._send((connection,), told.error)
 
     # --- what is decided ------------------------------------------------------------------

@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from meup_agent.protocol import kinds
-from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.control_payloads import PAUSED_KEY
 from meup_agent.protocol.dialects import PUBLISHED
 from meup_agent.protocol.dialects.translate import announce_response
@@ -21,7 +20,7 @@ from meup_agent.protocol.payloads import JsonObject
 from meup_agent.protocol.resume import ARRIVED, BESIDE, NEW
 from meup_agent.protocol.space.decisions import Consequence, gateway_draft
 from meup_agent.protocol.space.grants import GrantStore
-from meup_agent.protocol.space.journal import Fact, Journal
+from meup_agent.protocol.space.journal import Fact, Journal, facts_under
 from meup_agent.protocol.space.streams import StreamStore
 from meup_agent.protocol.streams import STREAMS_KEY
 
@@ -78,31 +77,6 @@ class JoinDrafts(NamedTuple):
     then: tuple[Consequence, ...] = ()  # consequences, before the presence
 
 
-def describe_participant(
-    participant: str,
-    capabilities: Capabilities,
-    dialect: str = "",
-    *,
-    reader: str = "",
-    aside: bool = False,
-) -> dict[str, Any]:
-    """A participant as welcomes and presences say it, with its dialect while it is present.
-
-    It says, too, where it has connections beside alone, since none of them answers a request.
-
-    Readers of the published dialects find that it answers, as its own gateways say of every
-    participant.
-    """
-    listed = list(capabilities.patterns)
-    listed = announce_response(listed) if reader in PUBLISHED else listed
-    said: dict[str, Any] = {"id": participant, "capabilities": listed}
-    if dialect:
-        said[DIALECT] = dialect
-    if aside:
-        said[ASIDE] = True
-    return said
-
-
 GONE_SECONDS: Final = 30.0
 """After which a process that is away will not be back for what it proposed (PROTOCOL 4.6)."""
 
@@ -136,10 +110,8 @@ class AbsenceTracker:
 
     def restore(self, facts: Mapping[str, JsonObject]) -> None:
         """Restore the last presence of each participant, as the facts have it."""
-        for key, value in facts.items():
-            if not key.startswith(PRESENCE_FACT):
-                continue
-            participant, at = key.removeprefix(PRESENCE_FACT), value.get("at")
+        for participant, value in facts_under(facts, PRESENCE_FACT):
+            at = value.get("at")
             if value.get("is_here") is True:
                 self.here.add(participant)
             elif isinstance(at, int):
@@ -205,11 +177,20 @@ class WelcomeWriter:
             descriptions.pop(participant, None)
 
     def describe(self, participant: str, reader: str = "") -> JsonObject:
-        """A participant as a reader of a dialect is told of it."""
-        dialect = self._present.get(participant, "")
-        aside = participant in self._aside
-        given = self._grants[participant]
-        return describe_participant(participant, given, dialect, reader=reader, aside=aside)
+        """A participant as a reader of a dialect is told of it, with its dialect while present.
+
+        It says, too, where it has connections beside alone, since none of them answers a request.
+        Readers of the published dialects find that it answers, as their own gateways say of every
+        participant.
+        """
+        listed = list(self._grants[participant].patterns)
+        listed = announce_response(listed) if reader in PUBLISHED else listed
+        said: JsonObject = {"id": participant, "capabilities": listed}
+        if dialect := self._present.get(participant):
+            said[DIALECT] = dialect
+        if participant in self._aside:
+            said[ASIDE] = True
+        return said
 
     def write(
         self,

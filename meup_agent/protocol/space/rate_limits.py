@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -110,46 +111,54 @@ class RateExceeded(NamedTuple):
     seconds: float  # seconds until the participant is within it again
 
 
+@dataclass(slots=True, eq=False)
+class _ParticipantRates:
+    """The rates of one participant."""
+
+    messages: TokenBucket
+    volume: TokenBucket
+    withdrawals: TokenBucket
+    withdraws: bool = False  # few do: for the others no bucket is asked
+
+
 class RateLimiter:
     """Limits the rates of each participant, over all of its connections."""
 
     def __init__(self, allowance: Allowance) -> None:
         self.load = SenderLoad()
         self._allowance = allowance
-        self._messages: dict[str, TokenBucket] = {}
-        self._bytes: dict[str, TokenBucket] = {}
-        self._withdrawals: dict[str, TokenBucket] = {}
+        self._rates: dict[str, _ParticipantRates] = {}
 
     def consume(self, participant: str, at: int, size: int) -> RateExceeded | None:
         """Count a message that was read; the rate for which to read no more of its sender now."""
         self.load.add(participant, at, size)
-        messages, volume = self._buckets(participant)
-        counted, sized = messages.consume(at), volume.consume(at, size)
-        # Few participants withdraw; for the others this is one look into a dictionary.
-        withdrawing = self._withdrawals.get(participant)
-        withdrawals = 0.0 if withdrawing is None else withdrawing.consume(at, 0)
+        rates = self._rates_of(participant)
+        counted, sized = rates.messages.consume(at), rates.volume.consume(at, size)
+        withdrawals = rates.withdrawals.consume(at, 0) if rates.withdraws else 0.0
         if counted or sized or withdrawals:
             return self._over(counted, sized, withdrawals)
         return None
 
     def try_consume(self, participant: str, at: int, size: int) -> RateExceeded | None:
         """Count a message that is within the rates; else the rate for which to refuse it."""
-        messages, volume = self._buckets(participant)
-        waits = messages.wait(at), volume.wait(at, size)
+        rates = self._rates_of(participant)
+        waits = rates.messages.wait(at), rates.volume.wait(at, size)
         if any(waits):
             return self._over(*waits, 0.0)
         self.load.add(participant, at, size)
-        messages.consume(at)
-        volume.consume(at, size)
+        rates.messages.consume(at)
+        rates.volume.consume(at, size)
         return None
 
     def count_withdrawal(self, participant: str, at: int) -> None:
         """Count a withdrawal that was accepted."""
-        self._withdrawal_bucket(participant).consume(at)
+        rates = self._rates_of(participant)
+        rates.withdraws = True
+        rates.withdrawals.consume(at)
 
     def check_withdrawal(self, participant: str, at: int) -> RateExceeded | None:
         """The rate for which to refuse a withdrawal of a participant; counts nothing."""
-        wait = self._withdrawal_bucket(participant).wait(at)
+        wait = self._rates_of(participant).withdrawals.wait(at)
         return self._over(0.0, 0.0, wait) if wait else None
 
     def _over(self, messages: float, volume: float, withdrawals: float) -> RateExceeded:
@@ -162,37 +171,29 @@ class RateLimiter:
             key=lambda over: over.seconds,
         )
 
-    def _buckets(self, participant: str) -> tuple[TokenBucket, TokenBucket]:
-        messages = self._messages.get(participant)
-        if messages is not None:
-            return messages, self._bytes[participant]
-        allowed = self._allowance
-        messages = TokenBucket(allowed.messages_per_second, allowed.messages_burst)
-        volume = TokenBucket(allowed.bytes_per_second, allowed.bytes_burst)
-        self._messages[participant], self._bytes[participant] = messages, volume
-        return messages, volume
-
-    def _withdrawal_bucket(self, participant: str) -> TokenBucket:
-        bucket = self._withdrawals.get(participant)
-        if bucket is None:
+    def _rates_of(self, participant: str) -> _ParticipantRates:
+        rates = self._rates.get(participant)
+        if rates is None:
             allowed = self._allowance
-            bucket = TokenBucket(allowed.withdrawals_per_second, allowed.withdrawals_burst)
-            self._withdrawals[participant] = bucket
-        return bucket
+            rates = self._rates[participant] = _ParticipantRates(
+                TokenBucket(allowed.messages_per_second, allowed.messages_burst),
+                TokenBucket(allowed.bytes_per_second, allowed.bytes_burst),
+                TokenBucket(allowed.withdrawals_per_second, allowed.withdrawals_burst),
+            )
+        return rates
 
 
 class NoticeThrottle:
     """Limits notices to a participant about a limit to one in a time."""
 
-    def __init__(self, seconds: float = NOTICE_SECONDS) -> None:
-        self._again = round(seconds * _MICROSECONDS)
+    def __init__(self) -> None:
         self._at: dict[tuple[str, str], int] = {}
 
     def due(self, participant: str, limit: str, at: int) -> bool:
         """True if a participant is to get a notice now, which then counts as sent."""
         key = participant, limit
         last = self._at.get(key)
-        if last is not None and 0 <= at - last < self._again:
+        if last is not None and 0 <= at - last < NOTICE_SECONDS * _MICROSECONDS:
             return False
         self._at.pop(key, None)  # so that the oldest notice comes first
         self._at[key] = at

@@ -198,7 +198,7 @@ class Rules:
     def _check_proposer(self, withdraw: Envelope) -> Refusal | None:
         """Only the proposer withdraws; unknown and late withdraws pass (PROTOCOL 3, 4.1)."""
         for proposal in withdraw.correlation:
-            proposers = self._open.proposers(proposal)
+            proposers = self._open.proposals.senders(proposal)
             if proposers and withdraw.sender not in proposers:
                 return refuse(
                     withdraw,
@@ -331,13 +331,8 @@ class Rules:
         # One that is open may be sent again, or in place of the other.
         if self._open.is_open(proposer, proposal.id, at) or self._has_room(proposer, at):
             return None
-        return over_limit(
-            proposer,
-            "max_open_proposals",
-            most,
-            f"you have {most} open proposals, as many as are taken; withdraw some",
-            about=proposal.id,
-        )
+        message = f"you have {most} open proposals, as many as are taken; withdraw some"
+        return over_limit(proposal, "max_open_proposals", most, message)
 
     def _has_room(self, participant: str, at: int) -> bool:
         """True if a participant may propose more; looks for abandoned ones before it says no."""

@@ -116,7 +116,7 @@ class SpaceState:
         self._takes_published = takes_published
         # Of members that were taken to speak one of the published versions, and speak the other.
         self._spoken: dict[str, str] = {}
-        self.open = InFlight(announces_expiries=announce_withdrawals)
+        self.open = InFlight(announces=announce_withdrawals)
         self._allowance = allowance or Allowance()
         self.limiter = RateLimiter(self._allowance)
         self._shallower = self._allowance.max_depth < MAX_DEPTH
@@ -145,7 +145,6 @@ class SpaceState:
             self._aside,
             self._beside,
         )
-        self._announce_withdrawals = announce_withdrawals
         self._deduplicator = Deduplicator()
         # Only where a dialect is spoken in which a response names its request by a JSON-RPC id.
         self._rpc_ids: RpcIds | None = None
@@ -270,10 +269,6 @@ class SpaceState:
         """The draft of an observer's welcome, which is announced to no member (PROTOCOL 3)."""
         more = {OBSERVING: True, **join_state.welcome_fields}
         return self._draft_welcome(participant, "", more, dialect)
-
-    def _welcome(self, participant: str) -> Envelope:
-        """The draft of a participant's welcome when its capabilities have changed."""
-        return self._draft_welcome(participant, participant, {}, self._present[participant])
 
     def _draft_welcome(
         self, participant: str, left_out: str, more: Mapping[str, Any], reader: str
@@ -511,7 +506,7 @@ class SpaceState:
         if over is None:
             return None
         message = f"more than {over.most:g} withdrawals a second are taken later; say it again"
-        refused = over_limit(envelope.sender, over.limit, over.most, message, about=envelope.id)
+        refused = over_limit(envelope, over.limit, over.most, message)
         return msgspec.structs.replace(refused, retry_after=over.seconds)
 
     def _accept(
@@ -624,12 +619,12 @@ class SpaceState:
             ended = list(cancel_orphaned(self.open, request))
             self._charge(request.envelope.sender, ended, inbound.at)
             cancels += ended
-        announced = then if self._announce_withdrawals else []
+        announced = then if self.open.announces else []
         return (*announced, *cancels)
 
     def expire(self, at: int) -> list[Consequence]:
         """End the proposals that have expired; the announcements, where these are wanted."""
-        expired = self.open.expire(at) if self._announce_withdrawals else []
+        expired = self.open.expire(at) if self.open.announces else []
         return [_announce_expired(item.envelope.id, item.envelope.sender) for item in expired]
 
     def _manage(
@@ -651,7 +646,9 @@ class SpaceState:
             then += self.streams.end_revoked(participant, may)
         if done.kicked:
             then += self.streams.removed(done.kicked)
-        welcomes = tuple(Notice(each, self._welcome(each)) for each in told)
+        welcomes = tuple(
+            Notice(each, self._draft_welcome(each, each, {}, self._present[each])) for each in told
+        )
         return Acceptance(envelope, at, done.facts, tuple(then), welcomes, receipt)
 
     def end_recovered(self, at: int) -> list[Consequence]:

@@ -321,7 +321,7 @@ class StreamStore:
             if count >= most:
                 whose = "you have" if name == "max_open_streams" else "the space has"
                 said = f"{whose} {most} open streams, as many as are taken; close some"
-                return over_limit(by, name, most, said, about=envelope.id)
+                return over_limit(envelope, name, most, said)
         return None
 
     def _request(
