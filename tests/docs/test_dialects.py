@@ -37,7 +37,7 @@ ALL_FIELDS = len(written(kinds.CHAT, "mew/v0.4", "e0"))
 
 
 def kind_in(kind: str) -> Callable[[str], str]:
-    about = ("e0",) if kinds.KINDS[kind].correlated else ()
+    about = ("e0",) if kind in kinds.CORRELATED else ()
     return lambda dialect: f"`{written(kind, dialect, *about)['kind']}`"
 
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from meup_agent.protocol import payloads
-from meup_agent.protocol.dialects.translate import Members, decode_members, unwrap_members
+from meup_agent.protocol.dialects.translate import members_of, unwrap_members
 from meup_agent.protocol.envelope import Envelope, encode_leniently
 from meup_agent.protocol.kinds import MCP_PROPOSAL
 
@@ -86,17 +86,9 @@ def _named_executor(
 
 def _with_target(payload: bytes, executor: str) -> bytes:
     """A proposal's payload that names its executor; all else of the call is as it was written."""
-    members = unwrap_members(_members(payload))
-    params = _members(members.get("params", b""))
-    meta = _members(params.get(payloads.META, b""))
+    members = unwrap_members(members_of(payload) or {})
+    params = members_of(members.get("params", b"")) or {}
+    meta = members_of(params.get(payloads.META, b"")) or {}
     meta[payloads.TARGET] = msgspec.Raw(encode_leniently(executor))
     params = {**params, payloads.META: msgspec.Raw(encode_leniently(meta))}
     return encode_leniently({**members, "params": params})
-
-
-def _members(raw: bytes | msgspec.Raw) -> Members:
-    """The members of an object as raw JSON; none of anything else."""
-    try:
-        return decode_members(raw)
-    except msgspec.DecodeError:
-        return {}

@@ -14,7 +14,12 @@ from meup_agent.errors import NotExpressible
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects.base import Dialect, Header, one_and_all, read_plain, write_frame
 from meup_agent.protocol.dialects.executors import to_target
-from meup_agent.protocol.dialects.translate import DECISIONS, with_message, with_proposal_id
+from meup_agent.protocol.dialects.translate import (
+    DECISIONS,
+    members_of,
+    with_message,
+    with_proposal_id,
+)
 from meup_agent.protocol.envelope import Envelope
 
 NAME: Final = "mcpx/v0.1"
@@ -34,23 +39,16 @@ _FROM_WIRE: Final = {wire: kind for kind, wire in _TO_WIRE.items() if wire != MC
 _MCPX_ONLY: Final = frozenset({MCP, *_FROM_WIRE})
 
 
-class _MessageReferences(msgspec.Struct):
-    """Members of an MCP message that refer to others, undecoded and of any type."""
-
-    method: msgspec.Raw = msgspec.Raw(b"null")
-    id: msgspec.Raw = msgspec.Raw(b"null")
-    proposal_id: msgspec.Raw = msgspec.field(name="proposalId", default=msgspec.Raw(b"null"))
-
-
 class _Rpc(NamedTuple):
     """Members of an MCP message that refer to others, checked."""
 
-    has_method: bool = False  # true for a request, false for a response
-    id: str | None = None  # the JSON-RPC id as a name, where it is one
-    proposal_id: str | None = None
+    has_method: bool  # true for a request, false for a response
+    id: str | None  # the JSON-RPC id as a name, where it is one
+    proposal_id: str | None
 
 
-_decode_members = msgspec.json.Decoder(_MessageReferences).decode
+_NULL: Final = msgspec.Raw(b"null")
+
 _decode_name = msgspec.json.Decoder(str | int | None).decode
 
 
@@ -86,11 +84,10 @@ def _write(envelope: Envelope) -> bytes:
 
 
 def _rpc(payload: bytes) -> _Rpc:
-    try:
-        members = _decode_members(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return _Rpc()
-    return _Rpc(bytes(members.method) != b"null", _name(members.id), _name(members.proposal_id))
+    members = members_of(payload) or {}
+    method, rpc_id = members.get("method", _NULL), members.get("id", _NULL)
+    has_method = bytes(method) != b"null"
+    return _Rpc(has_method, _name(rpc_id), _name(members.get("proposalId", _NULL)))
 
 
 def _name(raw: msgspec.Raw) -> str | None:

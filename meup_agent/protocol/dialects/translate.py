@@ -19,7 +19,7 @@ DECISIONS: Final = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
 
 Members = dict[str, Any]
 
-decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_participant = msgspec.json.Decoder(dict[str, Any]).decode
 _PLAIN: Final = encode_leniently("plain")
 
@@ -36,7 +36,7 @@ def with_text(envelope: Envelope, dialect: str) -> bytes:
 
 def with_proposal_id(envelope: Envelope, dialect: str, proposal_id: str) -> bytes:
     """The payload of a decision for a dialect that names the proposal in it."""
-    members = _members(envelope)
+    members = members_of(envelope.raw_payload)
     if members is None:
         raise NotExpressible(
             f"{dialect} names the proposal in the payload, and that of {envelope.kind!r} "
@@ -49,7 +49,7 @@ def _translated(
     envelope: Envelope, dialect: str, changes: Mapping[str, Callable[[Members], Members]]
 ) -> bytes:
     change = None if envelope.protocol == dialect else changes.get(envelope.kind)
-    members = None if change is None else _members(envelope)
+    members = None if change is None else members_of(envelope.raw_payload)
     if change is None or members is None:
         return envelope.raw_payload
     changed = change(members)
@@ -97,11 +97,11 @@ def _with_response(members: Members) -> Members:
     return {**members, "participant": {**participant, "capabilities": announced}}
 
 
-def _members(envelope: Envelope) -> Members | None:
-    """The members of a payload as raw JSON; ``None`` if it is no object."""
+def members_of(raw: bytes | msgspec.Raw) -> Members | None:
+    """The members of an object as raw JSON; ``None`` if it is no object."""
     try:
-        return decode_members(envelope.raw_payload)
-    except msgspec.DecodeError:
+        return _decode_members(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
@@ -125,11 +125,8 @@ def unwrap_members(members: Members) -> Members:
     """As :func:`~meup_agent.protocol.payloads.unwrapped`, of raw members."""
     if not payloads.is_wrapper(members):
         return members
-    try:
-        inner = decode_members(members[payloads.WRAPPER])
-    except msgspec.DecodeError:
-        return members
-    return members if payloads.is_wrapper(inner) else inner
+    inner = members_of(members[payloads.WRAPPER])
+    return members if inner is None or payloads.is_wrapper(inner) else inner
 
 
 def _without_proposal_id(members: Members) -> Members:

@@ -50,9 +50,7 @@ class ItemDecision(NamedTuple):
 
     number: int  # its place in the order of the decisions
     at: int  # in microseconds since 1970 (UTC)
-    by: str  # the participant that decided it, or the gateway; empty: it expired
-    reason: str = ""
-    rule: str = ""
+    rule: str  # that by which it was decided; empty: none
 
 
 _NOBODY: Final[Mapping[str, Reason]] = MappingProxyType({})

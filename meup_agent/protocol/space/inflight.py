@@ -314,8 +314,7 @@ class InFlight:
         is_proposal = item.is_proposal
         if is_proposal and not item.state.is_pending:
             self._ended += 1
-            by, reason = item.decided_by or "", str(item.reason or "")
-            item.decision = ItemDecision(self._ended, self.at, by, reason, rule)
+            item.decision = ItemDecision(self._ended, self.at, rule)
             key = (item.envelope.sender, item.number)
             self._decided.put(key, item, self.at / 1_000_000, size=item.size)
         shelf, envelope = self.proposals if is_proposal else self._requests, item.envelope

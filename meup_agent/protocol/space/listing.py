@@ -190,7 +190,8 @@ def _document(
         left = absences.left_after(item.envelope.sender, item.at)
         requests = _requests_for(item)
     else:
-        _, at, by, reason, rule = item.decision
+        by, reason = item.decided_by or "", str(item.reason or "")
+        _, at, rule = item.decision
         decision = ListedDecision(str(item.state), rfc3339(at), by, reason, rule)
     rejections = sorted(item.rejections.items(), key=lambda rejection: rejection[0] != asker)
     try:

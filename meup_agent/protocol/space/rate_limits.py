@@ -96,7 +96,8 @@ class SenderLoad:
             self._most, self._since, halves = 0.0, at, 0.0
         said = self._said.get(participant, 0.0) + (size + MESSAGE_BYTES) * 2.0**halves
         self._said[participant] = said
-        self._most = max(self._most, said)
+        if said > self._most:
+            self._most = said
 
     def is_heavy(self, participant: str) -> bool:
         """True for a participant whose load is at least half of the heaviest."""
