@@ -229,8 +229,9 @@ def _resumption(read: PayloadReader) -> Resumption:
 
 def _status_request(read: PayloadReader) -> StatusRequest:
     said: object = read.payload.get("fields", [])
-    fields = [each for each in as_list(said) if isinstance(each, str)]
-    if not isinstance(said, list) or len(fields) != len(as_list(said)) or len(fields) > MAX_FIELDS:
+    listed = as_list(said)
+    fields = [each for each in listed if isinstance(each, str)]
+    if not isinstance(said, list) or len(fields) != len(listed) or len(fields) > MAX_FIELDS:
         raise read.problem(f"its 'fields' must be a list of at most {MAX_FIELDS} names")
     return StatusRequest(read.by, tuple(fields))
 
