@@ -30,7 +30,7 @@ def size_of(envelope: Envelope) -> int:
 
 
 class TTLMap(Generic[K, V]):
-    """A map that forgets its oldest entries by count, age and size, but none that is ``needed``."""
+    """A map that forgets its oldest entries by count, age and size."""
 
     def __init__(
         self,
@@ -38,12 +38,10 @@ class TTLMap(Generic[K, V]):
         count: int,
         seconds: float,
         size: int | None = None,
-        needed: Callable[[V], bool] | None = None,
     ) -> None:
         self._count = count
         self._seconds = seconds
         self._size = size
-        self._needed = needed
         self._used: int = 0
         self._entries: OrderedDict[K, tuple[float, int, V]] = OrderedDict()
 
@@ -65,8 +63,7 @@ class TTLMap(Generic[K, V]):
         if entry is not None:
             self._entries[key] = (entry[0], entry[1] + size, entry[2])
             self._used += size
-            if self._size is not None and self._used > self._size:
-                self._forget_surplus(now)
+            self._forget_surplus(now)
 
     def get(self, key: K, now: float) -> V | None:
         """The value, if it is still remembered."""
@@ -119,27 +116,22 @@ class TTLMap(Generic[K, V]):
             self._forget_oldest(now)
 
     def _forget_surplus(self, now: float) -> None:
-        for _ in range(len(self._entries)):
+        while len(self._entries) > self._count or (
+            self._size is not None and self._used > self._size
+        ):
             self._forget_oldest(now)
-            if len(self._entries) <= self._count and (
-                self._size is None or self._used <= self._size
-            ):
-                return
 
     def _forget_oldest(self, now: float) -> None:
-        key, (_, size, value) = self._entries.popitem(last=False)
-        if self._needed is not None and self._needed(value):
-            self._entries[key] = (now, size, value)
-        else:
-            self._used -= size
+        _, (_, size, _) = self._entries.popitem(last=False)
+        self._used -= size
 
 
 class FairTTLMap(TTLMap[K, V]):
     """A map whose owners share one room: the owner that takes most of it loses entries first.
 
     So an owner with few entries keeps them, whatever the others add. ``forgotten`` is called with
-    each entry that is forgotten, and with none that is replaced. What ``lasts`` is not forgotten
-    for its age.
+    each entry that is forgotten, and with none that is replaced. What is ``needed`` is not
+    forgotten, and what ``lasts`` not for its age.
     """
 
     def __init__(
@@ -153,7 +145,8 @@ class FairTTLMap(TTLMap[K, V]):
         needed: Callable[[V], bool] | None = None,
         lasts: Callable[[V], bool] = lambda _: False,
     ) -> None:
-        super().__init__(count=count, seconds=seconds, size=size, needed=needed)
+        super().__init__(count=count, seconds=seconds, size=size)
+        self._needed = needed
         self._lasts = lasts
         self._owner = owner
         self._forgotten = forgotten
