@@ -290,7 +290,7 @@ class ClientCalls:
 
     def find(self, sender: str, params: JsonObject) -> ClientCall | None:
         """The running call that a participant names; ``None``: none that it carries out."""
-        named = payloads.exchanges_of((), {"params": params})
+        named = payloads.exchanges_of((), payloads.as_object(params.get(payloads.META)))
         for call in self._calls:
             if call.participant != sender or not call.is_carried_out:
                 continue

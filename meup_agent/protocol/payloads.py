@@ -242,9 +242,10 @@ def meta_of(body: JsonObject) -> JsonObject:
     return as_object(cast("JsonObject", params).get(META)) if isinstance(params, dict) else {}
 
 
-def exchanges_of(correlation: tuple[str, ...], body: JsonObject) -> tuple[str, ...]:
+def exchanges_of(correlation: tuple[str, ...], meta: JsonObject) -> tuple[str, ...]:
     """The ids of the exchanges that a request belongs to, by correlation or ``_meta``."""
-    meta = meta_of(body)
+    if not meta:
+        return correlation
     named = (meta.get(ASKED_IN_REQUEST), meta.get(ASKED_IN_PROPOSAL))
     return (*correlation, *(each for each in named if isinstance(each, str)))
 

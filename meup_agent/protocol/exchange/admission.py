@@ -1,15 +1,14 @@
 """Admission: how many handlers of ours run, and every path on which one can start.
 
-There is one list of paths, one entry a role, and each is checked twice in the same way: on arrival,
-and when its turn has come, since it may have waited in the queue (for a slot, or for the end of a
-replay) while it was taken back. However a message was addressed, in any dialect, over any
-connection of any participant: nothing starts that did not go through here.
+A request, a proposal and a notice are its three paths, and each is checked twice in the same way:
+on arrival, and when its turn has come, since it may have waited in the queue (for a slot, or for
+the end of a replay) while it was taken back. However a message was addressed, in any dialect, over
+any connection of any participant: nothing starts that did not go through here.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -159,16 +158,24 @@ class Admission:
 
     def denial(self, exchange: InboundExchange, now: float) -> Denial | None:
         """The reason for which an exchange starts no handler now; ``None``: it may."""
-        return PATHS[exchange.work.role](self, exchange, now)
+        match exchange.work.role:
+            case Role.REQUEST:
+                return self._of_request(exchange, now)
+            case Role.PROPOSAL:
+                return self._of_proposal(exchange, now)
+            case _:
+                # A notice owes no answer, and carries nothing out: a watcher (``on()``), too.
+                return None
 
-    # --- one for each path ---
-
-    def of_request(self, exchange: InboundExchange, now: float) -> Denial | None:
+    def _of_request(self, exchange: InboundExchange, now: float) -> Denial | None:
         """Check a request: what it carries out must be another's, pending, and not begun."""
+        if not exchange.work.envelope.correlation:
+            return None  # it carries nothing out
+        self._bind(exchange, now)
         refusal = self._refusal(exchange, now)
         return None if refusal is None else Denial("fulfillment_refused", refusal)
 
-    def of_proposal(self, exchange: InboundExchange, now: float) -> Denial | None:
+    def _of_proposal(self, exchange: InboundExchange, now: float) -> Denial | None:
         """Check a proposal: pending, in time, not ours to decide again, the first of its id."""
         record = exchange.record
         if record is None:
@@ -185,14 +192,9 @@ class Admission:
             return Denial("decided_before", expected=True)
         return None
 
-    def of_notice(self, exchange: InboundExchange, now: float) -> Denial | None:
-        """Admit a notice: it owes no answer, and carries nothing out."""
-        del exchange, now
-        return None
-
     # --- fulfillments ---
 
-    def bind(self, exchange: InboundExchange, now: float) -> None:
+    def _bind(self, exchange: InboundExchange, now: float) -> None:
         """Find the proposal of a request that came before it, and waited meanwhile."""
         item = exchange.fulfillment
         if exchange.fulfills is not None or item is None or not item.early:
@@ -294,35 +296,3 @@ def _is_rival(item: FulfillingRequest, call: payloads.Call, proposer: str | None
     other = payloads.read_call(item.envelope.payload)
     claimed = {name for name in (proposer, claimed_proposer(other)) if name is not None}
     return len(claimed) == 1 and (call.method, call.name) == (other.method, other.name)
-
-
-PATHS: Final[Mapping[Role, Callable[[Admission, InboundExchange, float], Denial | None]]] = {
-    Role.REQUEST: Admission.of_request,
-    Role.PROPOSAL: Admission.of_proposal,
-    Role.REJECT: Admission.of_notice,
-    Role.WITHDRAW: Admission.of_notice,
-    Role.EXPLANATION: Admission.of_notice,
-    Role.EXPIRE: Admission.of_notice,
-    Role.CONFLICT: Admission.of_notice,
-    Role.CHAT: Admission.of_notice,
-    Role.ACKNOWLEDGE: Admission.of_notice,
-    Role.JOIN: Admission.of_notice,
-    Role.LEAVE: Admission.of_notice,
-    Role.GAP: Admission.of_notice,
-    Role.GRANT: Admission.of_notice,
-    Role.REVOKE: Admission.of_notice,
-    Role.PAUSE: Admission.of_notice,
-    Role.RESUME: Admission.of_notice,
-    Role.STATUS_REQUEST: Admission.of_notice,
-    Role.STATUS: Admission.of_notice,
-    Role.FORGET: Admission.of_notice,
-    Role.COMPACT: Admission.of_notice,
-    Role.COMPACT_DONE: Admission.of_notice,
-    Role.CLEAR: Admission.of_notice,
-    Role.RESTART: Admission.of_notice,
-    Role.SHUTDOWN: Admission.of_notice,
-    Role.STREAM: Admission.of_notice,
-    Role.KIND: Admission.of_notice,
-}
-"""Every path on which a handler can start. A watcher (``on()``) is told of a message and carries
-nothing out: that is a notice, too."""

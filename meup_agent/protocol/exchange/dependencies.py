@@ -32,16 +32,12 @@ class Dependencies:
     """The proposals that each blocked one still waits for."""
 
     def __init__(self) -> None:
-        self._awaited: dict[str, set[str]] = {}
+        self.awaited: dict[str, set[str]] = {}
         self._dependents: dict[str, list[str]] = {}
-
-    def __len__(self) -> int:
-        """The number of blocked proposals."""
-        return len(self._awaited)
 
     def __contains__(self, proposal: str) -> bool:
         """True if a proposal is blocked."""
-        return proposal in self._awaited
+        return proposal in self.awaited
 
     def check(self, proposal: str, needed: Iterable[str]) -> None:
         """Raise UsageError for too many, and for a cycle: an id that is used again can make one."""
@@ -51,7 +47,7 @@ class Dependencies:
                 f"the proposal depends on {len(names)} others; at most {MAX_DEPENDENCIES} are "
                 "taken, so let it depend on one that depends on some of them"
             )
-        if len(self._awaited) >= MAX_BLOCKED:
+        if len(self.awaited) >= MAX_BLOCKED:
             raise UsageError(
                 f"{MAX_BLOCKED} proposals wait already for those that they depend on; propose more "
                 "when some of these have ended"
@@ -65,21 +61,21 @@ class Dependencies:
                 raise UsageError(f"proposal {proposal} would depend on itself")
             if name not in seen:
                 seen.add(name)
-                names.extend(self._awaited.get(name, ()))
+                names.extend(self.awaited.get(name, ()))
 
     def add(self, proposal: str, awaited: Iterable[str]) -> None:
         """Block a proposal until these have been fulfilled."""
-        self._awaited[proposal] = set(awaited)
-        for name in self._awaited[proposal]:
+        self.awaited[proposal] = set(awaited)
+        for name in self.awaited[proposal]:
             self._dependents.setdefault(name, []).append(proposal)
 
     def fulfilled(self, needed: str) -> list[str]:
         """Note a fulfilled proposal; those that wait for nothing more, oldest first."""
         released: list[str] = []
         for name in self._dependents.pop(needed, ()):
-            self._awaited[name].discard(needed)
-            if not self._awaited[name]:
-                del self._awaited[name]
+            self.awaited[name].discard(needed)
+            if not self.awaited[name]:
+                del self.awaited[name]
                 released.append(name)
         return released
 
@@ -89,7 +85,7 @@ class Dependencies:
 
     def remove(self, proposal: str) -> None:
         """Forget a blocked proposal that has ended."""
-        for name in self._awaited.pop(proposal, ()):
+        for name in self.awaited.pop(proposal, ()):
             dependents = self._dependents[name]
             dependents.remove(proposal)
             if not dependents:
@@ -104,9 +100,10 @@ class DependentProposals:
         self._index = index
         self._dependencies = Dependencies()
 
-    def __bool__(self) -> bool:
+    @property
+    def any_blocked(self) -> bool:
         """True if a proposal is blocked."""
-        return len(self._dependencies) > 0
+        return bool(self._dependencies.awaited)
 
     def check(
         self, exchange: OutboundExchange, depends_on: Mapping[str, Ending | None], now: float

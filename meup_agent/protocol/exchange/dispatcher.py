@@ -28,6 +28,7 @@ from meup_agent.protocol.management_payloads import (
     Revocation,
     read_management,
 )
+from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.proposals.fold import NOTHING
 from meup_agent.protocol.proposals.record import ProposalKey, fingerprint_of
 from meup_agent.protocol.proposals.resolution import MAX_NAMED, resolve
@@ -135,15 +136,19 @@ class InboundDispatcher(TablePart):
             self._from_sibling(envelope, now)
 
     def _from_others(self, envelope: Envelope, now: float) -> None:
-        if problem := _problem(envelope):
-            self._refuse_call(envelope, problem, now)
-            return
+        call: Call | None = None
+        if envelope.kind in (kinds.MCP_REQUEST, kinds.MCP_PROPOSAL):
+            payload = envelope.payload
+            if problem := _problem(envelope, payload):
+                self._refuse_call(envelope, problem, now)
+                return
+            call = payloads.read_call(payload)
         watcher = self._context.find_handler(Role.KIND, envelope, None)
         is_exchange = envelope.kind in _EXCHANGES
         # Only a watcher cares whether an envelope of an exchange came before.
         is_new = (is_exchange and not watcher) or self._is_new(envelope, now)
         if is_exchange:
-            self._exchange(envelope, now)
+            self._exchange(envelope, now, call)
         elif not is_new:
             self._context.drop("duplicate", envelope, expected=True)
         elif envelope.kind == kinds.CHAT and envelope.concerns(self._context.me):
@@ -216,7 +221,8 @@ class InboundDispatcher(TablePart):
 
     # --- by kind ---
 
-    def _exchange(self, envelope: Envelope, now: float) -> None:
+    def _exchange(self, envelope: Envelope, now: float, call: Call | None = None) -> None:
+        """Apply an envelope of an exchange; ``call`` is that of a request, where it is read."""
         if not envelope.correlation and envelope.kind in kinds.CORRELATED:
             self._context.drop(f"malformed_{envelope.kind.removeprefix('mcp/')}", envelope)
             return
@@ -232,13 +238,13 @@ class InboundDispatcher(TablePart):
             case kinds.MCP_RESPONSE:
                 self.reader.receive(envelope, now)
             case _:
-                self._request_or_notification(envelope, now)
+                call = call or payloads.read_call(envelope.payload)
+                if call.is_notification:
+                    self._notification(envelope, call, now)
+                else:
+                    self._requests.receive(envelope, call, now)
 
-    def _request_or_notification(self, envelope: Envelope, now: float) -> None:
-        call = payloads.read_call(envelope.payload)
-        if not call.is_notification:
-            self._requests.receive(envelope, call, now)
-            return
+    def _notification(self, envelope: Envelope, call: Call, now: float) -> None:
         if len(envelope.correlation) > MAX_NAMED:
             envelope = envelope.replace(correlation=envelope.correlation[:MAX_NAMED])
         if call.method == kinds.CANCELLED:
@@ -357,20 +363,16 @@ class SiblingConnections(TablePart):
         return cause_of_end(self._context.me, exchange_id, reason, text, now)
 
 
-def _problem(envelope: Envelope) -> str:
+def _problem(envelope: Envelope, payload: object) -> str:
     """The reason for which a call is not one that every reader reads alike (PROTOCOL 1)."""
-    match envelope.kind:
-        case kinds.MCP_PROPOSAL:
-            return payloads.proposal_problem(envelope.payload, envelope.raw_payload)
-        case kinds.MCP_REQUEST:
-            return payloads.request_problem(envelope.payload)
-        case _:
-            return ""
+    if envelope.kind == kinds.MCP_PROPOSAL:
+        return payloads.proposal_problem(payload, envelope.raw_payload)
+    return payloads.request_problem(payload)
 
 
-def _is_sound(envelope: Envelope) -> bool:
-    """True for an envelope that every reader reads alike."""
-    return _is_readable(envelope) and not _problem(envelope)
+def _is_sound(call: Envelope) -> bool:
+    """True for a request or proposal that every reader reads alike."""
+    return _is_readable(call) and not _problem(call, call.payload)
 
 
 def _is_readable(envelope: Envelope) -> bool:

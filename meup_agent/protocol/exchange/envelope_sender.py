@@ -120,7 +120,7 @@ class EnvelopeSender:
         context: str | None = None,
     ) -> Envelope:
         """Make an envelope and send it; again when one that it ``concerned``, or any, joins."""
-        explained = self._explained(kind, correlation, now)
+        explained = self._explained(correlation, now) if kind == kinds.CHAT else None
         envelope = draft(
             kind,
             payload,
@@ -138,9 +138,9 @@ class EnvelopeSender:
             self._resend_buffer.put(msgspec.structs.replace(explained, words=envelope), now)
         return envelope
 
-    def _explained(self, kind: str, correlation: Iterable[str], now: float) -> Resendable | None:
+    def _explained(self, correlation: Iterable[str], now: float) -> Resendable | None:
         """The rejection or withdraw of ours that a chat explains, while it may be sent again."""
-        names = tuple(correlation) if kind == kinds.CHAT else ()
+        names = tuple(correlation)
         item = self._resend_buffer.get(names[0], now) if len(names) == 1 else None
         ends = (kinds.MCP_REJECT, kinds.MCP_WITHDRAW)
         return item if item is not None and item.envelope.kind in ends else None

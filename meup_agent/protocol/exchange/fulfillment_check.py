@@ -66,12 +66,12 @@ class FulfillmentCheck:
             return False
         return record.seen_at <= left_at <= now - ABSENCE_SECONDS
 
-    def unwanted(self, exchange: OutboundExchange, now: float) -> Ending | None:
+    def unwanted(
+        self, exchange: OutboundExchange, fulfilling: FulfillmentTarget, now: float
+    ) -> Ending | None:
         """The ending of a fulfilling request that is not wanted any more as it is to leave."""
-        if exchange.fulfilling is None:
-            return None
         try:
-            self.check(exchange, exchange.fulfilling, now)
+            self.check(exchange, fulfilling, now)
         except (
             AlreadyDecided,
             AlreadyInProgress,

@@ -29,16 +29,17 @@ from meup_agent.protocol.exchange.inbound_exchange import (
     cause_of_end,
 )
 from meup_agent.protocol.exchange.lifecycle import (
+    INBOUND,
     InboundAction,
     InboundEvent,
     InboundState,
-    inbound_step,
 )
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.stream_buffer import StreamBuffer
 from meup_agent.protocol.exchange.table_context import ABSENCE_SECONDS, TableContext
 from meup_agent.protocol.outcomes import Expiry, Withdrawal
 from meup_agent.protocol.payloads import Call
+from meup_agent.protocol.proposals.lifecycle import look_up
 from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
 
 _DROPPABLE: Final = frozenset(
@@ -136,17 +137,12 @@ class HandlerScheduler:
         self._start_next(now)
         return True
 
-    @property
-    def is_held(self) -> bool:
-        """True while we are paused, and what is queued waits."""
-        return self.limiter.is_held
-
     def turns_away(self, exchange: InboundExchange) -> bool:
         """True if a request or proposal is not taken: it names us in a pause, or has no room.
 
         What names no participant waits for the end of a pause, since no answer tells its sender.
         """
-        return (self.is_held and exchange.addressed) or not self.make_room()
+        return (self.limiter.is_held and exchange.addressed) or not self.make_room()
 
     def make_room(self) -> bool:
         """True if one more is taken; if need be, the oldest chat or presence is left out for it."""
@@ -177,8 +173,6 @@ class HandlerScheduler:
     def _start_next(self, now: float) -> None:
         while (key := self.limiter.next()) is not None:
             exchange = self._open[key]
-            # Its proposal may have come, or been decided, while it waited.
-            self.admission.bind(exchange, now)
             denial = self.admission.denial(exchange, now)
             if denial is None:
                 self._apply(exchange, InboundEvent.START, now)
@@ -385,7 +379,7 @@ class HandlerScheduler:
         answer = encode_json(result) if owes else None
         self._apply(exchange, InboundEvent.RETURNED, now)
         if answer is not None:
-            self.responses.result(exchange, answer, now)
+            self.responses.respond(exchange, "result", answer, now)
             _note_carried_out(exchange)
         self._close(exchange, now)
 
@@ -415,7 +409,7 @@ class HandlerScheduler:
         self, exchange: InboundExchange, event: InboundEvent, now: float, cause: Cause | None = None
     ) -> InboundAction:
         """Step an exchange through the lifecycle, and carry out all but the answer at its end."""
-        exchange.state, action = inbound_step(exchange.state, event)
+        exchange.state, action = look_up(INBOUND, exchange.state, event, "an incoming exchange")
         match action:
             case InboundAction.START:
                 if exchange.record is not None:

@@ -13,7 +13,7 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.admission import early_fulfillment, is_early
 from meup_agent.protocol.exchange.effects import Conflict, Role
 from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, TablePart
-from meup_agent.protocol.exchange.inbound_exchange import InboundExchange, cause_of_end
+from meup_agent.protocol.exchange.inbound_exchange import InboundExchange, Settled, cause_of_end
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.response_reader import ResponseReader
 from meup_agent.protocol.exchange.table_context import TableContext
@@ -49,9 +49,10 @@ class InboundRequests(TablePart):
 
     def receive(self, envelope: Envelope, call: Call, now: float) -> None:
         """Apply a request: a record in every table, work for its executors."""
-        folded = self.enter(envelope, call, now)
+        # Most are part of no other exchange.
+        folded = self.enter(envelope, call, now) if envelope.correlation else NOTHING
         if self._is_for_us(envelope, folded.record) and self._is_answered_here(
-            envelope, folded, now
+            envelope, call, folded, now
         ):
             self._queue_request(envelope, call, folded, now)
 
@@ -63,8 +64,6 @@ class InboundRequests(TablePart):
         One that was cancelled before we came counts only if a result comes all the same.
         """
         context = self._context
-        if not envelope.correlation:
-            return NOTHING
         # Ours takes no request after the deadline: what it took was in time.
         is_checked = context.roster.guarantees.identity_checked
         folded = context.folded = context.fold.request(
@@ -85,7 +84,7 @@ class InboundRequests(TablePart):
         asked = envelope.to if record is None else executors_of(record, envelope)
         return me in asked if asked or envelope.sender == me else True
 
-    def _is_answered_here(self, request: Envelope, means: Folded, now: float) -> bool:
+    def _is_answered_here(self, request: Envelope, call: Call, means: Folded, now: float) -> bool:
         """True if this connection of ours answers a request (PROTOCOL 3).
 
         What belongs to an exchange of ours is for the connection that began it; what carries a
@@ -93,7 +92,9 @@ class InboundRequests(TablePart):
         """
         if means.record is not None or means.doubt is not None:
             return self._context.mode.answers
-        names = payloads.exchanges_of(request.correlation, request.payload_object)
+        names = payloads.exchanges_of(request.correlation, call.meta)
+        if not names:
+            return self._context.mode.answers
         if any(self._outbound.knows(name, now) for name in names):
             return True
         # A call that is not ours was made by another connection, perhaps before we came.
@@ -130,9 +131,10 @@ class InboundRequests(TablePart):
             if exchange.addressed:
                 responses.unknown_method(exchange, call.method, now)
         elif scheduler.turns_away(exchange):
-            responses.busy(exchange, now, held=scheduler.is_held)
+            responses.busy(exchange, now, held=scheduler.limiter.is_held)
         else:
-            self._take_up_fulfillment(exchange, call, now)
+            if envelope.correlation:
+                self._take_up_fulfillment(exchange, call, now)
             scheduler.enqueue(exchange, now)
             return
         scheduler.requests.settle(exchange, now)
@@ -140,10 +142,10 @@ class InboundRequests(TablePart):
     def refuse(self, envelope: Envelope, problem: str, now: float) -> None:
         """Answer a malformed request to us; it is entered nowhere, and no handler sees it."""
         scheduler = self._scheduler
-        is_ours = self._is_answered_here(envelope, NOTHING, now)
+        call = payloads.read_call(envelope.payload)
+        is_ours = self._is_answered_here(envelope, call, NOTHING, now)
         if not is_ours or self._is_repeated(envelope, now):
             return
-        call = payloads.read_call(envelope.payload)
         exchange = scheduler.new_exchange(Role.REQUEST, envelope, call, None)
         if exchange.addressed:
             scheduler.responses.failure(exchange, payloads.INVALID_PARAMS, problem, None, now)
@@ -157,23 +159,23 @@ class InboundRequests(TablePart):
         answer to the second.
         """
         name, requests = (envelope.sender, envelope.id), self._scheduler.requests
-        running, settled = requests.find_open(name), requests.find_settled(name, now)
-        if running is None and settled is None:
+        found = requests.find(name, now)
+        if found is None:
             return False
         # One that names a proposal is an approval, which is used once.
         is_made_anew = self._context.is_new and not envelope.correlation
         fingerprint = None if is_made_anew else fingerprint_of(envelope)
-        if running is not None and fingerprint_of(running.work.envelope) != fingerprint:
-            running.superseded = True
-            requests.remove(running)
-            cause = cause_of_end(*name, Reason.NO_LONGER_NEEDED, USED_AGAIN, now)
-            self._scheduler.cancel(running, cause, now)
-            return False
-        if running is None and settled is not None:
-            if settled.fingerprint != fingerprint:
+        if isinstance(found, Settled):
+            if found.fingerprint != fingerprint:
                 return False
-            if settled.answer_id is not None:
-                self._context.envelope_sender.resend(settled.answer_id, now)
+            if found.answer_id is not None:
+                self._context.envelope_sender.resend(found.answer_id, now)
+        elif fingerprint_of(found.work.envelope) != fingerprint:
+            found.superseded = True
+            requests.remove(found)
+            cause = cause_of_end(*name, Reason.NO_LONGER_NEEDED, USED_AGAIN, now)
+            self._scheduler.cancel(found, cause, now)
+            return False
         self._context.drop("duplicate_request", envelope, expected=True)
         return True
 
@@ -193,12 +195,11 @@ class InboundRequests(TablePart):
     def _take_up_fulfillment(self, exchange: InboundExchange, call: Call, now: float) -> None:
         """Remember that we carry a proposal out, also one that we have not seen."""
         request = exchange.work.envelope
-        if exchange.fulfillment is None and request.correlation:
+        if exchange.fulfillment is None:
             exchange.fulfillment = early_fulfillment(request, call)
             for name in request.correlation:
                 self._context.proposal_store.put_early(name, exchange.fulfillment, now)
-        if exchange.fulfillment is not None:
-            exchange.fulfillment.taken_up = exchange.fulfillment.running = True
+        exchange.fulfillment.taken_up = exchange.fulfillment.running = True
         if exchange.fulfills is not None:
             exchange.fulfills.holders += 1
 
@@ -396,7 +397,7 @@ class InboundProposals(TablePart):
         elif context.proposal_store.get(record.key, now) is not record or scheduler.turns_away(
             exchange
         ):
-            responses.busy(exchange, now, held=scheduler.is_held)
+            responses.busy(exchange, now, held=scheduler.limiter.is_held)
         else:
             scheduler.enqueue(exchange, now)
 

@@ -144,13 +144,9 @@ class RequestIndex:
         if by_rpc_id is not None and self._by_rpc_id.get(by_rpc_id) is exchange:
             del self._by_rpc_id[by_rpc_id]
 
-    def find_open(self, name: Name) -> InboundExchange | None:
-        """The open request under an envelope id."""
-        return self._by_id.get(name)
-
-    def find_settled(self, name: Name, now: float) -> Settled | None:
-        """The ended request under an envelope id."""
-        return self._settled.get(*name, now)
+    def find(self, name: Name, now: float) -> InboundExchange | Settled | None:
+        """The request under an envelope id, open or ended lately."""
+        return self._by_id.get(name) or self._settled.get(*name, now)
 
     def find_named(self, name: Name) -> InboundExchange | None:
         """The open request that a ``requestId`` names, by either id (PROTOCOL 4.8)."""
@@ -190,10 +186,6 @@ class ResponseWriter:
 
     # --- responses ---
 
-    def result(self, exchange: InboundExchange, result: bytes, now: float) -> None:
-        """Answer with the handler's result, in JSON."""
-        self._respond(exchange, "result", result, now)
-
     def failure(
         self, exchange: InboundExchange, code: int, message: str, data: Any, now: float
     ) -> None:
@@ -202,7 +194,7 @@ class ResponseWriter:
         if data is not None:
             with suppress(NotExpressible):
                 error["data"] = msgspec.Raw(encode_json(data))
-        self._respond(exchange, "error", encode_leniently(error), now)
+        self.respond(exchange, "error", encode_leniently(error), now)
 
     def exchange_error(
         self, exchange: InboundExchange, reason: str, message: str, now: float
@@ -224,12 +216,12 @@ class ResponseWriter:
         """Answer that the request is malformed."""
         self.failure(exchange, payloads.INVALID_REQUEST, why, None, now)
 
-    def _respond(
+    def respond(
         self, exchange: InboundExchange, field: Literal["result", "error"], raw: bytes, now: float
     ) -> None:
-        """Send a response: the one place that does; never for a notification."""
+        """Send a response, with the JSON of a result or an error: the one place that does."""
         call = exchange.call
-        if exchange.answer_id is not None or call is None or call.is_notification:
+        if exchange.answer_id is not None or call is None:
             return
         rpc_id = call.rpc_id if call.rpc_name is not None else exchange.key.id
         # Put together, not encoded: the result may be long, and is JSON already.

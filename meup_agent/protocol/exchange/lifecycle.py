@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from meup_agent.protocol.proposals.lifecycle import look_up
-
 
 class InboundState(StrEnum):
     """The state of a request or proposal that we handle."""
@@ -56,11 +54,9 @@ class InboundAction(StrEnum):
     IGNORE = "ignore"
 
 
-InboundStep = tuple[InboundState, InboundAction]
-
 _I, _IE, _IA = InboundState, InboundEvent, InboundAction
 
-INBOUND: Final[Mapping[tuple[InboundState, InboundEvent], InboundStep]] = {
+INBOUND: Final[Mapping[tuple[InboundState, InboundEvent], tuple[InboundState, InboundAction]]] = {
     (_I.QUEUED, _IE.START): (_I.RUNNING, _IA.START),
     (_I.QUEUED, _IE.CANCEL): (_I.SETTLED, _IA.DROP),
     (_I.QUEUED, _IE.SENDER_LEFT): (_I.QUEUED, _IA.KEEP),
@@ -98,11 +94,6 @@ INBOUND: Final[Mapping[tuple[InboundState, InboundEvent], InboundStep]] = {
 }
 """PROTOCOL 5, first and second table. For a proposal nothing is owed: the answers are rejections,
 and only where it was addressed to us."""
-
-
-def inbound_step(state: InboundState, event: InboundEvent) -> InboundStep:
-    """The next state, and what is to be done; IllegalStep if the table has none."""
-    return look_up(INBOUND, state, event, "an incoming exchange")
 
 
 class OutboundState(StrEnum):
@@ -155,11 +146,11 @@ class OutboundAction(StrEnum):
     IGNORE = "ignore"
 
 
-OutboundStep = tuple[OutboundState, OutboundAction]
-
 _O, _OE, _OA = OutboundState, OutboundEvent, OutboundAction
 
-OUTBOUND: Final[Mapping[tuple[OutboundState, OutboundEvent], OutboundStep]] = {
+OUTBOUND: Final[
+    Mapping[tuple[OutboundState, OutboundEvent], tuple[OutboundState, OutboundAction]]
+] = {
     (_O.BLOCKED, _OE.OFFERED): (_O.UNSENT, _OA.OFFER),
     (_O.BLOCKED, _OE.GIVE_UP): (_O.DONE, _OA.DROP),
     (_O.BLOCKED, _OE.LOST): (_O.BLOCKED, _OA.KEEP),
@@ -191,8 +182,3 @@ OUTBOUND: Final[Mapping[tuple[OutboundState, OutboundEvent], OutboundStep]] = {
     (_O.GIVEN_UP, _OE.STOPPED): (_O.GIVEN_UP, _OA.IGNORE),
 }
 """PROTOCOL 5, third table. Endings are kept and sent again as rule 4.14 asks."""
-
-
-def outbound_step(state: OutboundState, event: OutboundEvent) -> OutboundStep:
-    """The next state, and what is to be done; IllegalStep if the table has none."""
-    return look_up(OUTBOUND, state, event, "an exchange of our own")

@@ -238,12 +238,11 @@ def undecided_addressees(exchange: OutboundExchange, record: ProposalEntry) -> t
 
 
 def rejection_without_the_absent(
-    exchange: OutboundExchange, record: ProposalEntry | None
+    exchange: OutboundExchange, record: ProposalEntry
 ) -> Rejection | None:
     """The rejection that ends a wait for all, when those that have not rejected are gone."""
-    if record is None or exchange.wait is not Wait.ALL:
-        return None
-    if record.state is not ProposalState.PENDING:  # the fulfiller may still answer
+    # Of one in progress the fulfiller may still answer.
+    if exchange.wait is not Wait.ALL or record.state is not ProposalState.PENDING:
         return None
     by = [name for name in record.rejections if name in exchange.draft.to]
     return replace(record.rejections[by[-1]], counts=True) if by else None
@@ -381,14 +380,16 @@ class AbsenceWatch:
 
     def gone_at(self, exchange: OutboundExchange, now: float) -> float | None:
         """The time at which it ends for want of a participant that could answer (PROTOCOL 4.6)."""
-        if exchange.state is not OutboundState.WAITING or not self._context.connected:
+        context = self._context
+        if exchange.state is not OutboundState.WAITING or not context.connected:
             return None
-        awaited = self._awaited(exchange)
-        waits = exchange.wait in (Wait.DEADLINE, Wait.LATER)
         record = exchange.proposal
-        in_progress = record is not None and record.in_progress_by is not None
-        if awaited or record is None or waits or in_progress:
-            return self._context.absent_for_good(awaited, now, to_answer=record is None)
+        if record is None:
+            return context.absent_for_good(exchange.draft.to, now, to_answer=True)
+        awaited = self._awaited(exchange, record)
+        waits = exchange.wait in (Wait.DEADLINE, Wait.LATER)
+        if awaited or waits or record.in_progress_by is not None:
+            return context.absent_for_good(awaited, now, to_answer=False)
         if self._has_able_participant(record):
             exchange.unanswerable_since = None
             return None
@@ -405,29 +406,29 @@ class AbsenceWatch:
             able_to_fulfill(record, roster)
         )
 
-    def _awaited(self, exchange: OutboundExchange) -> tuple[str, ...]:
-        """The participants that could answer; of a proposal in progress, its fulfillers.
+    def _awaited(self, exchange: OutboundExchange, record: ProposalEntry) -> tuple[str, ...]:
+        """The participants that could answer a proposal; of one in progress, its fulfillers.
 
         A fulfiller that asks over HTTP is not present at all: its executors stand in for it.
         """
-        record = exchange.proposal
-        if record is not None and record.in_progress_by is not None:
+        if record.in_progress_by is not None:
             live = [item for item in record.fulfillments if item.live]
             stays = ((item.executors if item.unattended else (item.by,)) for item in live)
             return tuple(dict.fromkeys(chain.from_iterable(stays)))
-        if record is not None and exchange.wait is Wait.ALL:
+        if exchange.wait is Wait.ALL:
             return undecided_addressees(exchange, record)
         return exchange.draft.to
 
     def ending(self, exchange: OutboundExchange) -> Gone | Rejection:
         """The ending for want of such a participant; of a broadcast, with what is missing."""
-        rejection = rejection_without_the_absent(exchange, exchange.proposal)
+        record = exchange.proposal
+        if record is None:
+            return Gone(exchange.key.id, exchange.draft.to)
+        rejection = rejection_without_the_absent(exchange, record)
         if rejection is not None:
             return rejection
-        awaited, record = self._awaited(exchange), exchange.proposal
-        if awaited or record is None:
-            return Gone(exchange.key.id, awaited)
-        return Gone(exchange.key.id, (), self._find_missing(record))
+        awaited = self._awaited(exchange, record)
+        return Gone(exchange.key.id, awaited, None if awaited else self._find_missing(record))
 
     def expiry(self, exchange: OutboundExchange) -> Ending:
         """The ending at its deadline; of a broadcast that none may fulfill, with what is missing.

@@ -10,10 +10,10 @@ from meup_agent.protocol.exchange.dependencies import DependentProposals
 from meup_agent.protocol.exchange.effects import Key, Priority, Unsend, Wake
 from meup_agent.protocol.exchange.fulfillment_check import FulfillmentCheck
 from meup_agent.protocol.exchange.lifecycle import (
+    OUTBOUND,
     OutboundAction,
     OutboundEvent,
     OutboundState,
-    outbound_step,
 )
 from meup_agent.protocol.exchange.outbound_exchange import (
     AbsenceWatch,
@@ -36,6 +36,7 @@ from meup_agent.protocol.outcomes import (
     Unsent,
     Withdrawal,
 )
+from meup_agent.protocol.proposals.lifecycle import look_up
 from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntry, ProposalKey
 from meup_agent.protocol.proposals.resolution import executors_of
 from meup_agent.protocol.proposals.store import MAX_PROPOSALS
@@ -103,10 +104,11 @@ class OutboundTracker(OutboundIndex):
         A fulfillment is looked at again here, however long it waited for a connection.
         """
         exchange = self._open.get(envelope_id)
-        unwanted = None if exchange is None else self._check.unwanted(exchange, now)
-        if exchange is not None and unwanted is not None:
-            self.apply(exchange, OutboundEvent.DEADLINE, now, unwanted)
-            return
+        if exchange is not None and exchange.fulfilling is not None:
+            unwanted = self._check.unwanted(exchange, exchange.fulfilling, now)
+            if unwanted is not None:
+                self.apply(exchange, OutboundEvent.DEADLINE, now, unwanted)
+                return
         self._context.envelope_sender.note_sent(envelope_id, now)
         if exchange is not None:
             self.apply(exchange, OutboundEvent.SENT, now)
@@ -279,7 +281,7 @@ class OutboundTracker(OutboundIndex):
         cause: Cause | None = None,
     ) -> None:
         """Step an exchange through the lifecycle; a cause given is sent, else the ending's."""
-        state, action = outbound_step(exchange.state, event)
+        state, action = look_up(OUTBOUND, exchange.state, event, "an exchange of our own")
         match action:
             case OutboundAction.OFFER:
                 self._dependents.offer(exchange, now)
@@ -355,7 +357,7 @@ class OutboundTracker(OutboundIndex):
         del self._open[exchange.key.id]
         self._ended.put(exchange.key.id, exchange, now, size=size_of(exchange.draft))
         self._context.effects.append(Wake(exchange.key, ending))
-        if self._dependents:
+        if exchange.is_proposal and self._dependents.any_blocked:
             self._settle_dependents(exchange.key.id, ending, now)
 
     # --- proposals that depend on others ---

@@ -20,7 +20,7 @@ from meup_agent.protocol.outcomes import Ending, Fulfillment, LostRace, Rejectio
 from meup_agent.protocol.payloads import read_response
 from meup_agent.protocol.proposals.fold import Folded
 from meup_agent.protocol.proposals.lifecycle import ProposalEvent
-from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntry, ProposalKey
+from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
 from meup_agent.protocol.proposals.resolution import find_answered, resolve
 
 
@@ -39,11 +39,12 @@ class ResponseReader(TablePart):
     def receive(self, envelope: Envelope, now: float) -> None:
         """Apply a response: to a proposal's record, to our wait, or as another's relay."""
         context = self._context
-        found = find_answered(envelope, context.proposal_store, now)
-        if found is not None:
-            context.folded = Folded(*found, was_pending=found[0].state.is_pending)
-        completes = found is not None and self._complete(*found, envelope, now)
-        if self._answers_request(envelope, now) or completes or self._is_relayed(envelope, now):
+        # Most answer plain requests, which no proposal knows of.
+        is_about_proposal = context.proposal_store.knows_any(envelope.correlation)
+        completes = is_about_proposal and self._completes(envelope, now)
+        if self._answers_request(envelope, now) or completes:
+            return
+        if is_about_proposal and self._is_relayed(envelope, now):
             return
         # An observer asks nothing: answers to its participant are for the agent that runs.
         is_ours = (
@@ -63,10 +64,14 @@ class ResponseReader(TablePart):
             self._context.envelope_sender.is_own(name, now) for name in response.correlation
         )
 
-    def _complete(
-        self, record: ProposalEntry, fulfillment: FulfillingRequest, envelope: Envelope, now: float
-    ) -> bool:
-        """Complete a proposal, unless its request was not carried out; true if it did."""
+    def _completes(self, envelope: Envelope, now: float) -> bool:
+        """Complete the proposal of the request that it answers, if that was carried out."""
+        found = find_answered(envelope, self._context.proposal_store, now)
+        if found is None:
+            return False
+        record, fulfillment = found
+        was_pending = record.state.is_pending
+        self._context.folded = Folded(record, fulfillment, was_pending=was_pending)
         is_refusal = payloads.is_refusal(envelope.payload)
         if not is_refusal:
             self._order_unechoed(record, now)
@@ -100,7 +105,7 @@ class ResponseReader(TablePart):
             result, error = read_response(envelope.payload)
             is_first = not exchange.is_answered
             self._note_answer(exchange, envelope, Responded(envelope.sender, result, error), now)
-            if is_first:
+            if is_first and exchange.fulfilling is not None:
                 self._relays.send_response(exchange, envelope, now)
             return True
         return False

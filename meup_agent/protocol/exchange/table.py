@@ -255,9 +255,8 @@ class ExchangeTable:
         if handler is not None and handler.cause is not None:
             self._outbound.give_up(key, handler.cause, now)
         # Most timers on a busy day are of exchanges that have ended.
-        if len(self._context.timers) > SPARE_TIMERS + 4 * (
-            self.waiting + self.running + self.queued
-        ):
+        spare = len(self._context.timers) - SPARE_TIMERS
+        if spare > 0 and spare > 4 * (self.waiting + self.running + self.queued):
             self._context.forget_timers(self.is_open)
         return key, self._flush(now)
 

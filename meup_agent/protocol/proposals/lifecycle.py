@@ -60,11 +60,6 @@ PROPOSAL: Final[Mapping[tuple[ProposalState, ProposalEvent], ProposalState]] = {
 """PROTOCOL 4.2. Steps go one way; only the mark *in progress* can be lost again."""
 
 
-def proposal_step(state: ProposalState, event: ProposalEvent) -> ProposalState:
-    """The state after an event; IllegalStep if the table has none."""
-    return look_up(PROPOSAL, state, event, "a proposal")
-
-
 def state_at(state: ProposalState, expires_at: int | None, at: int | None) -> ProposalState:
     """The state at a time of the gateway's clock; times are in microseconds since 1970.
 
@@ -73,7 +68,7 @@ def state_at(state: ProposalState, expires_at: int | None, at: int | None) -> Pr
     """
     if state is not ProposalState.PENDING or expires_at is None or at is None:
         return state
-    return state if at <= last_moment(expires_at) else proposal_step(state, ProposalEvent.EXPIRY)
+    return state if at <= last_moment(expires_at) else ProposalState.EXPIRED
 
 
 def last_moment(expires_at: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from meup_agent.causes import Reason
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.payloads import changes, read_proposal
@@ -127,6 +129,11 @@ class ProposalStore:
         """The proposals with an id, of each proposer the latest; oldest first."""
         keys = self._by_id.get(exchange_id, ())
         return [record for key in keys if (record := self._records.get(key, now)) is not None]
+
+    def knows_any(self, names: Sequence[str]) -> bool:
+        """True if a proposal, or a request that carries one out, has one of these ids."""
+        is_disjoint = self._by_id.keys().isdisjoint(names)
+        return not (is_disjoint and self._by_request.keys().isdisjoint(names))
 
     def records(self, now: float) -> list[ProposalEntry]:
         """Every proposal remembered, oldest first."""

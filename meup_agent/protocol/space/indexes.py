@@ -17,11 +17,7 @@ from meup_agent.causes import Reason
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects.executors import Addressees
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.proposals.lifecycle import (
-    ProposalEvent,
-    ProposalState,
-    proposal_step,
-)
+from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.proposals.record import ProposalKey, ProposalProgress
 
 MAX_DECIDED: Final = 4_096
@@ -289,8 +285,8 @@ class OpenIndex:
         """Note a withdrawal of a proposal that was forgotten as too old, and not as decided."""
         ended = self.ended.of(envelope_id).get(sender)
         if ended is not None and ended.state.is_pending:
-            state = proposal_step(ended.state, ProposalEvent.WITHDRAWAL)
-            self.ended.replace(envelope_id, sender, ended._replace(state=state))
+            withdrawn = ended._replace(state=ProposalState.WITHDRAWN)
+            self.ended.replace(envelope_id, sender, withdrawn)
 
     def __contains__(self, envelope_id: str) -> bool:
         """True if an open or remembered item has an id."""

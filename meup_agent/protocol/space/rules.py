@@ -243,7 +243,8 @@ class Rules:
             self._open.find_proposed(request, payloads.read_call(arrival.payload))
         )
         if not carries_out:
-            names = payloads.exchanges_of(request.correlation, arrival.payload)
+            meta = payloads.meta_of(arrival.payload)
+            names = payloads.exchanges_of(request.correlation, meta)
         for each in request.to:
             if self._answers(each, request, names):
                 return None
