@@ -307,9 +307,7 @@ class Session(AsyncContextManagerMixin):
 
     def end_refused_stream(self, stream: str, words: str) -> None:
         """End a stream of ours whose frames the connection does not carry."""
-        now = self.now()
-        self.table.streams.unsendable(stream, words, now)
-        self.apply(self.table.tick(now))
+        self.apply(self.table.end_unsendable_stream(stream, words, self.now()))
 
     # --- effects ---
 

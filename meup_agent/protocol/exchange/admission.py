@@ -156,26 +156,26 @@ class Admission:
     def __init__(self, context: TableContext) -> None:
         self._context = context
 
-    def denial(self, exchange: InboundExchange, now: float) -> Denial | None:
+    def denial(self, exchange: InboundExchange) -> Denial | None:
         """The reason for which an exchange starts no handler now; ``None``: it may."""
         match exchange.work.role:
             case Role.REQUEST:
-                return self._of_request(exchange, now)
+                return self._of_request(exchange)
             case Role.PROPOSAL:
-                return self._of_proposal(exchange, now)
+                return self._of_proposal(exchange)
             case _:
                 # A notice owes no answer, and carries nothing out: a watcher (``on()``), too.
                 return None
 
-    def _of_request(self, exchange: InboundExchange, now: float) -> Denial | None:
+    def _of_request(self, exchange: InboundExchange) -> Denial | None:
         """Check a request: what it carries out must be another's, pending, and not begun."""
         if not exchange.work.envelope.correlation:
             return None  # it carries nothing out
-        self._bind(exchange, now)
-        refusal = self._refusal(exchange, now)
+        self._bind(exchange)
+        refusal = self._refusal(exchange)
         return None if refusal is None else Denial("fulfillment_refused", refusal)
 
-    def _of_proposal(self, exchange: InboundExchange, now: float) -> Denial | None:
+    def _of_proposal(self, exchange: InboundExchange) -> Denial | None:
         """Check a proposal: pending, in time, not ours to decide again, the first of its id."""
         record = exchange.record
         if record is None:
@@ -186,7 +186,7 @@ class Admission:
             return Denial("rejected_before", expected=True)
         if record.state is ProposalState.WITHDRAWN:
             return Denial("withdrawn_before", expected=True)
-        if self._context.state_of(record, now) is ProposalState.EXPIRED:
+        if self._context.state_of(record) is ProposalState.EXPIRED:
             return Denial("expired_before", expected=True)
         if not record.state.is_pending:
             return Denial("decided_before", expected=True)
@@ -194,8 +194,9 @@ class Admission:
 
     # --- fulfillments ---
 
-    def _bind(self, exchange: InboundExchange, now: float) -> None:
+    def _bind(self, exchange: InboundExchange) -> None:
         """Find the proposal of a request that came before it, and waited meanwhile."""
+        now = self._context.now
         item = exchange.fulfillment
         if exchange.fulfills is not None or item is None or not item.early:
             return
@@ -207,7 +208,7 @@ class Admission:
             if means.record.key.proposer != item.by:
                 store.requested(means.record, item, now)
 
-    def _refusal(self, exchange: InboundExchange, now: float) -> str | None:
+    def _refusal(self, exchange: InboundExchange) -> str | None:
         match exchange.doubt:
             case Doubt.AMBIGUOUS:
                 return (
@@ -226,7 +227,7 @@ class Admission:
             return refusal
         if record is None or claimed_proposer(call) not in (None, record.key.proposer):
             # Another's copy of what we have not seen must not stand in for it.
-            return self._refusal_of_unknown(exchange, call, now)
+            return self._refusal_of_unknown(exchange, call)
         return None
 
     def _refusal_of_known(self, exchange: InboundExchange, record: ProposalEntry) -> str | None:
@@ -251,10 +252,9 @@ class Admission:
             return f"{proposal} is being fulfilled by {first.by!r}"
         return None
 
-    def _refusal_of_unknown(
-        self, exchange: InboundExchange, call: payloads.Call, now: float
-    ) -> str | None:
+    def _refusal_of_unknown(self, exchange: InboundExchange, call: payloads.Call) -> str | None:
         """Check a request whose proposal has not come, or is hidden; it may say whose it is."""
+        now = self._context.now
         tombstones = self._context.tombstones
         proposer = claimed_proposer(call)
         for name in exchange.work.envelope.correlation:

@@ -90,17 +90,17 @@ class ControlMessages(TablePart):
 
     # --- in ---
 
-    def welcomed(self, you: JsonObject, now: float) -> None:
+    def welcomed(self, you: JsonObject) -> None:
         """Take the pause that a welcome tells; our own gateway knows, others do not tell."""
-        self._began = now if self._began is None else self._began
+        self._began = self._context.now if self._began is None else self._began
         if self._context.mode.answers and self._is_ours:
             pause = read_pause(you)
             if pause is None:
-                self._lift(now)
+                self._lift()
             else:
-                self._hold(pause, now)
+                self._hold(pause)
 
-    def receive(self, envelope: Envelope, now: float) -> None:
+    def receive(self, envelope: Envelope) -> None:
         """Apply a control message that concerns us; all but requests of a status must name us."""
         context, me = self._context, self._context.me
         if not context.mode.answers or not envelope.concerns(me):
@@ -112,15 +112,15 @@ class ControlMessages(TablePart):
             context.drop("malformed_control", envelope)
             return
         if isinstance(control, ParticipantStatus):
-            self._scheduler.notify(Role.STATUS, envelope, now, control)
+            self._scheduler.notify(Role.STATUS, envelope, control)
         elif isinstance(control, CompactDone):
-            self._scheduler.notify(Role.COMPACT_DONE, envelope, now, control)
+            self._scheduler.notify(Role.COMPACT_DONE, envelope, control)
         elif isinstance(control, Resumption) and self._held is None:
             pass  # a participant that we paused tells that it goes on
         elif not self._may_control(envelope, payload):
             context.drop("control_not_allowed", envelope)
         elif me in envelope.to or envelope.kind == REQUEST_STATUS:
-            self._obey(control, envelope, now)
+            self._obey(control, envelope)
 
     def _may_control(self, envelope: Envelope, payload: JsonObject) -> bool:
         """True if its sender may control us, as far as we know what it may."""
@@ -129,52 +129,52 @@ class ControlMessages(TablePart):
             return self._is_ours  # it asks over HTTP, and the gateway has looked
         return roster.is_allowed(sender, envelope.kind, payload, envelope.to)
 
-    def _obey(self, control: Control, envelope: Envelope, now: float) -> None:
+    def _obey(self, control: Control, envelope: Envelope) -> None:
         # The welcome after our absence has told what became of the pauses meanwhile.
         told = self._is_ours and self._context.cursor.until is not None
         match control:
             case Pause():
-                if not told and self._hold(control, now):
-                    self._answer_status("paused", envelope, now)
-                    self._notify(Role.PAUSE, envelope, now, control)
+                if not told and self._hold(control):
+                    self._answer_status("paused", envelope)
+                    self._notify(Role.PAUSE, envelope, control)
             case Resumption():
                 held = self._held
                 if not told and held and control.pauses in ((), (held.pause.id,)):
-                    self._resume(envelope, control, now)
+                    self._resume(envelope, control)
             case StatusRequest():
-                if not self._notify(Role.STATUS_REQUEST, envelope, now, control):
-                    self._answer_status(self._word, envelope, now, control.fields)
+                if not self._notify(Role.STATUS_REQUEST, envelope, control):
+                    self._answer_status(self._word, envelope, control.fields)
             case Forget():
-                self._carry_out(Role.FORGET, control, envelope, now)
+                self._carry_out(Role.FORGET, control, envelope)
             case Clear():
-                self._carry_out(Role.CLEAR, control, envelope, now)
+                self._carry_out(Role.CLEAR, control, envelope)
             case Compact():
-                if self._notify(Role.COMPACT, envelope, now, control):
-                    self._answer_status("compacting", envelope, now)
+                if self._notify(Role.COMPACT, envelope, control):
+                    self._answer_status("compacting", envelope)
                 else:
-                    self._compacted({"skipped": True, "status": "skipped"}, envelope, now)
+                    self._compacted({"skipped": True, "status": "skipped"}, envelope)
             case Restart():
-                cause = self._cause(envelope, control.reason or "it was restarted", now)
-                self._scheduler.restart(cause, now)
-                self._outbound.give_up_all(cause, now)
-                self._carry_out(Role.RESTART, control, envelope, now)
+                cause = self._cause(envelope, control.reason or "it was restarted")
+                self._scheduler.restart(cause)
+                self._outbound.give_up_all(cause)
+                self._carry_out(Role.RESTART, control, envelope)
             case Shutdown():
-                self._shut_down(control, envelope, now)
+                self._shut_down(control, envelope)
             case _:
                 pass
 
-    def _carry_out(self, role: Role, control: Control, envelope: Envelope, now: float) -> None:
-        if not self._notify(role, envelope, now, control):
-            self._answer_status(_DONE[role], envelope, now)
+    def _carry_out(self, role: Role, control: Control, envelope: Envelope) -> None:
+        if not self._notify(role, envelope, control):
+            self._answer_status(_DONE[role], envelope)
 
-    def _notify(self, role: Role, envelope: Envelope, now: float, control: Control) -> bool:
-        return self._scheduler.notify_control(role, envelope, now, control)
+    def _notify(self, role: Role, envelope: Envelope, control: Control) -> bool:
+        return self._scheduler.notify_control(role, envelope, control)
 
     # --- a pause ---
 
-    def _hold(self, pause: Pause, now: float) -> bool:
+    def _hold(self, pause: Pause) -> bool:
         """Begin a pause; ``False`` if another participant's, which ends later, goes on."""
-        until = None if pause.seconds is None else now + pause.seconds
+        until = None if pause.seconds is None else self._context.now + pause.seconds
         held = self._held
         if (
             held is not None
@@ -183,43 +183,43 @@ class ControlMessages(TablePart):
         ):
             return False
         self._held = ActivePause(pause, until)
-        self._scheduler.hold(now, held=True)
+        self._scheduler.hold(held=True)
         self._context.look_again(until, CONTROL)
         return True
 
-    def _lift(self, now: float) -> None:
+    def _lift(self) -> None:
         if self._held is not None:
             self._held = None
-            self._scheduler.hold(now, held=False)
+            self._scheduler.hold(held=False)
 
-    def _resume(self, envelope: Envelope, control: Resumption, now: float) -> None:
-        self._lift(now)
-        self._answer_status("active", envelope, now)
-        self._notify(Role.RESUME, envelope, now, control)
+    def _resume(self, envelope: Envelope, control: Resumption) -> None:
+        self._lift()
+        self._answer_status("active", envelope)
+        self._notify(Role.RESUME, envelope, control)
 
-    def _time_is_over(self, held: ActivePause, now: float) -> None:
+    def _time_is_over(self, held: ActivePause) -> None:
         """Resume by ourselves, and tell the one that paused us."""
         pause, me = held.pause, self._context.me
-        self._lift(now)
-        self._answer(STATUS, self._status("active"), pause.by, pause.id, now)
-        self._answer(RESUME, {"reason": "timeout"}, pause.by, pause.id, now)
+        self._lift()
+        self._answer(STATUS, self._status("active"), pause.by, pause.id)
+        self._answer(RESUME, {"reason": "timeout"}, pause.by, pause.id)
         if self._context.find_handler(Role.RESUME, _EMPTY, None):
             resumed = Resumption(me, "timeout", (pause.id,))
             told = _EMPTY.replace(id=pause.id, sender=me, kind=RESUME)
-            self._scheduler.notify_control(Role.RESUME, told, now, resumed)
+            self._scheduler.notify_control(Role.RESUME, told, resumed)
 
     # --- the end ---
 
-    def _shut_down(self, control: Shutdown, envelope: Envelope, now: float) -> None:
+    def _shut_down(self, control: Shutdown, envelope: Envelope) -> None:
         """Take nothing new, and leave when what runs has ended."""
         if self._shutdown is not None:
             return
-        until = now + SHUTDOWN_SECONDS
+        until = self._context.now + SHUTDOWN_SECONDS
         self._shutdown = (control, envelope, until)
-        self._answer_status(_DONE[Role.SHUTDOWN], envelope, now)
-        self._notify(Role.SHUTDOWN, envelope, now, control)
+        self._answer_status(_DONE[Role.SHUTDOWN], envelope)
+        self._notify(Role.SHUTDOWN, envelope, control)
         self._context.closing = True
-        self._scheduler.shutdown(now)
+        self._scheduler.shutdown()
         self._context.look_again(until, CONTROL)
         self.leave_if_idle()
 
@@ -231,17 +231,18 @@ class ControlMessages(TablePart):
         self._shutdown = None
         self._context.effects.append(Leave(control.by, control.reason, envelope.id))
 
-    def check_deadlines(self, now: float) -> None:
+    def check_deadlines(self) -> None:
         """End a pause whose time is over, and the grace of a shutdown."""
+        now = self._context.now
         held = self._held
         if held is not None and held.until is not None:
             if now >= held.until:
-                self._time_is_over(held, now)
+                self._time_is_over(held)
             else:
                 self._context.look_again(held.until, CONTROL)
         if self._shutdown is not None:
             if now >= self._shutdown[2]:
-                self._scheduler.shutdown_over(now)
+                self._scheduler.shutdown_over()
             else:
                 self._context.look_again(self._shutdown[2], CONTROL)
 
@@ -272,31 +273,29 @@ class ControlMessages(TablePart):
             "status": word,
         }
 
-    def _answer_status(
-        self, word: str, about: Envelope, now: float, fields: tuple[str, ...] = ()
-    ) -> None:
+    def _answer_status(self, word: str, about: Envelope, fields: tuple[str, ...] = ()) -> None:
         status = self._status(word)
         if self._began is not None:
-            status["uptime_seconds"] = round(now - self._began, 3)
+            status["uptime_seconds"] = round(self._context.now - self._began, 3)
         if fields:
             always = ("status", "messages_in_context")
             status = {key: value for key, value in status.items() if key in (*always, *fields)}
-        self._answer(STATUS, status, about.sender, about.id, now)
+        self._answer(STATUS, status, about.sender, about.id)
 
-    def _compacted(self, done: JsonObject, about: Envelope, now: float) -> None:
-        self._answer(COMPACT_DONE, done, about.sender, about.id, now)
-        self._answer_status(_DONE[Role.COMPACT], about, now)
+    def _compacted(self, done: JsonObject, about: Envelope) -> None:
+        self._answer(COMPACT_DONE, done, about.sender, about.id)
+        self._answer_status(_DONE[Role.COMPACT], about)
 
-    def _answer(self, kind: str, payload: JsonObject, to: str, about: str, now: float) -> None:
+    def _answer(self, kind: str, payload: JsonObject, to: str, about: str) -> None:
         """Answer what we were asked, unless our gateway asks for a capability that we lack."""
         context = self._context
         free = self._is_ours and kind in ANSWERS
         if free or context.roster.is_allowed(context.me, kind, payload, (to,)):
             context.envelope_sender.send(
-                kind, payload, now=now, priority=Priority.ANSWER, to=(to,), correlation=(about,)
+                kind, payload, priority=Priority.ANSWER, to=(to,), correlation=(about,)
             )
 
-    def _answered(self, exchange: InboundExchange, result: object, now: float) -> None:
+    def _answered(self, exchange: InboundExchange, result: object) -> None:
         """Answer when the handler has ended; what it returns is added to the status."""
         envelope, role = exchange.work.envelope, exchange.work.role
         added = _object(result)
@@ -304,15 +303,17 @@ class ControlMessages(TablePart):
             self._added = {**self._added, **added} if role is Role.STATUS_REQUEST else self._added
         if role is Role.STATUS_REQUEST:
             asked = cast("StatusRequest", exchange.work.subject)
-            self._answer_status(self._word, envelope, now, asked.fields)
+            self._answer_status(self._word, envelope, asked.fields)
         elif role is Role.COMPACT:
-            self._compacted({"status": "compacted", **(added or {})}, envelope, now)
+            self._compacted({"status": "compacted", **(added or {})}, envelope)
         elif role in _DONE and role is not Role.SHUTDOWN:
-            self._answer_status(_DONE[role], envelope, now)
+            self._answer_status(_DONE[role], envelope)
 
-    def _cause(self, envelope: Envelope, text: str, now: float) -> Cause:
+    def _cause(self, envelope: Envelope, text: str) -> Cause:
         step = CauseStep(envelope.sender, envelope.id, Reason.NO_LONGER_NEEDED, text)
-        return Cause(Reason.NO_LONGER_NEEDED, envelope.sender, text, envelope.id, now, (step,))
+        return Cause(
+            Reason.NO_LONGER_NEEDED, envelope.sender, text, envelope.id, self._context.now, (step,)
+        )
 
 
 _EMPTY: Final = Envelope(id="", sender="", kind=RESUME)

@@ -105,28 +105,26 @@ class DependentProposals:
         """True if a proposal is blocked."""
         return bool(self._dependencies.awaited)
 
-    def check(
-        self, exchange: OutboundExchange, depends_on: Mapping[str, Ending | None], now: float
-    ) -> None:
+    def check(self, exchange: OutboundExchange, depends_on: Mapping[str, Ending | None]) -> None:
         """Raise UsageError for a proposal that must not depend on these."""
         self._dependencies.check(exchange.key.id, depends_on)
         for name, ending in depends_on.items():
             if ending is None:
-                self._ending(name, now)
+                self._ending(name)
 
     def open(
-        self, exchange: OutboundExchange, depends_on: Mapping[str, Ending | None], now: float
+        self, exchange: OutboundExchange, depends_on: Mapping[str, Ending | None]
     ) -> Cause | None:
         """Block a proposal until these are fulfilled; the cause to withdraw it, if one ended badly.
 
         Where all are fulfilled already it is not blocked.
         """
-        endings = {name: end or self._ending(name, now) for name, end in depends_on.items()}
+        endings = {name: end or self._ending(name) for name, end in depends_on.items()}
         awaited = [name for name, ending in endings.items() if ending is None]
         self._dependencies.add(exchange.key.id, awaited)
         for name, ending in endings.items():
             if ending is not None and not is_fulfilled(ending):
-                return cause_of_dependent(name, ending, self._context.me, now)
+                return cause_of_dependent(name, ending, self._context.me, self._context.now)
         if not awaited:
             self._dependencies.remove(exchange.key.id)
         return None
@@ -135,9 +133,9 @@ class DependentProposals:
         """True while a proposal waits for others."""
         return proposal in self._dependencies
 
-    def _ending(self, proposal: str, now: float) -> Ending | None:
+    def _ending(self, proposal: str) -> Ending | None:
         """The ending of a proposal of ours; ``None`` while it is open."""
-        exchange = self._index.find(proposal, now)
+        exchange = self._index.find(proposal)
         if exchange is None or not exchange.is_proposal:
             raise UsageError(
                 f"no proposal {proposal!r} of ours is open here, or has ended lately; depends_on "
@@ -145,30 +143,30 @@ class DependentProposals:
             )
         return exchange.ending
 
-    def offer(self, exchange: OutboundExchange, now: float) -> None:
+    def offer(self, exchange: OutboundExchange) -> None:
         """Send a proposal, whose time begins now."""
         context, ttl = self._context, exchange.ttl
         exchange.draft = context.envelope_sender.date(exchange.draft.replace(ts=None))
-        moment = context.moment(now)
+        moment = context.moment()
         if ttl is not None:
-            exchange.deadline = now + ttl
+            exchange.deadline = context.now + ttl
             if moment is not None:
                 expires = moment_of(moment) + timedelta(seconds=ttl)
                 payload = with_expiry(exchange.draft.payload_object, expires)
                 exchange.draft = exchange.draft.replace(raw_payload=encode_json(payload))
-        exchange.record = context.proposal_store.add(exchange.draft, now, holders=1)
-        context.envelope_sender.transmit(exchange.draft, Priority.OPEN, now)
+        exchange.record = context.proposal_store.add(exchange.draft, context.now, holders=1)
+        context.envelope_sender.transmit(exchange.draft, Priority.OPEN)
         context.look_again(exchange.deadline, exchange.key)
 
     def remove(self, proposal: str) -> None:
         """Forget a blocked proposal that has ended."""
         self._dependencies.remove(proposal)
 
-    def settle(self, needed: str, ending: Ending, now: float) -> list[tuple[str, Cause | None]]:
+    def settle(self, needed: str, ending: Ending) -> list[tuple[str, Cause | None]]:
         """The proposals to offer now that one has ended, or to withdraw, with the cause of that."""
         if is_fulfilled(ending):
             return [(name, None) for name in self._dependencies.fulfilled(needed)]
-        cause = cause_of_dependent(needed, ending, self._context.me, now)
+        cause = cause_of_dependent(needed, ending, self._context.me, self._context.now)
         return [(name, cause) for name in self._dependencies.failed(needed)]
 
 

@@ -92,34 +92,34 @@ class InboundDispatcher(TablePart):
 
     # --- by number ---
 
-    def receive(self, envelope: Envelope, now: float, seq: int | None = None) -> None:
+    def receive(self, envelope: Envelope, seq: int | None = None) -> None:
         """Apply an envelope, with its number where the gateway gives it one (PROTOCOL 6)."""
         context = self._context
         context.is_new, context.folded = False, NOTHING
         if seq is None or not context.connected:
-            self._dispatch(envelope, now, seq)
+            self._dispatch(envelope, seq)
             return
         cursor, guarantees = context.cursor, context.roster.guarantees
         if cursor.until is not None and seq > cursor.until:
-            self._system_messages.caught_up(now)
-        is_unread = cursor.advance(seq, now)
+            self._system_messages.caught_up()
+        is_unread = cursor.advance(seq, context.now)
         context.is_new = is_unread and guarantees.resume and guarantees.identity_checked
-        if is_unread or self._has_no_number_of_its_own(envelope, now):
-            self._dispatch(envelope, now, seq)
+        if is_unread or self._has_no_number_of_its_own(envelope):
+            self._dispatch(envelope, seq)
         else:
             context.drop("duplicate", envelope, expected=True)
         if cursor.until == seq:
-            self._system_messages.caught_up(now)
+            self._system_messages.caught_up()
 
-    def _has_no_number_of_its_own(self, envelope: Envelope, now: float) -> bool:
+    def _has_no_number_of_its_own(self, envelope: Envelope) -> bool:
         """True if it is the gateway's word to us alone, or its answer to what we sent again."""
         if envelope.sender in kinds.GATEWAY_NAMES:
             return envelope.kind != kinds.SYSTEM_PRESENCE
-        return envelope.sender == self._context.me and self._is_sent_here(envelope.id, now)
+        return envelope.sender == self._context.me and self._is_sent_here(envelope.id)
 
     # --- by sender ---
 
-    def _dispatch(self, envelope: Envelope, now: float, seq: int | None) -> None:
+    def _dispatch(self, envelope: Envelope, seq: int | None) -> None:
         if not _is_readable(envelope):
             self._context.drop("name_too_long", envelope)
             return
@@ -127,67 +127,68 @@ class InboundDispatcher(TablePart):
         if len(envelope.correlation) > MAX_NAMED and envelope.kind != kinds.MCP_REQUEST:
             envelope = envelope.replace(correlation=envelope.correlation[:MAX_NAMED])
         if envelope.kind.startswith("system/"):
-            self._system_messages.receive(envelope, now, seq)
+            self._system_messages.receive(envelope, seq)
         elif envelope.sender != self._context.me:
-            self._from_others(envelope, now)
-        elif self._is_sent_here(envelope.id, now):
-            self._echo(envelope, now)
+            self._from_others(envelope)
+        elif self._is_sent_here(envelope.id):
+            self._echo(envelope)
         else:
-            self._from_sibling(envelope, now)
+            self._from_sibling(envelope)
 
-    def _from_others(self, envelope: Envelope, now: float) -> None:
+    def _from_others(self, envelope: Envelope) -> None:
         call: Call | None = None
         if envelope.kind in (kinds.MCP_REQUEST, kinds.MCP_PROPOSAL):
             payload = envelope.payload
             if problem := _problem(envelope, payload):
-                self._refuse_call(envelope, problem, now)
+                self._refuse_call(envelope, problem)
                 return
             call = payloads.read_call(payload)
         watcher = self._context.find_handler(Role.KIND, envelope, None)
         is_exchange = envelope.kind in _EXCHANGES
         # Only a watcher cares whether an envelope of an exchange came before.
-        is_new = (is_exchange and not watcher) or self._is_new(envelope, now)
+        is_new = (is_exchange and not watcher) or self._is_new(envelope)
         if is_exchange:
-            self._exchange(envelope, now, call)
+            self._exchange(envelope, call)
         elif not is_new:
             self._context.drop("duplicate", envelope, expected=True)
         elif envelope.kind == kinds.CHAT and envelope.concerns(self._context.me):
             if envelope.correlation:
-                for explanation in self.reader.explanations.read(envelope, now):
-                    self._scheduler.notify(Role.EXPLANATION, envelope, now, explanation)
-            self._scheduler.notify(Role.CHAT, envelope, now)
-            self._acknowledge(envelope, now)
+                for explanation in self.reader.explanations.read(envelope, self._context.now):
+                    self._scheduler.notify(Role.EXPLANATION, envelope, explanation)
+            self._scheduler.notify(Role.CHAT, envelope)
+            self._acknowledge(envelope)
         elif envelope.kind == kinds.CHAT_CANCEL and envelope.concerns(self._context.me):
-            self._cancel_chat(envelope, now)
+            self._cancel_chat(envelope)
         elif envelope.kind == kinds.CHAT_ACKNOWLEDGE and envelope.concerns(self._context.me):
             self._scheduler.notify(
-                Role.ACKNOWLEDGE, envelope, now, read_acknowledgement(envelope), droppable=True
+                Role.ACKNOWLEDGE, envelope, read_acknowledgement(envelope), droppable=True
             )
         elif envelope.kind in CONTROL_KINDS:
-            self.control.receive(envelope, now)
+            self.control.receive(envelope)
         elif envelope.kind in (GRANT, REVOKE):
-            self._grant_or_revoke(envelope, now)
+            self._grant_or_revoke(envelope)
         elif envelope.kind == kinds.PROPOSALS:
-            self._listed.receive(envelope, now)
+            self._listed.receive(envelope)
         elif envelope.kind.startswith("stream/"):
-            self.streams.receive(envelope, now)
+            self.streams.receive(envelope)
         if watcher and is_new:
-            self._scheduler.notify(Role.KIND, envelope, now, handler=watcher)
+            self._scheduler.notify(Role.KIND, envelope, handler=watcher)
 
-    def _is_new(self, envelope: Envelope, now: float) -> bool:
+    def _is_new(self, envelope: Envelope) -> bool:
         """True if it was not delivered before; ids may come again after a restart of a sender."""
+        now = self._context.now
         mark = hash((envelope.sender, envelope.id, fingerprint_of(envelope)))
         if self._seen.get(mark, now) is not None:
             return False
         self._seen.put(mark, True, now)
         return True
 
-    def _is_sent_here(self, envelope_id: str, now: float) -> bool:
+    def _is_sent_here(self, envelope_id: str) -> bool:
         """True if an envelope in our name was sent by this process."""
-        known = self._context.envelope_sender.is_own(envelope_id, now)
-        return known or self._outbound.knows(envelope_id, now)
+        known = self._context.envelope_sender.is_own(envelope_id)
+        return known or self._outbound.knows(envelope_id)
 
-    def _echo(self, envelope: Envelope, now: float) -> None:
+    def _echo(self, envelope: Envelope) -> None:
         """Apply an echo of ours: the gateway has ordered it (PROTOCOL 4.11)."""
         self._outbound.note_echo(envelope.id)
         # Most are requests to others about no other exchange: the copy changes nothing here.
@@ -197,62 +198,62 @@ class InboundDispatcher(TablePart):
             and self._context.me not in envelope.to
         )
         if envelope.kind in _EXCHANGES and not says_nothing:
-            self._exchange(envelope, now)
+            self._exchange(envelope)
 
-    def _from_sibling(self, envelope: Envelope, now: float) -> None:
+    def _from_sibling(self, envelope: Envelope) -> None:
         """Apply what another connection sent in our name; unchecked, the name may be forged."""
         if not self._context.roster.guarantees.identity_checked:
             self._context.drop("not_ours", envelope)
             return
-        self._siblings.enter(envelope, now)
+        self._siblings.enter(envelope)
         if envelope.kind in _EXCHANGES:
-            self._exchange(envelope, now)
-            self._siblings.end_decided(envelope, now)
+            self._exchange(envelope)
+            self._siblings.end_decided(envelope)
         elif envelope.kind.startswith("stream/"):
-            self.streams.receive(envelope, now)
+            self.streams.receive(envelope)
 
-    def _refuse_call(self, envelope: Envelope, problem: str, now: float) -> None:
+    def _refuse_call(self, envelope: Envelope, problem: str) -> None:
         """Refuse a call that its readers would read differently, before any of them sees it."""
         self._context.drop(MALFORMED_CALL, envelope)
         if envelope.kind == kinds.MCP_PROPOSAL:
-            self.proposals.refuse(envelope, now)
+            self.proposals.refuse(envelope)
         else:
-            self._requests.refuse(envelope, problem, now)
+            self._requests.refuse(envelope, problem)
 
     # --- by kind ---
 
-    def _exchange(self, envelope: Envelope, now: float, call: Call | None = None) -> None:
+    def _exchange(self, envelope: Envelope, call: Call | None = None) -> None:
         """Apply an envelope of an exchange; ``call`` is that of a request, where it is read."""
         if not envelope.correlation and envelope.kind in kinds.CORRELATED:
             self._context.drop(f"malformed_{envelope.kind.removeprefix('mcp/')}", envelope)
             return
         match envelope.kind:
             case kinds.MCP_PROPOSAL:
-                self.proposals.receive(envelope, now)
+                self.proposals.receive(envelope)
             case kinds.MCP_WITHDRAW:
-                self.proposals.receive_withdraw(envelope, now)
+                self.proposals.receive_withdraw(envelope)
             case kinds.MCP_REJECT:
-                self.proposals.receive_reject(envelope, now)
+                self.proposals.receive_reject(envelope)
             case kinds.MCP_RENEW:
-                self.proposals.receive_renewal(envelope, now)
+                self.proposals.receive_renewal(envelope)
             case kinds.MCP_RESPONSE:
-                self.reader.receive(envelope, now)
+                self.reader.receive(envelope)
             case _:
                 call = call or payloads.read_call(envelope.payload)
                 if call.is_notification:
-                    self._notification(envelope, call, now)
+                    self._notification(envelope, call)
                 else:
-                    self._requests.receive(envelope, call, now)
+                    self._requests.receive(envelope, call)
 
-    def _notification(self, envelope: Envelope, call: Call, now: float) -> None:
+    def _notification(self, envelope: Envelope, call: Call) -> None:
         if len(envelope.correlation) > MAX_NAMED:
             envelope = envelope.replace(correlation=envelope.correlation[:MAX_NAMED])
         if call.method == kinds.CANCELLED:
-            self._requests.receive_cancel(envelope, call, now)
+            self._requests.receive_cancel(envelope, call)
         elif call.method == kinds.PROGRESS:
-            self.reader.receive_progress(envelope, call.params, now)
+            self.reader.receive_progress(envelope, call.params)
 
-    def _acknowledge(self, chat: Envelope, now: float) -> None:
+    def _acknowledge(self, chat: Envelope) -> None:
         """Acknowledge a chat that names us, to a sender whose dialect has acknowledgements."""
         context, sender = self._context, chat.sender
         payload = {"status": "received"}
@@ -266,13 +267,12 @@ class InboundDispatcher(TablePart):
             context.envelope_sender.send(
                 kinds.CHAT_ACKNOWLEDGE,
                 payload,
-                now=now,
                 priority=Priority.TALK,
                 to=(sender,),
                 correlation=(chat.id,),
             )
 
-    def _cancel_chat(self, cancel: Envelope, now: float) -> None:
+    def _cancel_chat(self, cancel: Envelope) -> None:
         """End the handlers of a chat: its sender, and no other participant, takes it back."""
         if not cancel.correlation:
             self._context.drop("malformed_chat_cancel", cancel)
@@ -281,13 +281,14 @@ class InboundDispatcher(TablePart):
         for exchange in self._scheduler.chats(cancel.correlation):
             chat = exchange.work.envelope
             if chat.sender == cancel.sender:
-                cause = cause_of_end(cancel.sender, chat.id, reason, "", now)
-                self._scheduler.cancel(exchange, cause, now)
+                cause = cause_of_end(cancel.sender, chat.id, reason, "", self._context.now)
+                self._scheduler.cancel(exchange, cause)
             else:
                 self._context.drop("chat_cancel_by_another", cancel)
 
-    def _grant_or_revoke(self, envelope: Envelope, now: float) -> None:
+    def _grant_or_revoke(self, envelope: Envelope) -> None:
         """Acknowledge a grant to us; tell handlers of it, or of its revocation."""
+        now = self._context.now
         if not self._context.mode.answers:
             return
         me, payload = self._context.me, envelope.payload_object
@@ -299,16 +300,15 @@ class InboundDispatcher(TablePart):
                     self._context.envelope_sender.send(
                         GRANT_ACK,
                         {"status": "accepted"},
-                        now=now,
                         priority=Priority.TALK,
                         to=(read.by,),
                         correlation=(read.id,),
                     )
-                    self._scheduler.notify(Role.GRANT, envelope, now, read)
+                    self._scheduler.notify(Role.GRANT, envelope, read)
             elif isinstance(read, Revocation):
                 ours = self._granted.get(read.grant_id, now) is not None
                 if me == read.participant or (ours and not read.participant):
-                    self._scheduler.notify(Role.REVOKE, envelope, now, read)
+                    self._scheduler.notify(Role.REVOKE, envelope, read)
         except InvalidEnvelope:
             self._context.drop("malformed_grant", envelope)
 
@@ -320,47 +320,51 @@ class SiblingConnections(TablePart):
     token, or a process before this one. All other participants take it for us, and so do we.
     """
 
-    def enter(self, envelope: Envelope, now: float) -> None:
+    def enter(self, envelope: Envelope) -> None:
         """Remember what a sibling sent: no caller here waits for the answers."""
-        self._context.envelope_sender.note_sibling(envelope, now)
+        now = self._context.now
+        self._context.envelope_sender.note_sibling(envelope)
         store, key = self._context.proposal_store, ProposalKey(envelope.sender, envelope.id)
         if envelope.kind == kinds.MCP_PROPOSAL and store.get(key, now) is None:
             store.add(envelope, now)
 
-    def end_decided(self, envelope: Envelope, now: float) -> None:
+    def end_decided(self, envelope: Envelope) -> None:
         """End what a sibling withdrew, rejected, answered or cancelled."""
+        now = self._context.now
         match envelope.kind:
             case kinds.MCP_WITHDRAW:
                 reason = read_reason(envelope.payload_object.get("reason"))
                 for name in envelope.correlation:
                     cause = Cause(reason, by=envelope.sender, id=name, at=now)
-                    self._outbound.end_by_sibling(name, kinds.MCP_PROPOSAL, cause, now)
+                    self._outbound.end_by_sibling(name, kinds.MCP_PROPOSAL, cause)
             case kinds.MCP_REJECT:
                 record = resolve(envelope, self._context.proposal_store, now).record
                 if record is not None:
                     reason = read_reason(envelope.payload_object.get("reason"))
-                    self._scheduler.end_rejected(record, reason, now)
+                    self._scheduler.end_rejected(record, reason)
             case kinds.MCP_RESPONSE:
                 # Our handler's answer would be a copy.
                 for exchange in self._scheduler.requests.answered_by(envelope):
                     text = "another process of ours answered it"
-                    cause = self._cause(exchange.key.id, Reason.NO_LONGER_NEEDED, text, now)
-                    self._scheduler.cancel(exchange, cause, now)
+                    cause = self._cause(exchange.key.id, Reason.NO_LONGER_NEEDED, text)
+                    self._scheduler.cancel(exchange, cause)
             case kinds.MCP_REQUEST:
-                self._cancelled(envelope, now)
+                self._cancelled(envelope)
             case _:
                 pass
 
-    def _cancelled(self, envelope: Envelope, now: float) -> None:
+    def _cancelled(self, envelope: Envelope) -> None:
         call = payloads.read_call(envelope.payload)
         request_id = call.params.get("requestId")
         if call.method == kinds.CANCELLED and isinstance(request_id, int | str):
             name = str(request_id)
-            cause = cause_of_cancel(call.params, by=envelope.sender, exchange_id=name, at=now)
-            self._outbound.end_by_sibling(name, kinds.MCP_REQUEST, cause, now)
+            cause = cause_of_cancel(
+                call.params, by=envelope.sender, exchange_id=name, at=self._context.now
+            )
+            self._outbound.end_by_sibling(name, kinds.MCP_REQUEST, cause)
 
-    def _cause(self, exchange_id: str, reason: str, text: str, now: float) -> Cause:
-        return cause_of_end(self._context.me, exchange_id, reason, text, now)
+    def _cause(self, exchange_id: str, reason: str, text: str) -> Cause:
+        return cause_of_end(self._context.me, exchange_id, reason, text, self._context.now)
 
 
 def _problem(envelope: Envelope, payload: object) -> str:

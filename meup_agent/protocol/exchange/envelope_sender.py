@@ -98,6 +98,7 @@ class EnvelopeSender:
         self.new_id = new_id
         self._wall_clock = wall_clock
         self.me = ""
+        self.now = 0.0  # the time of the present event
         self.copies_get_new_ids = False
         """A gateway that resumes delivers no id twice, so what is sent again needs another one."""
         self._effects = effects
@@ -112,7 +113,6 @@ class EnvelopeSender:
         kind: str,
         payload: Any,
         *,
-        now: float,
         priority: Priority,
         to: Iterable[str] = (),
         correlation: Iterable[str] = (),
@@ -120,7 +120,7 @@ class EnvelopeSender:
         context: str | None = None,
     ) -> Envelope:
         """Make an envelope and send it; again when one that it ``concerned``, or any, joins."""
-        explained = self._explained(correlation, now) if kind == kinds.CHAT else None
+        explained = self._explained(correlation) if kind == kinds.CHAT else None
         envelope = draft(
             kind,
             payload,
@@ -131,25 +131,23 @@ class EnvelopeSender:
             context=context,
             ts=self._timestamp(),
         )
-        self.transmit(envelope, priority, now)
+        self.transmit(envelope, priority)
         if concerned is not None:
-            self._resend_buffer.put(Resendable(envelope, priority, frozenset(concerned)), now)
+            self._resend_buffer.put(Resendable(envelope, priority, frozenset(concerned)), self.now)
         if explained is not None and explained.words is None:
-            self._resend_buffer.put(msgspec.structs.replace(explained, words=envelope), now)
+            self._resend_buffer.put(msgspec.structs.replace(explained, words=envelope), self.now)
         return envelope
 
-    def _explained(self, correlation: Iterable[str], now: float) -> Resendable | None:
+    def _explained(self, correlation: Iterable[str]) -> Resendable | None:
         """The rejection or withdraw of ours that a chat explains, while it may be sent again."""
         names = tuple(correlation)
-        item = self._resend_buffer.get(names[0], now) if len(names) == 1 else None
+        item = self._resend_buffer.get(names[0], self.now) if len(names) == 1 else None
         ends = (kinds.MCP_REJECT, kinds.MCP_WITHDRAW)
         return item if item is not None and item.envelope.kind in ends else None
 
-    def transmit(
-        self, envelope: Envelope, priority: Priority, now: float, *, again: bool = False
-    ) -> None:
+    def transmit(self, envelope: Envelope, priority: Priority, *, again: bool = False) -> None:
         """Send an envelope that is ready."""
-        self._own.put(envelope.id, True, now)
+        self._own.put(envelope.id, True, self.now)
         self._effects.append(Send(envelope, priority, again))
 
     def date(self, envelope: Envelope) -> Envelope:
@@ -165,60 +163,60 @@ class EnvelopeSender:
 
     # --- ids under our name ---
 
-    def note_sent(self, envelope_id: str, now: float) -> None:
+    def note_sent(self, envelope_id: str) -> None:
         """Count the time of an echo from here: the envelope may have waited long to leave."""
-        self._own.put(envelope_id, True, now)
+        self._own.put(envelope_id, True, self.now)
 
-    def is_own(self, envelope_id: str, now: float) -> bool:
+    def is_own(self, envelope_id: str) -> bool:
         """True if an envelope in our name was sent by this process."""
-        return self._own.get(envelope_id, now) is not None
+        return self._own.get(envelope_id, self.now) is not None
 
-    def note_sibling(self, envelope: Envelope, now: float) -> None:
+    def note_sibling(self, envelope: Envelope) -> None:
         """Remember an envelope that another process sent under our name."""
-        self._siblings.put(envelope.id, envelope.kind in _BEGINNINGS, now)
+        self._siblings.put(envelope.id, envelope.kind in _BEGINNINGS, self.now)
 
-    def is_from_sibling(self, names: Iterable[str], now: float) -> bool:
+    def is_from_sibling(self, names: Iterable[str]) -> bool:
         """True if one of these envelopes was sent by another process under our name."""
-        return any(self._siblings.get(name, now) is not None for name in names)
+        return any(self._siblings.get(name, self.now) is not None for name in names)
 
-    def is_begun_by_sibling(self, names: Iterable[str], now: float) -> bool:
+    def is_begun_by_sibling(self, names: Iterable[str]) -> bool:
         """True if one of these is a request or proposal of another process under our name."""
-        return any(self._siblings.get(name, now) for name in names)
+        return any(self._siblings.get(name, self.now) for name in names)
 
     # --- again ---
 
-    def resend_to(self, participants: Iterable[str], now: float) -> None:
+    def resend_to(self, participants: Iterable[str]) -> None:
         """Send what concerns these participants once more."""
         joined = frozenset(participants)
-        for item in self._resend_buffer.find_concerning(joined, now) if joined else ():
-            self._resend(item, now)
+        for item in self._resend_buffer.find_concerning(joined, self.now) if joined else ():
+            self._resend(item)
 
-    def resend(self, envelope_id: str, now: float) -> None:
+    def resend(self, envelope_id: str) -> None:
         """Send one envelope once more, if it is still kept."""
-        item = self._resend_buffer.get(envelope_id, now)
+        item = self._resend_buffer.get(envelope_id, self.now)
         if item is not None:
-            self._resend(item, now)
+            self._resend(item)
 
-    def _resend(self, item: Resendable, now: float) -> None:
+    def _resend(self, item: Resendable) -> None:
         envelope = item.envelope
         if self.copies_get_new_ids:
             envelope = envelope.replace(id=self.new_id())
-            self._resend_buffer.put_copy(envelope.id, item, now)
-        self.transmit(envelope, item.priority, now, again=True)
+            self._resend_buffer.put_copy(envelope.id, item, self.now)
+        self.transmit(envelope, item.priority, again=True)
         words = item.words
         if words is not None:  # who missed it has missed them, too
             if self.copies_get_new_ids:
                 about = (envelope.id, item.envelope.id)
                 words = words.replace(id=self.new_id(), correlation=about)
-            self.transmit(words, Priority.TALK, now, again=True)
+            self.transmit(words, Priority.TALK, again=True)
 
-    def resend_once(self, envelope_id: str, now: float) -> bool:
+    def resend_once(self, envelope_id: str) -> bool:
         """Send again what the gateway refused as it threw us out; once only, not for ever."""
-        item = self._resend_buffer.get(envelope_id, now)
+        item = self._resend_buffer.get(envelope_id, self.now)
         if item is None or item.repeated:
             return False
-        self._resend_buffer.put(msgspec.structs.replace(item, repeated=True), now)
-        self.transmit(item.envelope, item.priority, now, again=True)
+        self._resend_buffer.put(msgspec.structs.replace(item, repeated=True), self.now)
+        self.transmit(item.envelope, item.priority, again=True)
         return True
 
     def forget(self, envelope_id: str) -> Envelope | None:

@@ -28,12 +28,13 @@ class FulfillmentCheck:
         self._index = index
 
     def check(
-        self, exchange: OutboundExchange, fulfilling: FulfillmentTarget, now: float
+        self, exchange: OutboundExchange, fulfilling: FulfillmentTarget
     ) -> ProposalEntry | None:
         """Check that a proposal may be fulfilled: pending, in time, and waited for; its record.
 
         What its decider has seen counts, also where it is long forgotten (PROTOCOL 4.4).
         """
+        now = self._context.now
         context, proposal = self._context, fulfilling.proposal
         means = resolve(exchange.draft, context.proposal_store, now)
         record = means.record or context.proposal_store.get(proposal, now) or fulfilling.record
@@ -41,7 +42,7 @@ class FulfillmentCheck:
             raise AmbiguousProposal(proposal.id, [each.key.proposer for each in means.named])
         if record is not None:
             declined = ProposalState.REJECTED if context.has_declined(record) else None
-            state = declined or context.state_of(record, now)
+            state = declined or context.state_of(record)
             if not state.is_pending:
                 raise AlreadyDecided(proposal.id, state)
             request = record.in_progress
@@ -51,7 +52,7 @@ class FulfillmentCheck:
             raise AlreadyDecided(proposal.id, ProposalState.WITHDRAWN)
         if any(other is not exchange for other in self._index.open_fulfillments(proposal)):
             raise AlreadyInProgress(proposal.id, context.me)
-        if not fulfilling.even_if_gone and self._has_left(proposal, record, now):
+        if not fulfilling.even_if_gone and self._has_left(proposal, record):
             raise ParticipantGone(
                 f"proposal {proposal.id} was not fulfilled: {proposal.proposer!r}, whose it is,"
                 " has left the space; even_if_gone=True (meup fulfill --even-if-gone) carries it"
@@ -59,19 +60,18 @@ class FulfillmentCheck:
             )
         return record
 
-    def _has_left(self, proposal: ProposalKey, record: ProposalEntry | None, now: float) -> bool:
+    def _has_left(self, proposal: ProposalKey, record: ProposalEntry | None) -> bool:
         """True if a proposer was seen to leave after it proposed, half a minute ago or more."""
+        now = self._context.now
         left_at = self._context.roster.left_at(proposal.proposer, now)
         if record is None or left_at is None:
             return False
         return record.seen_at <= left_at <= now - ABSENCE_SECONDS
 
-    def unwanted(
-        self, exchange: OutboundExchange, fulfilling: FulfillmentTarget, now: float
-    ) -> Ending | None:
+    def unwanted(self, exchange: OutboundExchange, fulfilling: FulfillmentTarget) -> Ending | None:
         """The ending of a fulfilling request that is not wanted any more as it is to leave."""
         try:
-            self.check(exchange, fulfilling, now)
+            self.check(exchange, fulfilling)
         except (
             AlreadyDecided,
             AlreadyInProgress,

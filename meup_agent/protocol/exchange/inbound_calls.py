@@ -47,18 +47,16 @@ class InboundRequests(TablePart):
 
     # --- a request ---
 
-    def receive(self, envelope: Envelope, call: Call, now: float) -> None:
+    def receive(self, envelope: Envelope, call: Call) -> None:
         """Apply a request: a record in every table, work for its executors."""
         # Most are part of no other exchange.
-        folded = self.enter(envelope, call, now) if envelope.correlation else NOTHING
+        folded = self.enter(envelope, call) if envelope.correlation else NOTHING
         if self._is_for_us(envelope, folded.record) and self._is_answered_here(
-            envelope, call, folded, now
+            envelope, call, folded
         ):
-            self._queue_request(envelope, call, folded, now)
+            self._queue_request(envelope, call, folded)
 
-    def enter(
-        self, envelope: Envelope, call: Call, now: float, *, cancelled: bool = False
-    ) -> Folded:
+    def enter(self, envelope: Envelope, call: Call, *, cancelled: bool = False) -> Folded:
         """Enter a request in the proposal that it carries out, if it does.
 
         One that was cancelled before we came counts only if a result comes all the same.
@@ -69,13 +67,13 @@ class InboundRequests(TablePart):
         folded = context.folded = context.fold.request(
             envelope,
             call,
-            now,
-            None if is_checked else context.moment(now),
+            context.now,
+            None if is_checked else context.moment(),
             live=not cancelled,
             unattended=envelope.sender not in context.roster,
         )
         if folded.record is not None and envelope.sender != folded.record.key.proposer:
-            self._reader.note_fulfillment(folded.record, now)
+            self._reader.note_fulfillment(folded.record)
         return folded
 
     def _is_for_us(self, envelope: Envelope, record: ProposalEntry | None) -> bool:
@@ -84,7 +82,7 @@ class InboundRequests(TablePart):
         asked = envelope.to if record is None else executors_of(record, envelope)
         return me in asked if asked or envelope.sender == me else True
 
-    def _is_answered_here(self, request: Envelope, call: Call, means: Folded, now: float) -> bool:
+    def _is_answered_here(self, request: Envelope, call: Call, means: Folded) -> bool:
         """True if this connection of ours answers a request (PROTOCOL 3).
 
         What belongs to an exchange of ours is for the connection that began it; what carries a
@@ -95,11 +93,11 @@ class InboundRequests(TablePart):
         names = payloads.exchanges_of(request.correlation, call.meta)
         if not names:
             return self._context.mode.answers
-        if any(self._outbound.knows(name, now) for name in names):
+        if any(self._outbound.knows(name) for name in names):
             return True
         # A call that is not ours was made by another connection, perhaps before we came.
         is_question = len(names) > len(request.correlation)
-        by_sibling = self._context.envelope_sender.is_begun_by_sibling(names, now)
+        by_sibling = self._context.envelope_sender.is_begun_by_sibling(names)
         return self._context.mode.answers and not is_question and not by_sibling
 
     def _queue_request(
@@ -107,57 +105,57 @@ class InboundRequests(TablePart):
         envelope: Envelope,
         call: Call,
         folded: Folded,
-        now: float,
     ) -> None:
         """Queue a handler for a request, or answer why none starts."""
-        if self._is_repeated(envelope, now):
+        if self._is_repeated(envelope):
             return
         context, scheduler, responses = self._context, self._scheduler, self._scheduler.responses
         handler = context.find_handler(Role.REQUEST, envelope, call) if call.method else None
         exchange = scheduler.new_exchange(Role.REQUEST, envelope, call, handler)
         fulfillment = exchange.fulfillment = folded.fulfillment
         exchange.fulfills, exchange.doubt = folded.record, folded.doubt
-        denial = scheduler.admission.denial(exchange, now)
-        if self._is_cancelled_already(exchange, call, now):
+        denial = scheduler.admission.denial(exchange)
+        if self._is_cancelled_already(exchange, call):
             context.drop("cancelled_before", envelope, expected=True)
         elif fulfillment is not None and fulfillment.taken_up:
             context.drop("duplicate_request", envelope, expected=True)
         elif denial is not None:
-            scheduler.deny(exchange, denial, now, answered=exchange.addressed or bool(handler))
+            scheduler.deny(exchange, denial, answered=exchange.addressed or bool(handler))
         elif call.rpc_id is not None and call.rpc_name is None:
             if exchange.addressed:
-                responses.invalid(exchange, "the request's JSON-RPC id is too long", now)
+                responses.invalid(exchange, "the request's JSON-RPC id is too long")
         elif not handler:
             if exchange.addressed:
-                responses.unknown_method(exchange, call.method, now)
+                responses.unknown_method(exchange, call.method)
         elif scheduler.turns_away(exchange):
-            responses.busy(exchange, now, held=scheduler.limiter.is_held)
+            responses.busy(exchange, held=scheduler.limiter.is_held)
         else:
             if envelope.correlation:
-                self._take_up_fulfillment(exchange, call, now)
-            scheduler.enqueue(exchange, now)
+                self._take_up_fulfillment(exchange, call)
+            scheduler.enqueue(exchange)
             return
-        scheduler.requests.settle(exchange, now)
+        scheduler.requests.settle(exchange, context.now)
 
-    def refuse(self, envelope: Envelope, problem: str, now: float) -> None:
+    def refuse(self, envelope: Envelope, problem: str) -> None:
         """Answer a malformed request to us; it is entered nowhere, and no handler sees it."""
         scheduler = self._scheduler
         call = payloads.read_call(envelope.payload)
-        is_ours = self._is_answered_here(envelope, call, NOTHING, now)
-        if not is_ours or self._is_repeated(envelope, now):
+        is_ours = self._is_answered_here(envelope, call, NOTHING)
+        if not is_ours or self._is_repeated(envelope):
             return
         exchange = scheduler.new_exchange(Role.REQUEST, envelope, call, None)
         if exchange.addressed:
-            scheduler.responses.failure(exchange, payloads.INVALID_PARAMS, problem, None, now)
-        scheduler.requests.settle(exchange, now)
+            scheduler.responses.failure(exchange, payloads.INVALID_PARAMS, problem, None)
+        scheduler.requests.settle(exchange, self._context.now)
 
-    def _is_repeated(self, envelope: Envelope, now: float) -> bool:
+    def _is_repeated(self, envelope: Envelope) -> bool:
         """True if a request came before: its answer is sent again, the work is not done again.
 
         Another one under the same id, or the same made a second time (PROTOCOL 6), ends the first,
         which a restart of its sender has orphaned: an answer to the first would be taken for an
         answer to the second.
         """
+        now = self._context.now
         name, requests = (envelope.sender, envelope.id), self._scheduler.requests
         found = requests.find(name, now)
         if found is None:
@@ -169,42 +167,45 @@ class InboundRequests(TablePart):
             if found.fingerprint != fingerprint:
                 return False
             if found.answer_id is not None:
-                self._context.envelope_sender.resend(found.answer_id, now)
+                self._context.envelope_sender.resend(found.answer_id)
         elif fingerprint_of(found.work.envelope) != fingerprint:
             found.superseded = True
             requests.remove(found)
             cause = cause_of_end(*name, Reason.NO_LONGER_NEEDED, USED_AGAIN, now)
-            self._scheduler.cancel(found, cause, now)
+            self._scheduler.cancel(found, cause)
             return False
         self._context.drop("duplicate_request", envelope, expected=True)
         return True
 
-    def _is_cancelled_already(self, exchange: InboundExchange, call: Call, now: float) -> bool:
+    def _is_cancelled_already(self, exchange: InboundExchange, call: Call) -> bool:
         """True if the cancel of a request came before it."""
         tombstones = self._context.tombstones
         if tombstones.is_empty or call.method == "initialize":
             return False
         return any(
-            tombstones.get("cancelled", *name, now) is not None
+            tombstones.get("cancelled", *name, self._context.now) is not None
             for name in exchange.names
             if name is not None
         )
 
     # --- the proposal that it carries out ---
 
-    def _take_up_fulfillment(self, exchange: InboundExchange, call: Call, now: float) -> None:
+    def _take_up_fulfillment(self, exchange: InboundExchange, call: Call) -> None:
         """Remember that we carry a proposal out, also one that we have not seen."""
         request = exchange.work.envelope
         if exchange.fulfillment is None:
             exchange.fulfillment = early_fulfillment(request, call)
             for name in request.correlation:
-                self._context.proposal_store.put_early(name, exchange.fulfillment, now)
+                self._context.proposal_store.put_early(
+                    name, exchange.fulfillment, self._context.now
+                )
         exchange.fulfillment.taken_up = exchange.fulfillment.running = True
         if exchange.fulfills is not None:
             exchange.fulfills.holders += 1
 
-    def bind_early(self, record: ProposalEntry, now: float) -> None:
+    def bind_early(self, record: ProposalEntry) -> None:
         """Enter in a new proposal the requests that carry it out and came before it."""
+        now = self._context.now
         for item in self._context.proposal_store.early(record.key.id, now):
             if not is_early(item, record):
                 continue
@@ -218,7 +219,7 @@ class InboundRequests(TablePart):
 
     # --- a cancel ---
 
-    def receive_cancel(self, envelope: Envelope, call: Call, now: float) -> None:
+    def receive_cancel(self, envelope: Envelope, call: Call) -> None:
         """Apply ``notifications/cancelled``: the requester's, or the gateway's in its place."""
         context, named = self._context, call.params.get("requestId")
         is_ours = envelope.sender == context.me
@@ -228,23 +229,24 @@ class InboundRequests(TablePart):
                 context.drop("malformed_cancel", envelope)
             return
         requester, request_id = context.on_behalf_of(envelope, call.params), str(named)
-        self._free_proposal(requester, (request_id, *envelope.correlation), now)
+        self._free_proposal(requester, (request_id, *envelope.correlation))
         if requester != envelope.sender:
-            cause = cause_of_cancel(call.params, by=envelope.sender, exchange_id=request_id, at=now)
-            self._outbound.end_by_gateway(requester, request_id, cause.code, now)
+            cause = cause_of_cancel(
+                call.params, by=envelope.sender, exchange_id=request_id, at=context.now
+            )
+            self._outbound.end_by_gateway(requester, request_id, cause.code)
         if concerns:
-            self._cancel_handler(envelope, call, (requester, request_id), now)
+            self._cancel_handler(envelope, call, (requester, request_id))
 
-    def _free_proposal(self, requester: str, names: tuple[str, ...], now: float) -> None:
+    def _free_proposal(self, requester: str, names: tuple[str, ...]) -> None:
         """Let the proposal of a cancelled fulfillment wait again."""
-        record = self._context.fold.cancel(requester, names, now)
+        record = self._context.fold.cancel(requester, names, self._context.now)
         if record is not None:
-            self._reader.note_fulfillment_ended(record, now)
+            self._reader.note_fulfillment_ended(record)
 
-    def _cancel_handler(
-        self, envelope: Envelope, call: Call, name: tuple[str, str], now: float
-    ) -> None:
+    def _cancel_handler(self, envelope: Envelope, call: Call, name: tuple[str, str]) -> None:
         """Cancel the handler of a request; one that comes first is kept (PROTOCOL 4.7)."""
+        now = self._context.now
         context, requests = self._context, self._scheduler.requests
         exchange = requests.find_named(name)
         if exchange is not None:
@@ -254,7 +256,7 @@ class InboundRequests(TablePart):
             cause = cause_of_cancel(
                 call.params, by=envelope.sender, exchange_id=exchange.key.id, at=now
             )
-            self._scheduler.cancel(exchange, cause, now)
+            self._scheduler.cancel(exchange, cause)
         elif requests.has_ended(name, now):
             context.drop("late_cancel", envelope, expected=True)
         else:
@@ -281,50 +283,48 @@ class InboundProposals(TablePart):
 
     # --- a proposal ---
 
-    def receive(self, envelope: Envelope, now: float) -> None:
+    def receive(self, envelope: Envelope) -> None:
         """Apply a proposal."""
         context = self._context
         broadcast = self._as_broadcast(envelope)
         envelope = broadcast or envelope
-        record = self._take(envelope, now)
+        record = self._take(envelope)
         if record is None:
             return
         names_executor = broadcast is not None or self._named_executor(record)
         is_ours = not names_executor or self._may_fulfill(record)
         starts_nothing = record.copied or not record.state.is_pending
         if is_ours and (starts_nothing or envelope.concerns(context.me)) and context.mode.answers:
-            self._queue_proposal(record, envelope, now)
+            self._queue_proposal(record, envelope)
 
-    def enter(self, envelope: Envelope, listed: ListedProposal, now: float) -> None:
+    def enter(self, envelope: Envelope, listed: ListedProposal) -> None:
         """Enter an open proposal of before we came as a record, also one of another of ours.
 
         It takes the place of an older one under its id, whose end a gap has hidden.
         """
         context, expires_at = self._context, read_moment(listed.expires_at)
         envelope = self._as_broadcast(envelope) or envelope
-        known = context.proposal_store.get(ProposalKey(envelope.sender, envelope.id), now)
+        known = context.proposal_store.get(ProposalKey(envelope.sender, envelope.id), context.now)
         if known is not None and known.fingerprint == fingerprint_of(envelope):
             return
         if envelope.sender != context.me:
-            taken = self._take(envelope, now, expires_at)
+            taken = self._take(envelope, expires_at)
             left = read_moment(listed.proposer_left)
             if taken is not None and left is not None:
-                self._note_proposer_left(taken, left, now)
+                self._note_proposer_left(taken, left)
         elif known is None:
-            context.envelope_sender.note_sibling(envelope, now)
-            record = context.proposal_store.add(envelope, now)
+            context.envelope_sender.note_sibling(envelope)
+            record = context.proposal_store.add(envelope, context.now)
             if expires_at is not None:
                 context.proposal_store.set_deadline(record, expires_at)
 
-    def _take(
-        self, envelope: Envelope, now: float, expires_at: int | None = None
-    ) -> ProposalEntry | None:
+    def _take(self, envelope: Envelope, expires_at: int | None = None) -> ProposalEntry | None:
         """Enter a proposal of another's; ``None``: it is known, or our own."""
         context = self._context
         if envelope.sender == context.me:
             return None
         folded = context.folded = context.fold.propose(
-            envelope, now, context.moment(now), is_new=context.is_new, expires_at=expires_at
+            envelope, context.now, context.moment(), is_new=context.is_new, expires_at=expires_at
         )
         record = folded.record
         assert record is not None
@@ -332,14 +332,14 @@ class InboundProposals(TablePart):
             context.drop(folded.dropped, envelope, expected=True)
             return None
         if folded.replaced is not None:
-            cause = cause_of_end(*record.key, Reason.NO_LONGER_NEEDED, USED_AGAIN, now)
-            self._end(record.key, folded.replaced, cause, now)
-        self._requests.bind_early(record, now)
+            cause = cause_of_end(*record.key, Reason.NO_LONGER_NEEDED, USED_AGAIN, context.now)
+            self._end(record.key, folded.replaced, cause)
+        self._requests.bind_early(record)
         if record.copied:
-            self._notify_copied(record, envelope, now)
+            self._notify_copied(record, envelope)
         return record
 
-    def offer(self, record: ProposalEntry, now: float) -> None:
+    def offer(self, record: ProposalEntry) -> None:
         """Queue a handler for an open proposal of before we came, unless one has looked at it."""
         context, key = self._context, record.key
         running = self._scheduler.find_proposal(key)  # perhaps of an older one under its id
@@ -352,24 +352,25 @@ class InboundProposals(TablePart):
             and record.envelope.concerns(context.me)
             and context.mode.answers
         ):
-            self._queue_proposal(record, record.envelope, now)
+            self._queue_proposal(record, record.envelope)
 
-    def refuse(self, envelope: Envelope, now: float) -> None:
+    def refuse(self, envelope: Envelope) -> None:
         """Reject a malformed proposal to us; it is entered nowhere, and no handler sees it."""
         if self._context.mode.answers:
             call = payloads.read_proposal(envelope.payload)
             exchange = self._scheduler.new_exchange(Role.PROPOSAL, envelope, call, None)
-            self._scheduler.responses.rejection(exchange, Reason.INVALID, now)
+            self._scheduler.responses.rejection(exchange, Reason.INVALID)
 
-    def note_own_rejection(self, record: ProposalEntry, reason: str, now: float) -> None:
+    def note_own_rejection(self, record: ProposalEntry, reason: str) -> None:
         """Note that another process of ours has rejected it, before we came or in a gap."""
         reason = read_reason(reason)
         record.rejected(self._context.me, reason)
-        self._scheduler.end_rejected(record, reason, now)
+        self._scheduler.end_rejected(record, reason)
 
-    def _note_proposer_left(self, record: ProposalEntry, at: int, now: float) -> None:
+    def _note_proposer_left(self, record: ProposalEntry, at: int) -> None:
         """Note when the proposer left, before we came, in the gateway's microseconds since 1970."""
-        moment = self._context.moment(now)
+        now = self._context.now
+        moment = self._context.moment()
         if moment is None:
             return
         told = now - max(moment - at, 0) / 1_000_000
@@ -378,28 +379,28 @@ class InboundProposals(TablePart):
         if left is not None:
             record.seen_at = min(record.seen_at, left)
 
-    def _queue_proposal(self, record: ProposalEntry, envelope: Envelope, now: float) -> None:
+    def _queue_proposal(self, record: ProposalEntry, envelope: Envelope) -> None:
         """Queue a handler for a proposal, or reject it where it was addressed to us."""
         context, scheduler, responses = self._context, self._scheduler, self._scheduler.responses
         call = payloads.read_proposal(envelope.payload)
         handler = context.find_handler(Role.PROPOSAL, envelope, call)
         exchange = scheduler.new_exchange(Role.PROPOSAL, envelope, call, handler)
         exchange.record = record
-        denial = scheduler.admission.denial(exchange, now)
+        denial = scheduler.admission.denial(exchange)
         if denial is not None:
-            scheduler.deny(exchange, denial, now)
+            scheduler.deny(exchange, denial)
         elif not handler:
             # Where targets are hidden, the executor is addressed beside the deciders, so as to see
             # the proposal (PROTOCOL 2): it is not asked, and its reject would end the wait.
             is_asked = call.target != context.me or len(envelope.to) < 2
             if is_asked and not context.left_to_person:
-                responses.rejection(exchange, Reason.INCAPABLE, now)
-        elif context.proposal_store.get(record.key, now) is not record or scheduler.turns_away(
-            exchange
-        ):
-            responses.busy(exchange, now, held=scheduler.limiter.is_held)
+                responses.rejection(exchange, Reason.INCAPABLE)
+        elif context.proposal_store.get(
+            record.key, context.now
+        ) is not record or scheduler.turns_away(exchange):
+            responses.busy(exchange, held=scheduler.limiter.is_held)
         else:
-            scheduler.enqueue(exchange, now)
+            scheduler.enqueue(exchange)
 
     def _as_broadcast(self, proposal: Envelope) -> Envelope | None:
         """A proposal whose ``to`` names its executor, as a broadcast (PROTOCOL 4.4)."""
@@ -423,42 +424,43 @@ class InboundProposals(TablePart):
         able = roster.is_allowed(roster.me, kinds.MCP_REQUEST, request, to)
         return able or not roster.my_capabilities
 
-    def _notify_copied(self, record: ProposalEntry, envelope: Envelope, now: float) -> None:
+    def _notify_copied(self, record: ProposalEntry, envelope: Envelope) -> None:
         """Tell handlers that a proposal has the id of another participant's."""
-        named = self._context.proposal_store.under(record.key.id, now)
+        named = self._context.proposal_store.under(record.key.id, self._context.now)
         first = next((each.key.proposer for each in named if not each.copied), "")
         conflict = Conflict(record.key.id, copied_by=envelope.sender, proposer=first)
-        self._scheduler.notify(Role.CONFLICT, envelope, now, conflict, droppable=True)
+        self._scheduler.notify(Role.CONFLICT, envelope, conflict, droppable=True)
 
     # --- a renewal ---
 
-    def receive_renewal(self, envelope: Envelope, now: float) -> None:
+    def receive_renewal(self, envelope: Envelope) -> None:
         """Apply a renewal: the proposer's, of one pending proposal (PROTOCOL 4.17)."""
         context, store = self._context, self._context.proposal_store
         # Ours takes no renewal that is too late: what it took was in time, however late it is read.
-        at = None if context.roster.guarantees.identity_checked else context.moment(now)
-        known = store.get(ProposalKey(envelope.sender, envelope.correlation[0]), now)
+        at = None if context.roster.guarantees.identity_checked else context.moment()
+        known = store.get(ProposalKey(envelope.sender, envelope.correlation[0]), context.now)
         before = None if known is None else known.expires_at
         until = payloads.read_renewal(envelope.payload_object)
         if envelope.sender == context.me and before == until is not None:
             return  # our own, which took effect as it was said
-        folded = context.folded = context.fold.renew(envelope, now, at)
+        folded = context.folded = context.fold.renew(envelope, context.now, at)
         if folded.dropped:
             expected = folded.dropped in ("late_renew", "unknown_renew")
             context.drop(folded.dropped, envelope, expected=expected)
         elif folded.record is not None and before is not None:
             assert folded.record.expires_at is not None
             seconds = (folded.record.expires_at - before) / 1_000_000
-            self._outbound.renewals.postpone(folded.record, seconds, now)
+            self._outbound.renewals.postpone(folded.record, seconds)
 
     # --- a withdraw ---
 
-    def receive_withdraw(self, envelope: Envelope, now: float) -> None:
+    def receive_withdraw(self, envelope: Envelope) -> None:
         """Apply a withdraw: the proposer's, or the gateway's in its place (PROTOCOL 4.1, 4.2)."""
+        now = self._context.now
         context, payload = self._context, envelope.payload_object
         reason = read_reason(payload.get("reason"))
         proposer = context.on_behalf_of(envelope, payload)
-        moment = context.moment(now)
+        moment = context.moment()
         at = read_moment(envelope.ts) if moment is None else moment
         ended: list[str] = []
         for proposal_id in envelope.correlation:
@@ -475,47 +477,45 @@ class InboundProposals(TablePart):
             elif record is not None:
                 ended.append(proposal_id)
             cause = cause_of_end(envelope.sender, proposal_id, reason, "", now)
-            self._end(key, record, cause, now)
+            self._end(key, record, cause)
             if proposer != envelope.sender:
-                self._outbound.end_by_gateway(proposer, proposal_id, reason, now)
+                self._outbound.end_by_gateway(proposer, proposal_id, reason)
         # Only handlers are told of explanations, and most agents have none.
         is_theirs = bool(ended) and proposer == envelope.sender != context.me
         if is_theirs and context.find_handler(Role.EXPLANATION, envelope, None):
             self._reader.explanations.expect_of_withdraw(proposer, envelope.id, tuple(ended), now)
 
-    def _end(
-        self, proposal: ProposalKey, record: ProposalEntry | None, cause: Cause, now: float
-    ) -> None:
+    def _end(self, proposal: ProposalKey, record: ProposalEntry | None, cause: Cause) -> None:
         """Cancel our handler of a proposal that its proposer ended, and our fulfillments of it."""
         exchange = self._scheduler.find_proposal(proposal)
         if record is not None and record.state is ProposalState.EXPIRED:
-            self._scheduler.end_expired(record, cause, now)
+            self._scheduler.end_expired(record, cause)
         elif exchange is not None:
-            self._scheduler.withdraw(exchange, cause, now)
+            self._scheduler.withdraw(exchange, cause)
         elif record is not None and record.handled:
-            self._scheduler.notify_withdrawn(record, cause, now)
+            self._scheduler.notify_withdrawn(record, cause)
         for request in self._outbound.open_fulfillments(proposal):
-            self._outbound.give_up(request.key, cause, now)
+            self._outbound.give_up(request.key, cause)
 
     # --- a reject ---
 
-    def receive_reject(self, envelope: Envelope, now: float) -> None:
+    def receive_reject(self, envelope: Envelope) -> None:
         """Apply a reject of another participant's, to the record and to our wait (PROTOCOL 4.5)."""
         context = self._context
-        folded = context.folded = context.fold.reject(envelope, now)
+        folded = context.folded = context.fold.reject(envelope, context.now)
         record = folded.record
         if folded.dropped:
             expected = folded.dropped in ("unknown_reject", "duplicate_reject")
             context.drop(folded.dropped, envelope, expected=expected)
         elif record is not None and record.key.proposer == context.me:
             rejection = record.rejections[envelope.sender]
-            self._reader.rejection(record, rejection, envelope, now)
+            self._reader.rejection(record, rejection, envelope)
 
     def reject(
-        self, proposal: ProposalKey, reason: str, now: float, rule: payloads.JsonObject | None
+        self, proposal: ProposalKey, reason: str, rule: payloads.JsonObject | None
     ) -> Envelope:
         """Reject a proposal, as its handler or our user wishes."""
         exchange = self._scheduler.find_proposal(proposal)
         if exchange is not None:
-            self._scheduler.settle_rejected(exchange, now)
-        return self._scheduler.responses.reject(proposal, reason, now, rule=rule)
+            self._scheduler.settle_rejected(exchange)
+        return self._scheduler.responses.reject(proposal, reason, rule=rule)

@@ -186,38 +186,32 @@ class ResponseWriter:
 
     # --- responses ---
 
-    def failure(
-        self, exchange: InboundExchange, code: int, message: str, data: Any, now: float
-    ) -> None:
+    def failure(self, exchange: InboundExchange, code: int, message: str, data: Any) -> None:
         """Answer with an error; ``data`` is left out where JSON has no form for it."""
         error: dict[str, Any] = {"code": code, "message": encodable(message)}
         if data is not None:
             with suppress(NotExpressible):
                 error["data"] = msgspec.Raw(encode_json(data))
-        self.respond(exchange, "error", encode_leniently(error), now)
+        self.respond(exchange, "error", encode_leniently(error))
 
-    def exchange_error(
-        self, exchange: InboundExchange, reason: str, message: str, now: float
-    ) -> None:
+    def exchange_error(self, exchange: InboundExchange, reason: str, message: str) -> None:
         """Answer ``busy``, ``cancelled`` or ``refused`` (PROTOCOL 5)."""
-        self.failure(
-            exchange, payloads.EXCHANGE_ERROR, f"{reason}: {message}", {"reason": reason}, now
-        )
+        self.failure(exchange, payloads.EXCHANGE_ERROR, f"{reason}: {message}", {"reason": reason})
 
-    def unknown_method(self, exchange: InboundExchange, method: str, now: float) -> None:
+    def unknown_method(self, exchange: InboundExchange, method: str) -> None:
         """Answer that we have no such method, or that none was named."""
         if not method:
-            self.invalid(exchange, "the request has no method", now)
+            self.invalid(exchange, "the request has no method")
             return
         message = f"there is no method {method[:MAX_QUOTED_CHARS]!r} here"
-        self.failure(exchange, payloads.METHOD_NOT_FOUND, message, None, now)
+        self.failure(exchange, payloads.METHOD_NOT_FOUND, message, None)
 
-    def invalid(self, exchange: InboundExchange, why: str, now: float) -> None:
+    def invalid(self, exchange: InboundExchange, why: str) -> None:
         """Answer that the request is malformed."""
-        self.failure(exchange, payloads.INVALID_REQUEST, why, None, now)
+        self.failure(exchange, payloads.INVALID_REQUEST, why, None)
 
     def respond(
-        self, exchange: InboundExchange, field: Literal["result", "error"], raw: bytes, now: float
+        self, exchange: InboundExchange, field: Literal["result", "error"], raw: bytes
     ) -> None:
         """Send a response, with the JSON of a result or an error: the one place that does."""
         call = exchange.call
@@ -232,7 +226,6 @@ class ResponseWriter:
         response = self._context.envelope_sender.send(
             kinds.MCP_RESPONSE,
             payload,
-            now=now,
             priority=Priority.ANSWER,
             to=(exchange.key.sender,),
             correlation=(exchange.key.id,),
@@ -242,46 +235,43 @@ class ResponseWriter:
 
     # --- responses or rejections ---
 
-    def busy(self, exchange: InboundExchange, now: float, *, held: bool = False) -> None:
+    def busy(self, exchange: InboundExchange, *, held: bool = False) -> None:
         """Say that nothing more is taken; of proposals, to those that were addressed to us."""
         closing = self._context.closing
         why = "shutdown" if closing else "paused" if held else "overflow"
         self._context.drop(why, exchange.work.envelope, expected=closing or held)
         if exchange.is_request:
             said = "paused for now" if held else "too much to do at the moment"
-            self.exchange_error(exchange, "busy", said, now)
+            self.exchange_error(exchange, "busy", said)
         elif exchange.is_proposal:
-            self.rejection(exchange, Reason.BUSY, now)
+            self.rejection(exchange, Reason.BUSY)
 
-    def cancelled(
-        self, exchange: InboundExchange, fulfillment_sent: bool, why: str, now: float
-    ) -> None:
+    def cancelled(self, exchange: InboundExchange, fulfillment_sent: bool, why: str) -> None:
         """Say that our own end, or a restart of ours, ended it."""
         if exchange.is_request:
-            self.exchange_error(exchange, "cancelled", why, now)
+            self.exchange_error(exchange, "cancelled", why)
         elif exchange.is_proposal and not fulfillment_sent:
-            self.rejection(exchange, Reason.BUSY, now)
+            self.rejection(exchange, Reason.BUSY)
 
     # --- rejections ---
 
-    def rejection(self, exchange: InboundExchange, reason: str, now: float) -> None:
+    def rejection(self, exchange: InboundExchange, reason: str) -> None:
         """Reject on our own account: only what was addressed to us, and is not decided."""
         record = exchange.record
         pending = record is None or record.state.is_pending
         if exchange.addressed and pending and not exchange.rejected:
             exchange.rejected = True
-            self.reject(exchange.proposal_key, reason, now)
+            self.reject(exchange.proposal_key, reason)
 
     def reject(
         self,
         proposal: ProposalKey,
         reason: str,
-        now: float,
         *,
         rule: payloads.JsonObject | None = None,
     ) -> Envelope:
         """Reject a proposal; nor do we carry it out for another, if that decides it (4.4)."""
-        record = self._context.proposal_store.get(proposal, now)
+        record = self._context.proposal_store.get(proposal, self._context.now)
         if record is not None:
             record.refused = True
             if declines(reason):  # not every gateway echoes it
@@ -289,7 +279,6 @@ class ResponseWriter:
         return self._context.envelope_sender.send(
             kinds.MCP_REJECT,
             payloads.build_rejection(reason, rule),
-            now=now,
             priority=Priority.END,
             to=(proposal.proposer,),
             correlation=(proposal.id,),

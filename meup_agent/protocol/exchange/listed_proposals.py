@@ -41,17 +41,17 @@ class ListedProposals(TablePart):
         self._is_sound = is_sound  # false for what no reader may take, as where it is heard
         self._question = ""  # the id of our own; it is sent again with all that was not answered
 
-    def ask(self, now: float) -> None:
+    def ask(self) -> None:
         """Ask for what we may decide, in place of what we have not heard."""
         context = self._context
         if context.mode.speaks and context.roster.guarantees.lists_proposals:
             asked = {"to_decide": True}
             said = context.envelope_sender.send(
-                kinds.LIST_PROPOSALS, asked, now=now, priority=Priority.ANSWER
+                kinds.LIST_PROPOSALS, asked, priority=Priority.ANSWER
             )
             self._question = said.id
 
-    def receive(self, answer: Envelope, now: float) -> None:
+    def receive(self, answer: Envelope) -> None:
         """Enter the open proposals of a page."""
         context = self._context
         is_told = context.roster.guarantees.lists_proposals and answer.concerns(context.me)
@@ -68,22 +68,22 @@ class ListedProposals(TablePart):
         for listed in page.proposals[:MAX_LISTED]:
             if listed.decision is None:
                 try:
-                    self._enter(listed, now, offered=is_ours)
+                    self._enter(listed, offered=is_ours)
                 except (InvalidEnvelope, ValueError):
                     context.drop("malformed_list", answer)
 
-    def _enter(self, listed: ListedProposal, now: float, *, offered: bool) -> None:
+    def _enter(self, listed: ListedProposal, *, offered: bool) -> None:
         proposal, store = decode(bytes(listed.envelope)), self._context.proposal_store
         if proposal.kind != kinds.MCP_PROPOSAL or not self._is_sound(proposal):
             return
         key = ProposalKey(proposal.sender, proposal.id)
-        self._proposals.enter(proposal, listed, now)
-        record = store.get(key, now)
+        self._proposals.enter(proposal, listed)
+        record = store.get(key, self._context.now)
         if record is None:
             return
         for each in listed.rejections:
             if each.by == self._context.me and declines(each.reason):
-                self._proposals.note_own_rejection(record, each.reason, now)
+                self._proposals.note_own_rejection(record, each.reason)
             elif each.by not in record.rejections:
                 rejection = draft(
                     kinds.MCP_REJECT,
@@ -93,11 +93,11 @@ class ListedProposals(TablePart):
                     to=(proposal.sender,),
                     correlation=(proposal.id,),
                 )
-                self._proposals.receive_reject(rejection, now)
+                self._proposals.receive_reject(rejection)
         for request in listed.requests:
             said = decode(bytes(request.envelope))
             if said.kind == kinds.MCP_REQUEST and self._is_sound(said):
                 call = payloads.read_call(said.payload)
-                self._requests.enter(said, call, now, cancelled=request.cancelled)
+                self._requests.enter(said, call, cancelled=request.cancelled)
         if offered:
-            self._proposals.offer(record, now)
+            self._proposals.offer(record)

@@ -164,7 +164,8 @@ class OutboundExchange(msgspec.Struct):
 class OutboundIndex:
     """The requests and proposals of our own that are open, or have ended lately."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: TableContext) -> None:
+        self._context = context
         self._open: dict[str, OutboundExchange] = {}
         self._ended: TTLMap[str, OutboundExchange] = TTLMap(
             count=ENDED_COUNT, seconds=ENDED_SECONDS, size=ENDED_SIZE
@@ -174,17 +175,17 @@ class OutboundIndex:
         """The number of open ones."""
         return len(self._open)
 
-    def find(self, exchange_id: str, now: float) -> OutboundExchange | None:
+    def find(self, exchange_id: str) -> OutboundExchange | None:
         """An exchange that is open, or has ended lately."""
-        return self._open.get(exchange_id) or self._ended.get(exchange_id, now)
+        return self._open.get(exchange_id) or self._ended.get(exchange_id, self._context.now)
 
     def find_open(self, exchange_id: str) -> OutboundExchange | None:
         """An exchange that is open."""
         return self._open.get(exchange_id)
 
-    def find_own_proposal(self, record: ProposalEntry, now: float) -> OutboundExchange | None:
+    def find_own_proposal(self, record: ProposalEntry) -> OutboundExchange | None:
         """Our wait for a proposal's outcome, open or ended lately; ``None`` if it is not ours."""
-        exchange = self.find(record.key.id, now)
+        exchange = self.find(record.key.id)
         return exchange if exchange is not None and exchange.proposal is record else None
 
     def open_fulfillments(self, proposal: ProposalKey) -> list[OutboundExchange]:
@@ -195,9 +196,11 @@ class OutboundIndex:
         """The proposals that are open, oldest first; blocked ones, too."""
         return [exchange for exchange in self._open.values() if exchange.is_proposal]
 
-    def knows(self, envelope_id: str, now: float) -> bool:
+    def knows(self, envelope_id: str) -> bool:
         """True if an id is that of a request or proposal of ours, open or ended lately."""
-        return envelope_id in self._open or self._ended.get(envelope_id, now) is not None
+        return (
+            envelope_id in self._open or self._ended.get(envelope_id, self._context.now) is not None
+        )
 
 
 def able_to_fulfill(record: ProposalEntry, roster: Roster) -> set[str]:
@@ -293,19 +296,17 @@ def send_end(
     exchange: OutboundExchange,
     ending: Ending | None,
     cause: Cause,
-    now: float,
 ) -> None:
     """Send the withdraw of a proposal, or the cancel of a request (PROTOCOL 4.8)."""
     request = exchange.draft
     if exchange.is_proposal:
         by = ending.by if isinstance(ending, Rejection) else ""
-        send_withdraws(sender, [exchange], cause, now, rejected_by=by)
+        send_withdraws(sender, [exchange], cause, rejected_by=by)
     elif (call := exchange.call).method != "initialize":
         name = str(call.rpc_id if call.rpc_id is not None else request.id)
         sender.send(
             kinds.MCP_REQUEST,
-            payloads.cancelled(name, cause.ended(sender.me, request.id, now)),
-            now=now,
+            payloads.cancelled(name, cause.ended(sender.me, request.id, sender.now)),
             priority=Priority.END,
             to=request.to,
             correlation=(request.id,),
@@ -317,7 +318,6 @@ def send_withdraws(
     sender: EnvelopeSender,
     exchanges: Sequence[OutboundExchange],
     cause: Cause,
-    now: float,
     *,
     rejected_by: str = "",
 ) -> None:
@@ -327,7 +327,6 @@ def send_withdraws(
         sender: Sends it.
         exchanges: The proposals.
         cause: The cause.
-        now: The time.
         rejected_by: The participant whose rejection ended the wait; empty: none did.
     """
     to: dict[str, None] = {}
@@ -338,7 +337,6 @@ def send_withdraws(
     sender.send(
         kinds.MCP_WITHDRAW,
         payloads.build_withdrawal(cause.code, _rejection_meta(exchanges, cause.code, rejected_by)),
-        now=now,
         priority=Priority.END,
         to=addressed,
         correlation=tuple(exchange.draft.id for exchange in exchanges),
@@ -378,23 +376,23 @@ class AbsenceWatch:
     def __init__(self, context: TableContext) -> None:
         self._context = context
 
-    def gone_at(self, exchange: OutboundExchange, now: float) -> float | None:
+    def gone_at(self, exchange: OutboundExchange) -> float | None:
         """The time at which it ends for want of a participant that could answer (PROTOCOL 4.6)."""
         context = self._context
         if exchange.state is not OutboundState.WAITING or not context.connected:
             return None
         record = exchange.proposal
         if record is None:
-            return context.absent_for_good(exchange.draft.to, now, to_answer=True)
+            return context.absent_for_good(exchange.draft.to, to_answer=True)
         awaited = self._awaited(exchange, record)
         waits = exchange.wait in (Wait.DEADLINE, Wait.LATER)
         if awaited or waits or record.in_progress_by is not None:
-            return context.absent_for_good(awaited, now, to_answer=False)
+            return context.absent_for_good(awaited, to_answer=False)
         if self._has_able_participant(record):
             exchange.unanswerable_since = None
             return None
         if exchange.unanswerable_since is None:
-            exchange.unanswerable_since = now
+            exchange.unanswerable_since = context.now
         return exchange.unanswerable_since + ABSENCE_SECONDS
 
     def _has_able_participant(self, record: ProposalEntry) -> bool:

@@ -32,8 +32,9 @@ class OutboundRenewals:
             count=RENEWAL_COUNT, seconds=RENEWAL_SECONDS
         )
 
-    def renew(self, key: Key, seconds: float, now: float) -> Envelope:
+    def renew(self, key: Key, seconds: float) -> Envelope:
         """Give a proposal of ours more time from now on; raises as :meth:`ExchangeTable.renew`."""
+        now = self._context.now
         context, exchange = self._context, self._index.find_open(key.id)
         record = None if exchange is None else exchange.proposal
         if exchange is not None and record is None and exchange.is_proposal:
@@ -42,9 +43,9 @@ class OutboundRenewals:
             )
         if exchange is None or record is None:
             known = context.proposal_store.get(ProposalKey(context.me, key.id), now)
-            state = ProposalState.EXPIRED if known is None else context.state_of(known, now)
+            state = ProposalState.EXPIRED if known is None else context.state_of(known)
             raise AlreadyDecided(key.id, ProposalState.EXPIRED if state.is_pending else state)
-        moment, before, deadline = context.moment(now), record.expires_at, exchange.deadline
+        moment, before, deadline = context.moment(), record.expires_at, exchange.deadline
         until = None if moment is None else (moment // 1_000 + round(seconds * 1_000)) * 1_000
         if before is None or deadline is None or until is None:
             raise UsageError(
@@ -59,7 +60,6 @@ class OutboundRenewals:
         renewal = context.envelope_sender.send(
             kinds.MCP_RENEW,
             payloads.build_renewal(until),
-            now=now,
             priority=Priority.ANSWER,
             to=exchange.draft.to,
             correlation=(key.id,),
@@ -67,7 +67,7 @@ class OutboundRenewals:
         self._renewals.put(renewal.id, (exchange, deadline, before), now)
         return renewal
 
-    def take_back(self, envelope_id: str, now: float) -> bool:
+    def take_back(self, envelope_id: str) -> bool:
         """Return to the deadline before a renewal that the gateway refused; true if it was one."""
         found = self._renewals.pop(envelope_id)
         if found is None:
@@ -76,12 +76,12 @@ class OutboundRenewals:
         if exchange.is_open and exchange.proposal is not None:
             exchange.deadline = deadline
             self._context.proposal_store.set_deadline(exchange.proposal, expires_at)
-            self._context.look_again(max(deadline, now), exchange.key)
+            self._context.look_again(max(deadline, self._context.now), exchange.key)
         return True
 
-    def postpone(self, record: ProposalEntry, seconds: float, now: float) -> None:
+    def postpone(self, record: ProposalEntry, seconds: float) -> None:
         """Let what waits for a proposal wait longer: it was renewed, perhaps beside us."""
-        own = self._index.find_own_proposal(record, now)
+        own = self._index.find_own_proposal(record)
         waiting = self._index.open_fulfillments(record.key) if own is None else [own]
         for each in waiting:
             follows = each.fulfilling is None or each.fulfilling.follows

@@ -78,18 +78,18 @@ class OwnStreams:
         written = [own for each in self._written.values() for own in each]
         return [*self._requested.values(), *written]
 
-    def is_given_up(self, request_id: str, now: float) -> bool:
+    def is_given_up(self, request_id: str) -> bool:
         """True if we asked for a stream and want it no more."""
-        return self._given_up.get(request_id, now) is not None
+        return self._given_up.get(request_id, self._context.now) is not None
 
     def answered(self, request_id: str) -> OwnStream | None:
         """The stream that was requested so, which is answered now."""
         return self._requested.pop(request_id, None)
 
-    def request(self, payload: JsonObject, about: tuple[str, ...], now: float) -> OwnStream:
+    def request(self, payload: JsonObject, about: tuple[str, ...]) -> OwnStream:
         """Request a stream; the gateway's answer opens or refuses it."""
         own = OwnStream(payload, about)
-        self._request(own, now)
+        self._request(own)
         return own
 
     def begin(self, own: OwnStream, stream: StreamInfo) -> None:
@@ -104,30 +104,30 @@ class OwnStreams:
         self.begin(own, stream)
         return own
 
-    def close(self, own: OwnStream, reason: str, text: str, now: float) -> StreamEnd | None:
+    def close(self, own: OwnStream, reason: str, text: str) -> StreamEnd | None:
         """Write in a stream no more; the end of the stream, if it ends with that."""
         if own.stream is None:
             if self._requested.pop(own.request_id, None) is not None:
                 # It may have left already: then its stream is closed as soon as it opens.
-                self._given_up.put(own.request_id, True, now)
+                self._given_up.put(own.request_id, True, self._context.now)
                 self._context.effects.append(Unsend(own.request_id))
             return None
         if own.end is not None:
             return None
-        self._forget(own, now)
+        self._forget(own)
         end = StreamEnd(reason, self._context.me, text)
         own.finish(end)
         if not own.request_id or own.stream.owner != self._context.me:
             return None
         origin = own.stream.origin
         opened = origin.opened if origin is not None else ""
-        self.say_close(own.stream.id, opened or own.request_id, reason, text, now)
+        self.say_close(own.stream.id, opened or own.request_id, reason, text)
         return end
 
-    def finish(self, stream: str, end: StreamEnd, now: float) -> None:
+    def finish(self, stream: str, end: StreamEnd) -> None:
         """End our writing in a stream."""
         for own in self.of(stream):
-            self._forget(own, now)
+            self._forget(own)
             own.finish(end)
 
     def stopped(self, end: StreamEnd) -> None:
@@ -136,7 +136,7 @@ class OwnStreams:
             own.finish(end)
         self._requested.clear()
 
-    def refused(self, names: Sequence[str], payload: JsonObject, now: float) -> bool:
+    def refused(self, names: Sequence[str], payload: JsonObject) -> bool:
         """Apply a ``system/error``; ``True`` if it is about a stream of ours."""
         for name in names:
             own = self._requested.pop(name, None)
@@ -144,20 +144,18 @@ class OwnStreams:
                 own.refusal = payload
                 own.wake()
                 return True
-            if self.is_given_up(name, now):
+            if self.is_given_up(name):
                 return True
         stream, code, text = (payload.get(key) for key in ("stream_id", "error", "message"))
         if names or not isinstance(stream, str) or not isinstance(code, str):
             return False
         # It names no message, so a frame was refused: none of the later ones passes either.
-        known = stream in self._written or self._ended.get(stream, now) is not None
+        known = stream in self._written or self._ended.get(stream, self._context.now) is not None
         words = text[:MAX_TEXT_CHARS] if isinstance(text, str) else ""
-        self.finish(stream, StreamEnd(code[:MAX_TEXT_CHARS], kinds.GATEWAY, words), now)
+        self.finish(stream, StreamEnd(code[:MAX_TEXT_CHARS], kinds.GATEWAY, words))
         return known
 
-    def request_again(
-        self, listed: Iterable[StreamInfo], now: float
-    ) -> list[tuple[OwnStream, StreamInfo]]:
+    def request_again(self, listed: Iterable[StreamInfo]) -> list[tuple[OwnStream, StreamInfo]]:
         """Find streams that we have requested, whose answer was lost; request others anew."""
         ours = [each for each in listed if each.owner == self._context.me]
         found: list[tuple[OwnStream, StreamInfo]] = []
@@ -169,16 +167,16 @@ class OwnStreams:
                 found.append((own, stream))
             else:
                 self._context.effects.append(Unsend(request_id))
-                self._request(own, now)
+                self._request(own)
         return found
 
-    def say_close(self, stream: str, opened: str, reason: str, text: str, now: float) -> None:
+    def say_close(self, stream: str, opened: str, reason: str, text: str) -> None:
         """Close a stream of ours for all; existing readers know it by its ``stream/open``."""
+        now = self._context.now
         payload = build_close(stream, reason)
         sent = self._context.envelope_sender.send(
             kinds.STREAM_CLOSE,
             {**payload, "text": text[:MAX_TEXT_CHARS]} if text else payload,
-            now=now,
             # Behind the frames that were sent before, and never left out.
             priority=Priority.ANSWER,
             correlation=(opened,),
@@ -187,24 +185,23 @@ class OwnStreams:
         self._given_up.put(sent.id, True, now)
         self._ended.put(stream, True, now)
 
-    def _request(self, own: OwnStream, now: float) -> None:
+    def _request(self, own: OwnStream) -> None:
         sent = self._context.envelope_sender.send(
             kinds.STREAM_REQUEST,
             own.payload,
-            now=now,
             priority=Priority.ANSWER,
             correlation=own.about,
         )
         own.request_id = sent.id
         self._requested[sent.id] = own
 
-    def _forget(self, own: OwnStream, now: float) -> None:
+    def _forget(self, own: OwnStream) -> None:
         assert own.stream is not None
         stream = own.stream.id
         writers = self._written.get(stream, [])
         if own in writers:
             writers.remove(own)
-            self._ended.put(stream, True, now)
+            self._ended.put(stream, True, self._context.now)
             if not writers:
                 del self._written[stream]
 

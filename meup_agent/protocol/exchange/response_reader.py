@@ -36,37 +36,37 @@ class ResponseReader(TablePart):
 
     # --- responses ---
 
-    def receive(self, envelope: Envelope, now: float) -> None:
+    def receive(self, envelope: Envelope) -> None:
         """Apply a response: to a proposal's record, to our wait, or as another's relay."""
         context = self._context
         # Most answer plain requests, which no proposal knows of.
         is_about_proposal = context.proposal_store.knows_any(envelope.correlation)
-        completes = is_about_proposal and self._completes(envelope, now)
-        if self._answers_request(envelope, now) or completes:
+        completes = is_about_proposal and self._completes(envelope)
+        if self._answers_request(envelope) or completes:
             return
-        if is_about_proposal and self._is_relayed(envelope, now):
+        if is_about_proposal and self._is_relayed(envelope):
             return
         # An observer asks nothing: answers to its participant are for the agent that runs.
         is_ours = (
             context.mode.speaks and envelope.sender != context.me and envelope.concerns(context.me)
         )
         # Answers among others, or to a sibling of ours, are nothing that we leave out.
-        if is_ours and not context.envelope_sender.is_from_sibling(envelope.correlation, now):
-            context.drop("unknown_response", envelope, expected=self._is_harmless(envelope, now))
+        if is_ours and not context.envelope_sender.is_from_sibling(envelope.correlation):
+            context.drop("unknown_response", envelope, expected=self._is_harmless(envelope))
 
-    def _is_harmless(self, response: Envelope, now: float) -> bool:
+    def _is_harmless(self, response: Envelope) -> bool:
         """True if correct, or merely eager, participants send us such a response.
 
         Some answer whatever is addressed to them, our notifications too (PROTOCOL 2). And a request
         of a process of ours before this one is answered once more as we join (PROTOCOL 4.14).
         """
         return self._context.is_older_than_us(response) or any(
-            self._context.envelope_sender.is_own(name, now) for name in response.correlation
+            self._context.envelope_sender.is_own(name) for name in response.correlation
         )
 
-    def _completes(self, envelope: Envelope, now: float) -> bool:
+    def _completes(self, envelope: Envelope) -> bool:
         """Complete the proposal of the request that it answers, if that was carried out."""
-        found = find_answered(envelope, self._context.proposal_store, now)
+        found = find_answered(envelope, self._context.proposal_store, self._context.now)
         if found is None:
             return False
         record, fulfillment = found
@@ -74,26 +74,26 @@ class ResponseReader(TablePart):
         self._context.folded = Folded(record, fulfillment, was_pending=was_pending)
         is_refusal = payloads.is_refusal(envelope.payload)
         if not is_refusal:
-            self._order_unechoed(record, now)
+            self._order_unechoed(record)
         if not self._context.fold.complete(record, fulfillment, envelope):
             if is_refusal and not fulfillment.live:
-                self.note_fulfillment_ended(record, now)
+                self.note_fulfillment_ended(record)
             return False
         answer, exchange = read_response(envelope.payload), None
         if record.key.proposer == self._context.me:
-            exchange = self._outbound.find_own_proposal(record, now)
+            exchange = self._outbound.find_own_proposal(record)
         if exchange is not None:
             request, to = fulfillment.envelope, fulfillment.envelope.to
             executor = to[0] if len(to) == 1 else envelope.sender
             edits = payloads.changes(record.call, payloads.read_call(request.payload), executor)
             outcome = Fulfillment(record.key.id, fulfillment.by, executor, *answer, edits)
-            self._end_with(exchange, envelope, outcome, now)
+            self._end_with(exchange, envelope, outcome)
         return True
 
-    def _answers_request(self, envelope: Envelope, now: float) -> bool:
+    def _answers_request(self, envelope: Envelope) -> bool:
         """End our request that a response answers; true if there is one."""
         for exchange_id in envelope.correlation:
-            exchange = self._outbound.find(exchange_id, now)
+            exchange = self._outbound.find(exchange_id)
             if exchange is None or exchange.is_proposal:
                 continue
             if not exchange.answerable_by(envelope, self._context.me):
@@ -104,51 +104,49 @@ class ResponseReader(TablePart):
                 continue
             result, error = read_response(envelope.payload)
             is_first = not exchange.is_answered
-            self._note_answer(exchange, envelope, Responded(envelope.sender, result, error), now)
+            self._note_answer(exchange, envelope, Responded(envelope.sender, result, error))
             if is_first and exchange.fulfilling is not None:
-                self._relays.send_response(exchange, envelope, now)
+                self._relays.send_response(exchange, envelope)
             return True
         return False
 
-    def _is_relayed(self, envelope: Envelope, now: float) -> bool:
+    def _is_relayed(self, envelope: Envelope) -> bool:
         """End our wait for a proposal that its fulfiller relays; true if there is one."""
-        record = self._relays.about(envelope, now)
-        exchange = None if record is None else self._outbound.find_own_proposal(record, now)
+        record = self._relays.about(envelope)
+        exchange = None if record is None else self._outbound.find_own_proposal(record)
         if record is None or exchange is None:
             return False
         if payloads.is_refusal(envelope.payload):
             return True
         if not exchange.is_answered:
-            self._order_unechoed(record, now)
+            self._order_unechoed(record)
             record.step(ProposalEvent.RESPONSE, envelope.sender)
-        self._end_with(exchange, envelope, outcome_of_relay(record, envelope), now)
+        self._end_with(exchange, envelope, outcome_of_relay(record, envelope))
         return True
 
     def _end_with(
-        self, exchange: OutboundExchange, envelope: Envelope, outcome: Fulfillment, now: float
+        self, exchange: OutboundExchange, envelope: Envelope, outcome: Fulfillment
     ) -> None:
         """End the wait for a proposal; if we had given it up, tell handlers of a conflict."""
-        if self._note_answer(exchange, envelope, outcome, now):
+        if self._note_answer(exchange, envelope, outcome):
             conflict = Conflict(outcome.proposal_id, outcome, exchange.ending)
-            self._scheduler.notify(Role.CONFLICT, envelope, now, conflict)
+            self._scheduler.notify(Role.CONFLICT, envelope, conflict)
 
-    def _note_answer(
-        self, exchange: OutboundExchange, envelope: Envelope, ending: Ending, now: float
-    ) -> bool:
+    def _note_answer(self, exchange: OutboundExchange, envelope: Envelope, ending: Ending) -> bool:
         """Apply an answer; ``True`` if it is the first for something that we had given up."""
         if exchange.is_answered:
             self._context.drop("duplicate_response", envelope, expected=True)
             return False
-        self._outbound.note_left(exchange, now)
+        self._outbound.note_left(exchange)
         exchange.late = exchange.state is OutboundState.GIVEN_UP
-        self._outbound.apply(exchange, OutboundEvent.RESPONSE, now, ending)
+        self._outbound.apply(exchange, OutboundEvent.RESPONSE, ending)
         if exchange.late:
             self._context.drop("late_response", envelope, expected=True)
         return exchange.late
 
-    def _order_unechoed(self, record: ProposalEntry, now: float) -> None:
+    def _order_unechoed(self, record: ProposalEntry) -> None:
         """Order our withdraw before an answer on a gateway without echoes (PROTOCOL 4.13)."""
-        exchange = self._outbound.find_own_proposal(record, now)
+        exchange = self._outbound.find_own_proposal(record)
         given_up = exchange is not None and exchange.state is OutboundState.GIVEN_UP
         if exchange is not None and given_up and not exchange.echoed:
             reason = cause_of(exchange.ending).code
@@ -156,58 +154,58 @@ class ResponseReader(TablePart):
 
     # --- rejections ---
 
-    def rejection(
-        self, record: ProposalEntry, rejection: Rejection, envelope: Envelope, now: float
-    ) -> None:
+    def rejection(self, record: ProposalEntry, rejection: Rejection, envelope: Envelope) -> None:
         """Apply a rejection of our proposal, and tell handlers while a caller waits for it."""
-        self.explanations.expect_of_reject(rejection.by, rejection.id, record.key.id, now)
-        exchange = self._outbound.find_own_proposal(record, now)
+        self.explanations.expect_of_reject(
+            rejection.by, rejection.id, record.key.id, self._context.now
+        )
+        exchange = self._outbound.find_own_proposal(record)
         if exchange is None or not exchange.is_open:
             return
-        self._outbound.note_left(exchange, now)
-        counts = self._outbound.reconsider(exchange, record, now)
+        self._outbound.note_left(exchange)
+        counts = self._outbound.reconsider(exchange, record)
         if not counts:  # of all that were asked, fewer are left
-            self._outbound.watch_absence(exchange, now)
-        self._scheduler.notify(Role.REJECT, envelope, now, replace(rejection, counts=counts))
+            self._outbound.watch_absence(exchange)
+        self._scheduler.notify(Role.REJECT, envelope, replace(rejection, counts=counts))
 
     # --- fulfillments ---
 
-    def note_fulfillment(self, record: ProposalEntry, now: float) -> None:
+    def note_fulfillment(self, record: ProposalEntry) -> None:
         """See what a fulfilling request changes for us: it may beat ours, or begin our proposal."""
         first, me = record.in_progress, self._context.me
         if first is not None:
             for exchange in self._outbound.open_fulfillments(record.key):
                 if (first.by, first.envelope.id) != (me, exchange.key.id):
-                    cause = Cause(Reason.DUPLICATE, by=me, id=exchange.key.id, at=now)
+                    cause = Cause(Reason.DUPLICATE, by=me, id=exchange.key.id, at=self._context.now)
                     lost = LostRace(first.by)
-                    self._outbound.apply(exchange, OutboundEvent.GIVE_UP, now, lost, cause=cause)
+                    self._outbound.apply(exchange, OutboundEvent.GIVE_UP, lost, cause=cause)
         if record.key.proposer == me:
-            own = self._outbound.find_own_proposal(record, now)
+            own = self._outbound.find_own_proposal(record)
             if own is not None and own.is_open:
-                self._outbound.watch_absence(own, now)
+                self._outbound.watch_absence(own)
 
-    def note_fulfillment_ended(self, record: ProposalEntry, now: float) -> None:
+    def note_fulfillment_ended(self, record: ProposalEntry) -> None:
         """Let the rejections recorded meanwhile decide: a fulfillment came to nothing."""
-        exchange = self._outbound.find_own_proposal(record, now)
+        exchange = self._outbound.find_own_proposal(record)
         if exchange is not None and exchange.is_open:
-            self._outbound.reconsider(exchange, record, now)
-            self._outbound.watch_absence(exchange, now)
+            self._outbound.reconsider(exchange, record)
+            self._outbound.watch_absence(exchange)
 
     # --- progress ---
 
-    def receive_progress(self, envelope: Envelope, params: payloads.JsonObject, now: float) -> None:
+    def receive_progress(self, envelope: Envelope, params: payloads.JsonObject) -> None:
         """Report the progress of an exchange of ours; it only increases (PROTOCOL 4.9)."""
         done = payloads.number(params.get("progress"))
-        exchange = self._reported(envelope, params.get(payloads.PROGRESS_TOKEN), now)
+        exchange = self._reported(envelope, params.get(payloads.PROGRESS_TOKEN))
         if exchange is None or done is None or done <= exchange.progress:
             return
-        exchange.note_progress(done, now)
+        exchange.note_progress(done, self._context.now)
         total, message = payloads.number(params.get("total")), params.get("message")
         text = message if isinstance(message, str) else ""
         self._context.effects.append(Progressed(exchange.key, done, total, text))
-        self._relays.send_progress(exchange, done, total, text, now)
+        self._relays.send_progress(exchange, done, total, text)
 
-    def _reported(self, envelope: Envelope, token: object, now: float) -> OutboundExchange | None:
+    def _reported(self, envelope: Envelope, token: object) -> OutboundExchange | None:
         """The exchange that a progress is about: our request, or our proposal in progress."""
         exchange = self._outbound.find_open(token) if isinstance(token, str) else None
         if exchange is not None and not exchange.is_proposal:
@@ -216,9 +214,9 @@ class ResponseReader(TablePart):
             if envelope.concerns(self._context.me):
                 self._context.drop("foreign_progress", envelope)
                 return None
-        found = find_answered(envelope, self._context.proposal_store, now)
-        record = found[0] if found is not None else self._relays.about(envelope, now)
-        proposal = None if record is None else self._outbound.find_own_proposal(record, now)
+        found = find_answered(envelope, self._context.proposal_store, self._context.now)
+        record = found[0] if found is not None else self._relays.about(envelope)
+        proposal = None if record is None else self._outbound.find_own_proposal(record)
         return proposal if proposal is not None and proposal.is_open else None
 
 
@@ -233,7 +231,7 @@ class Relays:
     def __init__(self, context: TableContext) -> None:
         self._context = context
 
-    def send_response(self, exchange: OutboundExchange, response: Envelope, now: float) -> None:
+    def send_response(self, exchange: OutboundExchange, response: Envelope) -> None:
         """Send the first response of a fulfilling request on; what decides nothing is kept."""
         proposal = self._unseen_by_proposer(exchange)
         if proposal is None:
@@ -256,7 +254,6 @@ class Relays:
         self._context.envelope_sender.send(
             kinds.MCP_RESPONSE,
             payload,
-            now=now,
             priority=Priority.ANSWER,
             to=(proposal.proposer,),
             correlation=(proposal.id, exchange.key.id),
@@ -264,7 +261,7 @@ class Relays:
         )
 
     def send_progress(
-        self, exchange: OutboundExchange, done: float, total: float | None, message: str, now: float
+        self, exchange: OutboundExchange, done: float, total: float | None, message: str
     ) -> None:
         """Send the progress of a fulfilling request on to the proposer, if it asked for it."""
         proposal, record = self._unseen_by_proposer(exchange), exchange.record
@@ -281,13 +278,12 @@ class Relays:
         self._context.envelope_sender.send(
             kinds.MCP_REQUEST,
             report,
-            now=now,
             priority=Priority.TALK,
             to=(proposal.proposer,),
             correlation=(proposal.id, exchange.key.id),
         )
 
-    def about(self, envelope: Envelope, now: float) -> ProposalEntry | None:
+    def about(self, envelope: Envelope) -> ProposalEntry | None:
         """The proposal of ours whose outcome, or progress, an envelope sends on.
 
         Its sender must be one that we asked to decide; of a broadcast proposal, one present whose
@@ -298,7 +294,7 @@ class Relays:
         me = self._context.me
         if envelope.sender == me or not envelope.concerns(me):
             return None
-        record = resolve(envelope, self._context.proposal_store, now).record
+        record = resolve(envelope, self._context.proposal_store, self._context.now).record
         if record is None or record.key.proposer != me or record.fulfillments:
             return None
         asked = record.envelope.to

@@ -101,21 +101,21 @@ class StreamTable:
             raise UsageError(f"the stream {stream[:128]!r} cannot be written: it {why}")
         return self.own.write(info)
 
-    def close(self, own: OwnStream, reason: str, text: str, now: float) -> None:
+    def close(self, own: OwnStream, reason: str, text: str) -> None:
         """End a stream of ours, for all its readers; another's we only write no more."""
-        end = self.own.close(own, reason, text, now)
+        end = self.own.close(own, reason, text)
         if end is not None and own.stream is not None:
-            self._finish(own.stream.id, end, now)
+            self._finish(own.stream.id, end)
 
-    def close_all(self, reason: str, text: str, now: float) -> None:
+    def close_all(self, reason: str, text: str) -> None:
         """End all streams of ours: we leave."""
         for own in self.own.every():
-            self.close(own, reason, text, now)
+            self.close(own, reason, text)
 
-    def unsendable(self, stream: str, why: str, now: float) -> None:
+    def unsendable(self, stream: str, why: str) -> None:
         """End a stream of ours whose frames our connection does not carry."""
         for own in self.own.of(stream):
-            self.close(own, ERROR, why[:MAX_TEXT_CHARS], now)
+            self.close(own, ERROR, why[:MAX_TEXT_CHARS])
 
     # --- readers ---
 
@@ -138,18 +138,18 @@ class StreamTable:
         """Hand streams about a message to handlers again."""
         self._awaited.pop(about, None)
 
-    def receive_frame(self, stream: str, data: bytes, now: float) -> bool:
+    def receive_frame(self, stream: str, data: bytes) -> bool:
         """Put a frame into the queues of its readers; ``True``: handlers are to be started."""
         queues = self.buffers.of(stream)
         for queue in queues:
             queue.put(data)
         if queues or not len(self._bare):
             return False
-        return self._announce_bare(stream, data, now)
+        return self._announce_bare(stream, data)
 
     # --- what the gateway says ---
 
-    def receive(self, envelope: Envelope, now: float) -> None:
+    def receive(self, envelope: Envelope) -> None:
         """Apply an envelope of a kind ``stream/*``."""
         if envelope.kind not in MESSAGE_KINDS:
             return
@@ -161,37 +161,37 @@ class StreamTable:
             return
         match said:
             case StreamRequest():
-                self._requested_by_other(said, envelope, now)
+                self._requested_by_other(said, envelope)
             case StreamClose():
                 text = payload.get("text")
-                self._closed(said, text if isinstance(text, str) else "", now)
+                self._closed(said, text if isinstance(text, str) else "")
             case _ if envelope.sender not in kinds.GATEWAY_NAMES:
                 # The requests of others, and what only the gateway may say.
                 if isinstance(said, StreamOpen | WriteGranted | WriteRevoked | StreamLost):
                     self._context.drop("forged_stream", envelope)
             case StreamOpen():
-                self._opened(said, envelope, now)
+                self._opened(said, envelope)
             case WriteGranted():
-                self._changed(said.stream, now, writers=said.writers)
+                self._changed(said.stream, writers=said.writers)
             case WriteRevoked():
-                self._changed(said.stream, now, writers=said.writers, text=said.reason)
+                self._changed(said.stream, writers=said.writers, text=said.reason)
             case OwnershipTransferred():
-                self._changed(said.stream, now, owner=said.new_owner, writers=said.writers)
+                self._changed(said.stream, owner=said.new_owner, writers=said.writers)
             case StreamLost():
                 for queue in self.buffers.of(said.stream):
                     queue.lose(said.frames)
             case _:
                 pass
 
-    def _requested_by_other(self, said: StreamRequest, envelope: Envelope, now: float) -> None:
+    def _requested_by_other(self, said: StreamRequest, envelope: Envelope) -> None:
         """Note what a stream is to be, where the gateway's answer does not tell it."""
         bare = self._bare.pop(said.id)
         if bare is None:
-            self._requests.put(said.id, said, now)
+            self._requests.put(said.id, said, self._context.now)
         elif bare.owner == said.by and bare.id in self._open:
-            self._enter(_with_request(bare, said.fields, said.about), envelope, now)
+            self._enter(_with_request(bare, said.fields, said.about), envelope)
 
-    def _opened(self, said: StreamOpen, envelope: Envelope, now: float) -> None:
+    def _opened(self, said: StreamOpen, envelope: Envelope) -> None:
         stream = said.stream
         if stream.id in self._open or len(self._open) >= MAX_OPEN:
             self._context.drop("duplicate", envelope, expected=True)
@@ -199,23 +199,23 @@ class StreamTable:
         origin = StreamOrigin(stream.owner, said.request, envelope.id)
         stream = msgspec.structs.replace(stream, origin=origin)
         if stream.owner == self._context.me:
-            if self.own.is_given_up(said.request, now):
-                self.own.say_close(stream.id, envelope.id, CANCELLED, "", now)
+            if self.own.is_given_up(said.request):
+                self.own.say_close(stream.id, envelope.id, CANCELLED, "")
                 return
             own = self.own.answered(said.request)
             if own is not None:
-                self._begin(own, stream, now)
+                self._begin(own, stream)
                 return
         self._open[stream.id] = stream
         if "direction" not in stream.fields:
             request = self._requests.pop(said.request)
             if request is None or request.by != stream.owner:
-                self._bare.put(said.request, stream, now)
+                self._bare.put(said.request, stream, self._context.now)
                 return
             stream = _with_request(stream, request.fields, request.about)
-        self._enter(stream, envelope, now)
+        self._enter(stream, envelope)
 
-    def _begin(self, own: OwnStream, stream: StreamInfo, now: float) -> None:
+    def _begin(self, own: OwnStream, stream: StreamInfo) -> None:
         """Open a stream that we have requested."""
         if "direction" not in stream.fields:
             stream = _with_request(stream, own.payload, own.about)
@@ -225,20 +225,20 @@ class StreamTable:
         self._open[stream.id] = stream
         self.own.begin(own, stream)
 
-    def _announce_bare(self, stream: str, data: bytes, now: float) -> bool:
+    def _announce_bare(self, stream: str, data: bytes) -> bool:
         """Begin to read a stream whose request has not come before its first frame."""
         for info in self._bare.peek_all():
             if info.id == stream and info.origin is not None:
                 request = info.origin.request
                 self._bare.pop(request)
                 envelope = Envelope(id=request, sender=info.owner, kind=kinds.STREAM_OPEN)
-                self._enter(info, envelope, now)
+                self._enter(info, envelope)
                 for queue in self.buffers.of(stream):
                     queue.put(data)
                 return True
         return False
 
-    def _enter(self, stream: StreamInfo, envelope: Envelope, now: float) -> None:
+    def _enter(self, stream: StreamInfo, envelope: Envelope) -> None:
         """Enter an open stream, and start the handlers that it is for."""
         self._open[stream.id] = stream
         me = self._context.me
@@ -254,15 +254,15 @@ class StreamTable:
         if not handler:
             return
         queue = self.buffers.open(stream)
-        if self._scheduler.notify(Role.STREAM, envelope, now, queue, handler=handler):
+        if self._scheduler.notify(Role.STREAM, envelope, queue, handler=handler):
             self._of_handlers = [each for each in self._of_handlers if each.end is None]
             self._of_handlers.append(queue)
         else:
             queue.close()
 
-    def _closed(self, said: StreamClose, text: str, now: float) -> None:
+    def _closed(self, said: StreamClose, text: str) -> None:
         stream = said.stream or self._named(said)
-        self._finish(stream, StreamEnd(said.reason or COMPLETE, said.by, text), now)
+        self._finish(stream, StreamEnd(said.reason or COMPLETE, said.by, text))
 
     def _named(self, said: StreamClose) -> str:
         """The stream that a close names by what opened it, as our gateway reads it.
@@ -274,7 +274,7 @@ class StreamTable:
         named = named or [id for id, origin in known if origin.request in said.about]
         return named[0] if len(named) == 1 else ""
 
-    def _finish(self, stream: str, end: StreamEnd, now: float) -> None:
+    def _finish(self, stream: str, end: StreamEnd) -> None:
         """End a stream for its readers and writers."""
         info = self._open.pop(stream, None)
         if info is None:
@@ -282,12 +282,11 @@ class StreamTable:
         if info.origin is not None:
             self._bare.pop(info.origin.request)
         self.buffers.finish(stream, end)
-        self.own.finish(stream, end, now)
+        self.own.finish(stream, end)
 
     def _changed(
         self,
         stream: str,
-        now: float,
         *,
         writers: tuple[str, ...],
         owner: str = "",
@@ -298,32 +297,32 @@ class StreamTable:
         if before is None:
             return
         info = msgspec.structs.replace(before, writers=writers, owner=owner or before.owner)
-        self._replace(info, now, StreamEnd(REVOKED, before.owner, text))
+        self._replace(info, StreamEnd(REVOKED, before.owner, text))
 
-    def _replace(self, info: StreamInfo, now: float, revoked: StreamEnd) -> None:
+    def _replace(self, info: StreamInfo, revoked: StreamEnd) -> None:
         self._open[info.id] = info
         for queue in self.buffers.of(info.id):
             queue.stream = info
         for own in self.own.of(info.id):
             own.stream = info
         if self._context.me not in info.writers:
-            self.own.finish(info.id, revoked, now)
+            self.own.finish(info.id, revoked)
 
     # --- presence, the connection, our own end ---
 
-    def participant_left(self, participant: str, now: float) -> None:
+    def participant_left(self, participant: str) -> None:
         """End the streams of a participant that left, where the gateway does not do so itself."""
         if self._context.roster.guarantees.resume:
             return
         for info in self.streams:
             if info.owner == participant and not set(info.writers) - {participant}:
-                self._finish(info.id, StreamEnd(OWNER_LEFT, participant), now)
+                self._finish(info.id, StreamEnd(OWNER_LEFT, participant))
 
     def welcomed(self, payload: JsonObject) -> None:
         """Keep the list of a connection's first welcome until what we missed has been read."""
         self._listed = (read_active_streams(payload) or ())[:MAX_OPEN]
 
-    def settle(self, welcome: Envelope, now: float, *, complete: bool) -> None:
+    def settle(self, welcome: Envelope, *, complete: bool) -> None:
         """Go on with the streams that the welcome lists, and end the others.
 
         ``complete``: nothing is missing of what was said meanwhile, so a request of ours is either
@@ -335,28 +334,28 @@ class StreamTable:
             info = listed.pop(before.id, None)
             if info is None or not _is_same(before, info):
                 text = "the gateway no longer had it after a reconnect"
-                self._finish(before.id, StreamEnd(DISCONNECTED, kinds.GATEWAY, text), now)
+                self._finish(before.id, StreamEnd(DISCONNECTED, kinds.GATEWAY, text))
                 if info is not None:
                     listed[info.id] = info
                 continue
             about, origin = info.about or before.about, info.origin or before.origin
             info = msgspec.structs.replace(info, about=about, origin=origin)
-            self._replace(info, now, StreamEnd(REVOKED))
+            self._replace(info, StreamEnd(REVOKED))
             for reader in self.buffers.of(info.id):
                 reader.gaps += was_away
             for own in self.own.of(info.id):
                 own.gaps += was_away
         if was_away and not complete:
-            for own, info in self.own.request_again(list(listed.values()), now):
-                self._begin(own, listed.pop(info.id), now)
+            for own, info in self.own.request_again(list(listed.values())):
+                self._begin(own, listed.pop(info.id))
         for info in listed.values():
-            self._enter(info, welcome.replace(sender=info.owner), now)
+            self._enter(info, welcome.replace(sender=info.owner))
 
-    def stopped(self, why: str, now: float) -> None:
+    def stopped(self, why: str) -> None:
         """End every stream: the connection has ended, and there will be no other."""
         end = StreamEnd(DISCONNECTED, kinds.GATEWAY, why[:MAX_TEXT_CHARS])
         for info in self.streams:
-            self._finish(info.id, end, now)
+            self._finish(info.id, end)
         self.own.stopped(end)
 
     def shutdown(self) -> None:

@@ -119,7 +119,8 @@ class ExchangeTable:
 
     def offer(self, record: ProposalEntry, now: float) -> list[Effect]:
         """Offer an open proposal to our handlers that was listed (4.6)."""
-        self._dispatcher.proposals.offer(record, now)
+        self._begin(now)
+        self._dispatcher.proposals.offer(record)
         return self._flush()
 
     def add_inbox(self, count: int) -> None:
@@ -173,11 +174,13 @@ class ExchangeTable:
 
     def moment(self, now: float) -> int | None:
         """The gateway's time in microseconds since 1970, else our own (PROTOCOL 6)."""
-        return self._context.moment(now)
+        self._begin(now)
+        return self._context.moment()
 
     def state_of(self, record: ProposalEntry, now: float) -> ProposalState:
         """The state of a proposal at this moment, also where no event has shown it yet."""
-        return self._context.state_of(record, now)
+        self._begin(now)
+        return self._context.state_of(record)
 
     def has_declined(self, record: ProposalEntry) -> bool:
         """True if we have decided to reject a proposal, in this or another process of ours."""
@@ -237,6 +240,7 @@ class ExchangeTable:
             Refused: We are paused.
             UsageError: It depends on what is no proposal of ours, on itself, or on too many.
         """
+        self._begin(now)
         self.check_may_send(draft.kind)
         self._control.check_held(draft.kind)
         handler = None if parent is None else self._scheduler.find(parent)
@@ -249,16 +253,16 @@ class ExchangeTable:
         exchange = OutboundExchange(
             key, self.date(draft), deadline, parent, wait, idempotent, fulfills, ttl=ttl
         )
-        self._outbound.open(exchange, now, depends_on)
+        self._outbound.open(exchange, depends_on)
         if handler is not None and fulfills is not None and fulfills.even_if_gone:
             handler.outlasts_sender = True
         if handler is not None and handler.cause is not None:
-            self._outbound.give_up(key, handler.cause, now)
+            self._outbound.give_up(key, handler.cause)
         # Most timers on a busy day are of exchanges that have ended.
         spare = len(self._context.timers) - SPARE_TIMERS
         if spare > 0 and spare > 4 * (self.waiting + self.running + self.queued):
             self._context.forget_timers(self.is_open)
-        return key, self._flush(now)
+        return key, self._flush()
 
     def extend_by_progress(self, key: Key, *, by: float, until: float) -> None:
         """Let a request of ours wait so many seconds from each progress, but not beyond a time."""
@@ -273,12 +277,14 @@ class ExchangeTable:
             AlreadyDecided: It is not pending any more.
             UsageError: It has no deadline, or cannot have that one.
         """
-        return self._outbound.renewals.renew(key, seconds, now), self._flush(now)
+        self._begin(now)
+        return self._outbound.renewals.renew(key, seconds), self._flush()
 
     def give_up(self, key: Key, cause: Cause, now: float) -> list[Effect]:
         """End the wait of a caller that gave up: withdraw a proposal, cancel a request."""
-        self._outbound.give_up(key, cause, now)
-        return self._flush(now)
+        self._begin(now)
+        self._outbound.give_up(key, cause)
+        return self._flush()
 
     def open_proposals(self) -> list[tuple[Key, ProposalEntry]]:
         """Our open proposals, oldest first; one that waits for others has a record of its own."""
@@ -291,8 +297,9 @@ class ExchangeTable:
         self, keys: Iterable[Key], cause: Cause, now: float, *, joint: bool
     ) -> list[Effect]:
         """Withdraw proposals of ours; ``joint``: together, where the dialect names several."""
-        self._outbound.withdraw_all(keys, cause, now, joint=joint)
-        return self._flush(now)
+        self._begin(now)
+        self._outbound.withdraw_all(keys, cause, joint=joint)
+        return self._flush()
 
     def reject(
         self,
@@ -302,8 +309,9 @@ class ExchangeTable:
         rule: payloads.JsonObject | None = None,
     ) -> tuple[Envelope, list[Effect]]:
         """Reject a proposal; the reject, and the effects."""
+        self._begin(now)
         self.check_may_send(kinds.MCP_REJECT)
-        return self._dispatcher.proposals.reject(proposal, reason, now, rule), self._flush()
+        return self._dispatcher.proposals.reject(proposal, reason, rule), self._flush()
 
     def send(
         self,
@@ -316,13 +324,13 @@ class ExchangeTable:
         context: str | None = None,
     ) -> tuple[Envelope, list[Effect]]:
         """Send an envelope that begins no exchange: chat, progress, any other kind."""
+        self._begin(now)
         self.check_may_send(kind)
         if kind != kinds.MCP_REQUEST:  # a notification, which a pause lets pass
             self._control.check_held(kind)
         envelope = self._envelope_sender.send(
             kind,
             payload,
-            now=now,
             priority=Priority.TALK,
             to=to,
             correlation=correlation,
@@ -336,47 +344,61 @@ class ExchangeTable:
         self, payload: payloads.JsonObject, about: tuple[str, ...], now: float
     ) -> tuple[OwnStream, list[Effect]]:
         """Request a stream of our own."""
+        self._begin(now)
         self.check_may_send(kinds.STREAM_REQUEST)
-        return self.streams.own.request(payload, about, now), self._flush()
+        return self.streams.own.request(payload, about), self._flush()
 
     def close_stream(self, own: OwnStream, reason: str, text: str, now: float) -> list[Effect]:
         """End a stream of ours; another participant's we only write no more."""
-        self.streams.close(own, reason, text, now)
+        self._begin(now)
+        self.streams.close(own, reason, text)
+        return self._flush()
+
+    def end_unsendable_stream(self, stream: str, why: str, now: float) -> list[Effect]:
+        """End a stream of ours whose frames our connection does not carry."""
+        self._begin(now)
+        self.streams.unsendable(stream, why)
         return self._flush()
 
     def receive_frame(self, stream: str, data: bytes, now: float) -> list[Effect]:
         """Give a frame of a stream to its readers."""
-        return self._flush() if self.streams.receive_frame(stream, data, now) else []
+        self._begin(now)
+        return self._flush() if self.streams.receive_frame(stream, data) else []
 
     # --- handlers ---
 
     def count_waits(self, handler: Key, change: int, now: float) -> list[Effect]:
         """Count a wait that a handler begins (+1) or ends (−1); its slot is free meanwhile."""
-        self._scheduler.count_waits(handler, change, now)
+        self._begin(now)
+        self._scheduler.count_waits(handler, change)
         return self._flush()
 
     def returned(self, key: Key, result: Any, now: float) -> list[Effect]:
         """End a handler that returned; a result that JSON cannot hold raises NotExpressible."""
-        self._scheduler.returned(key, result, now)
-        return self._flush(now)
+        self._begin(now)
+        self._scheduler.returned(key, result)
+        return self._flush()
 
     def raised(
         self, key: Key, code: int, message: str, data: Any, now: float, *, begun: bool = True
     ) -> list[Effect]:
         """End a handler that raised, was cancelled, or never began and so carried nothing out."""
-        self._scheduler.raised(key, code, message, data, now, begun=begun)
-        return self._flush(now)
+        self._begin(now)
+        self._scheduler.raised(key, code, message, data, begun=begun)
+        return self._flush()
 
     # --- the connection, the clock, our own end ---
 
     def receive(self, envelope: Envelope, now: float, seq: int | None = None) -> list[Effect]:
         """Apply an envelope, with its number where the gateway gives it one (PROTOCOL 6)."""
-        self._dispatcher.receive(envelope, now, seq)
-        return self._flush(now)
+        self._begin(now)
+        self._dispatcher.receive(envelope, seq)
+        return self._flush()
 
     def sent(self, envelope_id: str, now: float) -> list[Effect]:
         """Note that the transport has taken an envelope of ours."""
-        self._outbound.sent(envelope_id, now)
+        self._begin(now)
+        self._outbound.sent(envelope_id)
         return self._flush()
 
     def unsendable(self, envelope_id: str, why: str, now: float) -> list[Effect]:
@@ -385,9 +407,10 @@ class ExchangeTable:
         The latter is PROTOCOL 3 (1007 and 1009). It is not sent again; in a response's place the
         requester gets an error.
         """
+        self._begin(now)
         payload: dict[str, object] = {"error": "connection_closed", "message": why}
-        self._outbound.refused(envelope_id, payload, now)
-        self.streams.own.refused((envelope_id,), payload, now)
+        self._outbound.refused(envelope_id, payload)
+        self.streams.own.refused((envelope_id,), payload)
         unsent = self._envelope_sender.forget(envelope_id)
         answer = {} if unsent is None else unsent.payload_object
         error = payloads.as_object(answer.get("error"))
@@ -398,68 +421,78 @@ class ExchangeTable:
             self._envelope_sender.send(
                 unsent.kind,
                 payloads.error(answer["id"], payloads.INTERNAL_ERROR, message),
-                now=now,
                 priority=Priority.ANSWER,
                 to=unsent.to,
                 correlation=unsent.correlation,
                 concerned=unsent.to,
             )
-        return self._flush(now)
+        return self._flush()
 
     def connection_lost(self, now: float) -> list[Effect]:
         """Note the end of a connection; there will be another."""
+        self._begin(now)
         self._context.connected = False
-        self._outbound.connection_lost(now)
-        self._scheduler.connection_lost(now)
+        self._outbound.connection_lost()
+        self._scheduler.connection_lost()
         return self._flush()
 
     def stopped(self, why: str, now: float) -> list[Effect]:
         """End every wait: the connection has ended and there will be no other."""
+        self._begin(now)
         self._context.connected = False
-        self._outbound.stopped(why, now)
-        self.streams.stopped(why, now)
+        self._outbound.stopped(why)
+        self.streams.stopped(why)
         return self._flush()
 
     def tick(self, now: float) -> list[Effect]:
         """Look at every exchange whose time has come."""
-        while (key := self._context.due(now)) is not None:
+        self._begin(now)
+        while (key := self._context.due()) is not None:
             if key == EXPIRIES:
-                self._scheduler.expire(now)
+                self._scheduler.expire()
             elif key == CONTROL:
-                self._control.check_deadlines(now)
+                self._control.check_deadlines()
             elif key.side == "out":
-                self._outbound.check_deadline(key, now)
+                self._outbound.check_deadline(key)
             else:
-                self._scheduler.check_absence(key, now)
+                self._scheduler.check_absence(key)
         return self._flush()
 
     def expire(self, now: float) -> list[ProposalEntry]:
         """End the proposals whose time is over, as :meth:`tick` does; these."""
-        return self._scheduler.expire(now)
+        self._begin(now)
+        return self._scheduler.expire()
 
     def shutdown(self, now: float) -> list[Effect]:
         """Take nothing new; what is queued is answered ``busy``."""
+        self._begin(now)
         self._context.closing = True
-        self._scheduler.shutdown(now)
+        self._scheduler.shutdown()
         self.streams.shutdown()
         return self._flush()
 
     def shutdown_over(self, now: float) -> list[Effect]:
         """Cancel what still runs after the grace, and answer so."""
+        self._begin(now)
         self._context.closing = True
-        self._scheduler.shutdown(now)
-        self._scheduler.shutdown_over(now)
+        self._scheduler.shutdown()
+        self._scheduler.shutdown_over()
         return self._flush()
 
     def close(self, cause: Cause, now: float) -> list[Effect]:
         """End every request, proposal and stream of our own."""
-        self._outbound.give_up_all(cause, now)
-        self.streams.close_all(CANCELLED, str(cause), now)
+        self._begin(now)
+        self._outbound.give_up_all(cause)
+        self.streams.close_all(CANCELLED, str(cause))
         return self._flush()
 
-    def _flush(self, now: float | None = None) -> list[Effect]:
-        if now is not None and self.proposal_store.watches_more:
-            self._context.watch_expiries(now)
+    def _begin(self, now: float) -> None:
+        """Tell each part the time of an event, or of a question."""
+        self._context.now = self._envelope_sender.now = now
+
+    def _flush(self) -> list[Effect]:
+        if self.proposal_store.watches_more:
+            self._context.watch_expiries()
         effects = self._effects[:]
         self._effects.clear()
         return effects

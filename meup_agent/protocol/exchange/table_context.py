@@ -131,6 +131,7 @@ class TableContext(msgspec.Struct):
     timers: list[tuple[float, Key]] = msgspec.field(default_factory=list[tuple[float, Key]])
     # The earliest of these times, by exchange.
     next_looks: dict[Key, float] = msgspec.field(default_factory=dict[Key, float])
+    now: float = 0.0  # the time of the present event, in seconds of a clock that only goes forward
     connected: bool = False  # we have been welcomed on the present connection
     # The present envelope has a number that we have not read. Our gateway gives none to a copy, but
     # for a client that does not resume, which means what it says a second time (PROTOCOL 6).
@@ -168,25 +169,25 @@ class TableContext(msgspec.Struct):
 
     # --- the gateway's clock ---
 
-    def read_clock(self, stamped: Envelope, now: float) -> None:
+    def read_clock(self, stamped: Envelope) -> None:
         """Take the gateway's time from an envelope of its own that came just now.
 
         What is replayed was stamped long ago. Where the gateway checks no names, a participant may
         have stamped it, and our own clock is as good.
         """
         said = read_moment(stamped.ts) if self.roster.guarantees.identity_checked else None
-        self.ahead = None if said is None else said / 1_000_000 - now
+        self.ahead = None if said is None else said / 1_000_000 - self.now
 
-    def moment(self, now: float) -> int | None:
+    def moment(self) -> int | None:
         """The gateway's time in microseconds since 1970, else our own; ``None``: no clock."""
         if self.ahead is not None:
-            return round((now + self.ahead) * 1_000_000)
+            return round((self.now + self.ahead) * 1_000_000)
         wall = self.time_of_day()
         return None if wall is None else microseconds(wall)
 
-    def state_of(self, record: ProposalEntry, now: float) -> ProposalState:
+    def state_of(self, record: ProposalEntry) -> ProposalState:
         """The state of a proposal at this moment, the same for every participant."""
-        return state_at(record.state, record.expires_at, self.moment(now))
+        return state_at(record.state, record.expires_at, self.moment())
 
     def has_declined(self, record: ProposalEntry) -> bool:
         """True if we have decided to reject a proposal, in this or another process (4.4)."""
@@ -198,21 +199,21 @@ class TableContext(msgspec.Struct):
         is_current = self.connected and self.cursor.until is None
         return self.roster.guarantees.resume and not is_current
 
-    def watch_expiries(self, now: float) -> None:
+    def watch_expiries(self) -> None:
         """Look again when the next proposal may have expired."""
         self.proposal_store.watches_more = False
-        due, moment = self.proposal_store.next_expiry, self.moment(now)
+        due, moment = self.proposal_store.next_expiry, self.moment()
         if due is not None and moment is not None and not self.is_behind:
             seconds = (due - moment) / 1_000_000 + self.transit
-            self.look_again(now + max(seconds, _SHORTEST), EXPIRIES)
+            self.look_again(self.now + max(seconds, _SHORTEST), EXPIRIES)
 
-    def expired(self, now: float) -> list[ProposalEntry]:
+    def expired(self) -> list[ProposalEntry]:
         """Step the proposals that have expired, once no request that was in time is to be read.
 
         Where the gateway decides which request came in time, it may still be on its way to us, or
         among what we missed.
         """
-        moment = self.moment(now)
+        moment = self.moment()
         if moment is None or self.is_behind:
             return []
         return self.proposal_store.expire(moment - round(self.transit * 1_000_000))
@@ -238,9 +239,9 @@ class TableContext(msgspec.Struct):
             self.next_looks[key] = at
             heapq.heappush(self.timers, (at, key))
 
-    def due(self, now: float) -> Key | None:
+    def due(self) -> Key | None:
         """Take the next exchange off the heap, if its time has come."""
-        if not self.timers or self.timers[0][0] > now:
+        if not self.timers or self.timers[0][0] > self.now:
             return None
         at, key = heapq.heappop(self.timers)
         if self.next_looks.get(key) == at:
@@ -252,13 +253,11 @@ class TableContext(msgspec.Struct):
         self.timers[:] = sorted(timer for timer in self.timers if is_open(timer[1]))  # still a heap
         self.next_looks = {key: at for at, key in reversed(self.timers)}
 
-    def absent_for_good(
-        self, participants: tuple[str, ...], now: float, *, to_answer: bool
-    ) -> float | None:
+    def absent_for_good(self, participants: tuple[str, ...], *, to_answer: bool) -> float | None:
         """The time at which all of these will have been away too long; ``None``: one is present."""
         ends: list[float] = []
         for participant in participants:
-            since = self.roster.absent_since(participant, now, to_answer=to_answer)
+            since = self.roster.absent_since(participant, self.now, to_answer=to_answer)
             if since is None:
                 return None
             ends.append(since + ABSENCE_SECONDS)
