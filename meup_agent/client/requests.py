@@ -73,9 +73,8 @@ async def request(
         idempotent=idempotent,
         fulfills=fulfills,
         on_progress=relay(on_progress),
+        total=total_timeout if fulfills is None else None,
     )
-    if timeout is not None and fulfills is None:
-        session.pending_calls.extend_by_progress(key, timeout, total_timeout)
     ending = await ending_or_give_up(session, key, parent)
     return response_of(ending, what=f"{method} to {to!r}", cancelled=method != "initialize")
 

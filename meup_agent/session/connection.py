@@ -195,9 +195,8 @@ class SessionConnection:
                 self._changed.notify_all()
             elif self._catching_up:
                 self._talk()
-            elif self._first is not None and joining is not None and self._is_out(envelope):
-                self._may_talk = False
-                tasks.start_soon(self._prove, transport, joining, self._first, True)
+            elif envelope.kind == kinds.SYSTEM_ERROR and joining is not None:
+                self._see_eviction(transport, joining, envelope, tasks)
 
     def _begin(self, first: Welcomed) -> None:
         """Keep what was sent before, if this gateway knows it again."""
@@ -234,18 +233,21 @@ class SessionConnection:
         elif self._before_last in named:
             self._before_last = ""
 
-    def _is_out(self, envelope: Envelope) -> bool:
-        """True if a refusal shows that an older connection of ours has evicted this one."""
+    def _see_eviction(
+        self, transport: Transport, joining: JoinPlan, refusal: Envelope, tasks: TaskGroup
+    ) -> None:
+        """Join again if a refusal shows that an older connection of ours has evicted this one."""
         first = self._first
-        return (
-            envelope.kind == kinds.SYSTEM_ERROR
-            and envelope.sender in kinds.GATEWAY_NAMES
+        if (
+            refusal.sender in kinds.GATEWAY_NAMES
             and first is not None
             and first.capable
             and first.may_evict
             and self._may_talk
-            and is_eviction(envelope.payload_object)
-        )
+            and is_eviction(refusal.payload_object)
+        ):
+            self._may_talk = False
+            tasks.start_soon(self._prove, transport, joining, first, True)
 
     async def _prove(
         self, transport: Transport, joining: JoinPlan, first: Welcomed, out: bool

@@ -117,12 +117,9 @@ class Receipts:
     """Envelopes of ours whose callers wait until the gateway has accepted or refused them."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, MeupError | None] = {}
+        # The ids, each with the reason for which the gateway will not take it.
+        self.waiting: dict[str, MeupError | None] = {}
         self._changed = Condition()
-
-    def __bool__(self) -> bool:
-        """True if a caller waits."""
-        return bool(self._waiting)
 
     async def wait(self, envelope_ids: Iterable[str]) -> None:
         """Wait until the gateway has accepted what was said just now; raise if it refused any.
@@ -131,24 +128,24 @@ class Receipts:
         gateway says nothing for :data:`RECEIPT_SECONDS`.
         """
         ids = list(envelope_ids)
-        self._waiting.update(dict.fromkeys(ids))
+        self.waiting.update(dict.fromkeys(ids))
         try:
             with anyio.move_on_after(RECEIPT_SECONDS):
                 for each in ids:
-                    while each in self._waiting:
-                        problem = self._waiting[each]
+                    while each in self.waiting:
+                        problem = self.waiting[each]
                         if problem is not None:
                             raise problem
                         await self._changed.wait()
         finally:
             for each in ids:
-                self._waiting.pop(each, None)
+                self.waiting.pop(each, None)
 
     def heard(self, envelope: Envelope, me: str) -> None:
         """End the wait that an envelope answers, if it answers one."""
         if envelope.sender == me:
-            if envelope.id in self._waiting:
-                del self._waiting[envelope.id]
+            if envelope.id in self.waiting:
+                del self.waiting[envelope.id]
                 self._changed.notify_all()
         elif envelope.kind == kinds.SYSTEM_ERROR and envelope.sender in kinds.GATEWAY_NAMES:
             for name in envelope.correlation:
@@ -156,14 +153,14 @@ class Receipts:
 
     def failed(self, envelope_id: str, problem: MeupError) -> None:
         """Note that an envelope was not taken and will not be, if a caller waits for it."""
-        if envelope_id in self._waiting:
-            self._waiting[envelope_id] = problem
+        if envelope_id in self.waiting:
+            self.waiting[envelope_id] = problem
             self._changed.notify_all()
 
     def lost(self) -> None:
         """End every wait: after a lost connection no answer comes."""
-        if self._waiting:
-            self._waiting.clear()
+        if self.waiting:
+            self.waiting.clear()
             self._changed.notify_all()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
@@ -90,6 +91,7 @@ class PendingCalls:
         idempotent: bool = False,
         fulfills: FulfillmentTarget | None = None,
         on_progress: Callable[[Progressed], None] | None = None,
+        total: float | None = None,  # with it, each progress lets the timeout begin anew
         depends_on: Mapping[str, Ending | None] | None = None,
     ) -> Key:
         """Begin a request or proposal of ours; see :meth:`ExchangeTable.open`."""
@@ -108,6 +110,8 @@ class PendingCalls:
             wait=wait,
             idempotent=idempotent,
             fulfills=fulfills,
+            patience=None if total is None else timeout,
+            latest=math.inf if total is None else now + total,
             depends_on=depends_on,
             ttl=timeout,
         )
@@ -116,10 +120,6 @@ class PendingCalls:
             self.events.began(opening, parent)
         self.owner.apply(effects)
         return key
-
-    def extend_by_progress(self, key: Key, timeout: float, total: float) -> None:
-        """Let the deadline of a request that was opened just now count from its last progress."""
-        self.table.extend_by_progress(key, by=timeout, until=self.owner.now() + total)
 
     async def ending(self, key: Key, *, parent: Key | None = None) -> Ending:
         """Wait until one has ended; the handler that waits gives its place free."""

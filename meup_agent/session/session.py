@@ -31,7 +31,6 @@ from meup_agent.protocol.exchange import (
     CaughtUp,
     Drop,
     ExchangeTable,
-    Key,
     Leave,
     Priority,
     Progressed,
@@ -70,7 +69,7 @@ if TYPE_CHECKING:
 
     from meup_agent.errors import TransportError
     from meup_agent.protocol.envelope import Envelope
-    from meup_agent.protocol.exchange import Effect
+    from meup_agent.protocol.exchange import Effect, Key
     from meup_agent.session.reconnector import Token
     from meup_agent.session.settings import Handlers
     from meup_agent.transport.base import Connector
@@ -261,7 +260,7 @@ class Session(AsyncContextManagerMixin):
             self.connections += 1
             self.events.connected(self.table.me, self._where, envelope.protocol)
         self.apply(effects)
-        if self._receipts:
+        if self._receipts.waiting:
             self._receipts.heard(envelope, self.table.me)
         for watcher in self.watchers.listeners:
             watcher.put(envelope)
@@ -274,8 +273,9 @@ class Session(AsyncContextManagerMixin):
 
     def note_leaving(self, envelope_id: str) -> bool:
         """Note that a request or proposal leaves now; ``False``: its caller has given it up."""
-        self.apply(self.table.sent(envelope_id, self.now()))
-        return self.table.is_open(Key("out", self.me, envelope_id))
+        leaves, effects = self.table.sent(envelope_id, self.now())
+        self.apply(effects)
+        return leaves
 
     def note_lost(self) -> None:
         """Note that a connection which had welcomed us has ended."""

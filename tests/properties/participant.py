@@ -206,7 +206,7 @@ class Participant:
                 assert record is None or record.state is not ProposalState.WITHDRAWN, (
                     "a fulfillment was sent after its withdraw had been seen"
                 )
-            self.apply(self.table.sent(send.draft.id, self.world.now))
+            self.apply(self.table.sent(send.draft.id, self.world.now)[1])
         if self.table.seq is not None:
             self.unaccepted[send.draft.id] = send
             self.owed.add(send.draft.id)

@@ -102,7 +102,7 @@ class Process:
         while self.seat is not None and self.table.caught_up and self.outbox and at_most:
             envelope, priority = self.outbox.popleft()
             if priority is Priority.OPEN:
-                self.apply(self.table.sent(envelope.id, self.world.now))
+                self.apply(self.table.sent(envelope.id, self.world.now)[1])
                 if not self.table.is_open(Key("out", self.name, envelope.id)):
                     continue
             self.unaccepted[envelope.id] = (envelope, priority)

@@ -19,7 +19,7 @@ list of *effects*, which the session carries out in that order.
 event                     method
 ========================  =======================================================================
 an envelope came          ``receive`` (with its number, where the gateway numbers them)
-our user or a handler     ``open``, ``give_up``, ``reject``, ``send``, ``extend_by_progress``
+our user or a handler     ``open``, ``give_up``, ``reject``, ``send``
 a handler                 ``returned``, ``raised``, ``count_waits``
 the transport             ``sent``, ``unsendable``, ``connection_lost``, ``stopped``
 the clock                 ``tick``, at the time that ``next_deadline`` names

@@ -5,6 +5,7 @@ See PROTOCOL 5, control. Each is done at once, whatever else waits, and answered
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
 from meup_agent.causes import Cause, CauseStep, Reason
@@ -33,10 +34,9 @@ from meup_agent.protocol.control_payloads import (
 )
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.exchange.effects import Leave, Priority, Role
-from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, TablePart
+from meup_agent.protocol.exchange.handler_scheduler import TablePart
 from meup_agent.protocol.exchange.inbound_exchange import InboundExchange
-from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
-from meup_agent.protocol.exchange.table_context import CONTROL, TableContext
+from meup_agent.protocol.exchange.table_context import CONTROL
 from meup_agent.protocol.payloads import JsonObject
 
 SHUTDOWN_SECONDS: Final = 5.0
@@ -62,18 +62,16 @@ class ActivePause(NamedTuple):
     until: float | None
 
 
+@dataclass
 class ControlMessages(TablePart):
     """Obeys control messages, and answers them; tells handlers."""
 
-    def __init__(
-        self, context: TableContext, outbound: OutboundTracker, scheduler: HandlerScheduler
-    ) -> None:
-        super().__init__(context, outbound, scheduler)
+    def __post_init__(self) -> None:
         self._held: ActivePause | None = None
         self._began: float | None = None
         self._added: JsonObject = {}
         self._shutdown: tuple[Shutdown, Envelope, float] | None = None
-        scheduler.on_control_end = self._answered
+        self._scheduler.on_control_end = self._answered
 
     @property
     def pause(self) -> Pause | None:

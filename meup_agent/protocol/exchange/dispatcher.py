@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from meup_agent.causes import Cause, Reason, cause_of_cancel, read_reason
@@ -11,15 +12,13 @@ from meup_agent.protocol.control_payloads import CONTROL_KINDS, read_acknowledge
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.control_messages import ControlMessages
 from meup_agent.protocol.exchange.effects import Priority, Role
-from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, TablePart
+from meup_agent.protocol.exchange.handler_scheduler import TablePart
 from meup_agent.protocol.exchange.inbound_calls import InboundProposals, InboundRequests
 from meup_agent.protocol.exchange.inbound_exchange import cause_of_end
 from meup_agent.protocol.exchange.listed_proposals import ListedProposals
-from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.response_reader import ResponseReader
 from meup_agent.protocol.exchange.stream_table import StreamTable
 from meup_agent.protocol.exchange.system_messages import SystemMessages
-from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.management_payloads import (
     GRANT,
     GRANT_ACK,
@@ -68,25 +67,20 @@ _EXCHANGES: Final = frozenset(
 """The kinds that do no harm twice: the state of the exchange tells a copy from a new one."""
 
 
+@dataclass
 class InboundDispatcher(TablePart):
     """Hands each envelope to the part of the table that it is for."""
 
-    def __init__(
-        self, context: TableContext, outbound: OutboundTracker, scheduler: HandlerScheduler
-    ) -> None:
-        super().__init__(context, outbound, scheduler)
-        self.reader = ResponseReader(context, outbound, scheduler)
-        self._requests = InboundRequests(context, outbound, scheduler, self.reader)
-        self.proposals = InboundProposals(context, outbound, scheduler, self.reader, self._requests)
-        self.control = ControlMessages(context, outbound, scheduler)
-        self._siblings = SiblingConnections(context, outbound, scheduler)
-        self.streams = StreamTable(context, scheduler)
-        self._listed = ListedProposals(
-            context, outbound, scheduler, self.proposals, self._requests, _is_sound
-        )
-        self._system_messages = SystemMessages(
-            context, outbound, scheduler, self.control, self.streams, self._listed
-        )
+    def __post_init__(self) -> None:
+        shared = (self._context, self._outbound, self._scheduler)
+        self.reader = ResponseReader(*shared)
+        self._requests = InboundRequests(*shared, self.reader)
+        self.proposals = InboundProposals(*shared, self.reader, self._requests)
+        self.control = ControlMessages(*shared)
+        self._siblings = SiblingConnections(*shared)
+        self.streams = StreamTable(self._context, self._scheduler)
+        self._listed = ListedProposals(*shared, self.proposals, self._requests, _is_sound)
+        self._system_messages = SystemMessages(*shared, self.control, self.streams, self._listed)
         self._seen: TTLMap[int, bool] = TTLMap(count=SEEN_COUNT, seconds=SEEN_SECONDS)
         self._granted: TTLMap[str, bool] = TTLMap(count=GRANTED_COUNT, seconds=GRANTED_SECONDS)
 

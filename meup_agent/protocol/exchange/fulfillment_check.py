@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from meup_agent.errors import (
     AlreadyDecided,
     AlreadyInProgress,
@@ -20,12 +22,12 @@ from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntr
 from meup_agent.protocol.proposals.resolution import resolve
 
 
+@dataclass
 class FulfillmentCheck:
     """Refuses a fulfilling request whose proposal is not wanted any more."""
 
-    def __init__(self, context: TableContext, index: OutboundIndex) -> None:
-        self._context = context
-        self._index = index
+    _context: TableContext
+    _index: OutboundIndex
 
     def check(
         self, exchange: OutboundExchange, fulfilling: FulfillmentTarget

@@ -7,6 +7,7 @@ alike; the one :class:`Start` of the package is made here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from meup_agent.causes import Cause, Reason, declines
@@ -492,15 +493,13 @@ class HandlerScheduler:
         return by_sibling or self._outbound.has_fulfilled(exchange.proposal_key)
 
 
+@dataclass
 class TablePart:
     """A part of the table that reads envelopes, with what all of these share."""
 
-    def __init__(
-        self, context: TableContext, outbound: OutboundTracker, scheduler: HandlerScheduler
-    ) -> None:
-        self._context = context
-        self._outbound = outbound
-        self._scheduler = scheduler
+    _context: TableContext
+    _outbound: OutboundTracker
+    _scheduler: HandlerScheduler
 
 
 def _ignore(exchange: InboundExchange, result: object) -> None:

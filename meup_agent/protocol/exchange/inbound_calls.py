@@ -5,6 +5,8 @@ PROTOCOL 4.1 to 4.5 for proposals, withdraws and rejects, 4.4 and 4.7 for reques
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from meup_agent.causes import USED_AGAIN, Cause, Reason, cause_of_cancel, read_reason
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import PUBLISHED
@@ -12,11 +14,9 @@ from meup_agent.protocol.dialects.executors import as_broadcast
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.admission import early_fulfillment, is_early
 from meup_agent.protocol.exchange.effects import Conflict, Role
-from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, TablePart
+from meup_agent.protocol.exchange.handler_scheduler import TablePart
 from meup_agent.protocol.exchange.inbound_exchange import InboundExchange, Settled, cause_of_end
-from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.response_reader import ResponseReader
-from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.proposal_query import ListedProposal
 from meup_agent.protocol.proposals.fold import NOTHING, Folded
@@ -32,18 +32,11 @@ from meup_agent.protocol.proposals.resolution import (
 from meup_agent.protocol.timestamps import read_moment
 
 
+@dataclass
 class InboundRequests(TablePart):
     """Enters each request in the proposal that it carries out, and hands ours to a handler."""
 
-    def __init__(
-        self,
-        context: TableContext,
-        outbound: OutboundTracker,
-        scheduler: HandlerScheduler,
-        reader: ResponseReader,
-    ) -> None:
-        super().__init__(context, outbound, scheduler)
-        self._reader = reader
+    _reader: ResponseReader
 
     # --- a request ---
 
@@ -266,20 +259,12 @@ class InboundRequests(TablePart):
             context.tombstones.put("cancelled", *name, Reason.NO_LONGER_NEEDED, now)
 
 
+@dataclass
 class InboundProposals(TablePart):
     """Enters each proposal, and its end, in the store; hands those for us to a handler."""
 
-    def __init__(
-        self,
-        context: TableContext,
-        outbound: OutboundTracker,
-        scheduler: HandlerScheduler,
-        reader: ResponseReader,
-        requests: InboundRequests,
-    ) -> None:
-        super().__init__(context, outbound, scheduler)
-        self._reader = reader
-        self._requests = requests
+    _reader: ResponseReader
+    _requests: InboundRequests
 
     # --- a proposal ---
 

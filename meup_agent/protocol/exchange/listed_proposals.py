@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -12,34 +13,23 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange.effects import Priority
-from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, TablePart
+from meup_agent.protocol.exchange.handler_scheduler import TablePart
 from meup_agent.protocol.exchange.inbound_calls import InboundProposals, InboundRequests
-from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
-from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.proposal_query import MAX_LISTED, ListedProposal, ProposalPage
 from meup_agent.protocol.proposals.record import ProposalKey
 
 
+@dataclass
 class ListedProposals(TablePart):
     """Asks which proposals are open that we may decide, and enters each page for us (PROTOCOL 4.6).
 
     A page is entered whoever of us asked for it. Those of our own question are offered to handlers.
     """
 
-    def __init__(
-        self,
-        context: TableContext,
-        outbound: OutboundTracker,
-        scheduler: HandlerScheduler,
-        proposals: InboundProposals,
-        requests: InboundRequests,
-        is_sound: Callable[[Envelope], bool],
-    ) -> None:
-        super().__init__(context, outbound, scheduler)
-        self._proposals = proposals
-        self._requests = requests
-        self._is_sound = is_sound  # false for what no reader may take, as where it is heard
-        self._question = ""  # the id of our own; it is sent again with all that was not answered
+    _proposals: InboundProposals
+    _requests: InboundRequests
+    _is_sound: Callable[[Envelope], bool]  # false for what no reader may take, as where it is heard
+    _question: str = ""  # the id of our own; it is sent again with all that was not answered
 
     def ask(self) -> None:
         """Ask for what we may decide, in place of what we have not heard."""

@@ -88,6 +88,10 @@ class OutboundExchange(msgspec.Struct):
     wait: Wait
     idempotent: bool  # it may be sent again after a reconnect
     fulfilling: FulfillmentTarget | None  # the proposal that this request carries out
+    # Seconds from each progress until the wait ends by itself; ``None``: progress changes nothing.
+    patience: float | None
+    latest: float  # the time at which the wait ends, however often progress comes
+    ttl: float | None  # of a proposal that depends on others: seconds from its offer on
     # The proposal that it is, or carries out, as the store has it.
     record: ProposalEntry | None = None
     state: OutboundState = OutboundState.UNSENT
@@ -100,10 +104,6 @@ class OutboundExchange(msgspec.Struct):
     late: bool = False  # a result came after its end
     # The time since which no participant is present that may fulfill the broadcast proposal.
     unanswerable_since: float | None = None
-    # Seconds from each progress until the wait ends by itself; ``None``: progress changes nothing.
-    patience: float | None = None
-    latest: float = float("inf")  # the time at which the wait ends, however often progress comes
-    ttl: float | None = None  # of a proposal that depends on others: seconds from its offer on
 
     def note_progress(self, done: float, now: float) -> None:
         """Count the deadline from this progress, up to the latest."""

@@ -96,8 +96,8 @@ class OutboundTracker(OutboundIndex):
         self._context.envelope_sender.transmit(exchange.draft, Priority.OPEN)
         self._context.look_again(exchange.deadline, exchange.key)
 
-    def sent(self, envelope_id: str) -> None:
-        """Note that the transport takes an envelope now.
+    def sent(self, envelope_id: str) -> bool:
+        """Note that the transport takes an envelope now; ``False``: it is not to leave any more.
 
         A fulfillment is looked at again here, however long it waited for a connection.
         """
@@ -106,10 +106,12 @@ class OutboundTracker(OutboundIndex):
             unwanted = self._check.unwanted(exchange, exchange.fulfilling)
             if unwanted is not None:
                 self.apply(exchange, OutboundEvent.DEADLINE, unwanted)
-                return
+                return False
         self._context.envelope_sender.note_sent(envelope_id)
-        if exchange is not None:
-            self.apply(exchange, OutboundEvent.SENT)
+        if exchange is None:
+            return False
+        self.apply(exchange, OutboundEvent.SENT)
+        return True
 
     def expire_own(self, record: ProposalEntry) -> bool:
         """End our wait for a proposal that expired before our deadline, as when a clock is set."""

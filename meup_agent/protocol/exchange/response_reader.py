@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 from meup_agent.causes import Cause, Reason
@@ -11,10 +11,9 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.exchange.effects import Conflict, Priority, Progressed, Role
 from meup_agent.protocol.exchange.explanations import ExplanationStore
-from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, TablePart
+from meup_agent.protocol.exchange.handler_scheduler import TablePart
 from meup_agent.protocol.exchange.lifecycle import OutboundEvent, OutboundState
 from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange, cause_of
-from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.outcomes import Ending, Fulfillment, LostRace, Rejection, Responded
 from meup_agent.protocol.payloads import read_response
@@ -24,14 +23,12 @@ from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
 from meup_agent.protocol.proposals.resolution import find_answered, resolve
 
 
+@dataclass
 class ResponseReader(TablePart):
     """Applies the answers of others to our exchanges and to the proposals that they carry out."""
 
-    def __init__(
-        self, context: TableContext, outbound: OutboundTracker, scheduler: HandlerScheduler
-    ) -> None:
-        super().__init__(context, outbound, scheduler)
-        self._relays = Relays(context)
+    def __post_init__(self) -> None:
+        self._relays = Relays(self._context)
         self.explanations = ExplanationStore()
 
     # --- responses ---

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope, encode_leniently
 from meup_agent.protocol.exchange.control_messages import ControlMessages
 from meup_agent.protocol.exchange.effects import CaughtUp, Role
-from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, TablePart
+from meup_agent.protocol.exchange.handler_scheduler import TablePart
 from meup_agent.protocol.exchange.listed_proposals import ListedProposals
-from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.roster import UPDATE, Presence
 from meup_agent.protocol.exchange.stream_table import StreamTable
-from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.guarantees import read_guarantees
 from meup_agent.protocol.payloads import as_object
 from meup_agent.protocol.resume import ARRIVED, MISSED_NOTHING, read_missed
@@ -22,24 +21,15 @@ _SAID_BY_MEMBERS = frozenset({"system/heartbeat", "system/register"})
 """Kinds without meaning that existing clients send although only the gateway may (PROTOCOL 2)."""
 
 
+@dataclass
 class SystemMessages(TablePart):
     """Applies welcomes, presence and errors to the roster and to both sides of the table."""
 
-    def __init__(
-        self,
-        context: TableContext,
-        outbound: OutboundTracker,
-        scheduler: HandlerScheduler,
-        control: ControlMessages,
-        streams: StreamTable,
-        listed: ListedProposals,
-    ) -> None:
-        super().__init__(context, outbound, scheduler)
-        self._streams = streams
-        self._welcomed_before = False
-        self._control = control
-        self._listed = listed
-        self._last_welcome: Envelope | None = None
+    _control: ControlMessages
+    _streams: StreamTable
+    _listed: ListedProposals
+    _welcomed_before: bool = False
+    _last_welcome: Envelope | None = None
 
     def receive(self, envelope: Envelope, seq: int | None) -> None:
         """Apply a message of a kind that only the gateway may send."""

@@ -5,6 +5,7 @@ Its parts, and what they may call, are listed at the head of this folder.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -220,6 +221,9 @@ class ExchangeTable:
         wait: Wait = Wait.ADDRESSED,
         idempotent: bool = False,  # it is sent again after a reconnect, under the same id
         fulfills: FulfillmentTarget | None = None,
+        # Each progress gives it so many seconds more, up to the latest.
+        patience: float | None = None,
+        latest: float = math.inf,
         # Proposals of ours that must be fulfilled before it is sent, with their endings where the
         # caller knows them; its deadline is ``ttl`` seconds from then.
         depends_on: Mapping[str, Ending | None] | None = None,
@@ -251,7 +255,16 @@ class ExchangeTable:
             )
         key = Key("out", self._context.me, draft.id)
         exchange = OutboundExchange(
-            key, self.date(draft), deadline, parent, wait, idempotent, fulfills, ttl=ttl
+            key,
+            self.date(draft),
+            deadline,
+            parent,
+            wait,
+            idempotent,
+            fulfills,
+            patience,
+            latest,
+            ttl,
         )
         self._outbound.open(exchange, depends_on)
         if handler is not None and fulfills is not None and fulfills.even_if_gone:
@@ -263,12 +276,6 @@ class ExchangeTable:
         if spare > 0 and spare > 4 * (self.waiting + self.running + self.queued):
             self._context.forget_timers(self.is_open)
         return key, self._flush()
-
-    def extend_by_progress(self, key: Key, *, by: float, until: float) -> None:
-        """Let a request of ours wait so many seconds from each progress, but not beyond a time."""
-        exchange = self._outbound.find_open(key.id)
-        if exchange is not None:
-            exchange.patience, exchange.latest = by, until
 
     def renew(self, key: Key, seconds: float, now: float) -> tuple[Envelope, list[Effect]]:
         """Give a proposal of ours more time from now on; the renewal, and the effects.
@@ -395,11 +402,10 @@ class ExchangeTable:
         self._dispatcher.receive(envelope, seq)
         return self._flush()
 
-    def sent(self, envelope_id: str, now: float) -> list[Effect]:
-        """Note that the transport has taken an envelope of ours."""
+    def sent(self, envelope_id: str, now: float) -> tuple[bool, list[Effect]]:
+        """Note that an envelope of ours leaves; ``False``: a request or proposal that is not to."""
         self._begin(now)
-        self._outbound.sent(envelope_id)
-        return self._flush()
+        return self._outbound.sent(envelope_id), self._flush()
 
     def unsendable(self, envelope_id: str, why: str, now: float) -> list[Effect]:
         """Fail an envelope of ours that has no wire form, or that closed the connection.

@@ -344,7 +344,7 @@ class Peer:
         key, effects = self.table.open(envelope, now=self.now, deadline=at, **options)
         self.did(effects)
         if sent:
-            self.did(self.table.sent(key.id, self.now))
+            self.did(self.table.sent(key.id, self.now)[1])
             self.echo(envelope)
         return key
 

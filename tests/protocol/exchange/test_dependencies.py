@@ -34,7 +34,7 @@ def offered(me: Peer, key: Key) -> bool:
 
 def leaves(me: Peer, key: Key) -> None:
     (draft,) = [each.draft for each in of(me.effects, Send) if each.draft.id == key.id]
-    me.did(me.table.sent(key.id, me.now))
+    me.did(me.table.sent(key.id, me.now)[1])
     me.echo(draft)
 
 

@@ -111,7 +111,7 @@ def test_what_was_decided_while_it_waited_for_a_connection_does_not_leave(
     me.proposal("alice", "p1")
     key = me.begins_request(fulfills=P1, sent=False, deadline=None)
     happens(me)
-    me.did(me.table.sent(key.id, me.now))
+    me.did(me.table.sent(key.id, me.now)[1])
     assert me.table.is_open(key) is (raised is None)
     if raised is not None:
         with pytest.raises(raised):
@@ -136,7 +136,7 @@ def test_what_was_held_for_hours_is_looked_at_the_same(me: Peer, clock: Clock) -
     me.passes(12 * 3600 + 60)
     key = me.begins_request(fulfills=P1, sent=False, deadline=None)
     clock.at = NOW + timedelta(hours=12, seconds=61)
-    effects = me.did(me.table.sent(key.id, me.now))
+    effects = me.did(me.table.sent(key.id, me.now)[1])
     assert isinstance(me.ending(key), Unwanted)
     assert unsent(effects) == [key.id]
     assert not me.table.is_open(key)

@@ -32,7 +32,7 @@ def test_unsent_connection_lost_stays_in_the_outbox_and_its_outcome_is_known(me:
     key = me.begins_request(sent=False, deadline=60.0)
     assert me.loses_connection() == []
     assert said(me.welcomed("tool")) == []
-    me.did(me.table.sent(key.id, me.now))
+    me.did(me.table.sent(key.id, me.now)[1])
     assert me.is_waiting(key)
     me.passes(60)
     assert me.ending(key) == Expiry(key.id, sent=True)
@@ -137,7 +137,7 @@ def test_waiting_what_was_sent_again_has_no_unknown_outcome(me: Peer) -> None:
     key = me.begins_request(idempotent=True, deadline=50.0)
     me.loses_connection()
     me.welcomed("alice", "tool")
-    me.did(me.table.sent(key.id, me.now))
+    me.did(me.table.sent(key.id, me.now)[1])
     me.passes(50)
     assert me.ending(key) == Expiry(key.id)
 
@@ -178,7 +178,7 @@ def test_given_up_nothing_else_matters() -> None:
     me.reject("bob", key.id)
     assert me.reject("alice", key.id, "policy") == []
     assert set(me.own(key).rejections) == {"bob", "alice"}
-    me.did(me.table.sent(key.id, me.now))
+    me.did(me.table.sent(key.id, me.now)[1])
     assert me.refused(key.id) == me.gives_up(key) == []
     me.left("alice")
     me.left("bob")

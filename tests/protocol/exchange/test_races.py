@@ -20,7 +20,7 @@ def test_the_fulfiller_whose_request_is_ordered_second_cancels_it(me: Peer, is_s
     me.proposal("alice", "p1", to=("me",))
     key = me.begins_request(parent=P1, fulfills=PROPOSAL, sent=False)
     if is_sent:
-        me.did(me.table.sent(key.id, me.now))
+        me.did(me.table.sent(key.id, me.now)[1])
     effects = me.request("bob", "b1", to=("tool",), fulfills="p1")
     assert woken(effects) == {key: LostRace("bob")}
     assert unsent(effects) == ([] if is_sent else [key.id])

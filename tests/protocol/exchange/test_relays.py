@@ -64,7 +64,7 @@ def fulfilling(me: Peer, *, meta: dict[str, Any] | None = None) -> Key:
     asked = {**CALL, "_meta": {"progressToken": "t1"}}
     me.proposal("alice", "p1", to=("me",), params=asked)
     key = me.begins_request(fulfills=P1, sent=False, meta=meta)
-    me.did(me.table.sent(key.id, me.now))
+    me.did(me.table.sent(key.id, me.now)[1])
     me.effects.clear()
     return key
 

@@ -220,9 +220,9 @@ def test_a_deadline_after_a_resume_is_an_expiry_unless_something_is_lost(
 def test_what_the_gateway_did_not_take_is_known_when_it_is_sent_again(me: Numbered) -> None:
     mine, never = me.begins_request(sent=False), me.begins_request(sent=False)
     for key in (mine, never):
-        me.did(me.table.sent(key.id, me.now))
+        me.did(me.table.sent(key.id, me.now)[1])
     me.returns_to_space(0)
-    me.did(me.table.sent(mine.id, me.now))
+    me.did(me.table.sent(mine.id, me.now)[1])
     me.passes(61)
     assert isinstance(me.ending(mine), Expiry)
     assert isinstance(me.ending(never), Unknown)
@@ -331,7 +331,7 @@ def test_our_own_that_the_gateway_ends_is_refused(me: Numbered, error_first: boo
 def test_the_echo_of_what_we_wait_for_is_ours_however_long_we_were_away(me: Numbered) -> None:
     key = me.begins_request(deadline=2 * 24 * 3600.0, sent=False)
     (request,) = said(me.effects, kinds.MCP_REQUEST)
-    me.did(me.table.sent(key.id, me.now))
+    me.did(me.table.sent(key.id, me.now)[1])
     me.loses_connection()
     me.passes(24 * 3600)
     me.enters(missed=1)

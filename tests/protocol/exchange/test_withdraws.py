@@ -29,7 +29,7 @@ def test_a_withdraw_that_comes_twice_ends_its_handler_once(me: Peer, again: str)
 @pytest.mark.parametrize("echoed", [True, False])
 def test_without_echoes_what_we_saw_first_decides(me: Peer, echoed: bool) -> None:
     key = me.begins_proposal(sent=echoed)
-    me.did(me.table.sent(key.id, me.now))
+    me.did(me.table.sent(key.id, me.now)[1])
     me.gives_up(key, "policy")
     me.request("bob", "b1", to=("tool",), fulfills=key.id)
     me.response("tool", "b1", to=("bob", "me"))
