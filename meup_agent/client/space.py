@@ -411,7 +411,7 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
             self._directory.check, participant, tool, given, timeout if may_request else ttl
         )
 
-        async def requested(begun: Callable[[str], None]) -> CallOutcome:
+        async def requested(begun: Callable[[str], None] | None) -> CallOutcome:
             await check()
             return await request(
                 session,
@@ -425,7 +425,7 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
                 on_begun=begun,
             )
 
-        async def proposed(begun: Callable[[str], None]) -> CallOutcome:
+        async def proposed(begun: Callable[[str], None] | None) -> CallOutcome:
             async with propose(
                 session,
                 payloads.TOOL_CALL,
@@ -438,7 +438,8 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
                 explainer=self._explainer,
                 check=check,
             ) as proposal:
-                begun(proposal.id)
+                if begun is not None:
+                    begun(proposal.id)
                 if on_proposed is not None:
                     on_proposed(proposal)
                 return await proposal.outcome()

@@ -378,7 +378,7 @@ class CallStreams:
         session: Session,
         on_stream: OnStream,
         tasks: TaskGroup,
-        on_begun: Callable[[str], None],
+        on_begun: Callable[[str], None] | None,
     ) -> None:
         self._session = session
         self._on_begun = on_begun
@@ -394,7 +394,8 @@ class CallStreams:
     def begun(self, envelope_id: str) -> None:
         """Take the streams about a message that is about to be sent."""
         self._ids.append(envelope_id)
-        self._on_begun(envelope_id)
+        if self._on_begun is not None:
+            self._on_begun(envelope_id)
         self._session.table.streams.expect(envelope_id, self._start_reading)
 
     def answered(self) -> None:
@@ -424,14 +425,10 @@ class CallStreams:
             self._ended.notify_all()
 
 
-def _ignore(_: str) -> None:
-    """No caller asks for the id."""
-
-
 async def reading_of_call(
     session: Session,
     on_stream: OnStream | None,
-    call: Callable[[Callable[[str], None]], Awaitable[T]],
+    call: Callable[[Callable[[str], None] | None], Awaitable[T]],
     on_begun: Callable[[str], None] | None = None,
 ) -> T:
     """Make a call, and read the streams about it meanwhile; all that came is read before its end.
@@ -439,11 +436,10 @@ async def reading_of_call(
     ``call`` takes a function to tell the id of what it sends, which ``on_begun`` is told, too. What
     a reader raises cancels the call, and leaves as itself.
     """
-    begun = on_begun or _ignore
     if on_stream is None:
-        return await call(begun)
+        return await call(on_begun)
     async with background_tasks() as tasks:
-        streams = CallStreams(session, on_stream, tasks, begun)
+        streams = CallStreams(session, on_stream, tasks, on_begun)
         try:
             result = await call(streams.begun)
         except Exception:

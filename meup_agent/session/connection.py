@@ -110,11 +110,11 @@ class SessionConnection:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._write, transport, name="meup session: writer")
-                tasks.start_soon(self._expect_welcome, transport, name="meup session: welcome")
+                # A task of its own: each frame would wake all that awaits this connection.
+                tasks.start_soon(self._read, transport, joining, tasks, name="meup session: reader")
                 if joining is not None and joining.at_once:
                     tasks.start_soon(self._send_frame, transport, joining.frame)
-                await self._read(transport, joining, tasks)
-                tasks.cancel_scope.cancel()
+                await self._expect_welcome(transport)
         finally:
             self._blame(transport.closed)
             if self._welcomed_at is not None:
@@ -183,7 +183,7 @@ class SessionConnection:
                 first = self.owner.receive(envelope, seq)
             except SessionEnded as end:
                 self._end = end
-                return
+                break
             if first is not None:
                 self._first, self.dialect = first, first.dialect
                 self._welcomed_at = self._now()
@@ -197,6 +197,7 @@ class SessionConnection:
                 self._talk()
             elif envelope.kind == kinds.SYSTEM_ERROR and joining is not None:
                 self._see_eviction(transport, joining, envelope, tasks)
+        tasks.cancel_scope.cancel()
 
     def _begin(self, first: Welcomed) -> None:
         """Keep what was sent before, if this gateway knows it again."""
@@ -217,9 +218,7 @@ class SessionConnection:
     def _see_accepted(self, envelope: Envelope) -> None:
         """Note that an envelope with a number was accepted, and is not sent again (PROTOCOL 6)."""
         outbox, first = self.outbox, self._first
-        if not outbox.unaccepted or first is None:
-            return
-        if envelope.sender == first.me:
+        if first is not None and envelope.sender == first.me:
             outbox.accepted(envelope.id, replayed=self._catching_up)
         elif envelope.kind in (kinds.SYSTEM_ERROR, kinds.PROPOSALS):
             for name in envelope.correlation:

@@ -74,7 +74,7 @@ class Welcomed(NamedTuple):
 
 def check_welcome(table: ExchangeTable, participant: str | None, where: str) -> None:
     """Check that a gateway's welcome is for us."""
-    me = table.me
+    me = table.roster.me
     if participant not in (None, me):
         raise WrongParticipant(str(participant), me, where)
 

@@ -14,7 +14,7 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import Priority, Send, Wait
 from meup_agent.protocol.outcomes import Unsent
 from meup_agent.session.deadlines import checked_timeout
-from meup_agent.transport.loops import Condition
+from meup_agent.transport.loops import Condition, condition_maker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
@@ -78,6 +78,7 @@ class PendingCalls:
     outbox: Outbox
     events: EventEmitter
     _waits: dict[Key, _Waiter] = field(default_factory=dict["Key", _Waiter], init=False)
+    _new_condition: Callable[[], Condition] = field(default_factory=condition_maker, init=False)
 
     # --- what handlers and clients use ---
 
@@ -115,7 +116,7 @@ class PendingCalls:
             depends_on=depends_on,
             ttl=timeout,
         )
-        self._waits[key] = _Waiter(Condition(), opening.kind, now, on_progress)
+        self._waits[key] = _Waiter(self._new_condition(), opening.kind, now, on_progress)
         if self.events.observers:
             self.events.began(opening, parent)
         self.owner.apply(effects)
@@ -126,10 +127,12 @@ class PendingCalls:
         wait = self._waits.get(key)
         if wait is None:
             return Unsent("the exchange is not open")
-        if wait.ending is None:
+        while wait.ending is None:
+            if parent is None:
+                await wait.done.wait()
+                continue
             with self.release_slot(parent):
-                while wait.ending is None:
-                    await wait.done.wait()
+                await wait.done.wait()
         return wait.ending
 
     @contextmanager

@@ -127,7 +127,7 @@ class Session(AsyncContextManagerMixin):
             new_id=new_id,
             find_handler=handlers.find,
             limits=self._settings.limits,
-            wall_clock=lambda: datetime.now(UTC),
+            wall_clock=partial(datetime.now, UTC),
             mode=self._settings.mode,
         )
         self.outbox = Outbox()
@@ -213,7 +213,7 @@ class Session(AsyncContextManagerMixin):
     async def _say_goodbye(self) -> None:
         """Withdraw and cancel what is open, give it a moment to leave, and go."""
         self._over = self._over or "we have left the space"
-        cause = Cause(Reason.NO_LONGER_NEEDED, self.table.me, "the participant leaves")
+        cause = Cause(Reason.NO_LONGER_NEEDED, self.me, "the participant leaves")
         self.apply(self.table.close(cause, self.now()))
         if self.table.connected:
             with anyio.move_on_after(FLUSH_SECONDS, shield=True):
@@ -258,16 +258,16 @@ class Session(AsyncContextManagerMixin):
         if welcomed:
             check_welcome(self.table, self._participant, self._where)
             self.connections += 1
-            self.events.connected(self.table.me, self._where, envelope.protocol)
+            self.events.connected(self.me, self._where, envelope.protocol)
         self.apply(effects)
         if self._receipts.waiting:
-            self._receipts.heard(envelope, self.table.me)
+            self._receipts.heard(envelope, self.me)
         for watcher in self.watchers.listeners:
             watcher.put(envelope)
         if not welcomed:
             return None
         self._dialect = spoken(envelope.protocol) or self._dialect
-        log.info("connected to %s as %r", self._where, self.table.me)
+        log.info("connected to %s as %r", self._where, self.me)
         self._welcomed.notify_all()
         return Welcomed.read(self.table, self._dialect)
 
@@ -357,7 +357,7 @@ class Session(AsyncContextManagerMixin):
     @property
     def me(self) -> str:
         """Our name in the space."""
-        return self.table.me
+        return self.table.roster.me
 
     @property
     def dialect(self) -> str:

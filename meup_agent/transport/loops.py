@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import anyio
@@ -59,10 +60,11 @@ class Condition:
 
     __slots__ = ("_event", "_futures", "_loop")
 
-    def __init__(self) -> None:
+    def __init__(self, loop: AbstractEventLoop | None = None) -> None:
+        """Make a condition; ``loop`` is that of asyncio, where it has been found."""
         self._event: anyio.Event | None = None
         self._futures: list[Future[None]] | None = None
-        self._loop: AbstractEventLoop | None = None
+        self._loop = loop
 
     def notify_all(self) -> None:
         """End every wait that has begun."""
@@ -96,6 +98,11 @@ class Condition:
             if self._futures and future in self._futures:
                 self._futures.remove(future)
             raise
+
+
+def condition_maker() -> Callable[[], Condition]:
+    """Makes conditions of the running loop, which none of them has to find."""
+    return partial(Condition, asyncio_loop())
 
 
 log = logging.getLogger("meup_agent.session")

@@ -180,7 +180,7 @@ class SilentWorld:
         self, ttl: float | None, *, foreign: bool, proposer: str = "p", executor: str = "e"
     ) -> None:
         process = self.processes[proposer]
-        if not process.table.me:
+        if not process.table.roster.me:
             return
         name = f"P{next(self.ids)}"
         moment = process.table.moment(self.now)
@@ -233,7 +233,7 @@ class SilentWorld:
     def decide(self, decider: str, index: int, *, even_if_gone: bool) -> None:
         """A program fulfills: the one thing that makes a request."""
         known, process = self.known(decider), self.processes[decider]
-        if not known or not process.table.me:
+        if not known or not process.table.roster.me:
             return
         self.fulfill(decider, known[index % len(known)], even_if_gone=even_if_gone)
 

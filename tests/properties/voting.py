@@ -72,7 +72,7 @@ class VotingWorld(SilentWorld):
     def vote(self, voter: str, reviewer: str, index: int, vote: Vote) -> None:
         """Vote about a proposal that the voter knows, its own included."""
         known, process = self.known(voter), self.processes[voter]
-        if not known or not process.table.me:
+        if not known or not process.table.roster.me:
             return
         about = known[index % len(known)].key
         params = {"proposal": about.id, "proposer": about.proposer, "vote": str(vote)}

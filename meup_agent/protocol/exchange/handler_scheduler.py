@@ -381,7 +381,8 @@ class HandlerScheduler:
         self._apply(exchange, InboundEvent.RETURNED)
         if answer is not None:
             self.responses.respond(exchange, "result", answer)
-            _note_carried_out(exchange)
+            if exchange.fulfillment is not None:
+                exchange.fulfillment.carried_out = True
         self._close(exchange)
 
     def raised(
@@ -396,10 +397,10 @@ class HandlerScheduler:
         if self._apply(exchange, InboundEvent.RAISED) is InboundAction.RESPOND_ERROR:
             if exchange.is_request:
                 self.responses.failure(exchange, code, message, data)
-                if begun:
-                    _note_carried_out(exchange)
-                else:
+                if not begun:
                     self._note_not_carried_out(exchange)
+                elif exchange.fulfillment is not None:
+                    exchange.fulfillment.carried_out = True
             elif exchange.is_proposal and not self._fulfillment_sent(exchange):
                 self.responses.rejection(exchange, Reason.OTHER)
         self._close(exchange)
@@ -510,9 +511,3 @@ def _stop_reading(exchange: InboundExchange) -> None:
     """Take no more frames for a handler of a stream."""
     if isinstance(exchange.work.subject, StreamBuffer):
         exchange.work.subject.close()
-
-
-def _note_carried_out(exchange: InboundExchange) -> None:
-    """Note that a request was answered; if it fulfilled a proposal, that is done."""
-    if exchange.fulfillment is not None:
-        exchange.fulfillment.carried_out = True

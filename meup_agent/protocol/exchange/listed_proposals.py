@@ -15,6 +15,7 @@ from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange.effects import Priority
 from meup_agent.protocol.exchange.handler_scheduler import TablePart
 from meup_agent.protocol.exchange.inbound_calls import InboundProposals, InboundRequests
+from meup_agent.protocol.exchange.table_context import Mode
 from meup_agent.protocol.proposal_query import MAX_LISTED, ListedProposal, ProposalPage
 from meup_agent.protocol.proposals.record import ProposalKey
 
@@ -34,7 +35,7 @@ class ListedProposals(TablePart):
     def ask(self) -> None:
         """Ask for what we may decide, in place of what we have not heard."""
         context = self._context
-        if context.mode.speaks and context.roster.guarantees.lists_proposals:
+        if context.mode is not Mode.OBSERVING and context.roster.guarantees.lists_proposals:
             asked = {"to_decide": True}
             said = context.envelope_sender.send(
                 kinds.LIST_PROPOSALS, asked, priority=Priority.ANSWER

@@ -287,8 +287,8 @@ class OutboundTracker(OutboundIndex):
                 pass
             case OutboundAction.NOTE_SENT:
                 exchange.lost = False
-                if exchange.fulfills is not None:
-                    self._fulfilled.put(exchange.fulfills, True, now)
+                if exchange.fulfilling is not None:
+                    self._fulfilled.put(exchange.fulfilling.proposal, True, now)
                     self._note_unseen(exchange)
             case OutboundAction.NOTE_LOST:
                 exchange.lost = True
@@ -305,8 +305,8 @@ class OutboundTracker(OutboundIndex):
                 pass
             case OutboundAction.REFUSED:
                 record_end(exchange, ending, self._context.me)
-                if exchange.fulfills is not None:
-                    self._fulfilled.pop(exchange.fulfills)
+                if exchange.fulfilling is not None:
+                    self._fulfilled.pop(exchange.fulfilling.proposal)
                     self._note_unseen(exchange, ended=True)
             case (
                 OutboundAction.END
@@ -335,7 +335,7 @@ class OutboundTracker(OutboundIndex):
         to be pending for good, and could be fulfilled a second time.
         """
         now = self._context.now
-        if exchange.fulfills is None or not self._context.roster.guarantees.hidden_targets:
+        if exchange.fulfilling is None or not self._context.roster.guarantees.hidden_targets:
             return
         proposal_store, record = self._context.proposal_store, exchange.record
         if ended:

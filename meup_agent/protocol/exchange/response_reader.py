@@ -14,7 +14,7 @@ from meup_agent.protocol.exchange.explanations import ExplanationStore
 from meup_agent.protocol.exchange.handler_scheduler import TablePart
 from meup_agent.protocol.exchange.lifecycle import OutboundEvent, OutboundState
 from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange, cause_of
-from meup_agent.protocol.exchange.table_context import TableContext
+from meup_agent.protocol.exchange.table_context import Mode, TableContext
 from meup_agent.protocol.outcomes import Ending, Fulfillment, LostRace, Rejection, Responded
 from meup_agent.protocol.payloads import read_response
 from meup_agent.protocol.proposals.fold import Folded
@@ -45,7 +45,9 @@ class ResponseReader(TablePart):
             return
         # An observer asks nothing: answers to its participant are for the agent that runs.
         is_ours = (
-            context.mode.speaks and envelope.sender != context.me and envelope.concerns(context.me)
+            context.mode is not Mode.OBSERVING
+            and envelope.sender != context.me
+            and envelope.concerns(context.me)
         )
         # Answers among others, or to a sibling of ours, are nothing that we leave out.
         if is_ours and not context.envelope_sender.is_from_sibling(envelope.correlation):

@@ -99,11 +99,6 @@ class ExchangeTable:
     # --- state ---
 
     @property
-    def me(self) -> str:
-        """Our own name, as the last welcome said it; empty before the first."""
-        return self._context.me
-
-    @property
     def connected(self) -> bool:
         """True if we have been welcomed on the present connection."""
         return self._context.connected
@@ -205,7 +200,7 @@ class ExchangeTable:
 
     def check_may_send(self, kind: str) -> None:
         """Raise ObservingOnly if this table's mode does not let its user send."""
-        if not self._context.mode.speaks and kind != kinds.LIST_PROPOSALS:
+        if self._context.mode is Mode.OBSERVING and kind != kinds.LIST_PROPOSALS:
             raise ObservingOnly(
                 f"the {kind} was not sent: this space is only observed; "
                 "join without observe=True to take part"

@@ -60,11 +60,6 @@ class Mode(Enum):
         """True if it answers for its participant: starts handlers, rejects, acknowledges."""
         return self is Mode.PARTICIPATING
 
-    @property
-    def speaks(self) -> bool:
-        """True if it begins exchanges of its own, and sends what its user sends."""
-        return self is not Mode.OBSERVING
-
 
 class ResumeCursor:
     """Our position in the order of a gateway that numbers its envelopes (PROTOCOL 6)."""

@@ -88,7 +88,7 @@ def test_a_welcome_that_does_not_say_who_we_are_is_no_welcome() -> None:
     me.welcomed("alice")
     foreign = me.system("system/welcome", {"you": {"id": "bob"}}, to=("bob",))
     assert dropped(foreign) == ["foreign_welcome"]
-    assert me.table.me == "me"
+    assert me.table.roster.me == "me"
 
 
 def test_our_own_leave_is_an_older_connections(me: Peer) -> None:
