@@ -96,6 +96,7 @@ class ProposalStore:
         # Its first proposer keeps an id, also where it uses it again after it was copied.
         copied = bool(self.under(key.id, now)) if older is None else older.copied
         kept = envelope.replace()
+        size = size_of(kept)
         record = ProposalEntry(
             key,
             kept,
@@ -104,19 +105,18 @@ class ProposalStore:
             copied=copied,
             seen_at=now,
             expires_at=_expiry_of(envelope, accepted),
-            size=size_of(kept),
+            size=size,
         )
         if older is not None:
             # Of the same call made again a request need not say which time is meant.
             before = [each for each in (older, *older.earlier) if not _is_same(each, record)]
             record.earlier = tuple(before[:MAX_EARLIER])
+            size += sum(each.size for each in record.earlier)
             older.earlier = ()
             self._leave_indexes(key, older)
             # It is decided: only a handler that runs still knows of what carried it out.
             older.fulfillments = []
         _enter(self._by_id, key.id, key)
-        generations = (record, *record.earlier)
-        size = sum(each.size for each in generations)
         self._records.put(key, record, now, size=size)
         self._watch(record)
         return record
@@ -127,7 +127,9 @@ class ProposalStore:
 
     def under(self, exchange_id: str, now: float) -> list[ProposalEntry]:
         """The proposals with an id, of each proposer the latest; oldest first."""
-        keys = self._by_id.get(exchange_id, ())
+        keys = self._by_id.get(exchange_id)
+        if keys is None:
+            return []
         return [record for key in keys if (record := self._records.get(key, now)) is not None]
 
     def knows_any(self, names: Sequence[str]) -> bool:
