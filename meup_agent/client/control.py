@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from meup_agent.client.management import (
-    AwaitedAnswer,
-    because,
-    manage,
-    wait_for_answer,
-)
+from meup_agent.client.management import AwaitedAnswer, ask, given
 from meup_agent.client.requests import TIMEOUT
 from meup_agent.client.running_handler import awaited
-from meup_agent.protocol import control_payloads, kinds
+from meup_agent.protocol import control_payloads
 from meup_agent.protocol.control_payloads import (
     CompactDone,
     Direction,
@@ -25,7 +20,6 @@ from meup_agent.session.deadlines import checked_timeout
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from meup_agent.protocol.envelope import Envelope
     from meup_agent.session import Session
 
 
@@ -61,10 +55,8 @@ class ControlVerbs:
             OutcomeUnknown: The gateway did not say in time what became of it.
             NotSent: There is no connection any more, and there will be none.
         """
-        timed = {} if timeout is None else {"timeout_seconds": checked_timeout(timeout)}
-        said = await self._control(
-            control_payloads.PAUSE, participant, {**because(reason), **timed}
-        )
+        payload = given(reason=reason, timeout_seconds=checked_timeout(timeout))
+        said = await ask(self._session, control_payloads.PAUSE, payload, to=participant)
         return Pause(said.id, self._session.me, reason, timeout)
 
     @awaited
@@ -85,10 +77,11 @@ class ControlVerbs:
             NotSent: As :meth:`pause`.
         """
         meant = pause.id if isinstance(pause, Pause) else pause
-        await self._control(
+        await ask(
+            self._session,
             control_payloads.RESUME,
-            participant,
-            because(reason),
+            given(reason=reason),
+            to=participant,
             correlation=() if meant is None else (meant,),
         )
 
@@ -108,15 +101,13 @@ class ControlVerbs:
             OutcomeUnknown: No answer came in time.
             NotSent: As :meth:`pause`.
         """
-        listed = list(fields)
-        payload: dict[str, Any] = {"fields": listed} if listed else {}
-        said = await _ask(
+        said = await ask(
             self._session,
             control_payloads.REQUEST_STATUS,
-            payload,
-            participant,
-            control_payloads.STATUS,
-            timeout,
+            given(fields=list(fields)),
+            to=participant,
+            answer=AwaitedAnswer(control_payloads.STATUS, participant),
+            timeout=timeout,
         )
         status = read_control(said, said.payload_object)
         assert isinstance(status, ParticipantStatus)
@@ -139,7 +130,7 @@ class ControlVerbs:
             NotSent: As :meth:`pause`.
         """
         payload = {"messages_in_context": 0, **(fields or {}), "status": status}
-        await self._control(control_payloads.STATUS, to, payload)
+        await ask(self._session, control_payloads.STATUS, payload, to=to)
 
     @awaited
     async def forget(
@@ -163,9 +154,8 @@ class ControlVerbs:
             OutcomeUnknown: As :meth:`pause`.
             NotSent: As :meth:`pause`.
         """
-        counted = {} if entries is None else {"entries": entries}
-        payload = {"direction": direction, **counted, **because(reason)}
-        await self._control(control_payloads.FORGET, participant, payload)
+        payload = given(direction=direction, entries=entries, reason=reason)
+        await ask(self._session, control_payloads.FORGET, payload, to=participant)
 
     @awaited
     async def compact(
@@ -189,14 +179,13 @@ class ControlVerbs:
             OutcomeUnknown: No answer came in time.
             NotSent: As :meth:`pause`.
         """
-        target = {} if target_tokens is None else {"target_tokens": target_tokens}
-        said = await _ask(
+        said = await ask(
             self._session,
             control_payloads.COMPACT,
-            {**target, **because(reason)},
-            participant,
-            control_payloads.COMPACT_DONE,
-            timeout,
+            given(target_tokens=target_tokens, reason=reason),
+            to=participant,
+            answer=AwaitedAnswer(control_payloads.COMPACT_DONE, participant),
+            timeout=timeout,
         )
         done = read_control(said, said.payload_object)
         assert isinstance(done, CompactDone)
@@ -205,12 +194,14 @@ class ControlVerbs:
     @awaited
     async def clear(self, participant: str, *, reason: str = "") -> None:
         """Have a participant drop all of its context; errors as of :meth:`pause`."""
-        await self._control(control_payloads.CLEAR, participant, because(reason))
+        payload = given(reason=reason)
+        await ask(self._session, control_payloads.CLEAR, payload, to=participant)
 
     @awaited
     async def restart(self, participant: str, *, reason: str = "") -> None:
         """Have a participant begin anew: what it runs ends; errors as of :meth:`pause`."""
-        await self._control(control_payloads.RESTART, participant, because(reason))
+        payload = given(reason=reason)
+        await ask(self._session, control_payloads.RESTART, payload, to=participant)
 
     @awaited
     async def shutdown(self, participant: str, *, reason: str = "") -> None:
@@ -218,39 +209,5 @@ class ControlVerbs:
 
         Until it joins anew, our own gateway refuses what it would begin.
         """
-        await self._control(control_payloads.SHUTDOWN, participant, because(reason))
-
-    async def _control(
-        self,
-        kind: str,
-        participant: str,
-        payload: dict[str, Any],
-        *,
-        correlation: tuple[str, ...] = (),
-    ) -> Envelope:
-        """Send a control message, and wait until the gateway has taken it."""
-        return await manage(
-            self._session, kind, payload, timeout=TIMEOUT, to=participant, correlation=correlation
-        )
-
-
-async def _ask(
-    session: Session,
-    kind: str,
-    payload: dict[str, Any],
-    participant: str,
-    answered: str,
-    timeout: float | None,
-) -> Envelope:
-    """Send a control message to a participant, and wait for its answer."""
-
-    def is_answer(own_id: str, envelope: Envelope) -> bool:
-        refused = envelope.kind == kinds.SYSTEM_ERROR and envelope.sender in kinds.GATEWAY_NAMES
-        answers = envelope.kind == answered and envelope.sender == participant
-        return own_id in envelope.correlation and (refused or answers)
-
-    timeout = checked_timeout(timeout)
-    answer = AwaitedAnswer(is_answer)
-    said = session.send_message(kind, payload, to=(participant,))
-    missing = f"{participant!r} did not answer"
-    return await wait_for_answer(session, said, answer, timeout, missing)
+        payload = given(reason=reason)
+        await ask(self._session, control_payloads.SHUTDOWN, payload, to=participant)

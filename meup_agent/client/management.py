@@ -16,7 +16,7 @@ from meup_agent.session.deadlines import checked_timeout
 from meup_agent.session.envelope_listeners import read_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.session import Session
@@ -44,19 +44,37 @@ class Invitation:
 
 
 class AwaitedAnswer:
-    """The first envelope that answers one of ours."""
+    """The first envelope that answers one of ours: of a kind, or the gateway's refusal.
 
-    def __init__(self, is_answer: Callable[[str, Envelope], bool]) -> None:
-        self.id = ""
+    It comes from the participant that is asked, else from the gateway. Where the kind is our own
+    envelope's, it is the echo.
+    """
+
+    said: Envelope
+    """Ours, as it was sent."""
+
+    def __init__(self, kind: str, asked: str = "") -> None:
         self.came = anyio.Event()
         self.envelope: Envelope | None = None
-        self._is_answer = is_answer
+        self.kind = kind
+        self.asked = asked
 
     def put(self, envelope: Envelope) -> None:
         """Keep the first answer."""
-        if self.envelope is None and self._is_answer(self.id, envelope):
+        if self.envelope is None and self._is_answer(envelope):
             self.envelope = envelope
             self.came.set()
+
+    def _is_answer(self, envelope: Envelope) -> bool:
+        is_gateways = envelope.sender in kinds.GATEWAY_NAMES
+        if envelope.id == self.said.id and not is_gateways:
+            return envelope.kind == self.said.kind == self.kind
+        if self.said.id not in envelope.correlation:
+            return False
+        if envelope.kind == kinds.SYSTEM_ERROR:
+            return is_gateways
+        answers = envelope.sender == self.asked if self.asked else is_gateways
+        return answers and envelope.kind == self.kind
 
 
 class ManagementVerbs:
@@ -95,12 +113,12 @@ class ManagementVerbs:
             OutcomeUnknown: The gateway did not say in time what became of it.
             NotSent: There is no connection any more, and there will be none.
         """
-        given = tuple(dict(each) for each in capabilities)
-        payload = {"recipient": participant, "capabilities": list(given), **because(reason)}
-        said = await manage(
+        listed = [dict(each) for each in capabilities]
+        payload = {"recipient": participant, "capabilities": listed, **given(reason=reason)}
+        said = await ask(
             self._session, management_payloads.GRANT, payload, to=participant, timeout=timeout
         )
-        return Grant(said.id, self._session.me, participant, given, reason)
+        return Grant(said.id, self._session.me, participant, tuple(listed), reason)
 
     @awaited
     async def revoke(
@@ -134,8 +152,8 @@ class ManagementVerbs:
         what: dict[str, Any] = {"capabilities": listed}
         if grant is not None:
             what = {"grant_id": grant.id if isinstance(grant, Grant) else grant}
-        payload = {"recipient": participant, **what, **because(reason)}
-        await manage(
+        payload = {"recipient": participant, **what, **given(reason=reason)}
+        await ask(
             self._session, management_payloads.REVOKE, payload, to=participant, timeout=timeout
         )
 
@@ -170,15 +188,14 @@ class ManagementVerbs:
         payload = {
             "participant_id": participant,
             "initial_capabilities": [dict(each) for each in capabilities],
-            **({"email": email} if email else {}),
-            **because(reason),
+            **given(email=email, reason=reason),
         }
-        said = await manage(
+        said = await ask(
             self._session,
             management_payloads.INVITE,
             payload,
+            answer=AwaitedAnswer(management_payloads.INVITE_ACK),
             timeout=timeout,
-            answered=management_payloads.INVITE_ACK,
         )
         ack = said.payload_object
         if ack.get("status") == management_payloads.ALREADY_EXISTS:
@@ -209,50 +226,31 @@ class ManagementVerbs:
             OutcomeUnknown: As :meth:`grant`.
             NotSent: As :meth:`grant`.
         """
-        payload = {"participant_id": participant, **because(reason)}
-        await manage(self._session, management_payloads.KICK, payload, timeout=timeout)
+        payload = {"participant_id": participant, **given(reason=reason)}
+        await ask(self._session, management_payloads.KICK, payload, timeout=timeout)
 
 
-async def manage(
+async def ask(
     session: Session,
     kind: str,
     payload: dict[str, Any],
     *,
-    timeout: float | None,
     to: str = "",
-    answered: str = "",
     correlation: tuple[str, ...] = (),
+    answer: AwaitedAnswer | None = None,
+    timeout: float | None = TIMEOUT,
 ) -> Envelope:
-    """Send something, and wait until the gateway has taken it; its answer, or else the envelope.
+    """Send something, and wait for its answer; without one, until the gateway has taken it.
 
-    It is ``answered`` with an envelope of that kind; without one the gateway lets it through.
+    The handler that waits gives its place free. Raises for a refusal, and where nothing came.
     """
-    expected = answered or kind
-
-    def is_answer(own_id: str, envelope: Envelope) -> bool:
-        if envelope.sender not in kinds.GATEWAY_NAMES:
-            return envelope.id == own_id and envelope.kind == expected  # the echo
-        answers = envelope.kind in (kinds.SYSTEM_ERROR, expected)
-        return answers and own_id in envelope.correlation
-
     timeout = checked_timeout(timeout)
-    answer = AwaitedAnswer(is_answer)
+    answer = answer or AwaitedAnswer(kind)
     said = session.send_message(kind, payload, to=(to,) if to else (), correlation=correlation)
-    if not answered and not session.table.roster.guarantees.echo:
+    if answer.kind == kind and not session.table.roster.guarantees.echo:
         await checkpoint()
         return said  # this gateway does not confirm it
-    missing = "the gateway did not say what became of it"
-    return await wait_for_answer(session, said, answer, timeout, missing)
-
-
-async def wait_for_answer(
-    session: Session, said: Envelope, answer: AwaitedAnswer, timeout: float | None, missing: str
-) -> Envelope:
-    """Wait for the answer to an envelope that was just sent; raise for a refusal, or without one.
-
-    The handler that waits gives its place free.
-    """
-    answer.id = said.id
+    answer.said = said
     with (
         session.watchers.told_of(said.id, answer),
         session.pending_calls.release_slot(parent_in(session)),
@@ -260,12 +258,13 @@ async def wait_for_answer(
     ):
         await answer.came.wait()
     if answer.envelope is None:
-        raise OutcomeUnknown(f"the {said.kind} was sent, and {missing} in {timeout:g} s")
+        who = repr(answer.asked) if answer.asked else "the gateway"
+        raise OutcomeUnknown(f"the {kind} was sent, and {who} did not answer in {timeout:g} s")
     if answer.envelope.kind == kinds.SYSTEM_ERROR:
-        raise read_refusal(answer.envelope, f"the {said.kind}")
+        raise read_refusal(answer.envelope, f"the {kind}")
     return answer.envelope
 
 
-def because(reason: str) -> dict[str, str]:
-    """The field of a payload for a reason, if there is one."""
-    return {"reason": reason} if reason else {}
+def given(**fields: Any) -> dict[str, Any]:
+    """The fields of a payload that the caller gave."""
+    return {name: each for name, each in fields.items() if each not in (None, "", [])}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from anyio.lowlevel import checkpoint
 
-from meup_agent.client.management import AwaitedAnswer, wait_for_answer
+from meup_agent.client.management import AwaitedAnswer, ask
 from meup_agent.client.method_params import write_params
 from meup_agent.client.proposal import ProposalRecord
 from meup_agent.errors import InvalidEnvelope, OutcomeUnknown, printable
@@ -56,9 +56,8 @@ async def read_proposal_pages(
         return
     while True:
         reader = _PageReader(session)
-        said = session.send_message(kinds.LIST_PROPOSALS, write_params(query))
-        missing = "the gateway did not answer"
-        await wait_for_answer(session, said, reader, timeout, missing)
+        params = write_params(query)
+        await ask(session, kinds.LIST_PROPOSALS, params, answer=reader, timeout=timeout)
         if reader.problem:
             raise OutcomeUnknown(
                 f"the gateway's list of proposals cannot be read: {reader.problem}; update it, or"
@@ -89,7 +88,7 @@ class _PageReader(AwaitedAnswer):
     """Takes a page in as it is heard: what is heard behind it is newer."""
 
     def __init__(self, session: Session) -> None:
-        super().__init__(_is_answer)
+        super().__init__(kinds.PROPOSALS)
         self._session = session
         self.page = ProposalPage()
         self.records: list[ProposalRecord] = []
@@ -139,8 +138,3 @@ def _decided(envelope: Envelope, listed: ListedProposal) -> ProposalEntry | None
     for each in listed.rejections:
         entry.rejections[each.by] = Rejection(entry.key.id, each.reason, each.by, each.id)
     return None if entry.state.is_pending else entry
-
-
-def _is_answer(own_id: str, envelope: Envelope) -> bool:
-    answers = envelope.kind in (kinds.SYSTEM_ERROR, kinds.PROPOSALS)
-    return answers and envelope.sender in kinds.GATEWAY_NAMES and own_id in envelope.correlation
