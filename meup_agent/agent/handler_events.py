@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal
 
 from meup_agent.agent.scope import is_failure, without_cancellations
 from meup_agent.events import (
@@ -21,16 +21,9 @@ if TYPE_CHECKING:
     from meup_agent.session.event_emitter import EventEmitter
 
 
-class _Which(TypedDict):
-    role: str
-    handler: str
-    exchange: str
-    sender: str
-
-
 @dataclass(slots=True)
 class _Begun:
-    which: _Which
+    which: dict[str, str]
     since: float
     failure: BaseException | None = None
     returned: bool = False
@@ -47,7 +40,7 @@ class HandlerMonitor:
     def started(self, key: Key, work: Work, handler: str) -> None:
         """Follow a handler that begins."""
         fields = self._events.event_fields()
-        which: _Which = {
+        which = {
             "role": str(work.role),
             "handler": handler,
             "exchange": work.envelope.id,

@@ -81,20 +81,17 @@ class InboundMessage:
     @property
     def method(self) -> str:
         """The MCP method of a request or proposal; empty for other messages."""
-        call = self._run.work.call
-        return "" if call is None else call.method
+        return self._call.method
 
     @property
     def tool(self) -> str:
         """The tool that a request or proposal names; empty if it names none."""
-        call = self._run.work.call
-        return "" if call is None else call.name
+        return self._call.name
 
     @property
     def arguments(self) -> dict[str, Any]:
         """The tool's arguments, as they came; a copy."""
-        call = self._run.work.call
-        return {} if call is None else copy.deepcopy(call.arguments)
+        return copy.deepcopy(self._call.arguments)
 
     @property
     def proposal(self) -> Proposal | None:
@@ -106,6 +103,10 @@ class InboundMessage:
     def reason(self) -> Cause | None:
         """The reason why the handler was asked to stop; ``None`` while it was not."""
         return self._run.scope.cause
+
+    @property
+    def _call(self) -> payloads.Call:
+        return self._run.work.call or payloads.Call("", {})
 
 
 Verb = Literal["invoke", "request", "propose", "fulfill", "reject", "send"]

@@ -120,6 +120,21 @@ def check_may_explain(
     check_may_send(session, kinds.CHAT, payload, what, to=to)
 
 
+def check_may_decide(
+    session: Session,
+    kind: str,
+    payload: dict[str, Any],
+    what: str,
+    *,
+    to: tuple[str, ...],
+    explain: str | None,
+) -> None:
+    """Raise for a decision, or its explanation, that may not be sent; nothing was, by then."""
+    check_may_send(session, kind, payload, what, to=to)
+    if explain:
+        check_may_explain(session, {"message": explain}, to=to, what=what)
+
+
 def check_may_send(
     session: Session, kind: str, payload: Any, what: str, *, to: tuple[str, ...]
 ) -> None:

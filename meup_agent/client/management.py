@@ -8,7 +8,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from meup_agent.client.requests import TIMEOUT
-from meup_agent.client.running_handler import awaited, parent_in
+from meup_agent.client.running_handler import awaited, release_slot
 from meup_agent.errors import OutcomeUnknown, Refused, UsageError
 from meup_agent.protocol import kinds, management_payloads
 from meup_agent.protocol.management_payloads import Grant
@@ -253,7 +253,7 @@ async def ask(
     answer.said = said
     with (
         session.watchers.told_of(said.id, answer),
-        session.pending_calls.release_slot(parent_in(session)),
+        release_slot(session),
         anyio.move_on_after(timeout),
     ):
         await answer.came.wait()

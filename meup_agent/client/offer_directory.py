@@ -24,7 +24,7 @@ from meup_agent.client.running_handler import (
     begins_more,
     cause_of_leaving,
     handler_is,
-    parent_in,
+    release_slot,
 )
 from meup_agent.client.schema_check import ArgumentChecker
 from meup_agent.errors import (
@@ -340,7 +340,7 @@ class OfferDirectory:
         fetch.waiting += 1
         try:
             with anyio.CancelScope(deadline=deadline):
-                with self._session.pending_calls.release_slot(parent_in(self._session)):
+                with release_slot(self._session):
                     await fetch.done.wait()
         finally:
             fetch.waiting -= 1

@@ -102,8 +102,11 @@ def outbound(
                     given.arguments[each] = getattr(message, name)
                 return await send(*given.args, **given.kwargs)
 
-            passing = pass_whole if must_pass else through_layers
-            return await passing(through, verb, shown(**fields) | about(args[0]), send_changed)
+            said = shown(**fields) | about(args[0])
+            if must_pass:
+                return await pass_whole(through, verb, said, send_changed)
+            result: T = await through(verb, said, send_changed)
+            return result
 
         @functools.wraps(send)
         def call(*args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
@@ -116,14 +119,6 @@ def outbound(
         return call
 
     return mark
-
-
-async def through_layers(
-    through: Outbound, verb: str, fields: dict[str, Any], send: Callable[[Any], Awaitable[T]]
-) -> T:
-    """Pass a message; its result is that of the outermost layer."""
-    result: T = await through(verb, fields, send)
-    return result
 
 
 async def pass_whole(

@@ -5,12 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal
 
-from meup_agent.client.explanations import (
-    DecisionReceipt,
-    check_may_explain,
-    check_may_send,
-    explainer_of,
-)
+from meup_agent.client.explanations import DecisionReceipt, check_may_decide, explainer_of
 from meup_agent.client.outbound import outbound
 from meup_agent.client.requests import request
 from meup_agent.client.running_handler import awaited
@@ -305,9 +300,7 @@ class Proposal:
         payload = build_rejection(str(reason), rule)
         session.check_message(kinds.MCP_REJECT, payload, to=to, correlation=(self.id,))
         what = f"proposal {self.id} was not rejected"
-        check_may_send(session, kinds.MCP_REJECT, payload, what, to=to)
-        if explain:
-            check_may_explain(session, {"message": explain}, to=to, what=what)
+        check_may_decide(session, kinds.MCP_REJECT, payload, what, to=to, explain=explain)
         rejection = session.reject(self._key, str(reason), rule)
         said = [rejection.id]
         if explain:

@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from meup_agent.causes import Cause, Reason
-from meup_agent.client.explanations import (
-    DecisionReceipt,
-    check_may_explain,
-    check_may_send,
-)
+from meup_agent.client.explanations import DecisionReceipt, check_may_decide
 from meup_agent.client.messages import relay
 from meup_agent.client.running_handler import awaited, cause_of_leaving, parent_in
 from meup_agent.client.waits import with_explanation
@@ -185,9 +181,7 @@ class ProposalHandle:
         session, what = self._session, f"proposal {self.id} was not withdrawn"
         if session.table.is_sent(self._key):
             payload, to = {"reason": str(reason)}, session.table.addressees(self._key)
-            check_may_send(session, kinds.MCP_WITHDRAW, payload, what, to=to)
-            if explain:
-                check_may_explain(session, {"message": explain}, to=to, what=what)
+            check_may_decide(session, kinds.MCP_WITHDRAW, payload, what, to=to, explain=explain)
         said = session.pending_calls.give_up(
             self._key, Cause(str(reason), session.me, at=session.now())
         )

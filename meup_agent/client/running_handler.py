@@ -14,6 +14,7 @@ from meup_agent.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
+    from contextlib import AbstractContextManager
 
     from meup_agent.protocol.exchange import Key
     from meup_agent.session import Session
@@ -37,6 +38,11 @@ def parent_in(session: Session) -> Key | None:
     """
     handler = _current.get()
     return None if handler is None or handler.session is not session else handler.key
+
+
+def release_slot(session: Session) -> AbstractContextManager[None]:
+    """Give up the place of the handler that runs here, for the length of a block: it waits."""
+    return session.pending_calls.release_slot(parent_in(session))
 
 
 def begins_more(session: Session) -> bool:

@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from meup_agent.causes import Cause, Reason
 from meup_agent.client.control import ControlVerbs
-from meup_agent.client.explanations import (
-    DecisionReceipt,
-    check_may_explain,
-    check_may_send,
-    explainer_of,
-)
+from meup_agent.client.explanations import DecisionReceipt, check_may_decide, explainer_of
 from meup_agent.client.management import ManagementVerbs
 from meup_agent.client.offer_directory import TOOLS, OfferDirectory
 from meup_agent.client.offer_finder import OfferFinder
@@ -550,9 +545,7 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
         ]
         for to in {session.table.addressees(key) for key in keys if session.table.is_sent(key)}:
             payload, what = {"reason": str(reason)}, "no proposal was withdrawn"
-            check_may_send(session, kinds.MCP_WITHDRAW, payload, what, to=to)
-            if explain:
-                check_may_explain(session, {"message": explain}, to=to, what=what)
+            check_may_decide(session, kinds.MCP_WITHDRAW, payload, what, to=to, explain=explain)
         cause = Cause(str(reason), session.me, at=session.now())
         joint = session.dialect in PUBLISHED
         sent = session.pending_calls.withdraw_all(keys, cause, joint=joint)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint
 
-from meup_agent.client.running_handler import awaited, cause_of_leaving, parent_in
+from meup_agent.client.running_handler import awaited, cause_of_leaving, release_slot
 from meup_agent.errors import (
     HandlerCancelled,
     NotSent,
@@ -125,7 +125,7 @@ class StreamReader:
         queue = self._queue
         data = queue.take()
         if data is None:
-            with self._session.pending_calls.release_slot(parent_in(self._session)):
+            with release_slot(self._session):
                 while (data := queue.take()) is None:
                     if queue.end is not None:
                         raise StopAsyncIteration
@@ -206,7 +206,7 @@ class StreamWriter:
             )
         outbox = self._session.outbox
         if self._is_open() and not outbox.has_frame_room:
-            with self._session.pending_calls.release_slot(parent_in(self._session)):
+            with release_slot(self._session):
                 while self._is_open() and not outbox.has_frame_room:
                     await outbox.frames_left()
         else:
@@ -334,7 +334,7 @@ async def _opened(session: Session, own: OwnStream, timeout: float | None) -> No
     own.wake = changed.notify_all
     with (
         anyio.move_on_after(timeout),
-        session.pending_calls.release_slot(parent_in(session)),
+        release_slot(session),
     ):
         while own.stream is None and own.refusal is None and own.end is None:
             await changed.wait()

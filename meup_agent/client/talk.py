@@ -49,6 +49,7 @@ class Reasoning:
     Attributes:
         id: The id of its ``reasoning/start``, which is the context of all that belongs to it.
         concluded: A conclusion was sent.
+        reason: The cause for which another participant stopped it; ``None`` while none did.
     """
 
     def __init__(self, space: TalkVerbs, session: Session, scope: CallScope) -> None:
@@ -57,13 +58,8 @@ class Reasoning:
         self._space = space
         self._session = session
         self._scope = scope
-        self._cause: Cause | None = None
+        self.reason: Cause | None = None
         self._thoughts = 0
-
-    @property
-    def reason(self) -> Cause | None:
-        """The cause for which another participant stopped it; ``None`` while none did."""
-        return self._cause
 
     async def thought(self, text: str, **more: Any) -> None:
         """Send a thought.
@@ -108,7 +104,7 @@ class Reasoning:
         if (
             envelope.kind != kinds.REASONING_CANCEL
             or envelope.context != self.id
-            or self._cause is not None
+            or self.reason is not None
         ):
             return
         session, sender = self._session, envelope.sender
@@ -120,14 +116,15 @@ class Reasoning:
         ):
             return
         reason = read_reason(payload.get("reason"))
-        self._cause = cause_of_end(sender, self.id, reason, "", session.now())
+        self.reason = cause_of_end(sender, self.id, reason, "", session.now())
         self._scope.cancel(reason)
 
     async def stop(self, reason: str) -> None:
-        """Tell the others that it ends without a conclusion."""
+        """Tell the others that it ends without a conclusion, also where we are cancelled."""
         if not self.concluded:
             self.concluded = True
-            await self._send(kinds.REASONING_CANCEL, {"reason": reason})
+            with anyio.move_on_after(WORD_SECONDS, shield=True):
+                await self._send(kinds.REASONING_CANCEL, {"reason": reason})
 
     def _check_open(self) -> None:
         if self.concluded:
@@ -147,7 +144,6 @@ async def reason_aloud(
     count = sum(isinstance(each, Reasoning) for each in session.watchers.listeners)
     if count >= MAX_REASONINGS:
         raise UsageError(f"{MAX_REASONINGS} lines of thought are open; conclude one of them")
-    seconds = float("inf") if timeout is None else timeout
     scope = CallScope()
     reasoning = Reasoning(space, session, scope)
     with session.watchers.listening(reasoning):
@@ -160,18 +156,16 @@ async def reason_aloud(
             )
         if not reasoning.id:
             raise ReasoningCancelled(Reason.TIMEOUT, session.me, "middleware held its beginning")
-        with anyio.move_on_after(seconds) as clock, scope:
+        with anyio.move_on_after(timeout) as clock, scope:
             try:
                 yield reasoning
                 if reasoning.reason is None and not reasoning.concluded:
                     await reasoning.conclude("")
             except BaseException as error:
-                with anyio.move_on_after(WORD_SECONDS, shield=True):
-                    await reasoning.stop(_reason_of(session, reasoning, clock, error))
+                await reasoning.stop(_reason_of(session, reasoning, clock, error))
                 raise
             if reasoning.reason is not None:
-                with anyio.move_on_after(WORD_SECONDS, shield=True):
-                    await reasoning.stop(reasoning.reason.code)
+                await reasoning.stop(reasoning.reason.code)
     if reasoning.reason is not None:
         raise ReasoningCancelled(reasoning.reason.code, reasoning.reason.by)
     if clock.cancelled_caught:

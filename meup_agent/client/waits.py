@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint
 
-from meup_agent.client.running_handler import awaited, parent_in
+from meup_agent.client.running_handler import awaited, release_slot
 from meup_agent.errors import ParticipantGone
 from meup_agent.protocol.outcomes import Rejection, with_explain
 from meup_agent.session.deadlines import checked_timeout
@@ -42,7 +42,7 @@ async def _wait_for(session: Session, find: Callable[[], T], timeout: float | No
         while not (found := find()):
             with (
                 session.watchers.listening(watch),
-                session.pending_calls.release_slot(parent_in(session)),
+                release_slot(session),
             ):
                 await watch.found.wait()
             # It may be gone again before this task runs.
