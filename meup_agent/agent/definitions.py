@@ -8,12 +8,12 @@ exchange table starts such a handler, and what it may ask for by annotation.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from meup_agent.agent.signature import HandlerSignature, read_signature
-from meup_agent.agent.source import Handler, read_source
+from meup_agent.agent.source import Handler, Source
 from meup_agent.agent.tool import ToolDefinition, ToolOptions, define_tool
 from meup_agent.client.messages import Request
 from meup_agent.errors import InvalidPattern
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("meup_agent.agent")
 
-_Written = TypeVar("_Written", str, str | Sequence[str])
 _Compiled = TypeVar("_Compiled")
 
 
@@ -183,17 +182,17 @@ class Match(NamedTuple):
 def define(type: HandlerType, fn: Handler, options: Options = None) -> HandlerDefinition:
     """Define a handler."""
     signature = type.read(fn)
+    source, kinds = signature.source, type.kinds
     tool, method, name = None, None, None
-    kinds = type.kinds
     match options:
         case ToolOptions():
             tool = define_tool(signature, options)
         case ProposalOptions():
-            method = _compile(fn, type, "method", options.method, _pattern)
+            method = _compile(source, "method", options.method, _pattern)
             if options.name is not None:
-                name = _compile(fn, type, "name", options.name, _pattern)
+                name = _compile(source, "name", options.name, _pattern)
         case RequestOptions():
-            method = _compile(fn, type, "method", options.methods, _pattern)
+            method = _compile(source, "method", options.methods, _pattern)
         case KindOptions():
             kinds = options.kinds
         case None:
@@ -206,18 +205,13 @@ def define(type: HandlerType, fn: Handler, options: Options = None) -> HandlerDe
         tool=tool,
         _method=method,
         _name=name,
-        _kinds=tuple(_compile(fn, type, "kind", kind, compile_kind) for kind in kinds),
+        _kinds=tuple(_compile(source, "kind", kind, compile_kind) for kind in kinds),
     )
 
 
 def _compile(
-    fn: Handler,
-    type: HandlerType,
-    what: str,
-    pattern: _Written,
-    compiled: Callable[[_Written], _Compiled],
+    source: Source, what: str, pattern: Any, compiled: Callable[[Any], _Compiled]
 ) -> _Compiled:
-    source = read_source(fn, type.decorator)
     if not pattern:
         raise source.error(f"{what}={pattern!r} matches nothing; give a pattern")
     try:
@@ -226,5 +220,5 @@ def _compile(
         raise source.error(f"{what}={pattern!r} is no pattern: {error}") from error
 
 
-def _pattern(pattern: str | Sequence[str]) -> Pattern:
+def _pattern(pattern: str | tuple[str, ...]) -> Pattern:
     return compile_pattern(pattern if isinstance(pattern, str) else list(pattern))

@@ -42,30 +42,28 @@ _NOT_FINITE: Final = (b"null", b"NaN", b"Infinity")
 """Words in pydantic's JSON that may stand for a number that is not finite."""
 
 
-def _mcp_types() -> Any:
+def _mcp_class(name: str) -> Any:
+    """A class of ``mcp_types``; ``()``, of which nothing is an instance, where it is not loaded."""
     if "mcp_types" not in sys.modules:
-        return None
+        return ()
     import mcp_types  # waits, where another thread imports it just now
 
-    return mcp_types
+    return getattr(mcp_types, name)
 
 
 def is_content(value: object) -> bool:
     """True if a value is one of MCP's content objects: text, image, audio, link, resource."""
-    types = _mcp_types()
-    return types is not None and isinstance(value, types.ContentBlock)
+    return isinstance(value, _mcp_class("ContentBlock"))
 
 
 def is_call_result(value: object) -> bool:
     """True if a value is a whole ``CallToolResult`` already."""
-    types = _mcp_types()
-    return types is not None and isinstance(value, types.CallToolResult)
+    return isinstance(value, _mcp_class("CallToolResult"))
 
 
 def is_content_class(hint: type) -> bool:
     """True if values of a class are MCP content, or whole results."""
-    types = _mcp_types()
-    return types is not None and issubclass(hint, types.ContentBlock | types.CallToolResult)
+    return issubclass(hint, (_mcp_class("ContentBlock"), _mcp_class("CallToolResult")))
 
 
 def content_of(value: object) -> list[JsonObject]:

@@ -47,38 +47,26 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 """Names that MCP allows for a tool (2025-11-25; before, it did not say)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolHints:
-    """Hints of a tool about itself (MCP's tool annotations); ``None`` leaves one unsaid."""
-
-    read_only: bool | None = None
-    destructive: bool | None = None
-    idempotent: bool | None = None
-    open_world: bool | None = None
-
-    def describe(self) -> dict[str, bool]:
-        """MCP's ``ToolAnnotations``: only what was said."""
-        hints = {
-            "readOnlyHint": self.read_only,
-            "destructiveHint": self.destructive,
-            "idempotentHint": self.idempotent,
-            "openWorldHint": self.open_world,
-        }
-        return {name: hint for name, hint in hints.items() if hint is not None}
+_HINTS: Final = {
+    "read_only": "readOnlyHint",
+    "destructive": "destructiveHint",
+    "idempotent": "idempotentHint",
+    "open_world": "openWorldHint",
+}
+"""Hints of a tool about itself, and their names in MCP's ``ToolAnnotations``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolOptions(ToolHints):
-    """Arguments of ``@tool(…)``; the rest comes from the function."""
+class ToolOptions:
+    """Arguments of ``@tool(…)``; ``None`` leaves one unsaid, or to the function."""
 
     name: str | None = None
     title: str | None = None
     description: str | None = None
-
-    @property
-    def hints(self) -> ToolHints:
-        """The hints among them."""
-        return ToolHints(self.read_only, self.destructive, self.idempotent, self.open_world)
+    read_only: bool | None = None
+    destructive: bool | None = None
+    idempotent: bool | None = None
+    open_world: bool | None = None
 
 
 TOOL_OPTIONS: Final = tuple(each.name for each in fields(ToolOptions))
@@ -87,30 +75,16 @@ TOOL_OPTIONS: Final = tuple(each.name for each in fields(ToolOptions))
 
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
-    """A tool as ``tools/list`` describes it, with what ``tools/call`` needs."""
+    """A tool as ``tools/list`` describes it (MCP's ``Tool``), with what ``tools/call`` needs."""
 
     name: str
-    title: str | None
-    description: str | None
-    input_schema: JsonObject
-    output_schema: JsonObject | None
-    annotations: ToolHints
+    _described: JsonObject
     _arguments: ToolArguments = field(repr=False, compare=False)
     _output: OutputType | None = field(repr=False, compare=False)
 
     def describe(self) -> JsonObject:
         """MCP's ``Tool`` object; the caller may change it."""
-        described: JsonObject = {"name": self.name}
-        if self.title is not None:
-            described["title"] = self.title
-        if self.description is not None:
-            described["description"] = self.description
-        described["inputSchema"] = copy.deepcopy(self.input_schema)
-        if self.output_schema is not None:
-            described["outputSchema"] = copy.deepcopy(self.output_schema)
-        if hints := self.annotations.describe():
-            described["annotations"] = hints
-        return described
+        return copy.deepcopy(self._described)
 
     def bind(self, arguments: object) -> dict[str, Any]:
         """The keyword arguments for a call, validated, defaults included."""
@@ -174,16 +148,20 @@ def define_tool(signature: HandlerSignature, options: ToolOptions) -> ToolDefini
             "digits, '_', '-' and '.'"
         )
     output = read_output_type(signature.returns, source)
-    return ToolDefinition(
-        name=name,
-        title=options.title,
-        description=(source.doc or None) if options.description is None else options.description,
-        input_schema=signature.arguments.schema,
-        output_schema=None if output is None else output.schema,
-        annotations=options.hints,
-        _arguments=signature.arguments,
-        _output=output,
-    )
+    said = {mcp_name: getattr(options, hint) for hint, mcp_name in _HINTS.items()}
+    described = {
+        "name": name,
+        "title": options.title,
+        "description": (source.doc or None) if options.description is None else options.description,
+        "inputSchema": signature.arguments.schema,
+        "outputSchema": None if output is None else output.schema,
+        "annotations": _without_none(said) or None,
+    }
+    return ToolDefinition(name, _without_none(described), signature.arguments, output)
+
+
+def _without_none(members: JsonObject) -> JsonObject:
+    return {name: each for name, each in members.items() if each is not None}
 
 
 def _refuse_awaitable(value: object) -> None:

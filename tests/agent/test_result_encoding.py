@@ -113,7 +113,7 @@ def test_value_with_a_schema_is_structured_content(
     annotation: Any, value: object, structured: dict[str, Any], text: str | None
 ) -> None:
     tool = tool_of(returning(annotation))
-    assert tool.output_schema is not None
+    assert tool.describe().get("outputSchema") is not None
     result = checked(tool.result(value))
     marked = {"_meta": {WRAPPED: True}} if structured.keys() == {"result"} else {}
     assert result == {
@@ -122,7 +122,7 @@ def test_value_with_a_schema_is_structured_content(
         "isError": False,
         **marked,
     }
-    jsonschema.validate(result["structuredContent"], tool.output_schema)
+    jsonschema.validate(result["structuredContent"], tool.describe().get("outputSchema"))
 
 
 def test_whole_result_is_passed_on() -> None:

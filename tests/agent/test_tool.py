@@ -149,7 +149,7 @@ def test_argument_is_described(
     annotation: Any, schema: dict[str, Any], sent: Any, got: Any
 ) -> None:
     tool = tool_of(one(annotation))
-    described = tool.input_schema
+    described = tool.describe()["inputSchema"]
     value = described["properties"]["value"]
     if "$ref" in value:
         value = described["$defs"][value["$ref"].removeprefix("#/$defs/")]
@@ -181,7 +181,7 @@ NESTED = {"must": 1, "inner": [{"name": "a"}]}
 )
 def test_structured_argument_is_read(annotation: Any, sent: Any, got: Any) -> None:
     tool = tool_of(one(annotation))
-    jsonschema.validate({"value": sent}, tool.input_schema)
+    jsonschema.validate({"value": sent}, tool.describe()["inputSchema"])
     bound = tool.bind({"value": sent})["value"]
     assert bound == got
     assert type(bound) is type(got)
@@ -250,9 +250,9 @@ def test_default_reaches_the_function(
     tool = tool_of(one(annotation, default))
     assert tool.bind({}) == {"value": got}
     assert tool.bind(None) == {"value": got}
-    assert "required" not in tool.input_schema
+    assert "required" not in tool.describe()["inputSchema"]
     if described is not None:
-        assert tool.input_schema["properties"]["value"] == described
+        assert tool.describe()["inputSchema"]["properties"]["value"] == described
 
 
 def test_default_in_the_annotation_counts_and_a_mutable_one_is_not_shared() -> None:
@@ -265,7 +265,7 @@ def test_default_in_the_annotation_counts_and_a_mutable_one_is_not_shared() -> N
 def test_annotations_that_are_equal_keep_their_order_and_defaults() -> None:
     text, number = "string", "integer"
     for annotation, order in ((str | int, [text, number]), (int | str, [number, text])):
-        schema = tool_of(one(annotation)).input_schema["properties"]["value"]
+        schema = tool_of(one(annotation)).describe()["inputSchema"]["properties"]["value"]
         assert [each["type"] for each in schema["anyOf"]] == order
     for default in (1, True, 1.0, -0.0):
         bound = tool_of(one(int | bool | float, default)).bind({})
@@ -290,7 +290,7 @@ async def reserved(
 
 def test_names_that_pydantic_keeps_for_itself_are_arguments() -> None:
     tool = tool_of(reserved)
-    names = list(tool.input_schema["properties"])
+    names = list(tool.describe()["inputSchema"]["properties"])
     assert names == [*reserved.__annotations__][:-1]
     sent: dict[str, Any] = {name: index for index, name in enumerate(names)}
     sent |= {"schema": "s", "copy": True, "json": {"a": 1}}
@@ -304,7 +304,7 @@ def test_the_models_own_names_are_no_arguments() -> None:
 
 def test_alias_is_the_name_that_callers_use() -> None:
     tool = tool_of(one(Annotated[int, Field(alias="the-value")]))
-    assert list(tool.input_schema["properties"]) == ["the-value"]
+    assert list(tool.describe()["inputSchema"]["properties"]) == ["the-value"]
     assert tool.bind({"the-value": 1}) == {"value": 1}
     with pytest.raises(InvalidArguments, match="'the-value' is required"):
         tool.bind({"value": 1})
