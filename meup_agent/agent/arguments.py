@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Annotated, Any, cast, get_args, get_origin
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from meup_agent.agent.schema import (
-    MAX_KEPT,
-    JsonObject,
-    Plain,
-    is_plain,
-    is_plain_value,
-    json_schema,
-    pydantic_hint,
-)
+from meup_agent.agent.schema import JsonObject, json_schema, pydantic_hint
 from meup_agent.agent.source import Source, clip, first_line, format_path, type_name
 from meup_agent.errors import InvalidArguments
 
@@ -84,7 +75,7 @@ class ToolArguments(msgspec.Struct, frozen=True):
 def build_arguments(parameters: Mapping[str, tuple[Any, Any]], source: Source) -> ToolArguments:
     """The model of a tool's arguments, of each parameter's annotation and default."""
     try:
-        model, schema = _read(parameters)
+        model, schema = _build(parameters)
     except Exception as error:  # types are the author's own: their hooks may raise anything
         name, why = _culprit(parameters, error)
         if name is None:
@@ -98,19 +89,6 @@ def build_arguments(parameters: Mapping[str, tuple[Any, Any]], source: Source) -
     return ToolArguments(
         model, MappingProxyType({_FIELD_PREFIX + name: name for name in parameters}), schema
     )
-
-
-def _read(parameters: Mapping[str, tuple[Any, Any]]) -> tuple[type[BaseModel], JsonObject]:
-    plain = all(
-        is_plain(hint) and (default is _NOT_GIVEN or is_plain_value(default))
-        for hint, default in parameters.values()
-    )
-    return _kept(Plain(parameters)) if plain else _build(parameters)
-
-
-@lru_cache(maxsize=MAX_KEPT)
-def _kept(parameters: Plain) -> tuple[type[BaseModel], JsonObject]:
-    return _build(parameters.of)
 
 
 def _build(parameters: Mapping[str, tuple[Any, Any]]) -> tuple[type[BaseModel], JsonObject]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import starmap
 from types import NoneType
 from typing import Any, Final, Never, NoReturn, cast, get_args
@@ -18,15 +17,7 @@ import msgspec
 import pydantic_core
 from pydantic import BaseModel, TypeAdapter
 
-from meup_agent.agent.schema import (
-    MAX_KEPT,
-    JsonObject,
-    Plain,
-    is_plain,
-    json_schema,
-    pydantic_hint,
-    wrap_schema,
-)
+from meup_agent.agent.schema import JsonObject, json_schema, pydantic_hint, wrap_schema
 from meup_agent.agent.source import Source, first_line, type_name
 from meup_agent.errors import RequestError
 from meup_agent.protocol.envelope import encode_json
@@ -194,17 +185,12 @@ def read_output_type(returns: Any, source: Source) -> OutputType | None:
             "text, or an ImageContent or AudioContent of mcp_types"
         )
     try:
-        return _kept(Plain(returns)) if is_plain(returns) else _output_type(returns)
+        return _output_type(returns)
     except Exception as error:  # types are the author's own: their hooks may raise anything
         raise source.error(
             f"it returns {type_name(returns)}, which cannot be a tool's result: "
             f"{first_line(error)}; return what pydantic can write as JSON, or MCP content"
         ) from error
-
-
-@lru_cache(maxsize=MAX_KEPT)
-def _kept(returns: Plain) -> OutputType:
-    return _output_type(returns.of)
 
 
 def _output_type(returns: Any) -> OutputType:

@@ -264,14 +264,12 @@ class Runner:
     async def _run_handlers(self, run: Invocation) -> Any:
         """Run the handlers; for a request, the value that a tool returned, or a plain result."""
         handlers, call = run.match.handlers, run.work.call
+        if len(handlers) == 1 and handlers[0].tool is None:
+            return await self._invoke(run, handlers[0], {})
         if run.work.role is exchange.Role.REQUEST and call is not None:
-            if handlers and handlers[0].tool is None:
-                return await self._invoke(run, handlers[0], {})
             if call.method != payloads.TOOL_CALL:
                 return answer_method(call.method, self._registry.tools(), self._name)
             return await self._invoke(run, *_bound(call, handlers))
-        if len(handlers) == 1:
-            return await self._invoke(run, handlers[0], {})
         values: list[Any] = [None] * len(handlers)
 
         async def run_one(at: int, handler: HandlerDefinition) -> None:

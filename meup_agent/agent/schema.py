@@ -7,7 +7,6 @@ import types
 from typing import (
     Annotated,
     Any,
-    Final,
     Literal,
     NotRequired,
     Required,
@@ -64,50 +63,6 @@ def wrap_schema(schema: JsonObject) -> JsonObject:
     if definitions:
         outer["$defs"] = definitions
     return outer
-
-
-_NAMED: Final = (str, int, float, bool, None, types.NoneType, Any, list, dict, tuple, ...)
-_GENERIC: Final = (list, dict, tuple, Union, types.UnionType)
-_SCALARS: Final = (str, int, float, bool, types.NoneType)
-
-MAX_KEPT: Final = 256
-"""Results of reading annotations that are kept, of each kind: agents share most of theirs."""
-
-
-def is_plain(hint: Any) -> bool:
-    """True for an annotation of Python's own JSON types, which its ``repr`` tells from all others.
-
-    What is made of it is the same each time, and takes a millisecond to make. Annotations that are
-    equal may differ: a union has the order of its members.
-    """
-    arguments = get_args(hint)
-    origin = get_origin(hint)
-    if origin is Literal:
-        return all(type(each) in _SCALARS for each in arguments)
-    if not arguments:
-        return any(hint is each for each in _NAMED)
-    return any(origin is each for each in _GENERIC) and all(map(is_plain, arguments))
-
-
-def is_plain_value(value: object) -> bool:
-    """True for a value that its ``repr`` tells from all others."""
-    return type(value) in _SCALARS
-
-
-class Plain:
-    """The key under which is kept what is made of plain annotations: their ``repr``."""
-
-    __slots__ = ("_key", "of")
-
-    def __init__(self, of: Any) -> None:
-        self.of = of
-        self._key = repr(of)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Plain) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
 
 
 _NEEDED = sys.version_info < (3, 12)

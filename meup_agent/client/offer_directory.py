@@ -176,14 +176,23 @@ class OfferDirectory:
         kind: str = TOOLS,
         timeout: float | None,
         refresh: bool = False,
-        shares_silence: bool = False,
     ) -> list[JsonObject]:
         """A participant's list; see :meth:`meup_agent.Space.tools`."""
         timeout, key = checked_timeout(timeout), _ListKey(participant, kind)
+        return (await self._get(key, timeout, refresh=refresh)).items()
+
+    async def _get(
+        self,
+        key: _ListKey,
+        timeout: float | None,
+        *,
+        refresh: bool = False,
+        shares_silence: bool = False,
+    ) -> _Known:
         known = None if refresh else self._fresh(key)
         if known is not None and known.is_whole:
             await checkpoint()
-            return known.items()
+            return known
         if not self._listens:
             self._listens = True
             self._session.watchers.listen(self)
@@ -191,7 +200,7 @@ class OfferDirectory:
         deadline = math.inf if timeout is None else began + timeout
         if not begins_more(self._session):
             # What its handler must not begin is not begun for it by others.
-            return (await self._read(key, _Fetch(0, began, deadline))).items()
+            return await self._read(key, _Fetch(0, began, deadline))
         fetch = None if refresh else self._fetches.get(key)
         if fetch is not None:
             try:
@@ -214,24 +223,35 @@ class OfferDirectory:
         Raises:
             ConnectionFailed: Our own connection has failed.
         """
-        key, roster = _ListKey(participant, kind), self._session.table.roster
-        known = self._fresh(key)
+        known = await self._ask(_ListKey(participant, kind), timeout)
+        return None if known is None else known.items()
+
+    async def names(
+        self, participant: str, kind: str, timeout: float | None
+    ) -> Collection[str] | None:
+        """Names in a participant's list, as of :meth:`read`."""
+        known = await self._ask(_ListKey(participant, kind), timeout)
+        return None if known is None else known.names
+
+    async def _ask(self, key: _ListKey, timeout: float | None) -> _Known | None:
+        roster, known = self._session.table.roster, self._fresh(key)
         if known is not None:
-            return known.items()
+            return known
         if self._silent.get(key, -math.inf) > self._session.now():
             return None
-        asking = payloads.request(METHODS[kind], {}, "")
-        if not roster.is_allowed(roster.me, kinds.MCP_REQUEST, asking, (participant,)):
+        asking = payloads.request(METHODS[key.kind], {}, "")
+        if not roster.is_allowed(roster.me, kinds.MCP_REQUEST, asking, (key.participant,)):
             return None
         try:
-            return await self.get(participant, kind=kind, timeout=timeout, shares_silence=True)
+            return await self._get(key, checked_timeout(timeout), shares_silence=True)
         except ConnectionFailed:
             raise
         except MeupError as error:
-            log.info("the %s of %r are not known: %s", kind, participant, printable(str(error)))
+            why = printable(str(error))
+            log.info("the %s of %r are not known: %s", key.kind, key.participant, why)
             if (known := self._fresh(key)) is not None:
-                return known.items()
-            if participant in roster:
+                return known
+            if key.participant in roster:
                 self._silent[key] = self._session.now() + RETRY_SECONDS
             return None
 
@@ -247,11 +267,6 @@ class OfferDirectory:
     def has_failed(self, participant: str, kind: str) -> bool:
         """True if a participant did not give its list when it was asked last."""
         return _ListKey(participant, kind) in self._silent
-
-    def names(self, participant: str, kind: str) -> Collection[str] | None:
-        """Names in a list that is kept; ``None`` if it is not."""
-        known = self._fresh(_ListKey(participant, kind))
-        return None if known is None else known.names
 
     def described(self, participant: str, kind: str, name: str) -> JsonObject:
         """The first thing of a name in a list that is kept, as it is described there."""
@@ -336,7 +351,7 @@ class OfferDirectory:
         self._fetches[key] = fetch
         return fetch
 
-    async def _wait(self, key: _ListKey, fetch: _Fetch, deadline: float) -> list[JsonObject]:
+    async def _wait(self, key: _ListKey, fetch: _Fetch, deadline: float) -> _Known:
         fetch.waiting += 1
         try:
             with anyio.CancelScope(deadline=deadline):
@@ -350,7 +365,7 @@ class OfferDirectory:
             raise fetch.error
         if fetch.known is None:
             raise RequestTimeout(f"{key} got no response before a deadline")
-        return fetch.known.items()
+        return fetch.known
 
     def _abandon(self, key: _ListKey, fetch: _Fetch) -> None:
         """Cancel a fetch that no caller waits for any more, for the last one's reason."""

@@ -31,8 +31,6 @@ from meup_agent.errors import (
 from meup_agent.protocol import kinds, payloads
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from meup_agent.client.offer_directory import OfferDirectory
     from meup_agent.protocol.payloads import JsonObject
     from meup_agent.session import Session
@@ -197,24 +195,13 @@ class OfferFinder:
         any participant could list one and be read in place of the template's owner.
         """
         deadline = self._session.now() + timeout
-        names = await self._names(participant, offer.kind, timeout)
+        names = await self.lists.names(participant, offer.kind, timeout)
         if names is not None and offer.name in names:
             return True
         if offer.kind == RESOURCES:
             left = max(deadline - self._session.now(), 0.0)
-            templates = await self._names(participant, TEMPLATES, left)
+            templates = await self.lists.names(participant, TEMPLATES, left)
             if templates is not None and matches_any(templates, offer.name):
                 return True
             names = None if templates is None else names
         return None if names is None else False
-
-    async def _names(self, participant: str, kind: str, timeout: float) -> Collection[str] | None:
-        """Names in a participant's list, which it is asked for; ``None`` if it does not give it."""
-        names = self.lists.names(participant, kind)
-        if names is not None:
-            return names
-        items = await self.lists.read(participant, kind, timeout)
-        if items is None:
-            return None
-        found = (each.get(name_field(kind)) for each in items)
-        return {name for name in found if isinstance(name, str)}

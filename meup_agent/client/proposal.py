@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.outcomes import Rejection
-    from meup_agent.protocol.proposal_query import ListedProposal
+    from meup_agent.protocol.proposal_query import ListedDecision, ListedProposal
     from meup_agent.session import Session
 
 
@@ -67,6 +67,7 @@ class Proposal:
         self.arguments = payloads.read_proposal(envelope.payload).arguments
         self.target = call.target
         self.envelope = envelope
+        self._entry: ProposalEntry | None = None
         # Held as long as we are: the store may forget it where very many are proposed.
         self._entry = self._record
 
@@ -77,7 +78,7 @@ class Proposal:
     @property
     def state(self) -> ProposalState | None:
         """Its state now, as far as we have seen; ``None`` if it is long forgotten."""
-        record = self._record or self._entry
+        record = self._record
         if record is None:
             return None
         return self._session.table.state_of(record, self._session.now())
@@ -93,7 +94,7 @@ class Proposal:
     @property
     def expires_at(self) -> datetime | None:
         """The time at which its proposer gives it up, where it said so; a renewal moves it."""
-        record = self._record or self._entry
+        record = self._record
         if record is None:
             return self._call.expires_at
         return None if record.expires_at is None else moment_of(record.expires_at)
@@ -103,7 +104,7 @@ class Proposal:
         """The entry of this proposal, and not of a later one of its proposer under the same id."""
         latest = self._session.table.proposal_store.get(self._key, self._session.now())
         if latest is None or not latest.earlier:
-            return latest
+            return latest or self._entry
         content, older = fingerprint_of(self.envelope), latest.earlier
         every = (latest, *older)
         return next((each for each in every if each.fingerprint == content), older[-1])
@@ -200,9 +201,7 @@ class Proposal:
                 params,
                 timeout=timeout,
                 on_progress=on_progress,
-                fulfills=FulfillmentTarget(
-                    self._key, self._record or self._entry, even_if_gone, follows
-                ),
+                fulfills=FulfillmentTarget(self._key, self._record, even_if_gone, follows),
             )
         except AlreadyInProgress as error:
             raise AlreadyInProgress(self.id, error.by) from None
@@ -286,7 +285,7 @@ class Proposal:
             NotSent: There is no connection any more, and there will be none.
             UsageError: The explanation is larger than any gateway takes. Then nothing was sent.
         """
-        record = self._record or self._entry
+        record = self._record
         if record is not None:
             # A second rejection changes nothing, and its words would be lost.
             table = self._session.table
@@ -430,15 +429,17 @@ class ProposalRecord:
     @property
     def decided_at(self) -> datetime | None:
         """The time of the decision, where the gateway listed it as decided."""
-        decision = None if self._listed is None else self._listed.decision
-        at = None if decision is None else read_moment(decision.at)
+        at = None if self._decision is None else read_moment(self._decision.at)
         return None if at is None else moment_of(at)
 
     @property
     def rule(self) -> str:
         """The rule of a policy that decided it, where the gateway listed it so; empty: none."""
-        decision = None if self._listed is None else self._listed.decision
-        return "" if decision is None else decision.rule
+        return "" if self._decision is None else self._decision.rule
+
+    @property
+    def _decision(self) -> ListedDecision | None:
+        return None if self._listed is None else self._listed.decision
 
     def _read(self) -> payloads.Call:
         if self._call is None:
