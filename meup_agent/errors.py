@@ -557,12 +557,3 @@ class OutcomeUnknown(ConnectionFailed):
 
 class HandlerCancelled(BaseException):
     """Raised in a worker thread by ``ctx.check_cancelled()``; let it pass, like a cancellation."""
-
-
-if not TYPE_CHECKING:  # a checker would take every name for one that is here
-
-    def __getattr__(name: str) -> object:
-        """Raise an error that says what a name is called now, if it was another once."""
-        from meup_agent import lazy_names
-
-        return lazy_names.load_name(__name__, {}, name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from types import MappingProxyType, MethodType
 from typing import Any, Final, TypeVar, cast, overload
 
@@ -103,12 +104,27 @@ ANYWHERE: Final[Mapping[type, Reader]] = MappingProxyType(
 # --- the decorators ---
 
 
-class PlainDecorator:
-    """A decorator without options, with or without parentheses: ``@agent.on_chat``."""
+class HandlerRow:
+    """A row of the table: a type of handler whose decorator takes no options.
 
-    def __init__(self, type: HandlerType, register: Register | None) -> None:
-        self._type = type
-        self._register = register
+    It is the decorator itself, ``@agent.on_chat``, with or without parentheses.
+    """
+
+    def __init__(
+        self, role: Role, injects: Mapping[type, Reader], *, kinds: Sequence[str] = ()
+    ) -> None:
+        self._role = role
+        self._injects = {**ANYWHERE, **injects}
+        self._kinds = tuple(kinds)
+        self._register: Register | None = None
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._type = HandlerType(name, self._role, self._injects, self._kinds)
+
+    def __get__(self, decorators: Decorators | None, owner: type) -> HandlerRow:
+        row = copy(self)
+        row._register = None if decorators is None else decorators.register
+        return row
 
     @overload
     def __call__(self, fn: F, /) -> F: ...
@@ -117,23 +133,6 @@ class PlainDecorator:
     def __call__(self, fn: F | None = None, /) -> F | Callable[[F], F]:
         """Make a function such a handler."""
         return self if fn is None else attach(fn, define(self._type, fn), self._register)
-
-
-class HandlerRow:
-    """A row of the table: a type of handler whose decorator takes no options."""
-
-    def __init__(
-        self, role: Role, injects: Mapping[type, Reader], *, kinds: Sequence[str] = ()
-    ) -> None:
-        self._role = role
-        self._injects = {**ANYWHERE, **injects}
-        self._kinds = tuple(kinds)
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._type = HandlerType(name, self._role, self._injects, self._kinds)
-
-    def __get__(self, decorators: Decorators | None, owner: type) -> PlainDecorator:
-        return PlainDecorator(self._type, None if decorators is None else decorators.register)
 
 
 TOOL: Final = HandlerType("tool", Role.REQUEST, ANYWHERE, takes_arguments=True)

@@ -33,6 +33,11 @@ _NOT_FINITE: Final = (b"null", b"NaN", b"Infinity")
 """Words in pydantic's JSON that may stand for a number that is not finite."""
 
 
+_NUMBER: Final = (
+    "it holds a number that is not finite (NaN or an infinity); return None or a text in its place"
+)
+
+
 def _mcp_class(name: str) -> Any:
     """A class of ``mcp_types``; ``()``, of which nothing is an instance, where it is not loaded."""
     if "mcp_types" not in sys.modules:
@@ -82,10 +87,7 @@ def check_kept(value: object, json: bytes) -> None:
     """
     # The exact look takes long, and only what is not finite needs it.
     if not is_finite(value) and _lost(value, pydantic_core.from_json(json)):
-        raise ValueError(
-            "it holds a number that is not finite (NaN or an infinity); return None or a text in "
-            "its place"
-        )
+        raise ValueError(_NUMBER)
 
 
 def _lost(value: object, written: object) -> bool:
@@ -123,10 +125,7 @@ def text_of(json: bytes) -> str:
 def _dumped(value: Any) -> JsonObject:
     dumped: JsonObject = value.model_dump(mode="json", by_alias=True, exclude_none=True)
     if not is_finite(value.model_dump(by_alias=True)):
-        raise ValueError(
-            "it holds a number that is not finite (NaN or an infinity); put null or a text in "
-            "its place"
-        )
+        raise ValueError(_NUMBER)
     return dumped
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from meup_agent.client.explanations import Explainer
     from meup_agent.client.messages import OnProgress
-    from meup_agent.protocol.exchange import Key
+    from meup_agent.protocol.exchange import Key, ProposalEntry
     from meup_agent.protocol.outcomes import Ending, Outcome
     from meup_agent.session import Session
 
@@ -74,10 +74,7 @@ class ProposalHandle:
         rejected or expired; should the gateway have ordered the result of its fulfillment before
         that, it is fulfilled when we hear so (PROTOCOL 4.13).
         """
-        record = self._session.table.proposal_store.get(
-            ProposalKey(self._session.me, self.id), self._session.now()
-        )
-        state = ProposalState.PENDING if record is None else record.state
+        state = ProposalState.PENDING if self._record is None else self._record.state
         ending = self._left or self._session.pending_calls.ended(self._key)
         if state.is_pending and isinstance(ending, Withdrawal | Unsent):
             return ProposalState.WITHDRAWN
@@ -195,9 +192,7 @@ class ProposalHandle:
     @property
     def expires_at(self) -> datetime | None:
         """The time at which we give it up, by the gateway's clock; ``None``: never."""
-        store, me = self._session.table.proposal_store, self._session.me
-        record = store.get(ProposalKey(me, self.id), self._session.now())
-        at = None if record is None else record.expires_at
+        at = None if self._record is None else self._record.expires_at
         return None if at is None else moment_of(at)
 
     @awaited
@@ -219,6 +214,11 @@ class ProposalHandle:
         if seconds is None:
             raise UsageError("a renewal gives a deadline; propose with ttl=None to have none")
         await self._session.taken((self._session.pending_calls.renew(self._key, seconds),))
+
+    @property
+    def _record(self) -> ProposalEntry | None:
+        key = ProposalKey(self._session.me, self.id)
+        return self._session.table.proposal_store.get(key, self._session.now())
 
     def _ending_in(self, session: Session) -> Ending | None:
         """Its ending, which its handle knows for longer than the session; ``None``: it is open.

@@ -34,7 +34,6 @@ class ResourceVerbs(ABC):
         params: dict[str, Any] | None = None,
         *,
         timeout: float | None = TIMEOUT,
-        idempotent: bool = False,
     ) -> Coroutine[Any, Any, Any]:
         """Send an MCP request."""
         ...

@@ -152,7 +152,7 @@ async def reason_aloud(
             reasoning.id = await space.send(
                 kinds.REASONING_START,
                 payload,
-                correlation=() if about is None else (about,),
+                correlation=about or (),
             )
         if not reasoning.id:
             raise ReasoningCancelled(Reason.TIMEOUT, session.me, "middleware held its beginning")
@@ -207,9 +207,7 @@ class TalkVerbs:
             NotSent: There is no connection any more, and there will be none.
             UsageError: It is larger than a gateway takes, or this space is only observed.
         """
-        return await self.send(
-            kinds.CHAT, {"message": text}, to=to, correlation=() if about is None else (about,)
-        )
+        return await self.send(kinds.CHAT, {"message": text}, to=to, correlation=about or ())
 
     @awaited
     async def acknowledge(self, chat: Chat, status: str = "received") -> str:

@@ -179,12 +179,14 @@ class MemorySpace:
         if not self._running:
             raise CannotConnect("there is no gateway here now; restart it")
         said = {name.lower(): value for name, value in headers.items()}
+
+        def header(name: str) -> str | None:
+            return said.get(name.lower())
+
         try:
-            dialect = read_dialect(said.get(DIALECT_HEADER.lower()))
-            resumes, last_seen = read_resume(
-                said.get(RESUME_HEADER.lower()), said.get(LAST_SEEN_HEADER.lower())
-            )
-            place = read_place(lambda name: said.get(name.lower()))
+            dialect = read_dialect(header(DIALECT_HEADER))
+            resumes, last_seen = read_resume(header(RESUME_HEADER), header(LAST_SEEN_HEADER))
+            place = read_place(header)
             if "authorization" in said:
                 token = bearer(said["authorization"])
             elif participant is not None:
