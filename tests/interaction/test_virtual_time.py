@@ -1,13 +1,24 @@
 """Scenes of seconds or hours, on a clock that jumps: in memory, on trio, without threads."""
 
 import re
+from math import inf
 from typing import Any
 
 import anyio
 import pytest
 from trio.testing import MockClock
 
-from meup_agent import Agent, Backoff, Context, Gone, Proposal, ProposalState, Reason, Settings
+from meup_agent import (
+    Agent,
+    Backoff,
+    Context,
+    Gone,
+    Progress,
+    Proposal,
+    ProposalState,
+    Reason,
+    Settings,
+)
 from meup_agent.errors import (
     OutcomeUnknown,
     ParticipantGone,
@@ -49,14 +60,35 @@ def worker(notes: Notes) -> Agent:
     async def keep(proposal: Proposal) -> None:
         notes("kept")
 
-    @agent.tool
-    async def work(ctx: Context) -> str:
+    async def advance(ctx: Context, every: float, steps: float) -> str:
         notes("runs")
+        done = 0
         try:
-            await anyio.sleep(3600)
+            while done < steps:
+                await anyio.sleep(every)
+                done += 1
+                ctx.progress(done)
         finally:
             notes((elapsed(), ctx.reason))
         return "done"
+
+    @agent.tool
+    async def work(ctx: Context) -> str:
+        return await advance(ctx, 3600, 1)
+
+    @agent.tool
+    async def slow(ctx: Context) -> str:
+        return await advance(ctx, 50, 5)
+
+    @agent.tool
+    async def endless(ctx: Context) -> str:
+        return await advance(ctx, 50, inf)
+
+    @agent.tool
+    async def stuck(ctx: Context) -> str:
+        await anyio.sleep(30)
+        ctx.progress(1)
+        return await advance(ctx, inf, 1)
 
     return agent
 
@@ -75,37 +107,55 @@ def reviewing(notes: Notes) -> Agent:
     return agent
 
 
-async def test_a_call_may_take_hours_if_it_is_told_to(meeting: InMemory, notes: Notes) -> None:
-    async with join(meeting, worker(notes)), join(meeting, "second") as caller:
-        assert await caller.call("tools", "work", timeout=None) == "done"
-        assert elapsed() == pytest.approx(3600)
-
-
-async def test_a_request_gives_up_after_a_minute_else(meeting: InMemory, notes: Notes) -> None:
-    async with join(meeting, worker(notes)), join(meeting, "second") as caller:
-        with pytest.raises(RequestTimeout):
-            await caller.request("tools", "tools/call", {"name": "work"})
-        assert elapsed() == pytest.approx(60)
-
-
-async def test_a_requested_call_waits_five_minutes(meeting: InMemory, notes: Notes) -> None:
-    async with join(meeting, worker(notes)), join(meeting, "second") as caller:
-        with pytest.raises(RequestTimeout):
-            await caller.call("tools", "work")
-        assert elapsed() == pytest.approx(300)
+def listen(_: Progress) -> None: ...
 
 
 @pytest.mark.rule("4.9.extends")
-async def test_progress_extends_a_call_up_to_a_limit(meeting: InMemory, notes: Notes) -> None:
-    async with join(meeting, steady(notes)), join(meeting, "second") as caller:
-        with pytest.raises(RequestTimeout):
-            await caller.call(
-                "tools", "endless", on_progress=lambda _: None, timeout=60.0, total_timeout=130.0
-            )
-        assert elapsed() == pytest.approx(130)
-        with pytest.raises(RequestTimeout):
-            await caller.call("tools", "endless", on_progress=lambda _: None, timeout=60.0)
-        assert elapsed() == pytest.approx(130 + 600)
+@pytest.mark.parametrize(
+    ("tool", "options", "seconds", "result"),
+    [
+        ("work", {"timeout": None}, 3600, "done"),
+        ("work", {}, 300, None),
+        ("slow", {"on_progress": listen, "timeout": 60.0}, 250, "done"),
+        ("endless", {"on_progress": listen, "timeout": 60.0}, 600, None),
+        ("endless", {"on_progress": listen, "timeout": 70.0}, 700, None),
+        ("endless", {"on_progress": listen, "timeout": 60.0, "total_timeout": 60.0}, 60, None),
+        ("endless", {"on_progress": listen, "timeout": 60.0, "total_timeout": 130.0}, 130, None),
+        ("stuck", {"on_progress": listen, "timeout": 60.0}, 90, None),
+    ],
+)
+async def test_call_waits_from_its_last_progress_up_to_a_limit(
+    meeting: InMemory,
+    notes: Notes,
+    tool: str,
+    options: dict[str, Any],
+    seconds: float,
+    result: str | None,
+) -> None:
+    async with join(meeting, worker(notes)), join(meeting, "second") as caller:
+        if result is not None:
+            assert await caller.call("tools", tool, **options) == result
+            assert elapsed() == pytest.approx(seconds)
+        else:
+            with pytest.raises(RequestTimeout, match="was cancelled"):
+                await caller.call("tools", tool, **options)
+            assert elapsed() == pytest.approx(seconds)
+            await until(lambda: any(isinstance(each, tuple) for each in notes.all))
+            at, why = notes.all[-1]
+            assert (at, why.code) == (pytest.approx(seconds), Reason.TIMEOUT)
+
+
+@pytest.mark.parametrize(
+    ("tool", "options", "seconds"),
+    [("work", {}, 60), ("endless", {"on_progress": listen, "total_timeout": 130.0}, 130)],
+)
+async def test_a_request_gives_up_after_a_minute_without_progress(
+    meeting: InMemory, notes: Notes, tool: str, options: dict[str, Any], seconds: float
+) -> None:
+    async with join(meeting, worker(notes)), join(meeting, "second") as caller:
+        with pytest.raises(RequestTimeout, match="was cancelled"):
+            await caller.request("tools", "tools/call", {"name": tool}, **options)
+        assert elapsed() == pytest.approx(seconds)
 
 
 async def test_a_proposal_waits_five_minutes_and_so_does_a_proposed_call(meeting: InMemory) -> None:
@@ -274,79 +324,6 @@ async def test_an_outcome_that_cannot_be_known(meeting: InMemory, notes: Notes) 
         with pytest.raises(OutcomeUnknown, match="connection was lost"):
             await proposal.outcome()
         assert elapsed() == pytest.approx(300)
-
-
-def steady(notes: Notes, *, every: float = 50.0) -> Agent:
-    agent = Agent("tools")
-
-    @agent.tool
-    async def endless(ctx: Context) -> None:
-        done = 0
-        try:
-            while True:
-                await anyio.sleep(every)
-                done += 1
-                ctx.progress(done)
-        finally:
-            notes((elapsed(), ctx.reason.code if ctx.reason else None))
-
-    @agent.tool
-    async def slow(ctx: Context) -> str:
-        for done in range(5):
-            await anyio.sleep(every)
-            ctx.progress(done)
-        return "done"
-
-    return agent
-
-
-@pytest.mark.rule("4.9.extends")
-async def test_each_progress_lets_the_timeout_begin_anew(meeting: InMemory, notes: Notes) -> None:
-    async with join(meeting, steady(notes)), join(meeting, "second") as caller:
-        assert await caller.call("tools", "slow", on_progress=notes) == "done"
-        assert elapsed() == pytest.approx(250)
-
-
-@pytest.mark.rule("4.9.extends")
-@pytest.mark.parametrize(
-    ("options", "seconds"),
-    [
-        ({}, 600),
-        ({"timeout": 70.0}, 700),
-        ({"total_timeout": 60.0}, 60),
-        ({"total_timeout": 130.0}, 130),
-    ],
-)
-async def test_progress_without_an_end_is_not_waited_for_for_ever(
-    meeting: InMemory, notes: Notes, options: dict[str, Any], seconds: float
-) -> None:
-    async with join(meeting, steady(notes)), join(meeting, "second") as caller:
-        given = {"name": "endless"}
-        with pytest.raises(RequestTimeout, match="was cancelled"):
-            await caller.request(
-                "tools", "tools/call", given, on_progress=lambda _: None, **options
-            )
-        assert elapsed() == pytest.approx(seconds)
-        await until(lambda: bool(notes.all))
-    assert notes.all == [(pytest.approx(seconds), Reason.TIMEOUT)]
-
-
-@pytest.mark.rule("4.9.extends")
-async def test_silence_after_some_progress_ends_the_wait(meeting: InMemory) -> None:
-    tools = Agent("tools")
-
-    @tools.tool
-    async def stuck(ctx: Context) -> None:
-        await anyio.sleep(30)
-        ctx.progress(1)
-        await anyio.sleep_forever()
-
-    async with join(meeting, tools), join(meeting, "second") as caller:
-        with pytest.raises(RequestTimeout):
-            await caller.request(
-                "tools", "tools/call", {"name": "stuck"}, on_progress=lambda _: None
-            )
-        assert elapsed() == pytest.approx(90)
 
 
 @pytest.mark.rule("4.9.extends")
