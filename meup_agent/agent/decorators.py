@@ -110,16 +110,13 @@ class HandlerRow:
     It is the decorator itself, ``@agent.on_chat``, with or without parentheses.
     """
 
-    def __init__(
-        self, role: Role, injects: Mapping[type, Reader], *, kinds: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, role: Role, injects: Mapping[type, Reader]) -> None:
         self._role = role
         self._injects = {**ANYWHERE, **injects}
-        self._kinds = tuple(kinds)
         self._register: Register | None = None
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._type = HandlerType(name, self._role, self._injects, self._kinds)
+        self._type = HandlerType(name, self._role, self._injects)
 
     def __get__(self, decorators: Decorators | None, owner: type) -> HandlerRow:
         row = copy(self)

@@ -54,16 +54,13 @@ _injectable: set[type] = set()
 class HandlerType:
     """A row of the table of handlers.
 
-    It injects values by the types of annotations. Its kinds are patterns of envelopes that start
-    it, where the role is ``KIND``; of these only what concerns us. Without any, ``on(…)`` names
-    them, and sees what is for others, too. Parameters of a tool that are not injected are its
-    arguments.
+    It injects values by the types of annotations. Parameters of a tool that are not injected are
+    its arguments.
     """
 
     decorator: str
     role: Role
     injects: Mapping[type, Reader] = field(repr=False)
-    kinds: tuple[str, ...] = ()
     takes_arguments: bool = False
 
     def __post_init__(self) -> None:
@@ -182,8 +179,8 @@ class Match(NamedTuple):
 def define(type: HandlerType, fn: Handler, options: Options = None) -> HandlerDefinition:
     """Define a handler."""
     signature = type.read(fn)
-    source, kinds = signature.source, type.kinds
-    tool, method, name = None, None, None
+    source, tool, method, name = signature.source, None, None, None
+    kinds: tuple[str, ...] = ()
     match options:
         case ToolOptions():
             tool = define_tool(signature, options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import Any, cast
 
@@ -93,17 +93,10 @@ class Registry:
         found = [match.handlers[0].tool for match in self._tools.values()]
         return tuple(tool for tool in found if tool is not None)
 
-    def find(
-        self,
-        role: Role,
-        envelope: Envelope,
-        call: payloads.Call | None,
-        *,
-        me: Callable[[], str] = str,
-    ) -> Match | None:
+    def find(self, role: Role, envelope: Envelope, call: payloads.Call | None) -> Match | None:
         """Find the handlers for an envelope; a call is what a request or a proposal asks for."""
         if role is Role.KIND:
-            return self._watchers(envelope, me) if self._kinds else None
+            return self._watchers(envelope) if self._kinds else None
         if call is None:
             return self._notices.get(role)
         if role is Role.REQUEST:
@@ -124,15 +117,8 @@ class Registry:
         offered = call.method == payloads.TOOL_LIST and bool(self._tools)
         return self._plain.get(call.method) if envelope.to or offered else None
 
-    def _watchers(self, envelope: Envelope, me: Callable[[], str]) -> Match | None:
-        return Match.of(
-            tuple(
-                each
-                for each in self._kinds
-                if each.matches_kind(envelope.kind)
-                and (not each.type.kinds or envelope.concerns(me()))
-            )
-        )
+    def _watchers(self, envelope: Envelope) -> Match | None:
+        return Match.of(tuple(each for each in self._kinds if each.matches_kind(envelope.kind)))
 
     def _add_tool(self, definition: HandlerDefinition, match: Match) -> None:
         other = self._tools.get(definition.name)

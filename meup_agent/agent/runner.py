@@ -22,7 +22,7 @@ from meup_agent.agent.scope import (
 from meup_agent.agent.tool import answer_method, error_result, untyped_result
 from meup_agent.causes import Cause, Reason
 from meup_agent.client.running_handler import RunningHandler, begin_handler
-from meup_agent.errors import InvalidArguments, InvalidEnvelope, NotExpressible, RequestError
+from meup_agent.errors import InvalidArguments, NotExpressible, RequestError
 from meup_agent.protocol import exchange, payloads
 from meup_agent.transport.loops import Condition, is_cancelled_here
 
@@ -61,7 +61,7 @@ class Runner:
     ) -> None:
         self._registry = registry
         # The registry's own function: a method in between costs every message a call.
-        self.find: FindHandler = partial(registry.find, me=self._get_name)
+        self.find: FindHandler = registry.find
         self._name = name
         self._tasks = tasks
         self._group = group
@@ -86,9 +86,6 @@ class Runner:
         self._bare_space = bare
 
     # --- what the session asks ---
-
-    def _get_name(self) -> str:
-        return self._session.me
 
     def start(self, key: Key, work: Work) -> None:
         """Start the handlers for some work."""
@@ -299,13 +296,8 @@ class Runner:
         self, run: Invocation, handler: HandlerDefinition, arguments: dict[str, Any]
     ) -> Any:
         signature = handler.signature
-        try:
-            for parameter, read in signature.injected.items():
-                arguments[parameter] = read(run)
-        except InvalidEnvelope:
-            # The sender's mistake, not the handler's: any sender could fill the log with it.
-            self._session.apply([exchange.Drop("malformed_payload", run.work.envelope)])
-            return None
+        for parameter, read in signature.injected.items():
+            arguments[parameter] = read(run)
         value = await run.scope.call(
             handler.fn, arguments, is_async=signature.is_async, threads=self._threads
         )

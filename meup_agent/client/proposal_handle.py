@@ -74,7 +74,8 @@ class ProposalHandle:
         rejected or expired; should the gateway have ordered the result of its fulfillment before
         that, it is fulfilled when we hear so (PROTOCOL 4.13).
         """
-        state = ProposalState.PENDING if self._record is None else self._record.state
+        record = self._record
+        state = ProposalState.PENDING if record is None else record.state
         ending = self._left or self._session.pending_calls.ended(self._key)
         if state.is_pending and isinstance(ending, Withdrawal | Unsent):
             return ProposalState.WITHDRAWN
@@ -192,7 +193,8 @@ class ProposalHandle:
     @property
     def expires_at(self) -> datetime | None:
         """The time at which we give it up, by the gateway's clock; ``None``: never."""
-        at = None if self._record is None else self._record.expires_at
+        record = self._record
+        at = None if record is None else record.expires_at
         return None if at is None else moment_of(at)
 
     @awaited

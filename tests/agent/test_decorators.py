@@ -8,6 +8,7 @@ from typing import Any, get_overloads
 
 import pytest
 
+from meup_agent import Chat
 from meup_agent.agent.decorators import Decorators, definitions_of
 from meup_agent.agent.definitions import HandlerDefinition
 from meup_agent.agent.tool import ToolOptions
@@ -135,6 +136,9 @@ def test_function_may_have_several_roles() -> None:
     assert [each.role for each in definitions_of(fn)] == [Role.KIND, Role.LEAVE, Role.JOIN]
 
 
+async def answer(chat: Chat) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("decorate", "said"),
     [
@@ -147,6 +151,8 @@ def test_function_may_have_several_roles() -> None:
         (lambda: free.on_reject(echo), "on_reject echo .*'text' is str"),
         (lambda: free.on_proposal(echo), "on_proposal echo .*'text' is str"),
         (lambda: free.on("chat")(echo), "on echo .*'text' is str"),
+        (lambda: free.on_chat(echo), "on_chat echo .*can have: Context, Space, Envelope, Chat"),
+        (lambda: free.tool(answer), "'chat' is Chat, which handlers of this role have not"),
     ],
 )
 def test_what_cannot_work_fails_when_decorated(decorate: Callable[[], Any], said: str) -> None:
