@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from meup_agent.client.outbound import shown
@@ -85,27 +86,21 @@ def explainer_of(session: Session, outbound: Outbound | None) -> Explainer:
     """Sends explanations over a session, through the middleware as the chats that they are."""
 
     async def explain(decision: Envelope, text: str) -> str:
-        payload, to, about = {"message": text}, decision.to, decision.id
-
         async def send(message: Any) -> str:
-            return await send_explanation(session, message.payload, to=message.to, about=about)
+            payload, to = message.payload, message.to
+            check_may_explain(session, payload, to=to)
+            chat = session.send_message(kinds.CHAT, payload, to=to, correlation=(decision.id,))
+            await session.taken((chat.id,))
+            return chat.id
 
+        fields = shown(
+            kind=kinds.CHAT, payload={"message": text}, to=decision.to, correlation=decision.id
+        )
         if outbound is None:
-            return await send_explanation(session, payload, to=to, about=about)
-        fields = shown(kind=kinds.CHAT, payload=payload, to=to, correlation=about)
+            return await send(SimpleNamespace(**fields))
         return str(await outbound("send", fields, send))
 
     return explain
-
-
-async def send_explanation(
-    session: Session, payload: Any, *, to: tuple[str, ...], about: str
-) -> str:
-    """Send a chat about a reject or withdraw, and wait until the gateway has taken it; its id."""
-    check_may_explain(session, payload, to=to)
-    chat = session.send_message(kinds.CHAT, payload, to=to, correlation=(about,))
-    await session.taken((chat.id,))
-    return chat.id
 
 
 def check_may_explain(

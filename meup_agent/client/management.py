@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from meup_agent.session import Session
 
 
+@dataclass(frozen=True, slots=True)
 class Invitation:
     """A participant was let into the space.
 
@@ -33,14 +35,9 @@ class Invitation:
         url: The address to dial, where the gateway knows it.
     """
 
-    def __init__(self, participant: str, token: str | None, url: str | None) -> None:
-        self.participant = participant
-        self.token = token
-        self.url = url
-
-    def __repr__(self) -> str:
-        """The invitation, without its token."""
-        return f"<Invitation of {self.participant!r}>"
+    participant: str
+    token: str | None = field(repr=False)
+    url: str | None
 
 
 class AwaitedAnswer:

@@ -15,38 +15,23 @@ from meup_agent.session.deadlines import checked_timeout
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import Participant
     from meup_agent.session import Session
 
 T = TypeVar("T")
 
 
-class _Watch:
-    """Looks again at each envelope, which has taken effect by then."""
-
-    def __init__(self, find: Callable[[], object]) -> None:
-        self.found = anyio.Event()
-        self._find = find
-
-    def put(self, envelope: Envelope) -> None:
-        """Look again."""
-        if self._find():
-            self.found.set()
-
-
 async def _wait_for(session: Session, find: Callable[[], T], timeout: float | None) -> T:
     """Wait until something is found, and return it; what is not found in time is falsy."""
-    watch = _Watch(find)
-    with anyio.move_on_after(checked_timeout(timeout)):
+    with (
+        anyio.move_on_after(checked_timeout(timeout)),
+        # Looked at again at each envelope, which has taken effect by then.
+        session.watchers.watch(lambda _: bool(find())) as heard,
+    ):
+        # It may be gone again before this task runs.
         while not (found := find()):
-            with (
-                session.watchers.listening(watch),
-                release_slot(session),
-            ):
-                await watch.found.wait()
-            # It may be gone again before this task runs.
-            watch.found = anyio.Event()
+            with release_slot(session):
+                await anext(heard)
         await checkpoint()
         return found
     return find()
