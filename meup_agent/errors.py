@@ -72,6 +72,12 @@ def printable(said: str) -> str:
     )
 
 
+def list_names(names: Sequence[str], most: int) -> str:
+    """Names of others, in quotation marks and printable, and the number of those left out."""
+    shown = ", ".join(repr(printable(name[:64])) for name in names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
 def system_reason(error: OSError) -> str:
     """The system's words for why it refused, as they stand within a sentence."""
     return (error.strerror or "unknown reason").lower()
@@ -196,8 +202,7 @@ class OwnerUnknown(UsageError, LookupError):
     """
 
     def __init__(self, what: str, owners: Sequence[str], *, before: str | None = None) -> None:
-        listed = ", ".join(repr(printable(name[:64])) for name in owners[:8])
-        listed += f" and {len(owners) - 8} more" if len(owners) > 8 else ""
+        listed = list_names(owners, 8)
         said = (
             f"{len(owners)} participants have the {what}: {listed}"
             if owners

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import anyio
 
 from meup_agent.agent.decorators import Decorators
-from meup_agent.agent.middleware import M, Middleware, MiddlewareStack, outbound_through
+from meup_agent.agent.middleware import (
+    InboundMessage,
+    Layer,
+    M,
+    Middleware,
+    OutboundMessage,
+    messages_of,
+    outbound_through,
+)
 from meup_agent.agent.registry import Registry
 from meup_agent.agent.runner import Runner
 from meup_agent.agent.script import Backend, check_may_run, run_script
@@ -77,7 +85,8 @@ class Agent(Decorators):
     def __init__(self, name: str, *, middleware: Iterable[Middleware] = ()) -> None:
         self.name = name
         self._registry = Registry()
-        self._middleware = MiddlewareStack()
+        # By direction, outermost first.
+        self._layers: dict[type, list[Layer]] = {InboundMessage: [], OutboundMessage: []}
         for each in middleware:
             self.middleware(each)
         self._observers: list[Observer] = []
@@ -116,7 +125,8 @@ class Agent(Decorators):
                 f"the middleware {getattr(middleware, '__qualname__', middleware)} comes too late: "
                 "the agent has started; add all middleware before"
             )
-        self._middleware.add(middleware)
+        for passing in messages_of(middleware):
+            self._layers[passing].append(middleware)
         return middleware
 
     def use(self, extension: Extension) -> None:
@@ -233,14 +243,14 @@ class Agent(Decorators):
         if take_over and settings.mode not in (Mode.BESIDE, Mode.OBSERVING):
             raise UsageError("take_over goes with beside=True or observe=True; pass one of them")
         connector, where, space, token, participant = _where_to(url, space, token, participant)
-        self._registry.freeze()
+        self._registry.frozen = True
         async with (
             _brief_errors() as theirs,
             observed(self._observers, space) as events,
             handler_tasks() as (tasks, group),
         ):
             runner = Runner(
-                self._registry, self.name, tasks, group, events, self._middleware.inbound
+                self._registry, self.name, tasks, group, events, self._layers[InboundMessage]
             )
             session = Session(
                 connector,
@@ -258,7 +268,7 @@ class Agent(Decorators):
             bare = Space(session, finder=finder)
             if self._edit_judge is not None:
                 session.edit_judge = partial(self._edit_judge, bare)
-            layers = self._middleware.outbound
+            layers = self._layers[OutboundMessage]
             outbound = outbound_through(layers, bare) if layers else None
             joined = Space(session, finder=finder, outbound=outbound) if layers else bare
             runner.attach(session, joined, bare)

@@ -29,7 +29,7 @@ from anyio import get_current_task
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from meup_agent.agent.signature import resolve_hint
-from meup_agent.agent.source import Source, read_source
+from meup_agent.agent.source import read_source
 from meup_agent.client.running_handler import RunningHandler, handler_is
 from meup_agent.client.space import allowed_words
 from meup_agent.errors import (
@@ -226,24 +226,9 @@ async def _pass(
     return await layer(message, call_next)
 
 
-class MiddlewareStack:
-    """An agent's middleware, by direction, outermost first."""
-
-    def __init__(self) -> None:
-        self.inbound: list[Layer] = []
-        self.outbound: list[Layer] = []
-
-    def add(self, middleware: Layer) -> None:
-        """Add a layer inside those that are there."""
-        messages = _messages_of(middleware, read_source(middleware, "middleware"))
-        if InboundMessage in messages:
-            self.inbound.append(middleware)
-        if OutboundMessage in messages:
-            self.outbound.append(middleware)
-
-
-def _messages_of(middleware: Layer, source: Source) -> frozenset[type]:
+def messages_of(middleware: Layer) -> frozenset[type]:
     """The messages that pass a middleware, by the annotation of its first parameter."""
+    source = read_source(middleware, "middleware")
     if not source.is_async:
         raise source.error("it is no async function; declare it with async def")
     parameters = list(inspect.signature(middleware).parameters.values())

@@ -29,6 +29,7 @@ class Registry:
         self._notices: dict[Role, Match] = {}
         self._plain = {method: Match((), method) for method in METHODS}
         self.frozen = False
+        """True once the agent has started: further handlers are refused."""
 
     def add(self, definition: HandlerDefinition) -> None:
         """Register a handler; registering it once more changes nothing."""
@@ -83,10 +84,6 @@ class Registry:
                 same = definition.fn == fn
                 # A bound method, or a wrapper, stands in the place of the marked function.
                 self.add(definition if same else define(definition.type, fn, definition.options))
-
-    def freeze(self) -> None:
-        """Refuse further handlers: the agent starts."""
-        self.frozen = True
 
     def tools(self) -> tuple[ToolDefinition, ...]:
         """Every tool."""

@@ -14,7 +14,7 @@ from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from meup_agent.agent.arguments import ToolArguments, build_arguments
-from meup_agent.agent.source import Handler, Source, first_line, join_names, read_source, type_name
+from meup_agent.agent.source import Handler, Source, first_line, read_source, type_name
 
 _EMPTY = inspect.Parameter.empty
 _INSTANCE = ("self", "cls")
@@ -149,7 +149,7 @@ class _AnnotationReader:
             )
 
     def _choices(self) -> str:
-        return join_names([injectable.__name__ for injectable in self.injectable])
+        return ", ".join(injectable.__name__ for injectable in self.injectable)
 
 
 def resolve_hint(annotation: Any, source: Source, what: str) -> Any:

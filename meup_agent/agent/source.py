@@ -178,8 +178,3 @@ def type_name(hint: object) -> str:
     if isinstance(hint, type) and get_origin(hint) is None:
         return hint.__qualname__
     return str(hint).replace("typing.", "")
-
-
-def join_names(names: list[str]) -> str:
-    """Names for a sentence: ``Context, Envelope``; ``nothing`` if there are none."""
-    return ", ".join(names) or "nothing"

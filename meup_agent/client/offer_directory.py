@@ -34,6 +34,7 @@ from meup_agent.errors import (
     OutcomeUnknown,
     RequestError,
     RequestTimeout,
+    list_names,
     printable,
 )
 from meup_agent.protocol import kinds, payloads
@@ -472,7 +473,8 @@ def _check(known: _Known, participant: str, tool: str, arguments: JsonObject) ->
     """Raise if a list says that a tool will not take some arguments."""
     if tool not in known.names:
         raise InvalidArguments(
-            f"{participant!r} has no tool {tool!r}; it has {_listed(list(known.names))}"
+            f"{participant!r} has no tool {tool!r}; it has "
+            + (list_names(list(known.names), MAX_NAMED_TOOLS) or "none")
         )
     if tool not in known.checkers:
         described = next(each for each in known.items() if each.get("name") == tool)
@@ -485,9 +487,3 @@ def _check(known: _Known, participant: str, tool: str, arguments: JsonObject) ->
             + "; ".join(map(str, problems)),
             [{"argument": each.argument, "problem": each.problem} for each in problems],
         )
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(repr(printable(name[:MAX_NAME_CHARS])) for name in names[:MAX_NAMED_TOOLS])
-    more = f" and {len(names) - MAX_NAMED_TOOLS} more" if len(names) > MAX_NAMED_TOOLS else ""
-    return f"{shown}{more}" if names else "none"
