@@ -9,7 +9,15 @@ from meup_agent import Agent, Context
 from meup_agent.errors import OutcomeUnknown, RequestTimeout
 from tests.interaction.cast import sleep_until_stopped
 from tests.interaction.people import LONG_ENOUGH, Meeting, Notes, gathered, join, raw, until
-from tests.interaction.views import call_of, is_idle, lines, note_result, session_of, taped
+from tests.interaction.views import (
+    call_and_give_up,
+    call_of,
+    is_idle,
+    lines,
+    note_result,
+    session_of,
+    taped,
+)
 from tests.patience import PATIENCE
 from tests.wire import kinds
 
@@ -91,10 +99,7 @@ async def test_a_call_in_a_clean_up_is_no_cancelled_child(meeting: Meeting, note
                 notes(await ctx.space.call("deep", "release", {"name": "lock"}))
 
     async with gathered(meeting, deep, tools, "second") as (_, tools_space, caller):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(caller.call, "tools", "hold")
-            await notes.until("holds")
-            tasks.cancel_scope.cancel()
+        await call_and_give_up(caller, "hold", notes, "holds")
         await notes.until("lock released")
         await until(lambda: is_idle(tools_space))
 

@@ -22,7 +22,7 @@ from meup_agent.events import (
 from meup_agent.session.event_emitter import EventEmitter
 from tests.interaction.cast import sleeper
 from tests.interaction.people import Meeting, Notes, gathered, join, until
-from tests.interaction.views import Seen, is_idle, lines, session_of
+from tests.interaction.views import Seen, call_and_give_up, is_idle, lines, session_of
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -163,10 +163,7 @@ async def test_events_are_logged_with_their_values(
         async with join(meeting, agent) as tools, join(meeting, "second") as space:
             with pytest.raises(ToolError):
                 await space.call("tools", "fail")
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(space.call, "tools", "sleep")
-                await notes.until("sleeps")
-                tasks.cancel_scope.cancel()
+            await call_and_give_up(space, "sleep", notes, "sleeps")
             await until(lambda: is_idle(tools))
     records: dict[str, Any] = {
         vars(record)["meup_event"]: record

@@ -28,7 +28,7 @@ from meup_agent.events import (
 )
 from tests.interaction.cast import sleeper
 from tests.interaction.people import QUICK, Meeting, Notes, gathered, join, raw, until
-from tests.interaction.views import Seen, is_idle, run_within
+from tests.interaction.views import Seen, call_and_give_up, is_idle, run_within
 from tests.patience import PATIENCE
 from tests.wire import kinds
 
@@ -180,10 +180,7 @@ async def test_what_is_known_of_stopped_work_is_told(meeting: Meeting, notes: No
     seen = Seen(agent)
     async with gathered(meeting, agent, "second") as (_, space):
         for number, tool in enumerate(("swallow", "protect", "fail", "loop"), 1):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(space.call, "tools", tool)
-                await notes.until(tool)
-                tasks.cancel_scope.cancel()
+            await call_and_give_up(space, tool, notes, tool)
             await seen.until(HandlerStopped, number)
     told = {event.handler: (event.outcome, str(event.error)) for event in seen.of(HandlerStopped)}
     assert told == {

@@ -10,7 +10,7 @@ from meup_agent.errors import HandlerCancelled
 from meup_agent.types import CallNext, InboundMessage, OutboundMessage
 from tests.interaction.cast import sleep_until_stopped
 from tests.interaction.people import Meeting, Notes, gathered, join, until
-from tests.interaction.views import has_state, is_idle, taped
+from tests.interaction.views import call_and_give_up, has_state, is_idle, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds
 
@@ -55,11 +55,7 @@ async def test_middleware_that_waits_is_ended(meeting: Meeting, notes: Notes) ->
         return "a result"
 
     async with gathered(meeting, agent, "second") as (tools, second), taped(second) as tape:
-        with anyio.CancelScope() as scope:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(second.call, "tools", "run")
-                await notes.until("waiting")
-                scope.cancel()
+        await call_and_give_up(second, "run", notes, "waiting")
         await notes.until("swallowed")
         await until(lambda: is_idle(tools))
         await tape.all_said(tools)
@@ -130,11 +126,7 @@ async def test_swallowed_cancellation_answers_nothing(meeting: Meeting, notes: N
         return 1
 
     async with gathered(meeting, agent, "second") as (tools, second), taped(second) as tape:
-        with anyio.CancelScope() as scope:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(second.call, "tools", "run")
-                await notes.until("begun")
-                scope.cancel()
+        await call_and_give_up(second, "run", notes, "begun")
         await notes.until("swallowed")
         await until(lambda: is_idle(tools))
         await tape.all_said(tools)
@@ -159,11 +151,7 @@ async def test_cancelled_caller_ends_the_layers(meeting: Meeting, notes: Notes) 
             notes("stopped")
 
     async with gathered(meeting, tools, Agent("second", middleware=[around])) as (_, second):
-        with anyio.CancelScope() as scope:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(second.call, "tools", "run")
-                await notes.until("begun")
-                scope.cancel()
+        await call_and_give_up(second, "run", notes, "begun")
         await notes.until("invoke ended", "stopped")
         with anyio.CancelScope() as scope:
             async with second.propose("tools", "run", to="reviewer") as proposal:

@@ -117,11 +117,11 @@ async def run_within(
         await call(*args)
 
 
-async def call_and_give_up(caller: Space, tool: str, notes: Notes) -> None:
-    """Call a tool, and cancel the call when it runs."""
+async def call_and_give_up(caller: Space, tool: str, notes: Notes, begun: str = "runs") -> None:
+    """Call a tool, and cancel the call when it has begun."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(caller.call, "tools", tool)
-        await notes.until("runs")
+        await notes.until(begun)
         tasks.cancel_scope.cancel()
 
 
