@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -44,22 +44,15 @@ _STEPS: Final[dict[type[Event], str]] = {
 }
 
 
-@dataclass(slots=True)
-class _HandlerCounts:
+def _counts(steps: Counter[str], seconds: float) -> dict[str, int | float]:
     """Steps of one handler, and its running time in all, of the runs that have ended."""
-
-    steps: Counter[str] = field(default_factory=Counter[str])
-    seconds: float = 0.0
-
-    def show(self) -> dict[str, int | float]:
-        steps = self.steps
-        ended = steps["finished"] + steps["failed"] + steps["stopped"]
-        return {
-            **{step: steps[step] for step in _STEPS.values()},
-            # An observer that came later has not seen the start of everything.
-            "running": max(steps["started"] - ended, 0),
-            "seconds": self.seconds,
-        }
+    ended = steps["finished"] + steps["failed"] + steps["stopped"]
+    return {
+        **{step: steps[step] for step in _STEPS.values()},
+        # An observer that came later has not seen the start of everything.
+        "running": max(steps["started"] - ended, 0),
+        "seconds": seconds,
+    }
 
 
 class Counters:
@@ -71,7 +64,8 @@ class Counters:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._handlers: defaultdict[str, _HandlerCounts] = defaultdict(_HandlerCounts)
+        self._handlers: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._dropped: Counter[str] = Counter()
         self._outcomes: Counter[str] = Counter()
         self._totals: Counter[str] = Counter()
@@ -93,7 +87,10 @@ class Counters:
         """
         with self._lock:
             return {
-                "handlers": {name: each.show() for name, each in self._handlers.items()},
+                "handlers": {
+                    name: _counts(steps, self._seconds[name])
+                    for name, steps in self._handlers.items()
+                },
                 "dropped": dict(self._dropped),
                 "outcomes": dict(self._outcomes),
                 **{name: self._totals[name] for name in (*_TOTALS.values(), "reconnected", "gaps")},
@@ -103,9 +100,8 @@ class Counters:
         if (total := _TOTALS.get(type(event))) is not None:
             self._totals[total] += 1
         if isinstance(event, HandlerEvent) and (step := _STEPS.get(type(event))) is not None:
-            handler = self._handlers[event.handler]
-            handler.steps[step] += 1
-            handler.seconds += getattr(event, "seconds", 0.0)
+            self._handlers[event.handler][step] += 1
+            self._seconds[event.handler] += getattr(event, "seconds", 0.0)
         match event:
             case ExchangeEnded():
                 self._outcomes[event.outcome] += 1
