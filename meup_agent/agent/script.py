@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Final, Literal, NoReturn
 
 import anyio
 
@@ -58,6 +58,7 @@ def run_script(
     """
     if log_level is not None:
         logging.basicConfig(level=log_level, format=LOG_FORMAT)
+    uses_uvloop = backend == "asyncio" and importlib.util.find_spec("uvloop") is not None
     try:
         anyio.run(
             _until_stopped,
@@ -65,7 +66,7 @@ def run_script(
             grace,
             patience,
             backend=backend,
-            backend_options=_options(backend),
+            backend_options={"use_uvloop": True} if uses_uvloop else {},
         )
     except RemoteShutdown as end:
         log.info("%s", end)
@@ -157,12 +158,6 @@ class _ScriptStopper:
         ]
         log.warning("leaving although these do not end: %s", "; ".join(others))
         _leave(0 if self.asked.is_set() else 1)
-
-
-def _options(backend: Backend) -> dict[str, Any]:
-    if backend == "asyncio" and importlib.util.find_spec("uvloop") is not None:
-        return {"use_uvloop": True}
-    return {}
 
 
 _importing: ContextVar[bool] = ContextVar("meup_agent.importing", default=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
@@ -54,10 +55,7 @@ class _GroupTasks:
         self._context = copy_context()
 
     def start(self, handler: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        self._context.copy().run(self._begin, handler, name)
-
-    def _begin(self, handler: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        self._group.start_soon(handler, name=name)
+        self._context.copy().run(partial(self._group.start_soon, handler, name=name))
 
 
 class _NativeTasks:

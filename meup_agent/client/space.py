@@ -624,5 +624,5 @@ def directory_of(space: Space) -> OfferDirectory:
 def send_progress(space: Space, payload: JsonObject, *, to: str, request_id: str) -> None:
     """Send the progress of a request at once: a worker thread that tells it does not await."""
     # For the context of a handler alone; of users it would hide that nothing else gets to run.
-    say = space._send_message  # pyright: ignore[reportPrivateUsage]
-    say(kinds.MCP_REQUEST, payload, to=(to,), correlation=(request_id,))
+    session = space._session  # pyright: ignore[reportPrivateUsage]
+    session.send_message(kinds.MCP_REQUEST, payload, to=(to,), correlation=(request_id,))

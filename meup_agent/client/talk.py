@@ -299,7 +299,7 @@ class TalkVerbs:
             correlation: Ids of the envelopes that it refers to.
             context: The id of the context that it belongs to, as of a line of thought.
         """
-        sent = self._send_message(
+        sent = self._session.send_message(
             kinds.canonical(kind),
             payload,
             to=names(to),
@@ -307,18 +307,4 @@ class TalkVerbs:
             context=context,
         )
         await checkpoint()
-        return sent
-
-    def _send_message(
-        self,
-        kind: str,
-        payload: Any,
-        *,
-        to: tuple[str, ...],
-        correlation: tuple[str, ...],
-        context: str | None = None,
-    ) -> str:
-        said = self._session.send_message(
-            kind, payload, to=to, correlation=correlation, context=context
-        )
-        return said.id
+        return sent.id
