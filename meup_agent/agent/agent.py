@@ -342,14 +342,17 @@ async def _stop(session: Session, runner: Runner, grace: float, hurry: anyio.Eve
     with anyio.move_on_after(grace + 2 * GRACE, shield=True):
         session.apply(session.table.shutdown(session.now()))
         with anyio.move_on_after(grace):
-            await _idle_or(runner, hurry or anyio.Event())
+            await _idle_or(runner, hurry)
         session.apply(session.table.shutdown_over(session.now()))
         with anyio.move_on_after(GRACE):
             await runner.wait_idle()
         runner.abandon_threads()
 
 
-async def _idle_or(runner: Runner, hurry: anyio.Event) -> None:
+async def _idle_or(runner: Runner, hurry: anyio.Event | None) -> None:
+    if hurry is None:
+        await runner.wait_idle()
+        return
     async with anyio.create_task_group() as tasks:
 
         async def until_hurry() -> None:
