@@ -5,6 +5,8 @@ Imported only where trio runs: it is no dependency of this package.
 
 from __future__ import annotations
 
+import logging
+import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, cast
 
@@ -26,7 +28,11 @@ if TYPE_CHECKING:
 
 
 class TrioWebSocket(ClientConnection):
-    """A connection whose writes may be cut in the middle by a cancellation."""
+    """A connection whose writes may be cut in the middle by a cancellation.
+
+    A Ctrl-C, which trio raises in whichever task runs, must not cut them: the library would leave
+    generators behind, about which Python complains.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -45,6 +51,7 @@ class TrioWebSocket(ClientConnection):
             check_listener(wire.socket)
         await super().handshake(*args, **kwargs)
 
+    @trio.lowlevel.enable_ki_protection
     async def send_whole(self, frame: bytes) -> None:
         """Send a message; a cancellation that may have cut it ends the connection."""
         async with self._turn:
@@ -55,6 +62,7 @@ class TrioWebSocket(ClientConnection):
                     await self.abort()
                 raise
 
+    @trio.lowlevel.enable_ki_protection
     async def round_trip(self) -> None:
         """Send a ping and wait for its pong, or for the end of the connection."""
         pong = await self.ping(ack_on_close=True)
@@ -69,15 +77,25 @@ class TrioWebSocket(ClientConnection):
             await trio.sleep(seconds)
             await check()
 
+    @trio.lowlevel.enable_ki_protection
     async def shake_hands_and_close(self, code: int, reason: str) -> None:
         """Send a close frame and wait for the answer."""
         await self.aclose(code, reason)
 
+    @trio.lowlevel.enable_ki_protection
     async def abort(self) -> None:
         """End the connection at once, without a word; wakes a blocked sender and the reader."""
         # Closing a TLS stream writes a goodbye, and would wait for room to write it.
         await trio.aclose_forcefully(self.stream)
         await self.close_stream()
+
+
+class _LibraryLogger(logging.LoggerAdapter[logging.LoggerAdapter[logging.Logger]]):
+    """The library's logger, but for what it takes for its own error when we close its stream."""
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name of logging
+        is_closed = isinstance(sys.exception(), trio.ClosedResourceError)
+        return not is_closed and super().isEnabledFor(level)
 
 
 @asynccontextmanager
@@ -98,6 +116,7 @@ async def open_websocket(url: str, where: str, **options: Any) -> AsyncGenerator
             held.cancel()
 
 
+@trio.lowlevel.enable_ki_protection
 async def _hold_open(
     url: str,
     options: dict[str, Any],
@@ -109,6 +128,7 @@ async def _hold_open(
     The library reads in a nursery around the connection. Opened by the user's task, that nursery
     would be cancelled together with it, before a close frame could be sent.
     """
+    options = options | {"logger": _LibraryLogger(options["logger"], {})}
     try:
         with trio.CancelScope() as scope:
             async with connect(url, create_connection=TrioWebSocket, **options) as socket:
