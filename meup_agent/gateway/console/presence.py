@@ -20,7 +20,7 @@ from meup_agent.gateway.console.desk import JOIN_SECONDS, DeskOpener, PersonPres
 from meup_agent.gateway.console.feed import InboxFeed
 from meup_agent.gateway.console.guard import RequestDenied
 from meup_agent.gateway.console.local_transport import check_entry
-from meup_agent.gateway.console.shared_desk import SharedDesk, key_of
+from meup_agent.gateway.console.shared_desk import SharedDesk, sharing_key
 from meup_agent.gateway.logs import log, quote
 from meup_agent.protocol.space.management import KICKED_CODE
 from meup_agent.protocol.space.subscriber import FrameFormat, Place
@@ -180,7 +180,7 @@ class PersonPresences:
         The first one leads: the others have another desk once it has left.
         """
         space = presence.identity.space
-        place = (space, key_of(self._runtime.spaces[space], presence.identity))
+        place = (space, sharing_key(self._runtime.spaces[space], presence.identity))
         desk = self._desks.get(place)
         if desk is None or desk.ended:
             desk = SharedDesk(self._opener, presence, place[1], self._base)

@@ -128,7 +128,7 @@ class SharedDesk:
 
     def fits(self, presence: PersonPresence) -> bool:
         """True while a person may do what all here may."""
-        return not self.ended and key_of(self._host, presence.identity) == self._key
+        return not self.ended and sharing_key(self._host, presence.identity) == self._key
 
     def names(self, presence: PersonPresence) -> bool:
         """True if a person has a part of its own in an open proposal, as far as is heard here."""
@@ -204,7 +204,7 @@ class SharedDesk:
                     presence.changed.notify_all()
 
 
-def key_of(host: SpaceServer, identity: Identity) -> str:
+def sharing_key(host: SpaceServer, identity: Identity) -> str:
     """The capabilities of a participant, as text; people with the same share a desk."""
     if identity.participant not in host.owner.grants:
         return f"none of the space: {json.dumps(identity.participant)}"
