@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -112,23 +113,8 @@ class SpaceHandlers:
 
     # --- lists ---
 
-    async def list_tools(self, ctx: Ctx, _: Any) -> JsonObject:
-        """``tools/list``."""
-        return await self._list(ctx, TOOLS)
-
-    async def list_prompts(self, ctx: Ctx, _: Any) -> JsonObject:
-        """``prompts/list``."""
-        return await self._list(ctx, PROMPTS)
-
-    async def list_resources(self, ctx: Ctx, _: Any) -> JsonObject:
-        """``resources/list``."""
-        return await self._list(ctx, RESOURCES)
-
-    async def list_templates(self, ctx: Ctx, _: Any) -> JsonObject:
-        """``resources/templates/list``."""
-        return await self._list(ctx, TEMPLATES)
-
-    async def _list(self, ctx: Ctx, kind: str) -> JsonObject:
+    async def list_offers(self, kind: str, ctx: Ctx, _: Any) -> JsonObject:
+        """The lists: of tools, prompts, resources and templates."""
         catalog = self._principal_of(ctx).catalog
         return {kind: await catalog.described(kind, ctx.protocol_version), **LISTED}
 
@@ -343,12 +329,16 @@ def make_server(handlers: SpaceHandlers) -> Server[Any]:
         get_tool_input_schema=lambda _: None,
     )
     for method, params, handler in (
-        (payloads.TOOL_LIST, types.PaginatedRequestParams, handlers.list_tools),
+        (payloads.TOOL_LIST, types.PaginatedRequestParams, partial(handlers.list_offers, TOOLS)),
         (payloads.TOOL_CALL, types.CallToolRequestParams, handlers.call_tool),
-        ("prompts/list", types.PaginatedRequestParams, handlers.list_prompts),
+        ("prompts/list", types.PaginatedRequestParams, partial(handlers.list_offers, PROMPTS)),
         ("prompts/get", types.GetPromptRequestParams, handlers.get_prompt),
-        ("resources/list", types.PaginatedRequestParams, handlers.list_resources),
-        ("resources/templates/list", types.PaginatedRequestParams, handlers.list_templates),
+        ("resources/list", types.PaginatedRequestParams, partial(handlers.list_offers, RESOURCES)),
+        (
+            "resources/templates/list",
+            types.PaginatedRequestParams,
+            partial(handlers.list_offers, TEMPLATES),
+        ),
         ("resources/read", types.ReadResourceRequestParams, handlers.read_resource),
         ("completion/complete", types.CompleteRequestParams, handlers.complete),
         ("resources/subscribe", types.SubscribeRequestParams, handlers.subscribe),
