@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, cast
 
-from meup_agent.protocol.shown_text import printed
+from meup_agent.protocol.wire.shown_text import printed
 
 ELLIPSIS: Final = "…"
 

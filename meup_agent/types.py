@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from meup_agent.agent.middleware import CallNext, InboundMessage, OutboundMessage
 from meup_agent.causes import Cause, CauseStep
-from meup_agent.client.explanations import DecisionReceipt
 from meup_agent.client.management import Invitation
-from meup_agent.client.offer_finder import FoundTool
+from meup_agent.client.offers import FoundTool
 from meup_agent.client.proposal import ProposalRecord
-from meup_agent.protocol.control_payloads import (
+from meup_agent.client.talk import DecisionReceipt
+from meup_agent.protocol.exchange import Conflict
+from meup_agent.protocol.wire.control_payloads import (
     Acknowledgement,
     Clear,
     Compact,
@@ -25,10 +26,9 @@ from meup_agent.protocol.control_payloads import (
     Shutdown,
     StatusRequest,
 )
-from meup_agent.protocol.exchange import Conflict
-from meup_agent.protocol.guarantees import Guarantees
-from meup_agent.protocol.management_payloads import Grant, Revocation
-from meup_agent.protocol.payloads import Change
+from meup_agent.protocol.wire.management_payloads import Grant, Revocation
+from meup_agent.protocol.wire.membership import Guarantees
+from meup_agent.protocol.wire.payloads import Change
 
 __all__ = [
     "Acknowledgement",

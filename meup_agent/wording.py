@@ -12,10 +12,10 @@ from typing import Final
 
 from meup_agent.causes import Reason
 from meup_agent.escape import ELLIPSIS, arguments, compact, visible, visible_name
-from meup_agent.protocol import payloads
 from meup_agent.protocol.audit import Ignored
-from meup_agent.protocol.payloads import Call, Change
 from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.wire import payloads
+from meup_agent.protocol.wire.payloads import Call, Change
 
 MAX_NAME: Final = 64
 """Characters of a participant's, a tool's or a kind's name."""

@@ -5,10 +5,23 @@ Tests reach the inside of the package through this module: a name that moves is 
 
 from __future__ import annotations
 
-from meup_agent.gateway.admission import JoinThrottle, NotAdmitted
-from meup_agent.gateway.auth import Identity, Tokens, digest_of_token, hash_token, new_token
+from meup_agent.gateway.auth import (
+    Identity,
+    JoinThrottle,
+    NotAdmitted,
+    Tokens,
+    digest_of_token,
+    hash_token,
+    new_token,
+)
 from meup_agent.gateway.backlog import Backlog, Backlogs
-from meup_agent.gateway.config import participant
+from meup_agent.gateway.config import (
+    PARTICIPANTS,
+    ROLES,
+    first_token,
+    one_space_config,
+    participant,
+)
 from meup_agent.gateway.config_file import variable_of
 from meup_agent.gateway.edge.http.api import OPERATIONS
 from meup_agent.gateway.edge.http.openapi import document
@@ -17,13 +30,11 @@ from meup_agent.gateway.frame_queue import GatewayMember
 from meup_agent.gateway.journal import sqlite
 from meup_agent.gateway.journal.archive import Archive
 from meup_agent.gateway.journal.database import Database
-from meup_agent.gateway.journal.decisions import DecisionQuery
+from meup_agent.gateway.journal.decisions import SEGMENT_ENTRIES, DecisionQuery
 from meup_agent.gateway.journal.engines import ENGINES
-from meup_agent.gateway.journal.name_index import SEGMENT_ENTRIES
 from meup_agent.gateway.journal.rows import checked_row, checksum, rows_query
 from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.gateway.limits import LIMIT_ROWS
-from meup_agent.gateway.presets import PARTICIPANTS, ROLES, first_token, one_space_config
 from meup_agent.gateway.runtime import ForwardClock, GatewayRuntime
 from meup_agent.gateway.server import RunningGateway, serve
 from meup_agent.transport.base import (
@@ -35,11 +46,16 @@ from meup_agent.transport.base import (
     CloseInfo,
     Connector,
     Transport,
+    runs_on_asyncio,
 )
-from meup_agent.transport.handshake import cannot_connect
+from meup_agent.transport.handshake import (
+    ForeignListener,
+    cannot_connect,
+    check_listener,
+    short_path,
+    socket_path,
+    socket_url,
+)
 from meup_agent.transport.http import open_client
-from meup_agent.transport.listener_owner import ForeignListener, check_listener
-from meup_agent.transport.loops import runs_on_asyncio
 from meup_agent.transport.memory import MemoryTransport, memory_connector, memory_pair
-from meup_agent.transport.unix_socket import short_path, socket_path, socket_url
 from meup_agent.transport.websocket import websocket_connector

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from meup_agent import Reason
 from meup_agent.causes import MAX_REASON_CHARS, cause_of_cancel, read_reason
-from meup_agent.protocol.payloads import cancelled
+from meup_agent.protocol.wire.payloads import cancelled
 from meup_agent.types import Cause, CauseStep
 from tests.wire import MAX_CHAIN
 

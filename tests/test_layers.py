@@ -79,8 +79,8 @@ RESERVED = {
 # What may import one all the same, since anyio's way is a large part of what a request may cost:
 # handlers' tasks, the clock, and waiting. These do it in anyio's way on trio, or have a twin there.
 EXCEPTED = {
-    ("agent/tasks.py", "asyncio"),
-    ("transport/loops.py", "asyncio"),
+    ("agent/runner.py", "asyncio"),
+    ("transport/base.py", "asyncio"),
     ("transport/websocket_asyncio.py", "asyncio"),
 }
 
@@ -166,22 +166,22 @@ def test_the_fold_of_proposals_knows_none_of_its_readers() -> None:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("protocol/kinds.py", "from meup_agent.session import link"),
-        ("protocol/kinds.py", "import meup_agent.agent.scope"),
+        ("protocol/wire/kinds.py", "from meup_agent.session import link"),
+        ("protocol/wire/kinds.py", "import meup_agent.agent.scope"),
         ("protocol/space/routing.py", "from ...client import verbs"),
-        ("protocol/kinds.py", "from meup_agent import client"),
-        ("protocol/kinds.py", "from meup_agent import Agent"),
-        ("protocol/kinds.py", "import meup_agent"),
-        ("protocol/kinds.py", "import time"),
-        ("protocol/kinds.py", "from uuid import uuid4"),
-        ("protocol/kinds.py", "def late():\n    import anyio.abc"),
-        ("protocol/kinds.py", "if TYPE_CHECKING:\n    from meup_agent.transport import base"),
+        ("protocol/wire/kinds.py", "from meup_agent import client"),
+        ("protocol/wire/kinds.py", "from meup_agent import Agent"),
+        ("protocol/wire/kinds.py", "import meup_agent"),
+        ("protocol/wire/kinds.py", "import time"),
+        ("protocol/wire/kinds.py", "from uuid import uuid4"),
+        ("protocol/wire/kinds.py", "def late():\n    import anyio.abc"),
+        ("protocol/wire/kinds.py", "if TYPE_CHECKING:\n    from meup_agent.transport import base"),
         ("errors.py", "from meup_agent.protocol import kinds"),
         ("gateway/runtime.py", "from meup_agent.session import session"),
-        ("approval/policy.py", "def late():\n    from meup_agent.gateway import runtime"),
+        ("approval/policy/decider.py", "def late():\n    from meup_agent.gateway import runtime"),
         ("session/reconnector.py", "from meup_agent.gateway import runtime"),
         ("gateway/server.py", "from meup_agent.gateway.console import Console"),
-        ("gateway/console/feed.py", "from meup_agent.cli.render import escape"),
+        ("gateway/console/desk.py", "from meup_agent.cli.render import escape"),
         ("session/reconnector.py", "import asyncio.events"),
         ("agent/scope.py", "import importlib\nimportlib.import_module('uvloop')"),
         ("client/verbs.py", "from websockets.asyncio.client import connect"),
@@ -197,12 +197,12 @@ def test_violation_is_found(path: str, source: str) -> None:
     ("path", "source"),
     [
         ("__init__.py", "from meup_agent.agent.agent import Agent"),
-        ("protocol/kinds.py", "import json\nfrom meup_agent.errors import MeupError"),
+        ("protocol/wire/kinds.py", "import json\nfrom meup_agent.errors import MeupError"),
         ("protocol/space/routing.py", "from ..kinds import KINDS\nfrom . import grants"),
         ("transport/websocket.py", "from websockets.trio.client import connect"),
         ("gateway/edge/picows.py", "import asyncio\nimport picows\nimport uvloop"),
         ("gateway/runtime.py", "from meup_agent.protocol.space import routing"),
-        ("gateway/console/feed.py", "from meup_agent.approval.inbox import Inbox"),
+        ("gateway/console/desk.py", "from meup_agent.approval.inbox.inbox import Inbox"),
         ("cli/commands/gateway.py", "from meup_agent.gateway.console import Console"),
         ("agent/scope.py", "import anyio\nfrom meup_agent.client import verbs"),
         (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from meup_agent.causes import MAX_CHAIN, REASONS_TO_REJECT
 from meup_agent.client.tool_changes import ACCEPT_CALL, CHANGED, TOOL_CHANGES
-from meup_agent.protocol import exchange, kinds, payloads
+from meup_agent.protocol import exchange
 from meup_agent.protocol.capability import (
     compile_announced,
     compile_capabilities,
@@ -16,16 +16,30 @@ from meup_agent.protocol.capability import (
 )
 from meup_agent.protocol.capability.compiled_capabilities import MAX_CAPABILITIES
 from meup_agent.protocol.capability.patterns import ArgumentCompiler, DefaultedObject
-from meup_agent.protocol.capability.reading import Reading
-from meup_agent.protocol.capability.work import WorkBudget
+from meup_agent.protocol.capability.reading import Reading, WorkBudget
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, DIALECTS, decode, encode
-from meup_agent.protocol.dialects.executors import as_broadcast
-from meup_agent.protocol.envelope import Envelope, draft, encode_json
+from meup_agent.protocol.dialects.base import as_broadcast
 from meup_agent.protocol.exchange.lifecycle import INBOUND, InboundState
-from meup_agent.protocol.guarantees import OURS, read_guarantees, said_by
-from meup_agent.protocol.kinds import ACCEPT_TOOLS
-from meup_agent.protocol.limits import MAX_FRAME_BYTES
-from meup_agent.protocol.outcomes import (
+from meup_agent.protocol.proposals.lifecycle import PROPOSAL, last_moment
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.envelope import (
+    MAX_FRAME_BYTES,
+    Envelope,
+    draft,
+    encode_json,
+    moment_of,
+    rfc3339,
+)
+from meup_agent.protocol.wire.kinds import ACCEPT_TOOLS
+from meup_agent.protocol.wire.membership import (
+    ARRIVED,
+    OURS,
+    numbered,
+    read_guarantees,
+    read_seq,
+    said_by,
+)
+from meup_agent.protocol.wire.outcomes import (
     Ending,
     GatewayRefused,
     LostRace,
@@ -34,7 +48,7 @@ from meup_agent.protocol.outcomes import (
     Unsent,
     raise_for,
 )
-from meup_agent.protocol.payloads import (
+from meup_agent.protocol.wire.payloads import (
     META,
     TARGET,
     WRAPPED,
@@ -44,9 +58,7 @@ from meup_agent.protocol.payloads import (
     read_call,
     read_proposal,
 )
-from meup_agent.protocol.proposals.lifecycle import PROPOSAL, last_moment
-from meup_agent.protocol.resume import ARRIVED, numbered, read_seq
-from meup_agent.protocol.streams import (
+from meup_agent.protocol.wire.streams import (
     StreamFrame,
     StreamInfo,
     build_close,
@@ -54,4 +66,3 @@ from meup_agent.protocol.streams import (
     read_frame,
     write_frame,
 )
-from meup_agent.protocol.timestamps import moment_of, rfc3339

@@ -17,11 +17,11 @@ from pydantic_ai.tools import (
 from meup_agent.adapters.space_tools import SpaceTools
 from meup_agent.agent.decorators import Decorators
 from meup_agent.client.messages import Request
-from meup_agent.client.outbound import names
+from meup_agent.client.requests import names
 from meup_agent.errors import MeupError, RequestError, UsageError
-from meup_agent.mcp import decisions
-from meup_agent.protocol import payloads
-from meup_agent.protocol.outcomes import Fulfillment
+from meup_agent.mcp.sdk import decisions
+from meup_agent.protocol.wire import payloads
+from meup_agent.protocol.wire.outcomes import Fulfillment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

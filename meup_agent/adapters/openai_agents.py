@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from agents import FunctionTool
 
 from meup_agent.adapters.space_tools import SpaceTool, SpaceTools
-from meup_agent.mcp import decisions
+from meup_agent.mcp.sdk import decisions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,7 +10,7 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 
 from meup_agent.adapters.space_tools import SpaceTool, SpaceTools
-from meup_agent.mcp import decisions
+from meup_agent.mcp.sdk import decisions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

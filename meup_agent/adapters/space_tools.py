@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 
-from meup_agent.client.offer_directory import TOOLS
-from meup_agent.client.outbound import names
+from meup_agent.client.offers import TOOLS
 from meup_agent.client.proposal_handle import resolve_ttl
+from meup_agent.client.requests import names
 from meup_agent.client.space import directory_of
 from meup_agent.errors import ConnectionFailed, MeupError, ToolError, UsageError
-from meup_agent.mcp import decisions
-from meup_agent.mcp.naming import exposed_name
-from meup_agent.protocol import payloads
+from meup_agent.mcp.sdk import decisions
+from meup_agent.mcp.server.catalog import exposed_name
 from meup_agent.protocol.exchange import Wait
-from meup_agent.protocol.outcomes import Fulfillment, Rejection, Responded
-from meup_agent.transport.loops import runs_on_asyncio
+from meup_agent.protocol.wire import payloads
+from meup_agent.protocol.wire.outcomes import Fulfillment, Rejection, Responded
+from meup_agent.transport.base import runs_on_asyncio
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from meup_agent.client.proposal_handle import Ttl
     from meup_agent.client.space import Space
-    from meup_agent.protocol.outcomes import CallOutcome
+    from meup_agent.protocol.wire.outcomes import CallOutcome
 
 LIST_SECONDS: Final = 5.0
 """Wait for a participant's list of tools; then its tools are left out."""

@@ -6,11 +6,11 @@ that an agent lives in.
 
 **In** come, from the session: the question which handler an envelope has (``find``, once for each),
 the order to start it (``start``), and to stop it with a cause (``cancel``). The road of a request:
-session → :meth:`.runner.Runner.start` → a task of :mod:`.tasks` → :class:`.scope.Scope`, one
+session → :meth:`.runner.Runner.start` → a task of :mod:`.runner` → :class:`.scope.Scope`, one
 cancel scope with one cause → :func:`.middleware.pass_inbound`, where there is middleware → the
-arguments, bound by :mod:`.arguments` → the function, with its injected values.
+arguments, bound by :mod:`.signature` → the function, with its injected values.
 
-**Out** go its result (:mod:`.results`) or error, to the session, at most one; and what it sends, by
+**Out** go its result (:mod:`.tool`) or error, to the session, at most one; and what it sends, by
 the verbs of its space, through :func:`.middleware.outbound_through`, where there is middleware.
 
 **Never**: it decides nothing of the state of an exchange, which the exchange table alone owns; it

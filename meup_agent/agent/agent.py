@@ -23,17 +23,15 @@ from meup_agent.agent.middleware import (
     outbound_through,
 )
 from meup_agent.agent.registry import Registry
-from meup_agent.agent.runner import Runner
+from meup_agent.agent.runner import Runner, handler_tasks
 from meup_agent.agent.script import Backend, check_may_run, run_script
-from meup_agent.agent.tasks import handler_tasks
-from meup_agent.client.offer_directory import OfferDirectory
-from meup_agent.client.offer_finder import OfferFinder
+from meup_agent.client.offers import OfferDirectory, OfferFinder
 from meup_agent.client.proposal import Proposal
 from meup_agent.client.space import Space
 from meup_agent.errors import ConfigurationError, ConnectionFailed, UsageError
 from meup_agent.events import Observer
 from meup_agent.protocol.exchange import Mode
-from meup_agent.protocol.payloads import Call
+from meup_agent.protocol.wire.payloads import Call
 from meup_agent.session import Session, Settings
 from meup_agent.session.event_emitter import check_observer, observed
 from meup_agent.transport.websocket import websocket_connector

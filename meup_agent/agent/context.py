@@ -12,10 +12,10 @@ import anyio.lowlevel
 
 from meup_agent.client.running_handler import handler_is
 from meup_agent.client.space import send_progress
-from meup_agent.client.stream_verbs import streaming_beside
+from meup_agent.client.streams import streaming_beside
 from meup_agent.client.talk import REASONING_SECONDS
-from meup_agent.protocol import payloads
-from meup_agent.protocol.streams import build_request
+from meup_agent.protocol.wire import payloads
+from meup_agent.protocol.wire.streams import build_request
 
 if TYPE_CHECKING:
     import logging
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from meup_agent.client.space import Space
     from meup_agent.client.streams import StreamWriter
     from meup_agent.client.talk import Reasoning
-    from meup_agent.protocol.envelope import Envelope
+    from meup_agent.protocol.wire.envelope import Envelope
 
 PROGRESS_SECONDS: Final = 0.1
 """Progress is told at most this often: it is for people (PROTOCOL 4.9)."""

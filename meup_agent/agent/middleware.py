@@ -28,8 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Union, cast, get
 from anyio import get_current_task
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from meup_agent.agent.signature import resolve_hint
-from meup_agent.agent.source import read_source
+from meup_agent.agent.signature import read_source, resolve_hint
 from meup_agent.client.running_handler import RunningHandler, handler_is
 from meup_agent.client.space import allowed_words
 from meup_agent.errors import (
@@ -40,16 +39,17 @@ from meup_agent.errors import (
     RequestError,
     UsageError,
 )
-from meup_agent.protocol import exchange, payloads
-from meup_agent.protocol.outcomes import CallOutcome
+from meup_agent.protocol import exchange
+from meup_agent.protocol.wire import payloads
+from meup_agent.protocol.wire.outcomes import CallOutcome
 
 if TYPE_CHECKING:
-    from meup_agent.agent.definitions import Invocation
+    from meup_agent.agent.decorators import Invocation
     from meup_agent.causes import Cause
-    from meup_agent.client.outbound import Outbound, SendMessage
     from meup_agent.client.proposal import Proposal
+    from meup_agent.client.requests import Outbound, SendMessage
     from meup_agent.client.space import Space
-    from meup_agent.protocol.envelope import Envelope
+    from meup_agent.protocol.wire.envelope import Envelope
 
 log = logging.getLogger("meup_agent.agent")
 

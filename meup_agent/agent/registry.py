@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import Any, cast
 
-from meup_agent.agent.decorators import definitions_of
-from meup_agent.agent.definitions import HandlerDefinition, Match, define
-from meup_agent.agent.source import Handler, type_name
+from meup_agent.agent.decorators import HandlerDefinition, Match, define, definitions_of
+from meup_agent.agent.signature import Handler, type_name
 from meup_agent.agent.tool import METHODS, ToolDefinition
 from meup_agent.errors import UsageError
-from meup_agent.protocol import payloads
-from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange import Role
+from meup_agent.protocol.wire import payloads
+from meup_agent.protocol.wire.envelope import Envelope
 
 
 class Registry:

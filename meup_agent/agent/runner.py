@@ -1,45 +1,147 @@
-"""The runner: starts the handlers of an exchange, and tells the session how they ended."""
+"""The runner: starts handlers in tasks of the loop, and tells the session how they ended."""
 
 from __future__ import annotations
 
 import logging
 import math
+from contextlib import asynccontextmanager
+from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import anyio
 
-from meup_agent.agent.definitions import HandlerDefinition, Invocation
-from meup_agent.agent.handler_events import HandlerMonitor
+from meup_agent.agent.decorators import HandlerDefinition, Invocation
 from meup_agent.agent.middleware import RequestRefused, pass_inbound
-from meup_agent.agent.results import encode_result, encode_whole_result
-from meup_agent.agent.scope import (
-    LATE_SECONDS,
-    Scope,
-    is_failure,
-    without_cancellations,
+from meup_agent.agent.observers import HandlerMonitor
+from meup_agent.agent.scope import LATE_SECONDS, Scope, is_failure, without_cancellations
+from meup_agent.agent.tool import (
+    answer_method,
+    encode_result,
+    encode_whole_result,
+    error_result,
+    untyped_result,
 )
-from meup_agent.agent.tool import answer_method, error_result, untyped_result
 from meup_agent.causes import Cause, Reason
 from meup_agent.client.running_handler import RunningHandler, begin_handler
 from meup_agent.errors import InvalidArguments, NotExpressible, RequestError
-from meup_agent.protocol import exchange, payloads
-from meup_agent.transport.loops import Condition, is_cancelled_here
+from meup_agent.protocol import exchange
+from meup_agent.protocol.wire import payloads
+from meup_agent.transport.base import (
+    Condition,
+    background_tasks,
+    is_cancelled_here,
+    runs_on_asyncio,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    import asyncio
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 
     from anyio.abc import TaskGroup
 
-    from meup_agent.agent.definitions import Match
+    from meup_agent.agent.decorators import Match
     from meup_agent.agent.middleware import Layer
     from meup_agent.agent.registry import Registry
-    from meup_agent.agent.tasks import HandlerTasks
     from meup_agent.client.space import Space
     from meup_agent.protocol.exchange import Key, Work
     from meup_agent.protocol.exchange.table_context import FindHandler
     from meup_agent.session import Session
     from meup_agent.session.event_emitter import EventEmitter
+
+
+# --- the tasks that handlers run in ---
+# No more than the loop's own task, and none outlives its block.
+
+
+class HandlerTasks(Protocol):
+    """Runs the handlers of an agent, each in a task of its own.
+
+    A handler begins in the context of the agent: what starts it may be another handler's end, and
+    context variables that one has set are none of this one's.
+    """
+
+    def start(self, handler: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        """Start a task; what it raises ends the block."""
+        ...
+
+
+@asynccontextmanager
+async def handler_tasks() -> AsyncGenerator[tuple[HandlerTasks, TaskGroup]]:
+    """Open a place for handlers' tasks, and a task group beside it for what else there is to do.
+
+    The block ends with the last handler: the agent ends them before it leaves.
+    """
+    async with background_tasks() as group:
+        if not runs_on_asyncio():
+            yield _GroupTasks(group), group
+            return
+        native = _NativeTasks(group)
+        try:
+            yield native, group
+        finally:
+            native.close()
+
+
+class _GroupTasks:
+    """Tasks of a task group: on trio there is nothing cheaper."""
+
+    def __init__(self, group: TaskGroup) -> None:
+        self._group = group
+        self._context = copy_context()
+
+    def start(self, handler: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        self._context.copy().run(partial(self._group.start_soon, handler, name=name))
+
+
+class _NativeTasks:
+    """asyncio's own tasks, kept as a task group keeps them.
+
+    A task of anyio's costs a fifth of what a whole request may (docs/benchmarks.md): it gives each
+    one a cancel scope and a handle, of which a handler needs neither, since its scope is its own.
+    """
+
+    def __init__(self, group: TaskGroup) -> None:
+        import asyncio
+
+        self._group = group
+        self._context = copy_context()
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failures: list[BaseException] = []
+        self._emptied = Condition()
+
+    def start(self, handler: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        task = self._loop.create_task(handler(), name=name, context=self._context.copy())
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._failures.append(error)
+            self._group.cancel_scope.cancel()
+        if not self._tasks:
+            self._emptied.notify_all()
+
+    def close(self) -> None:
+        """Take no more; the block ends with the last one."""
+        if self._tasks or self._failures:
+            self._group.start_soon(self._wait_closed, name="meup agent: handlers")
+
+    async def _wait_closed(self) -> None:
+        """Wait for every task, whatever becomes of the block; raise what one of them raised."""
+        with anyio.CancelScope(shield=True):
+            while self._tasks:
+                await self._emptied.wait()
+        if len(self._failures) == 1:
+            raise self._failures[0]
+        if self._failures:
+            raise BaseExceptionGroup("handlers' tasks failed", self._failures)
+
+
+# --- the runner ---
 
 log = logging.getLogger("meup_agent.agent")
 

@@ -16,7 +16,7 @@ import anyio
 
 from meup_agent.agent.scope import abandoned
 from meup_agent.errors import MeupError, RemoteShutdown, UsageError
-from meup_agent.transport.loops import background_tasks
+from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Generator

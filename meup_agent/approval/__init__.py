@@ -10,13 +10,12 @@ decides anything by itself, and silence is none of its decisions.
 
 from __future__ import annotations
 
-from meup_agent.approval.decision_log import DecisionLog, Judgement, LoggedProposal
-from meup_agent.approval.inbox import Inbox
-from meup_agent.approval.inbox_changes import InboxChanges
-from meup_agent.approval.inbox_item import (
+from meup_agent.approval.inbox.inbox import Inbox
+from meup_agent.approval.inbox.item import (
     ApprovalOutcome,
     Departure,
     InboxChange,
+    InboxChanges,
     InboxItem,
     InboxRenewed,
     ItemArrived,
@@ -24,13 +23,11 @@ from meup_agent.approval.inbox_item import (
     ItemLeft,
     Verb,
 )
-from meup_agent.approval.policy import Policy
-from meup_agent.approval.policy_file import load_policy
-from meup_agent.approval.proposal_history import PastProposal, ProposerRecord, SimilarCall
-from meup_agent.approval.reviewer import Reviewer
-from meup_agent.approval.reviewer_rules import InboxRule
-from meup_agent.approval.rule_set import History, PolicyDecision
-from meup_agent.approval.rules import (
+from meup_agent.approval.inbox.listing import PastProposal, ProposerRecord, SimilarCall
+from meup_agent.approval.policy.decider import Policy
+from meup_agent.approval.policy.file import load_policy
+from meup_agent.approval.policy.rule_set import History, PolicyDecision
+from meup_agent.approval.policy.rules import (
     AllowRule,
     AskRule,
     DenyRule,
@@ -39,8 +36,15 @@ from meup_agent.approval.rules import (
     QuorumRule,
     Verdict,
 )
-from meup_agent.approval.suggest import Suggestion, suggest_rules
-from meup_agent.approval.tool_directory import ToolFacts
+from meup_agent.approval.policy.suggest import (
+    DecisionLog,
+    Judgement,
+    LoggedProposal,
+    Suggestion,
+    suggest_rules,
+)
+from meup_agent.approval.reviewer.reviewer import Reviewer
+from meup_agent.approval.reviewer.rules import InboxRule, ToolFacts
 
 __all__ = [
     "AllowRule",

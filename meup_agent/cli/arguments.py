@@ -17,8 +17,8 @@ from meup_agent.cli.failures import Misuse
 from meup_agent.errors import InvalidPattern
 from meup_agent.escape import visible
 from meup_agent.protocol.capability import compile_capabilities
-from meup_agent.protocol.limits import MAX_FRAME_BYTES
-from meup_agent.protocol.payloads import as_list, as_object, objects_in
+from meup_agent.protocol.wire.envelope import MAX_FRAME_BYTES
+from meup_agent.protocol.wire.payloads import as_list, as_object, objects_in
 
 if TYPE_CHECKING:
     from meup_agent.client.schema_check import ArgumentChecker

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
-from meup_agent.cli.render.console import warn
+from meup_agent.cli.render.output import warn
 from meup_agent.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -218,7 +218,7 @@ def complete_kind(incomplete: str) -> list[str]:
     """Kinds, with dots or with slashes, as the beginning has them, and words of the timeline."""
     # Loaded when a shell completes; the same below.
     from meup_agent.cli.render.formatting import NOUNS
-    from meup_agent.protocol.kinds import KINDS, dotted
+    from meup_agent.protocol.wire.kinds import KINDS, dotted
 
     names = KINDS if "/" in incomplete else map(dotted, KINDS)
     return _starting_with(incomplete, [*NOUNS, *names])

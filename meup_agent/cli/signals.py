@@ -12,7 +12,7 @@ import anyio
 import typer
 
 from meup_agent.cli import exit_codes
-from meup_agent.transport.loops import background_tasks
+from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
     from types import FrameType

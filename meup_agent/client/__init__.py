@@ -8,15 +8,15 @@ our proposals) and of a :class:`Proposal` (another participant's). Each verb che
 drafts one envelope, opens an exchange in the session (``pending_calls``) and waits for its
 ending.
 
-**Out** goes the value, or the exception that :func:`meup_agent.protocol.outcomes.raise_for` makes
-of the ending. A caller that stops waiting, by a timeout or a cancellation, ends the exchange: a
-request is cancelled, a proposal withdrawn, for the reason of the handler that runs there
+**Out** goes the value, or the exception that :func:`meup_agent.protocol.wire.outcomes.raise_for`
+makes of the ending. A caller that stops waiting, by a timeout or a cancellation, ends the exchange:
+a request is cancelled, a proposal withdrawn, for the reason of the handler that runs there
 (``running_handler``). What a handler begins is a child of its exchange.
 
 **Never**: writes a frame, decides who may what, retries, or refuses arguments that a tool might
 take (``schema_check`` leaves to the tool what it cannot tell).
 
-The road of a call: ``space`` → ``outbound`` (the middleware, if there is any) → ``offer_directory``
+The road of a call: ``space`` → ``requests`` (the middleware, if there is any) → ``offers``
 (checks the arguments, if the list is known) → ``requests`` or ``proposal_handle`` → the session.
 """
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 from meup_agent.client.management import AwaitedAnswer, ask, given
 from meup_agent.client.requests import TIMEOUT
 from meup_agent.client.running_handler import awaited
-from meup_agent.protocol import control_payloads
-from meup_agent.protocol.control_payloads import (
+from meup_agent.protocol.wire import control_payloads
+from meup_agent.protocol.wire.control_payloads import (
     CompactDone,
     Direction,
     ParticipantStatus,
     Pause,
     read_control,
 )
-from meup_agent.session.deadlines import checked_timeout
+from meup_agent.session.pending_calls import checked_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -11,15 +11,15 @@ from anyio.lowlevel import checkpoint
 from meup_agent.client.requests import TIMEOUT
 from meup_agent.client.running_handler import awaited, release_slot
 from meup_agent.errors import OutcomeUnknown, Refused, UsageError
-from meup_agent.protocol import kinds, management_payloads
-from meup_agent.protocol.management_payloads import Grant
-from meup_agent.session.deadlines import checked_timeout
-from meup_agent.session.envelope_listeners import read_refusal
+from meup_agent.protocol.wire import kinds, management_payloads
+from meup_agent.protocol.wire.management_payloads import Grant
+from meup_agent.session.pending_calls import checked_timeout
+from meup_agent.session.session import read_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from meup_agent.protocol.envelope import Envelope
+    from meup_agent.protocol.wire.envelope import Envelope
     from meup_agent.session import Session
 
 

@@ -1,20 +1,24 @@
-"""Messages as handlers and callers see them: progress, chats, requests."""
+"""Messages as handlers and callers see them: progress, chats, requests, parameters."""
 
 from __future__ import annotations
 
 import copy
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from meup_agent.protocol.payloads import PROPOSER, read_call
+from meup_agent.errors import RequestError, printable
+from meup_agent.protocol.wire.payloads import INVALID_PARAMS, PROPOSER, read_call, without_meta
 
 if TYPE_CHECKING:
-    from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import Progressed
-    from meup_agent.protocol.payloads import Call
+    from meup_agent.protocol.wire.envelope import Envelope
+    from meup_agent.protocol.wire.payloads import Call
+
+
+# --- messages as handlers and callers see them ---
 
 log = logging.getLogger("meup_agent.client")
 
@@ -111,3 +115,28 @@ def is_own_request(envelope: Envelope) -> bool:
     A fulfiller sends its proposer's arguments under its own name.
     """
     return not envelope.correlation and PROPOSER not in read_call(envelope.payload).meta
+
+
+# --- method params ---
+# Parameters of the methods of our own, as records: written, and read strictly.
+
+Params = TypeVar("Params", bound=msgspec.Struct)
+
+
+def write_params(params: msgspec.Struct) -> dict[str, Any]:
+    """Parameters as JSON values."""
+    written: dict[str, Any] = msgspec.to_builtins(params)
+    return written
+
+
+def read_params(request: Request, form: type[Params]) -> Params:
+    """The parameters of a request.
+
+    Raises:
+        RequestError: They are not of that form.
+    """
+    try:
+        return msgspec.convert(without_meta(request.params), form)
+    except msgspec.ValidationError as error:
+        said = f"{request.method} cannot be answered: {printable(str(error))}; correct its params"
+        raise RequestError(INVALID_PARAMS, said) from None

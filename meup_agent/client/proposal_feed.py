@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from meup_agent.causes import Reason
-from meup_agent.client.proposal_pages import read_proposal_pages
+from meup_agent.client.proposal import read_proposal_pages
 from meup_agent.client.requests import TIMEOUT
-from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalKey
-from meup_agent.protocol.payloads import read_call, rpc_name
-from meup_agent.protocol.proposal_query import ProposalQuery
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.membership import ProposalQuery
+from meup_agent.protocol.wire.payloads import read_call, rpc_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping
     from datetime import datetime
 
-    from meup_agent.client.proposal_pages import RecordPage
+    from meup_agent.client.proposal import RecordPage
     from meup_agent.client.space import Space
     from meup_agent.protocol.capability import Capabilities
-    from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import ProposalEntry
-    from meup_agent.protocol.payloads import Call
-    from meup_agent.session.settings import EnvelopeListener
+    from meup_agent.protocol.wire.envelope import Envelope
+    from meup_agent.protocol.wire.payloads import Call
+    from meup_agent.session.reconnector import EnvelopeListener
 
 _CANCELLED: Final = kinds.CANCELLED.encode()
 

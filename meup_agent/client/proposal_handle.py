@@ -11,25 +11,24 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from meup_agent.causes import Cause, Reason
-from meup_agent.client.explanations import DecisionReceipt, check_may_decide
 from meup_agent.client.messages import relay
+from meup_agent.client.requests import with_explanation
 from meup_agent.client.running_handler import awaited, cause_of_leaving, parent_in
-from meup_agent.client.waits import with_explanation
+from meup_agent.client.talk import DecisionReceipt, check_may_decide
 from meup_agent.errors import UsageError
-from meup_agent.protocol import kinds
-from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import ProposalKey, Wait
-from meup_agent.protocol.outcomes import (
+from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.wire import kinds
+from meup_agent.protocol.wire.envelope import draft, moment_of
+from meup_agent.protocol.wire.outcomes import (
     EXPLANATION_TIMEOUT,
     Rejection,
     Unsent,
     Withdrawal,
     outcome_of,
 )
-from meup_agent.protocol.payloads import build_proposal
-from meup_agent.protocol.proposals.lifecycle import ProposalState
-from meup_agent.protocol.timestamps import moment_of
-from meup_agent.session.deadlines import checked_timeout, checked_ttl
+from meup_agent.protocol.wire.payloads import build_proposal
+from meup_agent.session.pending_calls import checked_timeout, checked_ttl
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
@@ -37,10 +36,10 @@ if TYPE_CHECKING:
     from datetime import datetime
     from types import TracebackType
 
-    from meup_agent.client.explanations import Explainer
     from meup_agent.client.messages import OnProgress
+    from meup_agent.client.talk import Explainer
     from meup_agent.protocol.exchange import Key, ProposalEntry
-    from meup_agent.protocol.outcomes import Ending, Outcome
+    from meup_agent.protocol.wire.outcomes import Ending, Outcome
     from meup_agent.session import Session
 
 Ttl = float | Literal["space"] | None

@@ -21,7 +21,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from meup_agent.errors import printable
-from meup_agent.protocol.envelope import encode_leniently
+from meup_agent.protocol.wire.envelope import encode_leniently
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

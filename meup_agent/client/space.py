@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from meup_agent.causes import Cause, Reason
 from meup_agent.client.control import ControlVerbs
-from meup_agent.client.explanations import DecisionReceipt, check_may_decide, explainer_of
 from meup_agent.client.management import ManagementVerbs
-from meup_agent.client.offer_directory import TOOLS, OfferDirectory
-from meup_agent.client.offer_finder import OfferFinder
-from meup_agent.client.outbound import names, outbound, proposing, shown
-from meup_agent.client.proposal import Proposal, ProposalRecord
+from meup_agent.client.offers import TOOLS, OfferDirectory, OfferFinder, ResourceVerbs
+from meup_agent.client.proposal import Proposal, ProposalRecord, read_proposal_pages
 from meup_agent.client.proposal_handle import (
     PendingProposal,
     ProposalHandle,
@@ -22,36 +19,40 @@ from meup_agent.client.proposal_handle import (
     propose,
     resolve_ttl,
 )
-from meup_agent.client.proposal_pages import read_proposal_pages
-from meup_agent.client.requests import TIMEOUT, request
-from meup_agent.client.resources import ResourceVerbs
+from meup_agent.client.requests import (
+    TIMEOUT,
+    names,
+    outbound,
+    proposing,
+    request,
+    shown,
+    wait_for_participant,
+)
 from meup_agent.client.running_handler import awaited
-from meup_agent.client.stream_verbs import StreamVerbs
-from meup_agent.client.streams import reading_of_call
-from meup_agent.client.talk import TalkVerbs
-from meup_agent.client.waits import wait_for_participant
+from meup_agent.client.streams import StreamVerbs, reading_of_call
+from meup_agent.client.talk import DecisionReceipt, TalkVerbs, check_may_decide, explainer_of
 from meup_agent.errors import AmbiguousProposal, UsageError
-from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import PUBLISHED
-from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange import Participant, Wait
-from meup_agent.protocol.outcomes import CallOutcome, result_of
-from meup_agent.protocol.proposal_query import ProposalQuery
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.membership import ProposalQuery
+from meup_agent.protocol.wire.outcomes import CallOutcome, result_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
     from datetime import datetime
 
-    from meup_agent.client.explanations import Explainer
     from meup_agent.client.messages import OnProgress
-    from meup_agent.client.outbound import Outbound
+    from meup_agent.client.requests import Outbound
     from meup_agent.client.streams import OnStream
+    from meup_agent.client.talk import Explainer
     from meup_agent.protocol.exchange import ProposalEntry
-    from meup_agent.protocol.guarantees import Guarantees
-    from meup_agent.protocol.payloads import JsonObject
+    from meup_agent.protocol.wire.membership import Guarantees
+    from meup_agent.protocol.wire.payloads import JsonObject
     from meup_agent.session import Session
-    from meup_agent.session.envelope_listeners import EnvelopeStream
+    from meup_agent.session.session import EnvelopeStream
 
 
 class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs):

@@ -1,4 +1,4 @@
-"""Tokens and their identities.
+"""Tokens, their identities, and the rules of admission for each way in (PROTOCOL 3).
 
 A token is compared, and never kept, shown or logged.
 """
@@ -10,13 +10,26 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from hashlib import sha256
+from math import ceil
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from meup_agent.errors import ConfigurationError, system_reason
-from meup_agent.gateway.logs import log
+from meup_agent.gateway.limits import GatewayLimits
+from meup_agent.gateway.logs import log, quote
+from meup_agent.protocol.space.allowance import NoticeThrottle, TokenBucket, network_of
+from meup_agent.protocol.space.link import Place
+from meup_agent.protocol.space.state.management import REMOVED
+from meup_agent.protocol.token_strength import is_guessable
+
+if TYPE_CHECKING:
+    from meup_agent.protocol.space.server import SpaceServer
+
+
+# --- auth ---
 
 TOKEN_BYTES = 32
 """Random bytes of a token that this package makes."""
@@ -141,3 +154,171 @@ class Tokens:
 def digest_of_token(token: str) -> bytes:
     """The SHA-256 by which a token is known."""
     return sha256(token.encode(errors="surrogatepass")).digest()
+
+
+# --- admission ---
+# The rules of admission, for each way into a gateway: token, space, room and pace (PROTOCOL 3).
+
+BAD_REQUEST: Final = 400
+UNAUTHORIZED: Final = 401
+FORBIDDEN: Final = 403
+NOT_FOUND: Final = 404
+TOO_MANY: Final = 429
+UNAVAILABLE: Final = 503
+
+RETRY_AFTER: Final = 5
+"""Seconds after which a caller refused with 503 may try again."""
+
+MAX_REMEMBERED: Final = 10_000
+"""Participants, and addresses, whose pace is remembered; the one that came the longest ago is
+forgotten, whose bucket has filled meanwhile."""
+
+K = TypeVar("K", bound=Hashable)
+
+
+class NotAdmitted(Exception):
+    """A caller is refused, with an HTTP status that :attr:`close_code` has another form of."""
+
+    def __init__(self, status: int, message: str, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = RETRY_AFTER if status == UNAVAILABLE else retry_after
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of the answer that says so over HTTP."""
+        return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+
+    @property
+    def close_code(self) -> int:
+        """The WebSocket close code that says the same."""
+        return 1013 if self.status in (UNAVAILABLE, TOO_MANY) else 4000 + self.status
+
+
+def identify(tokens: Tokens, token: str) -> Identity:
+    """The identity of a token, or :exc:`NotAdmitted`."""
+    identity = tokens.identify(token)
+    if identity is None:
+        raise NotAdmitted(UNAUTHORIZED, "the token is not known here")
+    return identity
+
+
+def check_space(identity: Identity, space: str, spaces: Mapping[str, SpaceServer]) -> None:
+    """Raise :exc:`NotAdmitted` unless a participant may enter the space that it asks for."""
+    entered = spaces.get(space)
+    if entered is None:
+        raise NotAdmitted(NOT_FOUND, "no space here has this name")
+    if identity.space != space:
+        raise NotAdmitted(UNAUTHORIZED, "the token is for another space")
+    if entered.owner.is_kicked(identity.participant):
+        raise NotAdmitted(FORBIDDEN, REMOVED)
+
+
+class _Buckets(Generic[K]):
+    """A token bucket for each caller, of a bounded number of callers."""
+
+    def __init__(self, per_second: float, burst: float) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._buckets: OrderedDict[K, TokenBucket] = OrderedDict()
+
+    def open(self, key: K) -> TokenBucket:
+        """The bucket of a caller that has come now."""
+        bucket = self._buckets.setdefault(key, TokenBucket(self._per_second, self._burst))
+        self._buckets.move_to_end(key)
+        if len(self._buckets) > MAX_REMEMBERED:
+            self._buckets.popitem(last=False)
+        return bucket
+
+    def take(self, key: K, at: int) -> int:
+        """Take one; if there is none, whole seconds until there is."""
+        bucket = self.open(key)
+        return 0 if bucket.try_consume(at) else ceil(bucket.wait(at))
+
+    def get(self, key: K) -> TokenBucket | None:
+        """The bucket of a caller that is remembered."""
+        return self._buckets.get(key)
+
+
+class AuthThrottle:
+    """Limits guesses per address.
+
+    A token that cannot be guessed is only looked up: clients that share its address, as pages in a
+    browser on this machine do, neither slow it nor are slowed. Of shorter ones an address that
+    had too many wrong is refused whatever the next one is: otherwise it would go on guessing.
+    """
+
+    def __init__(self, tokens: Tokens, limits: GatewayLimits, now: Callable[[], int]) -> None:
+        self._tokens = tokens
+        self._now = now
+        self._told = NoticeThrottle()
+        self._failures = _Buckets[str](1 / limits.failed_token_seconds, limits.failed_tokens)
+
+    def identify(self, token: str, address: str) -> Identity:
+        """The identity of a token that came from an address, or :exc:`NotAdmitted`."""
+        if not is_guessable(token):
+            return identify(self._tokens, token)
+        network, at = network_of(address), self._now()
+        bucket = self._failures.get(network)
+        wait = 0 if bucket is None else ceil(bucket.wait(at))
+        if wait:
+            said = "too many wrong tokens came from your address; try again later"
+            raise NotAdmitted(TOO_MANY, said, wait)
+        try:
+            return identify(self._tokens, token)
+        except NotAdmitted:
+            bucket = self._failures.open(network)
+            bucket.consume(at)
+            if bucket.wait(at) and self._told.due("", network, at):
+                said = "too many wrong tokens from %s; short ones are refused for a while"
+                log.warning(said, quote(network))
+            raise
+
+
+class JoinThrottle:
+    """Limits joins per participant, and connections without a token per address.
+
+    Every member is told of a join, so one token that joins and leaves without end costs all of
+    them. A connection without a token costs its place and its lines in the log. Pages in a browser
+    are counted by themselves, since any page may connect from here: a browser says that it is one
+    (``Origin``), and programs need not.
+    """
+
+    def __init__(self, limits: GatewayLimits, now: Callable[[], int]) -> None:
+        self._limits = limits
+        self._now = now
+        self._joins = _Buckets[tuple[Identity, Place]](limits.joins_per_second, limits.joins_burst)
+        self._strangers = _Buckets[tuple[str, bool]](
+            limits.strangers_per_second, limits.strangers_burst
+        )
+
+    def join(self, identity: Identity, place: Place = Place.ANSWERING) -> None:
+        """Count a join, or raise :exc:`NotAdmitted`: the participant has joined too often lately.
+
+        Each place is counted by itself: no observer keeps its participant's agent from coming back.
+        """
+        wait = self._joins.take((identity, place), self._now())
+        if wait:
+            most = self._limits.joins_per_second
+            raise _refusal(f"you join more than {most:g} times a second (joins_per_second)", wait)
+
+    def connect(self, address: str, *, of_page: bool = False) -> None:
+        """Count a connection whose handshake does not join, or raise :exc:`NotAdmitted`."""
+        wait = self._strangers.take((network_of(address), of_page), self._now())
+        if wait:
+            most = self._limits.strangers_per_second
+            raise _refusal(
+                f"more than {most:g} connections a second that do not join came from your address"
+                " (strangers_per_second)",
+                wait,
+            )
+
+    def joined(self, address: str, *, of_page: bool = False) -> None:
+        """Count a connection no more that has joined by a frame."""
+        bucket = self._strangers.get((network_of(address), of_page))
+        if bucket is not None:
+            bucket.consume(self._now(), -1.0)
+
+
+def _refusal(why: str, wait: int) -> NotAdmitted:
+    return NotAdmitted(TOO_MANY, f"{why}; try again in {wait} s", wait)

@@ -1,7 +1,7 @@
-"""The configuration of a gateway: its spaces, their participants, its ports and its journal.
+"""The configuration of a gateway: its spaces, participants, ports, journal; and presets.
 
 These records are made by :mod:`~meup_agent.gateway.config_file`, by
-:mod:`~meup_agent.gateway.presets`, or by a program. They are also the form of the configuration
+:mod:`~meup_agent.gateway.config`, or by a program. They are also the form of the configuration
 file: their fields are its keys, and the annotations of the fields say what a file may hold there.
 """
 
@@ -15,15 +15,24 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.auth import Identity, Tokens, digest_of_token, read_hash, read_token
+from meup_agent.gateway.auth import (
+    Identity,
+    Tokens,
+    digest_of_token,
+    new_token,
+    read_hash,
+    read_token,
+)
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.protocol.capability import Capabilities, refuse_reserved
 from meup_agent.protocol.dialects import DIALECTS, spoken
-from meup_agent.protocol.kinds import GATEWAY_NAMES
-from meup_agent.protocol.names import NameSet
-from meup_agent.protocol.space.grants import member_capabilities
-from meup_agent.protocol.space.inbound import MAX_ID_CHARS, is_name
 from meup_agent.protocol.space.journal import MAX_BYTES, MAX_ENTRIES, MemoryJournal
+from meup_agent.protocol.space.state.grants import member_capabilities
+from meup_agent.protocol.space.state.rules import MAX_ID_CHARS, is_name
+from meup_agent.protocol.wire.kinds import GATEWAY_NAMES
+from meup_agent.protocol.wire.shown_text import NameSet
+
+# --- the configuration of a gateway ---
 
 DEFAULT_HOST: Final = "127.0.0.1"
 """Only this machine can reach it, until another one is configured."""
@@ -410,3 +419,87 @@ SECTIONS: Final = {
     "http": HttpConfig,
     "tls": TlsConfig,
 }
+
+
+# --- configurations without a file ---
+# One space for a program, and one to try things out.
+
+DEV_SPACE: Final = "demo"
+"""The id of the one space."""
+
+ROLES: Final[dict[str, tuple[dict[str, Any], ...]]] = {
+    # May not call a tool, so it proposes; may ask what tools there are.
+    "proposer": (
+        {"kind": "mcp/proposal"},
+        {"kind": "mcp/withdraw"},
+        {"kind": "mcp/request", "payload": {"method": "initialize"}},
+        {"kind": "mcp/request", "payload": {"method": "ping"}},
+        {"kind": "mcp/request", "payload": {"method": "*/list"}},
+        {"kind": "chat"},
+    ),
+    # Reviews proposals, and carries out what it approves by requests of its own.
+    "fulfiller": (
+        {"kind": "mcp/request"},
+        {"kind": "mcp/response"},
+        {"kind": "mcp/reject"},
+        {"kind": "mcp/proposal"},
+        {"kind": "mcp/withdraw"},
+        {"kind": "chat"},
+        {"kind": "participant/request-status"},
+    ),
+    # Answers requests, which needs no capability, and may show its work and say something about it.
+    "tools": (
+        {"kind": "mcp/response"},
+        {"kind": "chat"},
+        {"kind": "reasoning/*"},
+        {"kind": "stream/*"},
+    ),
+    # Sees everything and says nothing.
+    "observer": (),
+}
+"""The four roles, with the capabilities that each needs."""
+
+GUESTS: Final = ("guest1", "guest2", "guest3")
+"""Participants for the user's own agents: they may do what the proposer may."""
+
+PARTICIPANTS: Final[dict[str, tuple[dict[str, Any], ...]]] = {
+    **ROLES,
+    # No participant can grant what it lacks, so the administrator may do everything.
+    "admin": ({"kind": "*"},),
+    **dict.fromkeys(GUESTS, ROLES["proposer"]),
+}
+"""The participants of a ``--dev`` gateway, with their capabilities."""
+
+
+Participants = Mapping[str, Iterable[Mapping[str, Any]]]
+"""Capabilities by participant."""
+
+
+def one_space_config(
+    space: str,
+    participants: Participants,
+    limits: GatewayLimits | None = None,
+    *,
+    tokens: Mapping[str, str] | None = None,
+) -> Config:
+    """A configuration of one space; a participant without a token in ``tokens`` gets a new one."""
+    known = tokens or {}
+    entries = {
+        name: participant(name, capabilities, (known.get(name) or new_token(),))
+        for name, capabilities in participants.items()
+    }
+    return Config((SpaceConfig(space, entries),), limits=limits or GatewayLimits())
+
+
+def dev_config(tokens: Mapping[str, str] | None = None, space: str = DEV_SPACE) -> Config:
+    """A configuration with :data:`PARTICIPANTS`; see :func:`one_space_config`."""
+    return one_space_config(space, PARTICIPANTS, tokens=tokens)
+
+
+def first_token(config: Config, participant_id: str, space: str | None = None) -> str:
+    """The first token of a participant; a :exc:`KeyError` where it has none."""
+    found = config.spaces[0] if space is None else config.space(space)
+    entry = found.participants.get(participant_id) if found else None
+    if entry is None or not entry.tokens:
+        raise KeyError(f"no token of {participant_id!r}; name a participant of the gateway")
+    return entry.tokens[0]

@@ -12,11 +12,16 @@ from anyio import AsyncContextManagerMixin
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from meup_agent.errors import UsageError
-from meup_agent.gateway.config import DEFAULT_HOST, Config
+from meup_agent.gateway.config import (
+    DEFAULT_HOST,
+    Config,
+    Participants,
+    first_token,
+    one_space_config,
+)
 from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.gateway.presets import Participants, first_token, one_space_config
 from meup_agent.gateway.server import Page, RunningGateway, serve
-from meup_agent.protocol.space.counters import SpaceCounters
+from meup_agent.protocol.space.allowance import SpaceCounters
 
 
 class _EmbeddedGateway(ABC):

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from meup_agent.gateway.backlog import TOO_SLOW, WRITE_BYTES, Backlog
-from meup_agent.protocol.space.subscriber import Place
+from meup_agent.protocol.space.link import Place
 
 if TYPE_CHECKING:
     from meup_agent.gateway.auth import Identity
     from meup_agent.gateway.limits import GatewayLimits
     from meup_agent.gateway.runtime import GatewayRuntime
-    from meup_agent.protocol.space.subscriber import FrameFormat
+    from meup_agent.protocol.space.link import FrameFormat
 
 
 def describe_overflow(limits: GatewayLimits, frames: int) -> tuple[str, str]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from meup_agent.protocol.space.allowance import Allowance, limit, rows_of
+from meup_agent.protocol.wire.envelope import MAX_FRAME_BYTES
 
 
 @dataclass(frozen=True, slots=True)

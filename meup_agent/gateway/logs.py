@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from meup_agent.protocol.space.rate_limits import TokenBucket
+from meup_agent.protocol.space.allowance import TokenBucket
 
 log: Final = logging.getLogger("meup_agent.gateway")
 

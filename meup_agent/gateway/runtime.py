@@ -17,24 +17,25 @@ from urllib.parse import quote
 
 import anyio
 
-from meup_agent.gateway.admission import (
+from meup_agent.gateway.auth import (
     RETRY_AFTER,
     TOO_MANY,
     UNAVAILABLE,
     AuthThrottle,
+    Identity,
     JoinThrottle,
     NotAdmitted,
+    new_token,
 )
-from meup_agent.gateway.auth import Identity, new_token
 from meup_agent.gateway.backlog import Backlogs
 from meup_agent.gateway.logs import RefusalLog, log
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, spoken
-from meup_agent.protocol.space.counters import SpaceCounters
-from meup_agent.protocol.space.decisions import Recorder, Refusal
+from meup_agent.protocol.space.allowance import SpaceCounters
 from meup_agent.protocol.space.delivery import Member
 from meup_agent.protocol.space.journal import Journal
+from meup_agent.protocol.space.link import Place
 from meup_agent.protocol.space.server import SpaceServer
-from meup_agent.protocol.space.subscriber import Place
+from meup_agent.protocol.space.state.decisions import Recorder, Refusal
 from meup_agent.protocol.token_strength import is_guessable
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 import anyio
 from picows import WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
 
-from meup_agent.gateway.admission import NotAdmitted
+from meup_agent.gateway.auth import NotAdmitted
 from meup_agent.gateway.config import Config
 from meup_agent.gateway.edge import listener
-from meup_agent.gateway.edge.first_request import HandshakeLimiter, max_handshakes
 from meup_agent.gateway.edge.handshake import admit
-from meup_agent.gateway.edge.listener import shorten_tls_failures
+from meup_agent.gateway.edge.listener import HandshakeLimiter, max_handshakes, shorten_tls_failures
 from meup_agent.gateway.edge.websocket import WebSocketConnection
+from meup_agent.gateway.history import connect_outputs
 from meup_agent.gateway.journal.engines import open_journal
 from meup_agent.gateway.logs import log
 from meup_agent.gateway.network import (
@@ -28,7 +28,6 @@ from meup_agent.gateway.network import (
     serves_console,
     shares_port,
 )
-from meup_agent.gateway.output_log import connect_outputs
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from meup_agent.gateway.config import (
 )
 from meup_agent.gateway.logs import log
 from meup_agent.protocol.capability import is_reserved_kind
-from meup_agent.protocol.payloads import as_object
+from meup_agent.protocol.wire.payloads import as_object
 
 REFERENCE_PORT: Final = 8080
 """The port of the reference's gateway, which programs of a space that exists dial."""

@@ -1,21 +1,20 @@
 """MCP: servers into a space, a space out to MCP clients, with the official SDK (extra ``mcp``).
 
-**An MCP server in a space.** :mod:`.bridge` is the participant: it sends the space's requests on,
-and announces what changes. :mod:`.connection` has the server: it starts it over one of
-:mod:`.sdk_transports`, as a :mod:`.server_process`, and again when it ends;
-:mod:`.watched_streams` see what the SDK's session does not tell, and :mod:`.server_asks` brings
-what the server asks to the participant that called.
-:mod:`.tool_list` leaves out what is unusable, :mod:`.offered_tools` says what changed, :mod:`.pin`
-holds back what was not approved, :mod:`.server_config` reads the file of servers.
+**An MCP server in a space** (``bridge/``). :mod:`.bridge.bridge` is the participant: it sends the
+space's requests on, and announces what changes. :mod:`.bridge.connection` has the server: it starts
+it over one of :mod:`.bridge.transports`, and again when it ends; these see what the SDK's session
+does not tell, and bring the server's questions to whom they are for. :mod:`.bridge.offered_tools`
+leaves out what is unusable and says what changed, :mod:`.bridge.pin` holds back what was not
+approved, :mod:`.bridge.config` reads the file of servers.
 
-**A space for MCP clients.** :mod:`.http` finds the participant that a client is, by its token
-(:mod:`.http_auth`; :mod:`.principal_pool` has each :mod:`.principal` in the space once), and reads
-a cancel before the SDK does (:mod:`.cancellation`). :mod:`.space_server` has the handlers of the
-SDK's server, one for each method; :mod:`.catalog` knows the offers of the space by their names for
-clients (:mod:`.naming`). :mod:`.tool_calls` makes a call a request or a proposal;
-:mod:`.client_calls` brings its progress, its log and what is asked during it to the client;
-:mod:`.decisions` has the words for a model. None of it decides: what a client may do is what the
-gateway lets its participant do.
+**A space for MCP clients** (``server/``). :mod:`.server.http` finds the participant that a client
+is, by its token; :mod:`.server.principal` has each of these in the space once, and
+:mod:`.server.cancellation` reads a cancel before the SDK does. :mod:`.server.space_server` has the
+handlers of the SDK's server, one for each method; :mod:`.server.catalog` knows the offers of the
+space by their names for clients. :mod:`.server.tool_calls` makes a call a request or a proposal;
+:mod:`.server.client_calls` brings its progress, its log and what is asked during it to the client;
+:mod:`.sdk.decisions` has the words for a model. None of it decides: what a client may do is what
+the gateway lets its participant do.
 
 Importing this package needs nothing beyond the standard dependencies; its modules need the SDK.
 """

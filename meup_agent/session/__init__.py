@@ -13,8 +13,7 @@ twice only where the caller or the gateway made that safe.
 
 from __future__ import annotations
 
-from meup_agent.session.reconnector import Backoff
+from meup_agent.session.reconnector import Backoff, Handlers, Settings
 from meup_agent.session.session import Session
-from meup_agent.session.settings import Handlers, Settings
 
 __all__ = ["Backoff", "Handlers", "Session", "Settings"]

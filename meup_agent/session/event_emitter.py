@@ -24,8 +24,8 @@ from meup_agent.events import (
     Resumed,
     Retrying,
 )
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.outcomes import (
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.outcomes import (
     Expiry,
     Fulfillment,
     GatewayRefused,
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
     from meup_agent.errors import InvalidEnvelope
     from meup_agent.events import Observer, OutcomeName
-    from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import CaughtUp, Drop, Key
-    from meup_agent.protocol.outcomes import Ending
+    from meup_agent.protocol.wire.envelope import Envelope
+    from meup_agent.protocol.wire.outcomes import Ending
     from meup_agent.transport.base import CloseInfo
 
 log = logging.getLogger("meup_agent.session")

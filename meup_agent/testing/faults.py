@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from meup_agent.errors import TransportClosed
-from meup_agent.transport.loops import background_tasks
+from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence

@@ -11,8 +11,9 @@ import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 
 from meup_agent.errors import CannotConnect, HandshakeRefused
-from meup_agent.gateway.admission import UNAUTHORIZED, NotAdmitted, check_space, identify
+from meup_agent.gateway.auth import UNAUTHORIZED, NotAdmitted, check_space, identify
 from meup_agent.gateway.backlog import TOO_SLOW
+from meup_agent.gateway.config import Participants, first_token, one_space_config
 from meup_agent.gateway.edge.handshake import (
     PLACE_ANSWERS,
     bearer,
@@ -22,10 +23,9 @@ from meup_agent.gateway.edge.handshake import (
     repeats_join,
 )
 from meup_agent.gateway.frame_queue import describe_overflow
-from meup_agent.gateway.presets import Participants, first_token, one_space_config
 from meup_agent.gateway.runtime import RESTARTING, GatewayRuntime
 from meup_agent.protocol.dialects import STREAMING
-from meup_agent.protocol.space.subscriber import FrameFormat, Place
+from meup_agent.protocol.space.link import FrameFormat, Place
 from meup_agent.transport.base import (
     ABNORMAL,
     DIALECT_HEADER,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from meup_agent.gateway.config import Config
     from meup_agent.gateway.limits import GatewayLimits
-    from meup_agent.protocol.space.counters import SpaceCounters
+    from meup_agent.protocol.space.allowance import SpaceCounters
     from meup_agent.protocol.space.server import SpaceServer
     from meup_agent.transport.base import Connector, Transport
 

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.transport.handshake import check_headers, explained
-from meup_agent.transport.listener_owner import check_listener
-from meup_agent.transport.unix_socket import short_path, socket_path
+from meup_agent.transport.handshake import (
+    check_headers,
+    check_listener,
+    explained,
+    short_path,
+    socket_path,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from meup_agent.protocol.limits import MAX_FRAME_BYTES
+from meup_agent.protocol.wire.envelope import MAX_FRAME_BYTES
 from meup_agent.transport.base import (
     ABNORMAL,
     TOO_BIG,

@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.protocol import State
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.protocol.limits import MAX_FRAME_BYTES
+from meup_agent.protocol.wire.envelope import MAX_FRAME_BYTES
 from meup_agent.transport.base import (
     ABNORMAL,
     CLOSE_TIMEOUT,
@@ -22,10 +22,15 @@ from meup_agent.transport.base import (
     CloseInfo,
     Connector,
     checked_close,
+    runs_on_asyncio,
 )
-from meup_agent.transport.handshake import check_headers, explained, handshake_url
-from meup_agent.transport.loops import runs_on_asyncio
-from meup_agent.transport.unix_socket import short_path, socket_path
+from meup_agent.transport.handshake import (
+    check_headers,
+    explained,
+    handshake_url,
+    short_path,
+    socket_path,
+)
 
 if TYPE_CHECKING:
     import ssl as ssl_module

@@ -9,9 +9,9 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Proposal, Settings, Space
+from meup_agent.gateway.config import ROLES
 from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.presets import ROLES
-from meup_agent.protocol import kinds
+from meup_agent.protocol.wire import kinds
 from tests.adapters.frameworks import FRAMEWORKS, Run
 from tests.interaction.people import LIMITS, Meeting, Notes, OverSockets, join, until
 from tests.interaction.views import Tape, taped

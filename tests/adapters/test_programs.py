@@ -12,8 +12,8 @@ import pytest
 
 from examples.calculator import agent as calculator
 from meup_agent import Agent, Proposal
+from meup_agent.gateway.config import ROLES
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.gateway.presets import ROLES
 from tests.adapters.frameworks import scripted_openai_model
 from tests.interaction.people import OverSockets, join
 from tests.patience import PATIENCE

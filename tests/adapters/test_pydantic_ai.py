@@ -14,9 +14,9 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from meup_agent import Agent, Request, Space
 from meup_agent.adapters.approvals import APPROVED, SpaceApprovals
 from meup_agent.errors import AlreadyDecided, RequestError
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.envelope import Envelope, encode_json
-from meup_agent.protocol.payloads import JsonObject
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.envelope import Envelope, encode_json
+from meup_agent.protocol.wire.payloads import JsonObject
 from meup_agent.testing.memory import MemorySpace
 from tests.adapters.test_contract import PARTICIPANTS, anyio_backend, notes, reviewer
 from tests.interaction.people import LIMITS, Notes, join, until

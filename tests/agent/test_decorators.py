@@ -9,8 +9,7 @@ from typing import Any, get_overloads
 import pytest
 
 from meup_agent import Chat
-from meup_agent.agent.decorators import Decorators, definitions_of
-from meup_agent.agent.definitions import HandlerDefinition
+from meup_agent.agent.decorators import Decorators, HandlerDefinition, definitions_of
 from meup_agent.agent.tool import ToolOptions
 from meup_agent.errors import HandlerDefinitionError
 from tests.agent.stand_ins import Context, Proposal, reads

@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from meup_agent.agent.tasks import handler_tasks
+from meup_agent.agent.runner import handler_tasks
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

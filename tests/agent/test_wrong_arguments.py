@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator, Field
 
-from meup_agent.agent import arguments as limits
+from meup_agent.agent import signature
 from meup_agent.errors import InvalidArguments
 from tests.agent.stand_ins import Context, tool_of
 from tests.agent.tool_types import Item, one
@@ -70,10 +70,10 @@ def test_huge_values_and_names_are_not_echoed() -> None:
     arguments = {"value": huge, **{f"{index}{huge}": 1 for index in range(30)}}
     with pytest.raises(InvalidArguments) as caught:
         tool.bind(arguments)
-    assert len(caught.value.problems) == limits.MAX_PROBLEMS
+    assert len(caught.value.problems) == signature.MAX_PROBLEMS
     assert str(caught.value).endswith("; and 23 more")
-    one_problem = limits.MAX_NAME_CHARS + limits.MAX_PROBLEM_CHARS + 10
-    assert len(str(caught.value)) < 100 + limits.MAX_PROBLEMS * one_problem
+    one_problem = signature.MAX_NAME_CHARS + signature.MAX_PROBLEM_CHARS + 10
+    assert len(str(caught.value)) < 100 + signature.MAX_PROBLEMS * one_problem
 
 
 def test_name_that_utf8_cannot_carry_does_no_harm() -> None:

@@ -18,4 +18,4 @@ def path(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 @pytest.fixture
 def changes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a changed policy file count as soon as it is looked at."""
-    monkeypatch.setattr("meup_agent.approval.watched_policy.STILL_SECONDS", 0.0)
+    monkeypatch.setattr("meup_agent.approval.policy.file.STILL_SECONDS", 0.0)

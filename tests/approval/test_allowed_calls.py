@@ -4,7 +4,7 @@ from typing import Any
 
 from meup_agent import Envelope
 from meup_agent.approval import AllowRule, DenyRule, Policy
-from meup_agent.approval.allowed_calls import AllowedCalls
+from meup_agent.approval.policy.cases import AllowedCalls
 from tests.wire import draft, kinds, payloads
 
 POLICY = Policy(

@@ -9,9 +9,9 @@ import pytest
 
 from meup_agent import Agent, Envelope, ProposalState, Rejection, Request, Space
 from meup_agent.approval import AllowRule, AskRule, DenyRule, LimitRule, Policy, QuorumRule
-from meup_agent.approval.decider import find_own_file
+from meup_agent.approval.policy.decider import find_own_file
 from meup_agent.errors import ConfigurationError, ProposalExpired, UsageError
-from meup_agent.session.envelope_listeners import EnvelopeStream
+from meup_agent.session.session import EnvelopeStream
 from meup_agent.testing import MemorySpace
 from tests.interaction.people import Meeting, Notes, gathered, join, raw, until
 from tests.interaction.views import has_state

@@ -10,7 +10,7 @@ import pytest
 
 from meup_agent import Agent, Request
 from meup_agent.approval import Reviewer
-from meup_agent.approval.edit_check import EditCheck
+from meup_agent.approval.reviewer.rules import EditCheck
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.errors import MeupError, NotOffered, Refused
 from tests.approval.test_inbox_edits import POLICY as POLICY
@@ -77,19 +77,19 @@ async def test_a_reviewer_that_may_carry_out_what_it_was_edited_to_judges_it(pat
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("reviewer.describe_all", told_nothing), ("held_proposals.MAX_HELD", 0)],
+    [("reviewer.describe_all", told_nothing), ("methods.MAX_HELD", 0)],
     ids=["its rule is not known", "a flood has displaced it"],
 )
 async def test_an_edit_is_judged_although(
     meeting: Meeting, path: Path, name: str, value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"meup_agent.approval.{name}", value)
+    monkeypatch.setattr(f"meup_agent.approval.reviewer.{name}", value)
     async with office(meeting, "mallory", policy=path) as o:
         await check_denied(o)
 
 
 async def test_absent_targets_hide_no_reviewer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meup_agent.approval.tool_directory.MAX_DIRECTORIES", 3)
+    monkeypatch.setattr("meup_agent.approval.reviewer.rules.MAX_DIRECTORIES", 3)
     async with office(InMemory(), "mallory", policy=path) as o, AsyncExitStack() as stack:
         for number in range(4):
             ghost = o.proposer.propose(f"ghost{number}", "wipe", {"disk": "old"})
@@ -200,7 +200,7 @@ async def test_an_answer_that_is_no_yes_stops_the_edit(answer: Any) -> None:
 
 
 async def test_silence_about_an_edit_stops_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meup_agent.approval.edit_check.JUDGE_SECONDS", 0.1)
+    monkeypatch.setattr("meup_agent.approval.reviewer.rules.JUDGE_SECONDS", 0.1)
     silent = Agent("deep")
 
     @silent.on_request("dev.meup/judge")

@@ -278,7 +278,7 @@ async def test_two_people_approve_at_once_and_it_runs_once(meeting: Meeting) -> 
 
 
 async def test_a_flood_hides_no_others(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meup_agent.approval.inbox_queue.MAX_OF_A_PROPOSER", 2)
+    monkeypatch.setattr("meup_agent.approval.inbox.rules.MAX_OF_A_PROPOSER", 2)
     async with opened(meeting, "second") as (inbox, changes, proposer, _):
         async with (
             proposer.propose("tools", "add", {"a": 1, "b": 1}),
@@ -294,7 +294,7 @@ async def test_a_flood_hides_no_others(meeting: Meeting, monkeypatch: pytest.Mon
 
 async def test_many_are_listed_in_turns(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("MAX_AT_FIRST", 1), ("MAX_AWAITED", 0), ("MAX_AT_A_TURN", 1)):
-        monkeypatch.setattr(f"meup_agent.approval.inbox_listing.{name}", value)
+        monkeypatch.setattr(f"meup_agent.approval.inbox.listing.{name}", value)
     async with opened(meeting) as (_, changes, proposer, reviewer):
         async with (
             proposer.propose("tools", "add", {"a": 1, "b": 1}, ttl=None),
@@ -312,7 +312,7 @@ async def test_many_are_listed_in_turns(meeting: Meeting, monkeypatch: pytest.Mo
 
 
 async def test_a_slow_reader_is_renewed(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meup_agent.approval.inbox_changes.MAX_CHANGES", 2)
+    monkeypatch.setattr("meup_agent.approval.inbox.item.MAX_CHANGES", 2)
     async with opened(meeting) as (inbox, slow, proposer, _):
         for number in range(3):
             async with proposer.propose("tools", "add", {"a": number, "b": 0}):

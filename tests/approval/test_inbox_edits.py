@@ -101,8 +101,8 @@ async def test_without_an_answer_no_edit_runs(path: Path, monkeypatch: pytest.Mo
     async def never(*args: Any, **options: Any) -> Any:
         await anyio.sleep_forever()
 
-    monkeypatch.setattr("meup_agent.approval.decider.Decider.judge", never)
-    monkeypatch.setattr("meup_agent.approval.edit_check.JUDGE_SECONDS", 0.1)
+    monkeypatch.setattr("meup_agent.approval.policy.decider.Decider.judge", never)
+    monkeypatch.setattr("meup_agent.approval.reviewer.rules.JUDGE_SECONDS", 0.1)
     async with wiping(InMemory(), path) as (o, proposal, item):
         with pytest.raises(
             NotOffered, match=r"'(reviewer|tools)', who may decide, has not judged it"

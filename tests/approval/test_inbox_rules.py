@@ -226,7 +226,7 @@ async def test_a_vote_that_does_not_count_says_why(
     meeting: Meeting, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Before the reviewer holds what waits against the changed file.
-    monkeypatch.setattr("meup_agent.approval.reviewer.POLL_SECONDS", 3_600.0)
+    monkeypatch.setattr("meup_agent.approval.reviewer.reviewer.POLL_SECONDS", 3_600.0)
     async with office(meeting, "second", policy=path) as o:
         async with o.proposer.propose("tools", "deploy", {"version": 7}):
             item, inbox = await o.until("second", ruled), o.inboxes["second"]

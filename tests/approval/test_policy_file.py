@@ -17,7 +17,7 @@ from meup_agent.approval import (
     QuorumRule,
     load_policy,
 )
-from meup_agent.approval.policy_file import findings_of, read_policy
+from meup_agent.approval.policy.file import findings_of, read_policy
 from meup_agent.errors import ConfigurationError
 
 GOOD = """

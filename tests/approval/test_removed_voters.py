@@ -10,7 +10,7 @@ import pytest
 
 from meup_agent import Space
 from meup_agent.approval import Reviewer
-from meup_agent.approval.decider import Decider
+from meup_agent.approval.policy.decider import Decider
 from tests.approval.test_votes import POLICY as POLICY
 from tests.approval.test_votes import Office, office
 from tests.interaction.people import QUICK, InMemory, Latch, Notes, join

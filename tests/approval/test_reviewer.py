@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from meup_agent import Agent, Space
 from meup_agent.approval import Reviewer
 from meup_agent.errors import ConfigurationError, RequestError
-from meup_agent.protocol.proposal_query import MAX_LISTED
+from meup_agent.protocol.wire.membership import MAX_LISTED
 from tests.interaction.people import InMemory, Notes, join, rejected
 from tests.interaction.views import Tape, session_of
 from tests.wire import kinds, payloads
@@ -26,7 +26,7 @@ DENY = "rules: [{deny:  {tool: add}}]\nend: true\n"
 @pytest.fixture(autouse=True)
 def poll_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Poll seldom: hours of looking twice a second took a second of CPU each."""
-    monkeypatch.setattr("meup_agent.approval.reviewer.POLL_SECONDS", 15.0)
+    monkeypatch.setattr("meup_agent.approval.reviewer.reviewer.POLL_SECONDS", 15.0)
 
 
 def write(path: Path, text: str) -> Path:

@@ -67,7 +67,7 @@ async def test_a_flood_of_one_keeps_no_other_from_being_answered(
 async def test_a_flood_leaves_out_no_proposal_of_another_that_takes_votes(
     path: Path, notes: Notes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meup_agent.approval.reviewer_methods.MAX_WAITING_BYTES", 4_000)
+    monkeypatch.setattr("meup_agent.approval.reviewer.methods.MAX_WAITING_BYTES", 4_000)
     async with office(InMemory(), path, notes) as o, o.reviewer(), AsyncExitStack() as stack:
         for number in range(20):
             for tool, arguments in (("add", {"a": number}), ("deploy", {"version": number})):

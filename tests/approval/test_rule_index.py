@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meup_agent.approval import Policy, PolicyRule
-from meup_agent.approval.rules import RULES
+from meup_agent.approval.policy.rules import RULES
 from meup_agent.errors import ConfigurationError
 from tests.wire import Call
 

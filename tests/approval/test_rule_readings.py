@@ -21,9 +21,9 @@ from meup_agent.approval import (
     QuorumRule,
     Verdict,
 )
-from meup_agent.approval.policy_file import findings_of
-from meup_agent.approval.rule_set import LimitCount
-from meup_agent.approval.rules import written
+from meup_agent.approval.policy.file import findings_of
+from meup_agent.approval.policy.rule_set import LimitCount
+from meup_agent.approval.policy.rules import written
 from meup_agent.errors import ConfigurationError
 from tests.approval.test_policy import call
 from tests.effort import scaled

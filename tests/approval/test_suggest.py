@@ -22,8 +22,8 @@ from meup_agent.approval import (
     Suggestion,
     suggest_rules,
 )
-from meup_agent.approval.policy_file import document_of, findings_of, read_policy
-from meup_agent.approval.suggest import wilson
+from meup_agent.approval.policy.file import document_of, findings_of, read_policy
+from meup_agent.approval.policy.suggest import wilson
 from tests.wire import draft, kinds, payloads
 
 

@@ -246,7 +246,7 @@ async def test_a_changed_policy_takes_the_votes_back(
     meeting: Meeting, path: Path, notes: Notes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The vote that decides finds that its rule has changed, before the reviewer sees it by itself.
-    monkeypatch.setattr("meup_agent.approval.reviewer.POLL_SECONDS", 3_600.0)
+    monkeypatch.setattr("meup_agent.approval.reviewer.reviewer.POLL_SECONDS", 3_600.0)
     async with office(meeting, path, notes) as o, o.reviewer():
         async with o.proposed() as p:
             await o.vote("second", p.id)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from meup_agent.approval import Policy, load_policy
-from meup_agent.approval.watched_policy import STILL_SECONDS, WatchedPolicy
+from meup_agent.approval.policy.file import STILL_SECONDS, WatchedPolicy
 from meup_agent.errors import ConfigurationError
 from tests.wire import payloads
 

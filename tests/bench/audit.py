@@ -23,9 +23,9 @@ from meup_agent.gateway.journal.decisions import DecisionQuery
 from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.protocol.audit import Audit
 from meup_agent.protocol.dialects import decode
-from meup_agent.protocol.envelope import Envelope, encode_json
-from meup_agent.protocol.space.inflight import TRACKED_KINDS, InFlight
 from meup_agent.protocol.space.journal import Entry
+from meup_agent.protocol.space.state.inflight import TRACKED_KINDS, InFlight
+from meup_agent.protocol.wire.envelope import Envelope, encode_json
 from tests.bench import processes
 from tests.bench.figures import Figure, Program
 

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 from playwright.sync_api import Page, sync_playwright
 
-from meup_agent.gateway.console.template_environment import key_of
+from meup_agent.gateway.console.templating import key_of
 from tests.bench.console_site import ConsoleSite, console_site
 from tests.bench.envelopes import proposal, withdrawal
 from tests.bench.figures import Figure, Program, main

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 from starlette.types import ASGIApp
 from websockets.frames import Frame, Opcode
 
-from meup_agent.approval.reviewer import Reviewer
+from meup_agent.approval.reviewer.reviewer import Reviewer
 from meup_agent.gateway.auth import Identity, digest_of_token
+from meup_agent.gateway.config import one_space_config
 from meup_agent.gateway.console import Console
 from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.presets import one_space_config
 from meup_agent.gateway.runtime import GatewayRuntime
-from meup_agent.protocol.resume import numbered
 from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.wire.membership import numbered
 from tests.bench.envelopes import chat, proposal, request, response, withdrawal
 from tests.bench.gateway_fanout import SEQ, dial, empty
 from tests.bench.processes import UNBOUNDED, answer, ask, on_uvloop, process, usage

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel, Field
 
-from meup_agent.protocol import payloads
 from meup_agent.protocol.dialects import decode, encode
-from meup_agent.protocol.envelope import draft
+from meup_agent.protocol.wire import payloads
+from meup_agent.protocol.wire.envelope import draft
 from tests.bench.figures import Figure, Program
 
 TIMES = 50_000

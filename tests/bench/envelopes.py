@@ -4,7 +4,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from meup_agent.protocol import payloads
+from meup_agent.protocol.wire import payloads
 
 
 def envelope(sender: str, id: str, kind: str, payload: dict[str, Any], **header: Any) -> bytes:

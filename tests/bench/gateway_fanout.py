@@ -18,7 +18,7 @@ from websockets.frames import Frame, Opcode
 
 from meup_agent.gateway.config import JournalConfig
 from meup_agent.protocol.dialects import decode, encode
-from meup_agent.protocol.resume import numbered
+from meup_agent.protocol.wire.membership import numbered
 from tests.bench.figures import Figure, Program
 from tests.bench.processes import IN_MEMORY, ask, gateway, process
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from websockets.frames import Frame, Opcode
 
-from meup_agent.protocol.resume import numbered
+from meup_agent.protocol.wire.membership import numbered
 from tests.bench import envelopes
 from tests.bench.figures import Figure, Program
 from tests.bench.gateway_fanout import SEQ, dial, drain, empty

@@ -17,7 +17,7 @@ from pathlib import Path
 from time import perf_counter, process_time
 
 from meup_agent.gateway.config import Config, HttpConfig, SpaceConfig, TlsConfig, participant
-from meup_agent.gateway.edge.first_request import HandshakeLimiter, WholeReads
+from meup_agent.gateway.edge.listener import HandshakeLimiter, WholeReads
 from meup_agent.gateway.embedded import Gateway
 from tests.bench.figures import Figure, Program
 from tests.bench.gateway_fanout import handshake

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from websockets.frames import Frame, Opcode
 
-from meup_agent.protocol.streams import write_frame
+from meup_agent.protocol.wire.streams import write_frame
 from tests.bench.figures import Figure, Program
 from tests.bench.gateway_fanout import BYTES, Crowd, drain, empty
 from tests.bench.processes import ask, gateway, process

@@ -91,7 +91,7 @@ class ServerUsage(NamedTuple):
 
 def mcp_server(pipe: Connection, address: Address) -> None:
     """The space over HTTP."""
-    from meup_agent.mcp.http import mcp_app
+    from meup_agent.mcp.server.http import mcp_app
 
     token = address.tokens[SPACE, "client"]
     app = mcp_app(address.url, space=SPACE, token=token, anonymous=True)

@@ -15,9 +15,9 @@ from typing import Any
 from unittest import mock
 
 from meup_agent import Space
-from meup_agent.agent.definitions import Invocation
-from meup_agent.agent.results import encode_result
+from meup_agent.agent.decorators import Invocation
 from meup_agent.agent.runner import Runner
+from meup_agent.agent.tool import encode_result
 from meup_agent.transport.memory import MemoryTransport
 from meup_agent.types import CallNext, InboundMessage, OutboundMessage
 from tests.bench.figures import Figure, Program

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 
 from meup_agent.approval import AllowRule, AskRule, DenyRule, History, LimitRule, Policy
-from meup_agent.approval.rules import PolicyRule
-from meup_agent.protocol.payloads import META, TARGET, Call
+from meup_agent.approval.policy.rules import PolicyRule
+from meup_agent.protocol.wire.payloads import META, TARGET, Call
 from tests.bench.figures import Figure, Program
 
 RULES = 200

@@ -18,11 +18,11 @@ import anyio
 
 import meup_agent
 from meup_agent import Agent, Space
-from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import compile_capabilities
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode
-from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.space.state import SpaceState
+from meup_agent.protocol.space.state.state import SpaceState
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.envelope import Envelope, draft
 from meup_agent.transport.memory import MemoryTransport, memory_connector, memory_pair
 from tests.bench.figures import Figure, Program
 

@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.wire.envelope import Envelope
 from tests.bench import audit
 from tests.bench.audit import call, said
 from tests.bench.figures import Figure, Program

@@ -13,8 +13,8 @@ from typing import Any
 import anyio
 
 from meup_agent import Agent, Context, Proposal
-from meup_agent.protocol import kinds
-from meup_agent.session.envelope_listeners import EnvelopeStream
+from meup_agent.protocol.wire import kinds
+from meup_agent.session.session import EnvelopeStream
 from tests.bench.figures import Figure, Program
 from tests.bench.processes import Address, gateway, join, on_uvloop, process, result_of, serve
 

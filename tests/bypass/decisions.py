@@ -9,7 +9,7 @@ import anyio.lowlevel
 
 from meup_agent import Agent, Proposal, Reason
 from meup_agent.approval import Inbox, InboxItem
-from meup_agent.approval.edit_check import EditCheck
+from meup_agent.approval.reviewer.rules import EditCheck
 from meup_agent.errors import MeupError
 from tests.bypass.incident import incident
 from tests.bypass.place import (
@@ -157,7 +157,7 @@ def _save(pattern: Callable[[str], str]) -> Callable[[Place], None]:
     """Switch off: an approval writes a rule, which the reviewer reads at once."""
 
     def off(place: Place) -> None:
-        place.patch.setattr("meup_agent.approval.watched_policy.STILL_SECONDS", 0.0)
+        place.patch.setattr("meup_agent.approval.policy.file.STILL_SECONDS", 0.0)
         approve = Inbox.approve
 
         async def saving(self: Inbox, item: InboxItem) -> object:

@@ -7,10 +7,9 @@ import anyio
 
 from meup_agent import escape
 from meup_agent.approval import Inbox, InboxItem
-from meup_agent.cli.inbox.card import card_rows
-from meup_agent.cli.inbox.rows import ShownValue
-from meup_agent.gateway.console import template_environment
-from meup_agent.protocol.shown_text import Segment
+from meup_agent.cli.inbox.card import ShownValue, card_rows
+from meup_agent.gateway.console import templating
+from meup_agent.protocol.wire.shown_text import Segment
 from tests.bypass.incident import incident
 from tests.bypass.place import Place, attempt
 from tests.cli.commands import CardRow, InboxApp
@@ -25,7 +24,7 @@ INVISIBLE = "\u200b\u202e\u2066"
 def _print_as_it_is(place: Place) -> None:
     """Switch off: a person reads what was sent, in lists, on the screen and on the page."""
     place.patch.setattr(escape, "visible", lambda text, limit=None: text)
-    for each in ("cli.inbox.rows", "gateway.console.template_environment"):
+    for each in ("cli.inbox.card", "gateway.console.templating"):
         place.patch.setattr(f"meup_agent.{each}.segments", lambda text, **_: [Segment(text)])
 
 
@@ -38,7 +37,7 @@ async def invisible_characters(place: Place) -> None:
             (item,) = inbox.items
             line = escape.visible(item.arguments["command"])
             card = "\n".join(each.plain for each in card_rows(item, ShownValue()))
-            page = template_environment.json_lines(item.arguments)
+            page = templating.json_lines(item.arguments)
             assert "rm -r data" in line
             assert "rm -r data" in card
             assert "rm -r data" in page

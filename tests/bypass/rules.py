@@ -9,11 +9,11 @@ import yaml
 
 from meup_agent import Agent, Proposal
 from meup_agent.approval import AllowRule, DenyRule, Policy, PolicyDecision, Verdict, load_policy
-from meup_agent.approval.decider import Decider
-from meup_agent.approval.rules import RULES
+from meup_agent.approval.policy.decider import Decider
+from meup_agent.approval.policy.rules import RULES
 from meup_agent.errors import ConfigurationError, MeupError
 from meup_agent.mcp import ToolLock
-from meup_agent.protocol.capability import glob
+from meup_agent.protocol.capability import strings
 from tests.bypass.incident import incident
 from tests.bypass.place import Place, attempt
 from tests.mcp.bridge.stage import BRIDGE, bridged, stdio
@@ -57,8 +57,8 @@ async def mistyped_rule(place: Place) -> None:
 
 def _forget_own_files(place: Place) -> None:
     """Switch off: a file by which calls are decided is a file like any other."""
-    place.patch.setattr("meup_agent.approval.decider.find_own_file", lambda *_: "")
-    place.patch.setattr("meup_agent.approval.watched_policy.STILL_SECONDS", 0.0)
+    place.patch.setattr("meup_agent.approval.policy.decider.find_own_file", lambda *_: "")
+    place.patch.setattr("meup_agent.approval.policy.file.STILL_SECONDS", 0.0)
 
 
 @incident(off=_forget_own_files)
@@ -108,7 +108,7 @@ async def check_raises(place: Place) -> None:
 
 def _read_paths_as_text(place: Place) -> None:
     """Switch off: a pattern takes what begins as it does, whatever steps follow."""
-    place.patch.setattr(glob, "_tree", lambda root: lambda text, _: text.startswith(f"{root}/"))
+    place.patch.setattr(strings, "_tree", lambda root: lambda text, _: text.startswith(f"{root}/"))
 
 
 @incident(off=_read_paths_as_text)

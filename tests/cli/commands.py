@@ -4,16 +4,13 @@ Tests reach the inside of the package through this module: a name that moves is 
 """
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.audit.listing import ProposalListing
-from meup_agent.cli.audit.proposal_timeline import ProposalTimeline
-from meup_agent.cli.doctor.findings import NAMES
+from meup_agent.cli.audit import ProposalListing, ProposalTimeline
+from meup_agent.cli.doctor import NAMES
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.inbox.editor import EditRefused
-from meup_agent.cli.inbox.questions import ScreenQuestion
-from meup_agent.cli.inbox.rows import CardRow
-from meup_agent.cli.inbox.screen import InboxApp
+from meup_agent.cli.inbox.card import CardRow
+from meup_agent.cli.inbox.screen import EditRefused, InboxApp, ScreenQuestion
 from meup_agent.cli.program import app, run
-from meup_agent.cli.render.layout import NARROWEST, Glyphs
+from meup_agent.cli.render.formatting import NARROWEST, Glyphs
 from meup_agent.cli.render.output import Output
 from meup_agent.cli.render.timeline import Timeline
 from meup_agent.client import requests

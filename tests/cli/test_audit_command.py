@@ -14,8 +14,8 @@ import pytest
 from rich.cells import cell_len
 
 from meup_agent import Envelope
-from meup_agent.cli.audit import listing
-from meup_agent.cli.audit.journal_readers import moment
+from meup_agent.cli import audit as listing
+from meup_agent.cli.audit import moment
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.audit.audit import LOOK_AHEAD
 from meup_agent.wording import IGNORED, duration

@@ -6,7 +6,7 @@ import sys
 import pytest
 from rich.text import Text
 
-from meup_agent.cli.render.console import FORMAT, SafeFormatter, Stderr, wants_colour
+from meup_agent.cli.render.output import FORMAT, SafeFormatter, Stderr, wants_colour
 from tests.cli.commands import Output
 from tests.cli.processes import meup
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from meup_agent.cli.demo.participants import NOTE, WRITTEN_FILES, workspace_in
 from meup_agent.cli.demo.scenes import SCENES
-from meup_agent.cli.demo.workspace import NOTE, WRITTEN_FILES, workspace_in
 from tests.cli.commands import Failure, exit_codes
 from tests.cli.processes import INTERRUPT, PYTHON, TERMINATE, Running, meup, running
 
@@ -33,7 +33,7 @@ import meup_agent.cli.demo.participants as reviewer
 reviewer.leaves_the_folder = lambda path: False
 """
 UNTIDY_TOOL = """
-from meup_agent.cli.demo.workspace import Workspace
+from meup_agent.cli.demo.participants import Workspace
 Workspace.remove = lambda self, path: None
 """
 RUN = "from meup_agent.cli import main; main()"

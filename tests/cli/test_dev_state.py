@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from meup_agent.cli.commands.env import FORMS, Shell
-from meup_agent.cli.local_socket import bind_socket
-from meup_agent.cli.up_state import (
+from meup_agent.cli.up.state import (
+    bind_socket,
     dev_folder,
     dev_lock,
     keep_dev_tokens,

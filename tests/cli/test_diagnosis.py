@@ -15,8 +15,7 @@ from websockets.sync.server import ServerConnection
 
 from meup_agent import Agent
 from meup_agent.cli.address import SpaceOptions
-from meup_agent.cli.doctor.diagnosis import diagnose
-from meup_agent.cli.doctor.findings import NOT_TRIED, Check, Report
+from meup_agent.cli.doctor import NOT_TRIED, Check, Report, diagnose
 from meup_agent.gateway import Gateway, ThreadedGateway
 from meup_agent.transport.websocket import WebSocketTransport
 from meup_agent.types import Guarantees

@@ -5,7 +5,7 @@ from collections.abc import Generator
 
 import pytest
 
-from meup_agent.cli import command_session
+from meup_agent.cli import session
 from tests.cli.commands import exit_codes
 from tests.cli.conftest import Here
 from tests.cli.processes import INTERRUPT, running
@@ -50,7 +50,7 @@ def test_what_is_said_arrives_under_our_name(owner: ToolOwner, command: Here) ->
 
 
 def test_a_refusal_is_told(command: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_session, "REFUSAL_SECONDS", PATIENCE)
+    monkeypatch.setattr(session, "REFUSAL_SECONDS", PATIENCE)
     done = command("chat", "hello", "--token", "their-token", "--participant", "them")
     assert (done.code, done.out) == (exit_codes.REFUSED, "")
     assert done.err.startswith("meup: the gateway refused the message: capability_violation")

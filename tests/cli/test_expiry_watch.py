@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from meup_agent import Envelope, ProposalState
-from meup_agent.cli.render import expiry_watch
+from meup_agent.cli.render import timeline
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NO_SPACE: Any = None
@@ -20,13 +20,13 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The space's record of a proposal whose time was over long ago."""
     found = SimpleNamespace(state=ProposalState.PENDING, expires_at=0)
     feed = SimpleNamespace(get=lambda _: found, now=0.0, time_of_day=NOW)
-    monkeypatch.setattr(expiry_watch, "ProposalFeed", lambda _: feed)
+    monkeypatch.setattr(timeline, "ProposalFeed", lambda _: feed)
     return found
 
 
 @pytest.mark.parametrize("first", ["envelope", "expiry"])
 def test_an_expiry_is_told_whichever_came_first(record: Any, first: str) -> None:
-    watch = expiry_watch.ExpiryWatch(NO_SPACE)
+    watch = timeline.ExpiryWatch(NO_SPACE)
     if first == "expiry":
         record.state = ProposalState.EXPIRED
     watch.add(PROPOSAL)
@@ -36,7 +36,7 @@ def test_an_expiry_is_told_whichever_came_first(record: Any, first: str) -> None
 
 
 def test_what_was_decided_is_not_told(record: Any) -> None:
-    watch = expiry_watch.ExpiryWatch(NO_SPACE)
+    watch = timeline.ExpiryWatch(NO_SPACE)
     record.state = ProposalState.FULFILLED
     watch.add(PROPOSAL)
     assert watch.next_look == math.inf

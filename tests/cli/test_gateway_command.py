@@ -12,7 +12,7 @@ import pytest
 
 from meup_agent import Agent, Context
 from meup_agent.cli.commands.gateway import describe_checked
-from meup_agent.cli.reporting_connector import ReportingConnector
+from meup_agent.cli.session import ReportingConnector
 from meup_agent.gateway import HttpConfig, JournalConfig, ThreadedGateway, dev_config, serve
 from tests.cli.commands import exit_codes
 from tests.cli.conftest import Here, assert_fails

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from meup_agent import Envelope
-from meup_agent.cli.render.layout import NARROW
+from meup_agent.cli.render.formatting import NARROW
 from meup_agent.types import Cause, CauseStep
 from tests.cli.commands import Glyphs, Timeline
 from tests.wire import draft, payloads

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from meup_agent import Envelope, Space
-from meup_agent.cli.render.timeline_filter import TimelineFilter, suggest_kinds
+from meup_agent.cli.render.timeline import TimelineFilter, suggest_kinds
 from meup_agent.gateway import ThreadedGateway
 from tests.cli.commands import exit_codes, run
 from tests.cli.processes import INTERRUPT, running

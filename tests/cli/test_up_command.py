@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from meup_agent import Agent
-from meup_agent.cli.up_state import token_path
+from meup_agent.cli.up.state import token_path
 from tests.cli.commands import exit_codes
 from tests.cli.processes import INTERRUPT, TERMINATE, Running, is_there, meup, running, up
 from tests.forkserver import launched

@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from meup_agent.client.ask_each import ask_each
+from meup_agent.client.offers import ask_each
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meup_agent.client.tool_form import (
+from meup_agent.client.tool_changes import (
     digest_of_form,
     form_differences,
     form_of,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from meup_agent.client import uri_templates
-from meup_agent.client.uri_templates import matches_any
+from meup_agent.client import offers
+from meup_agent.client.offers import matches_any
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,10 @@ def test_a_stranger_makes_us_compile_only_so_many(monkeypatch: pytest.MonkeyPatc
         tried.append(template)
         return lambda _: False
 
-    monkeypatch.setattr(uri_templates, "_compiled", note)
+    monkeypatch.setattr(offers, "_compiled", note)
     templates = (f"notes://{{a{number}}}" for number in range(1_000_000))
     assert not matches_any(templates, "notes://monday")
-    assert len(tried) == uri_templates.MAX_TRIED_TEMPLATES
+    assert len(tried) == offers.MAX_TRIED_TEMPLATES
     # Those of other schemes cost nothing, and count for nothing.
     tried.clear()
     matches_any(["other://{a}"] * 1000 + ["notes://{a}"], "notes://monday")

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import anyio
 import pytest
 
-import meup_agent.session.join as joining
+import meup_agent.session.connection as joining
 from meup_agent import Agent, Proposal, Settings, Space
 from meup_agent.testing import FaultPlan, Faults, FaultyConnector
 from tests.conformance.gateways import ExistingGateway, Heard

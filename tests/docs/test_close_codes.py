@@ -13,7 +13,7 @@ from meup_agent.errors import (
     TransportClosed,
     TransportError,
 )
-from meup_agent.gateway import admission, backlog, runtime
+from meup_agent.gateway import auth, backlog, runtime
 from meup_agent.gateway.edge import websocket
 from meup_agent.session import Session
 from meup_agent.session.reconnector import _ENDS, RESTORE_TOKEN_ONCE
@@ -33,15 +33,15 @@ SAID = {
 """Code → what the page says that the agent does."""
 
 STATUSES = {
-    admission.BAD_REQUEST,
-    admission.UNAUTHORIZED,
-    admission.FORBIDDEN,
-    admission.NOT_FOUND,
-    admission.TOO_MANY,
-    admission.UNAVAILABLE,
+    auth.BAD_REQUEST,
+    auth.UNAUTHORIZED,
+    auth.FORBIDDEN,
+    auth.NOT_FOUND,
+    auth.TOO_MANY,
+    auth.UNAVAILABLE,
 }
 CODES = {
-    *(admission.NotAdmitted(status, "").close_code for status in STATUSES),
+    *(auth.NotAdmitted(status, "").close_code for status in STATUSES),
     websocket.PROTOCOL_ERROR,
     base.TOO_BIG,
     TAKEN_OVER,

@@ -2,7 +2,7 @@
 
 import re
 
-from meup_agent.protocol.guarantees import WELCOME_KEY
+from meup_agent.protocol.wire.membership import WELCOME_KEY
 from meup_agent.types import Guarantees
 from tests.programs import ROOT
 from tests.wire import INBOUND, OURS, PROPOSAL, InboundState, read_guarantees, said_by

@@ -39,7 +39,7 @@ def test_gateway_limits_are_those_of_the_table(hook: dict[str, Any]) -> None:
 def test_limits_of_the_package_are_written_from_its_code(hook: dict[str, Any]) -> None:
     text = (REFERENCE / "limits.md").read_text(encoding="utf-8")
     built = cells_of(hook["on_page_markdown"](text))
-    assert ["4 MiB", "`MAX_FRAME_BYTES` in `limits`"] in [cells[1:] for cells in built]
+    assert ["4 MiB", "`MAX_FRAME_BYTES` in `envelope`"] in [cells[1:] for cells in built]
     assert len(built) > 300
 
 

@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 from meup_agent.approval import load_policy
-from meup_agent.approval.cases import load_cases
-from meup_agent.approval.policy_file import findings_of
+from meup_agent.approval.policy.cases import load_cases
+from meup_agent.approval.policy.file import findings_of
 from tests.bench.suggest import write
 from tests.programs import ROOT, program
 

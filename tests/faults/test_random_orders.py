@@ -301,7 +301,7 @@ async def test_whatever_the_order_all_agree_with_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A gateway that is about to be killed asks others to wait.
-    monkeypatch.setattr("meup_agent.gateway.admission.RETRY_AFTER", 0)
+    monkeypatch.setattr("meup_agent.gateway.auth.RETRY_AFTER", 0)
     # Of one order none: all may be taken back before a gateway that dies at once is there again.
     kept = 0
     for seed in range(BEGIN, BEGIN + SEEDS):

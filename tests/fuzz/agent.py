@@ -14,8 +14,8 @@ from typing import Any
 from meup_agent.causes import Cause, Reason
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.dialects import decode, encode
-from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import ProposalKey, Role, Send, Start, Wake
+from meup_agent.protocol.wire.envelope import draft
 from tests.fuzz.frames import EXAMPLES
 from tests.fuzz.logs import checked_log
 from tests.protocol.exchange.peer import Peer, of

@@ -8,9 +8,8 @@ from contextlib import suppress
 from rich.cells import cell_len
 from rich.text import Text
 
-from meup_agent.cli.audit.listing import ProposalListing
-from meup_agent.cli.audit.proposal_timeline import ProposalTimeline
-from meup_agent.cli.render.layout import NARROWEST, Glyphs
+from meup_agent.cli.audit import ProposalListing, ProposalTimeline
+from meup_agent.cli.render.formatting import NARROWEST, Glyphs
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.audit import Audit
 from meup_agent.protocol.dialects import decode

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 from multidict import CIMultiDict
 from picows import WSCloseCode, WSMsgType
 
-from meup_agent.gateway.admission import NotAdmitted
+from meup_agent.gateway.auth import NotAdmitted
 from meup_agent.gateway.config import Config, SpaceConfig, participant
 from meup_agent.gateway.edge.handshake import Handshake, read_handshake
 from meup_agent.gateway.edge.websocket import WebSocketConnection

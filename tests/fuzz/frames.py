@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from meup_agent.errors import NotExpressible
-from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import DIALECTS, encode
-from meup_agent.protocol.envelope import draft
-from meup_agent.protocol.streams import StreamInfo
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.envelope import draft
+from meup_agent.protocol.wire.streams import StreamInfo
 
 CALL: dict[str, Any] = {"name": "write", "arguments": {"path": "a.txt"}}
 

@@ -16,13 +16,19 @@ from typing import Any
 from meup_agent.gateway.config import Config, SpaceConfig, participant
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.dialects import decode
-from meup_agent.protocol.dialects.executors import read_addressees
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.kinds import GATEWAY, MCP_PROPOSAL, MCP_REQUEST, MCP_WITHDRAW, STREAM_OPEN
-from meup_agent.protocol.payloads import read_proposal
+from meup_agent.protocol.dialects.base import read_addressees
 from meup_agent.protocol.space.journal import MemoryJournal
+from meup_agent.protocol.space.link import FrameFormat, Place
 from meup_agent.protocol.space.server import SpaceServer
-from meup_agent.protocol.space.subscriber import FrameFormat, Place
+from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.kinds import (
+    GATEWAY,
+    MCP_PROPOSAL,
+    MCP_REQUEST,
+    MCP_WITHDRAW,
+    STREAM_OPEN,
+)
+from meup_agent.protocol.wire.payloads import read_proposal
 from tests.fuzz.frames import EXAMPLES, STREAM_FRAMES, expanded, joined, stream_examples
 from tests.fuzz.logs import checked_log
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from rich.cells import cell_len
 
-from meup_agent.cli.render.layout import NARROWEST, Glyphs
+from meup_agent.cli.render.formatting import NARROWEST, Glyphs
 from meup_agent.cli.render.timeline import Timeline
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.dialects import decode

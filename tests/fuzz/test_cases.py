@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from meup_agent.protocol.space.fanout import Fanout
+from meup_agent.protocol.space.delivery import Fanout
 from meup_agent.protocol.space.journal import Entry
 from tests.fuzz import connection, port, space
 from tests.fuzz.frames import EXAMPLES, stream_examples
@@ -55,7 +55,7 @@ def test_mutator_keeps_its_word() -> None:
 
 def test_forged_sender_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     for rule in ("check_sender", "check_capability"):
-        monkeypatch.setattr(f"meup_agent.protocol.space.rules.Rules.{rule}", lambda *_: None)
+        monkeypatch.setattr(f"meup_agent.protocol.space.state.rules.Rules.{rule}", lambda *_: None)
     frame = EXAMPLES["meup/v0.1"][0]
     for forged in (b'"mew"', b'"system:gateway"'):
         with pytest.raises(AssertionError):
@@ -64,7 +64,8 @@ def test_forged_sender_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_frame_without_the_right_to_write_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "meup_agent.protocol.space.streams.StreamStore.route", lambda self, *_: self.active[-1]
+        "meup_agent.protocol.space.state.streams.StreamStore.route",
+        lambda self, *_: self.active[-1],
     )
     opened = stream_examples("mew", "mew/v0.4")[0]
     with pytest.raises((AssertionError, KeyError)):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from meup_agent.gateway import GatewayLimits, admission
-from meup_agent.gateway.admission import TOO_MANY, UNAUTHORIZED, AuthThrottle
-from meup_agent.protocol.space.rate_limits import network_of
+from meup_agent.gateway import GatewayLimits, auth
+from meup_agent.gateway.auth import TOO_MANY, UNAUTHORIZED, AuthThrottle
+from meup_agent.protocol.space.allowance import network_of
 from tests.gateway.conftest import Clock
 from tests.gateways import Identity, NotAdmitted, Tokens, digest_of_token, new_token
 
@@ -64,7 +64,7 @@ def test_refused_attempts_do_not_prolong_the_refusal(throttle: AuthThrottle, clo
 
 
 def test_addresses_are_forgotten(throttle: AuthThrottle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "MAX_REMEMBERED", 3)
+    monkeypatch.setattr(auth, "MAX_REMEMBERED", 3)
     for number in (0, 1, 2, 3, 3, 0):
         refuse(throttle, "wrong", f"10.0.0.{number}")
     assert throttle.identify("right", "10.0.0.0") == ANN

@@ -15,7 +15,8 @@ import pytest
 
 from meup_agent import Envelope
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway import Gateway, ThreadedGateway, line_files
+from meup_agent.gateway import Gateway, ThreadedGateway
+from meup_agent.gateway import history as line_files
 from meup_agent.gateway.history import DECISIONS, ENVELOPES, open_history
 from tests.conformance.wire import V02, V04, Json, Site, config_of
 from tests.no_tls import NO_TLS

@@ -12,7 +12,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 from websockets.http11 import Response
 
-from meup_agent.gateway import Gateway, GatewayLimits, admission, logs
+from meup_agent.gateway import Gateway, GatewayLimits, auth, logs
 from meup_agent.gateway.logs import LINES_BURST, RefusalLog
 from tests.gateway.conftest import PARTICIPANTS, Clock, envelope
 from tests.gateway.dialing import close_code, dial, join_frame, limited, read
@@ -102,7 +102,7 @@ def test_network_of_an_address_counts(pace: JoinThrottle) -> None:
 
 
 def test_memory_of_who_came_is_bounded(pace: JoinThrottle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "MAX_REMEMBERED", 3)
+    monkeypatch.setattr(auth, "MAX_REMEMBERED", 3)
     for number in range(100):
         pace.connect(f"10.0.0.{number}")
         pace.join(Identity("demo", str(number)))

@@ -18,7 +18,7 @@ import pytest
 
 from meup_agent.gateway import Gateway, GatewayLimits, TlsConfig
 from meup_agent.gateway.edge import listener
-from meup_agent.gateway.edge.first_request import (
+from meup_agent.gateway.edge.listener import (
     MAX_HEAD_BYTES,
     STRANGER_READ_BYTES,
     max_handshakes,

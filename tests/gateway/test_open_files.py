@@ -13,7 +13,7 @@ FIT = """
 import logging, resource, sys
 from meup_agent.gateway.config import Config, HttpConfig
 from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.gateway.open_files import fit_open_files
+from meup_agent.gateway.network import fit_open_files
 
 logging.basicConfig(format="%(message)s", stream=sys.stdout, level=sys.argv.pop())
 soft, hard, connections = map(int, sys.argv[1:])

@@ -4,7 +4,7 @@ import pytest
 
 from meup_agent.errors import UsageError
 from meup_agent.gateway import Gateway, dev_config
-from meup_agent.gateway.presets import GUESTS
+from meup_agent.gateway.config import GUESTS
 from tests.gateways import PARTICIPANTS, Identity
 
 

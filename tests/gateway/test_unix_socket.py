@@ -17,7 +17,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from meup_agent import Agent, Space
-from meup_agent.cli.local_socket import bind_socket
+from meup_agent.cli.up.state import bind_socket
 from meup_agent.errors import CannotConnect, ConfigurationError, TokenRefused
 from meup_agent.gateway import Config, HttpConfig, TlsConfig
 from meup_agent.transport.http import check_http_url

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Proposal, Space
-from meup_agent.client import offer_directory
+from meup_agent.client import offers
 from meup_agent.errors import InvalidArguments, RequestError
 from tests.interaction.offer_lists import READ, WRITE, ask, lister, writer
 from tests.interaction.people import Meeting, Notes, gathered, join, until
@@ -73,7 +73,7 @@ async def test_an_old_list_refuses_nothing_before_it_was_asked_for_again(
     meeting: Meeting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not everybody says when theirs changes."""
-    monkeypatch.setattr(offer_directory, "SURE_SECONDS", 0.0)
+    monkeypatch.setattr(offers, "SURE_SECONDS", 0.0)
     lists: list[Any] = []
 
     async def propose(space: Space, tool: str) -> None:
@@ -99,7 +99,7 @@ async def test_an_old_list_refuses_nothing_before_it_was_asked_for_again(
         await propose(space, "write")
         await propose(space, "read")
         # Who does not answer has the last word on the call itself.
-        monkeypatch.setattr(offer_directory, "ASKING_SECONDS", 0.0)
+        monkeypatch.setattr(offers, "ASKING_SECONDS", 0.0)
         await propose(space, "erase")
 
 

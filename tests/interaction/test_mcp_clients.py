@@ -11,7 +11,7 @@ from mcp import MCPError
 from pydantic import BaseModel
 
 from meup_agent import Agent, Context
-from meup_agent.agent.results import MAX_RESULT_BYTES
+from meup_agent.agent.tool import MAX_RESULT_BYTES
 from meup_agent.errors import RequestError, ToolError
 from tests.interaction.cast import sleep_until_stopped
 from tests.interaction.mcp_client import mcp_client

@@ -6,7 +6,8 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Request, Space
-from meup_agent.client import offer_directory, offer_finder
+from meup_agent.client import offers
+from meup_agent.client import offers as offer_finder
 from meup_agent.errors import OwnerChanged, OwnerUnknown, ToolError, UsageError
 from meup_agent.types import CallNext, OutboundMessage
 from tests.interaction.offer_lists import READ, WRITE, lister, writer
@@ -149,7 +150,7 @@ async def raises_changed(space: Space) -> None:
 async def test_a_million_tools_hide_no_other(
     meeting: Meeting, notes: Notes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offer_directory, "MAX_PAGES", 3)
+    monkeypatch.setattr(offers, "MAX_PAGES", 3)
     flood = [{"name": f"tool{number}", "inputSchema": {}} for number in range(1000)]
     async with (
         lister(meeting) as mallory,

@@ -6,8 +6,8 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Fulfillment, Proposal, ProposalState, Rejection, Settings, Space
+from meup_agent.cli.decision import find_pending
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.proposal_lookup import find_pending
 from meup_agent.client.proposal import ProposalRecord
 from meup_agent.errors import OutcomeUnknown, Refused
 from meup_agent.session import Session

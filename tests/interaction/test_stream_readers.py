@@ -7,7 +7,7 @@ import pytest
 
 from meup_agent import Agent, Chat, Context, Limits, Settings, Space, StreamReader
 from meup_agent.errors import UsageError
-from meup_agent.protocol.streams import StreamOrigin
+from meup_agent.protocol.wire.streams import StreamOrigin
 from tests.interaction.people import Notes, until
 from tests.interaction.stream_gateway import (
     close_stream,

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Context, Space
-from meup_agent.client import offer_directory
+from meup_agent.client import offers
 from meup_agent.errors import InvalidArguments, RequestError, RequestTimeout, UsageError
 from tests.interaction.offer_lists import LIST, READ, WRITE, ask, lister, names, writer
 from tests.interaction.people import (
@@ -157,7 +157,7 @@ async def test_a_list_of_several_pages_is_one(meeting: Meeting) -> None:
 async def test_a_list_without_room_displaces_no_other(
     meeting: Meeting, monkeypatch: pytest.MonkeyPatch, notes: Notes
 ) -> None:
-    monkeypatch.setattr(offer_directory, "MAX_KEPT_CHARS", 2_000)
+    monkeypatch.setattr(offers, "MAX_KEPT_CHARS", 2_000)
     async with (
         gathered(meeting, writer(notes)),
         lister(meeting) as mallory,

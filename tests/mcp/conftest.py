@@ -23,8 +23,8 @@ from mcp.client.streamable_http import streamable_http_client
 from meup_agent import Agent, Settings, Space
 from meup_agent.gateway import Gateway
 from meup_agent.mcp import McpApp
-from meup_agent.mcp.principal_pool import PrincipalPool
-from meup_agent.mcp.tool_calls import CallSettings
+from meup_agent.mcp.server.principal import PrincipalPool
+from meup_agent.mcp.server.tool_calls import CallSettings
 from tests.cli.processes import meup
 from tests.mcp.bridge.stage import LogLines
 from tests.no_tls import NO_TLS

@@ -16,8 +16,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel
 
 from meup_agent.mcp import TasksClientExtension, TasksExtension, TaskSupport
-from meup_agent.mcp.task_client import CreatedTask
-from meup_agent.mcp.tool_task import MAX_INPUT_REQUESTS
+from meup_agent.mcp.sdk.tasks import MAX_INPUT_REQUESTS, CreatedTask
 from tests.patience import PATIENCE
 
 SCHEMA: mcp_types.ElicitRequestedSchema = {

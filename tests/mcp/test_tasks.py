@@ -14,7 +14,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.shared.exceptions import MCPError
 
 from meup_agent.mcp import TasksExtension, install_extension
-from meup_agent.mcp.tasks import TASKS
+from meup_agent.mcp.sdk.tasks import TASKS
 from tests.mcp.task_stage import Tools, ask, call, connected, text, until
 from tests.patience import PATIENCE
 
@@ -263,7 +263,7 @@ async def test_calls_over_the_limit_are_waited_for_or_refused() -> None:
 
 
 async def test_results_over_the_limit_leave_tasks_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meup_agent.mcp.tasks.MAX_RESULT_BYTES", 10)
+    monkeypatch.setattr("meup_agent.mcp.sdk.tasks.MAX_RESULT_BYTES", 10)
     async with connected(Tools().server) as client:
         created = await call(client, "sure")
         await until(client, created.task_id, "completed")

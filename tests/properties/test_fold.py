@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import pytest
 
-from meup_agent.protocol.space import inflight
+from meup_agent.protocol.space.state import inflight
 from tests.effort import scaled
 from tests.spaces import (
     Acceptance,

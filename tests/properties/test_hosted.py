@@ -7,7 +7,7 @@ import pytest
 
 from tests.effort import scaled
 from tests.properties.hosted import GATEWAY, KINDS, MEMBER, Hosted
-from tests.spaces import fanout
+from tests.spaces import delivery
 
 SEEDS = int(os.environ.get("MEUP_EXAMPLES") or scaled(60))
 DIALECTS = ("meup/v0.1", "meup/v0.1", "mew/v0.4")
@@ -44,7 +44,7 @@ def check_capabilities(hosted: Hosted) -> None:
 @pytest.mark.rule("6.resume.order")
 @pytest.mark.parametrize("forgets", [False, True])
 def test_nothing_is_lost_or_comes_twice(monkeypatch: pytest.MonkeyPatch, forgets: bool) -> None:
-    monkeypatch.setattr(fanout, "PAGE", 3)
+    monkeypatch.setattr(delivery, "PAGE", 3)
     for seed in range(SEEDS):
         hosted = Hosted(Random(seed), DIALECTS, forgets=forgets)
         try:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from meup_agent import Envelope, Limits
-from meup_agent.protocol.timestamps import TRANSIT_SECONDS
+from meup_agent.protocol.wire.envelope import TRANSIT_SECONDS
 from tests.effort import run_machine
 from tests.properties.proposed_calls import Proposed, call_of, mark
 from tests.tables import (

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meup_agent.protocol.space.frame_relay import STREAMS_TOGETHER
+from meup_agent.protocol.space.delivery import STREAMS_TOGETHER
 from tests.effort import scaled
 from tests.protocol.space.stream_scene import NAMES, SECOND, StreamScene
 from tests.spaces import GRACE_SECONDS

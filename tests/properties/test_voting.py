@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from meup_agent.approval.voting import Vote
+from meup_agent.approval.policy.rule_set import Vote
 from tests.effort import scaled
 from tests.properties.interruptions import Interruptions
 from tests.properties.voting import EXECUTORS, PROPOSERS, REVIEWERS, VOTERS, VotingWorld

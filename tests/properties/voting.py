@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from meup_agent import Envelope
-from meup_agent.approval.voting import Vote, VoteCount, VoteOutcome
+from meup_agent.approval.policy.rule_set import Vote, VoteCount, VoteOutcome
 from meup_agent.errors import VoteRefused
 from tests.properties.silence import Process, SilentWorld
 from tests.tables import Effect, Key, ProposalKey, Role, Start

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from meup_agent import ProposalState
-from meup_agent.protocol.timestamps import rfc3339
+from meup_agent.protocol.wire.envelope import rfc3339
 from tests.protocol.audit_journal import BEGIN, SECOND, Journal
 from tests.spaces import Ignored, ProposalAudit, StepKind, proposal_as_json
 from tests.wire import kinds, payloads

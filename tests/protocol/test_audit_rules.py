@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.payloads import RULE
-from meup_agent.protocol.told_rule import MAX_TOLD_CHARS, MAX_TOLD_VOTES, read_told_rule
+from meup_agent.protocol.wire.payloads import MAX_TOLD_CHARS, MAX_TOLD_VOTES, RULE, read_told_rule
 from tests.cli.commands import Glyphs, ProposalListing, ProposalTimeline
 from tests.protocol.audit_journal import Journal
 from tests.spaces import ProposalAudit, proposal_as_json

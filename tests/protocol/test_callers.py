@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.callers import (
+from meup_agent.protocol.wire.outcomes import (
     MAX_LOOKED_AT,
     Allowed,
     allowed_arguments,

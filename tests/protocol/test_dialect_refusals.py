@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from meup_agent import Envelope
 from meup_agent.errors import InvalidEnvelope
-from meup_agent.protocol.limits import MAX_DEPTH, check_frame
+from meup_agent.protocol.wire.envelope import MAX_DEPTH, check_frame
 from tests.protocol.frames import V01, envelopes, frame, refused
 from tests.wire import MAX_FRAME_BYTES, decode, encode
 

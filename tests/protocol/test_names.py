@@ -2,7 +2,7 @@
 
 import pytest
 
-from meup_agent.protocol.names import NameSet
+from meup_agent.protocol.wire.shown_text import NameSet
 
 pytestmark = pytest.mark.rule("3.names.look_alike")
 

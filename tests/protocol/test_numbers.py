@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meup_agent.errors import NotExpressible
-from meup_agent.protocol.numbers import DOUBLE_DIGITS, fits_double
-from meup_agent.protocol.payloads import digest
+from meup_agent.protocol.wire.envelope import DOUBLE_DIGITS, fits_double
+from meup_agent.protocol.wire.payloads import digest
 from tests.wire import encode_json
 
 pytestmark = pytest.mark.rule("1.numbers")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meup_agent.protocol.shown_text import Mark, printed, remarks, segments
+from meup_agent.protocol.wire.shown_text import Mark, printed, remarks, segments
 
 
 def marked(text: str, *, is_name: bool = False) -> list[tuple[str, Mark]]:

@@ -14,7 +14,7 @@ from anyio import wait_all_tasks_blocked
 from meup_agent import Backoff, Envelope, Settings
 from meup_agent.errors import WrongParticipant
 from meup_agent.session import Session
-from meup_agent.session.join import PROBE_ATTEMPTS, PROBE_SECONDS, JoinPlan, join_frame
+from meup_agent.session.connection import PROBE_ATTEMPTS, PROBE_SECONDS, JoinPlan, join_frame
 from tests.patience import PATIENCE
 from tests.session.gate import ME, End, Gate, Recorder, present
 from tests.wire import kinds, payloads

@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from meup_agent.transport.loops import Condition, asyncio_loop
+from meup_agent.transport.base import Condition, asyncio_loop
 from tests.gateways import runs_on_asyncio
 from tests.patience import PATIENCE
 

@@ -4,7 +4,7 @@ Loading an agent takes most of the time: ``meup gateway`` and ``meup token`` sta
 So this package knows the commands by name only; ``meup --help`` lists them by their docstrings,
 which compiled code has without running. A command is a function that typer reads: it checks
 its options, then runs its work itself, or in a space by a
-:class:`~meup_agent.cli.command_session.CommandSession`. Most of what it prints is made in
+:class:`~meup_agent.cli.session.CommandSession`. Most of what it prints is made in
 ``render``. It never ends the process itself: it returns or raises, and ``program`` makes the exit
 code.
 """
@@ -48,14 +48,14 @@ COMMANDS: Final = {
     "mcp": "mcp",
     "policy": "policy",
     "propose": "call",
-    "reject": "reject",
+    "reject": "inbox",
     "reviewer": "reviewer",
     "revoke": "management",
     "run": "run",
     "tail": "tail",
     "tools": "tools",
     "who": "who",
-    "withdraw": "reject",
+    "withdraw": "inbox",
     "token": "token",
     "up": "up",
 }

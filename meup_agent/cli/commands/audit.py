@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import anyio
 from rich.text import Text
 
-from meup_agent.cli.audit.journal_readers import DamageNote, JournalOptions, Pages
-from meup_agent.cli.audit.listing import ProposalListing
-from meup_agent.cli.audit.phrases import names, time_of
-from meup_agent.cli.audit.proposal_timeline import ProposalTimeline
+from meup_agent.cli.audit import (
+    DamageNote,
+    JournalOptions,
+    Pages,
+    ProposalListing,
+    ProposalTimeline,
+    names,
+    time_of,
+)
 from meup_agent.cli.failures import Failure, Misuse
 from meup_agent.cli.options import AcceptDamage, NoColour, flag, option
-from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.formatting import counted
-from meup_agent.cli.render.output import Output
-from meup_agent.cli.render.progress import progress_line
+from meup_agent.cli.render.output import Output, Stderr, log_nothing, progress_line
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import as_json_line, visible
 from meup_agent.protocol.audit import (

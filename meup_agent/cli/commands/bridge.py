@@ -17,7 +17,7 @@ from meup_agent.cli.options import LogLevel, argument, flag, option
 from meup_agent.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from meup_agent.mcp.server_config import Server
+    from meup_agent.mcp.bridge.config import Server
 
 TOKEN_VARIABLE: Final = "MEUP_TOKEN_"
 """Beginning of the variable that holds the token of a server's participant."""
@@ -125,7 +125,7 @@ def _target(
     at: SpaceOptions,
 ) -> Target:
     """The one server of the command line."""
-    from meup_agent.mcp.server_config import StdioServer, check_name, http_server
+    from meup_agent.mcp.bridge.config import StdioServer, check_name, http_server
 
     if http is not None:
         if variables:
@@ -162,7 +162,7 @@ def _variable(name: str) -> str:
 
 def _targets(path: Path, at: SpaceOptions) -> list[Target]:
     """The servers of a file, each with the token of its participant."""
-    from meup_agent.mcp.server_config import read_servers
+    from meup_agent.mcp.bridge.config import read_servers
 
     if at.token or at.token_file or at.participant:
         raise ConfigurationError(
@@ -213,7 +213,7 @@ def _dev_tokens(url: str | None) -> Mapping[str, str]:
     """The tokens that a gateway of ``meup gateway --dev`` knows, by either of its addresses."""
     if find_spec("platformdirs") is None:
         return {}
-    from meup_agent.cli.up_state import dev_folder, list_running
+    from meup_agent.cli.up.state import dev_folder, list_running
 
     for gateway in list_running(dev_folder()):
         if url in (gateway.url, gateway.socket):
@@ -227,12 +227,11 @@ def _dev_tokens(url: str | None) -> Mapping[str, str]:
 def _run(
     targets: Sequence[Target], pin: Path | None, *, confirm: bool, log_level: LogLevel
 ) -> None:
-    from meup_agent.cli.render.console import log_to_stderr
-    from meup_agent.mcp.bridge import Bridge
-    from meup_agent.mcp.bridge_group import BridgeEntry, join_bridges
-    from meup_agent.mcp.connection import ConnectionSettings
-    from meup_agent.mcp.pin import ToolLock
-    from meup_agent.mcp.sdk_logs import pace_sdk_logs, silence_sdk_logs
+    from meup_agent.cli.render.output import log_to_stderr
+    from meup_agent.mcp.bridge.bridge import Bridge, BridgeEntry, join_bridges
+    from meup_agent.mcp.bridge.connection import ConnectionSettings
+    from meup_agent.mcp.bridge.pin import ToolLock
+    from meup_agent.mcp.sdk.logs import pace_sdk_logs, silence_sdk_logs
 
     lock = None if pin is None else ToolLock(pin, confirm=confirm)
     log_to_stderr(log_level.value)

@@ -16,7 +16,6 @@ from meup_agent.cli.arguments import (
     read_input_schema,
     unknown_arguments,
 )
-from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure, Misuse, code_for
 from meup_agent.cli.options import (
     AcceptEdits,
@@ -32,7 +31,8 @@ from meup_agent.cli.options import (
     ttl_option,
 )
 from meup_agent.cli.render.formatting import name_some
-from meup_agent.cli.render.progress import progress_line
+from meup_agent.cli.render.output import progress_line
+from meup_agent.cli.session import CommandSession
 from meup_agent.client.proposal_handle import resolve_ttl
 from meup_agent.client.schema_check import ArgumentChecker
 from meup_agent.errors import (
@@ -45,27 +45,26 @@ from meup_agent.errors import (
 )
 from meup_agent.escape import arguments as in_words
 from meup_agent.escape import visible
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.callers import find_missing
 from meup_agent.protocol.capability import compile_announced
 from meup_agent.protocol.exchange import Wait
-from meup_agent.protocol.outcomes import (
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.outcomes import (
     Fulfillment,
     Rejection,
     Responded,
+    find_missing,
     raise_for,
     value_of,
 )
-from meup_agent.transport.loops import background_tasks
+from meup_agent.transport.base import background_tasks
 from meup_agent.wording import MAX_NAME, describe_changes
 
 if TYPE_CHECKING:
     from meup_agent.cli.arguments import GivenArguments
     from meup_agent.client.proposal_handle import ProposalHandle, Ttl
     from meup_agent.client.space import Space
-    from meup_agent.protocol.callers import MissingCaller
-    from meup_agent.protocol.envelope import Envelope
-    from meup_agent.protocol.outcomes import CallOutcome, Outcome
+    from meup_agent.protocol.wire.envelope import Envelope
+    from meup_agent.protocol.wire.outcomes import CallOutcome, MissingCaller, Outcome
 
 LIST_SECONDS: Final = 5.0  # wait for a participant's list of tools; then the call goes unchecked
 

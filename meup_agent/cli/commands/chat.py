@@ -8,9 +8,9 @@ import anyio
 
 from meup_agent.cli.address import TimedOptions
 from meup_agent.cli.arguments import STDIN, read_stdin
-from meup_agent.cli.command_session import CommandSession, send_confirmed, unconfirmed
 from meup_agent.cli.failures import Misuse
 from meup_agent.cli.options import argument, option
+from meup_agent.cli.session import CommandSession, send_confirmed, unconfirmed
 
 
 def chat(

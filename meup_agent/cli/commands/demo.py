@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from meup_agent.cli import exit_codes
 from meup_agent.cli.failures import require_extra
 from meup_agent.cli.options import NoColour, option
-from meup_agent.cli.render.console import log_nothing
-from meup_agent.cli.render.output import Output
+from meup_agent.cli.render.output import Output, log_nothing
 from meup_agent.cli.signals import ENDING, run_until_signal
 
 if TYPE_CHECKING:
@@ -41,8 +40,8 @@ def demo(
 
     async def act(_: TaskGroup) -> int:
         # A gateway needs its extra, so what uses one is imported when that is known to be here.
+        from meup_agent.cli.demo.participants import workspace_in
         from meup_agent.cli.demo.scenes import perform
-        from meup_agent.cli.demo.workspace import workspace_in
 
         with workspace_in(folder) as workspace:
             return exit_codes.OK if await perform(workspace, output) else exit_codes.FAILED

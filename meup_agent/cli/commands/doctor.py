@@ -15,19 +15,17 @@ from rich.text import Text
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.address import SpaceOptions
-from meup_agent.cli.doctor.diagnosis import diagnose
-from meup_agent.cli.doctor.findings import NOT_TRIED, Check, Report
+from meup_agent.cli.doctor import NOT_TRIED, Check, Report, diagnose
 from meup_agent.cli.options import NoColour, argument, flag, option, seconds
-from meup_agent.cli.render.console import log_nothing
-from meup_agent.cli.render.layout import hang
-from meup_agent.cli.render.output import Output
+from meup_agent.cli.render.formatting import hang
+from meup_agent.cli.render.output import Output, log_nothing
 from meup_agent.cli.signals import STOPPING, run_until_signal
 from meup_agent.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from meup_agent.protocol.guarantees import Guarantees
+    from meup_agent.protocol.wire.membership import Guarantees
 
 STEP_SECONDS: Final = 5.0  # time for one check, unless the user says otherwise
 QUIET_SECONDS: Final = 2.0  # time after which the check that is waited for is named

@@ -13,7 +13,7 @@ import typer
 from meup_agent.cli import exit_codes
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.options import argument
-from meup_agent.cli.up_state import Owner, running_gateways
+from meup_agent.cli.up.state import Owner, running_gateways
 from meup_agent.errors import ConfigurationError
 
 

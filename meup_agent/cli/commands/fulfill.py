@@ -7,26 +7,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from meup_agent.cli.address import ActingOptions
 from meup_agent.cli.arguments import convert_arguments, read_arguments
-from meup_agent.cli.command_session import CommandSession
-from meup_agent.cli.decision import ProposalId, Proposer, Yes, confirm
+from meup_agent.cli.decision import (
+    ProposalId,
+    Proposer,
+    Yes,
+    confirm,
+    digest_of,
+    find_pending,
+    list_known,
+)
 from meup_agent.cli.failures import Failure, Misuse, code_for
 from meup_agent.cli.options import Args, ArgsFile, flag, option, seconds
-from meup_agent.cli.proposal_lookup import digest_of, find_pending, list_known
-from meup_agent.cli.render.progress import progress_line
+from meup_agent.cli.render.output import progress_line
+from meup_agent.cli.session import CommandSession
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.client.requests import TIMEOUT
 from meup_agent.errors import OutcomeUnknown, OwnerUnknown, RequestError, ToolError
 from meup_agent.escape import compact, visible
-from meup_agent.protocol import payloads
-from meup_agent.protocol.outcomes import value_of
-from meup_agent.protocol.payloads import (
+from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.wire import payloads
+from meup_agent.protocol.wire.outcomes import value_of
+from meup_agent.protocol.wire.payloads import (
     TOOL_CALL,
     Call,
     as_object,
     build_fulfillment,
     without_meta,
 )
-from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.wording import MAX_NAME, WHOLE, describe_changes
 
 if TYPE_CHECKING:
@@ -35,8 +42,8 @@ if TYPE_CHECKING:
     from meup_agent.cli.arguments import GivenArguments
     from meup_agent.client.proposal import ProposalRecord
     from meup_agent.client.space import Space
-    from meup_agent.protocol.envelope import Envelope
-    from meup_agent.protocol.payloads import Change
+    from meup_agent.protocol.wire.envelope import Envelope
+    from meup_agent.protocol.wire.payloads import Change
 
 
 def fulfill(
@@ -121,7 +128,7 @@ def fulfill(
             # It may have been withdrawn, or its id used again, while it was being read.
             record = await find(envelope.id, proposer=envelope.sender, digest=digest_of(record))
         if changes:
-            from meup_agent.approval.edit_check import EditCheck
+            from meup_agent.approval.reviewer.rules import EditCheck
 
             given_now = as_object(params.get("arguments"))
             elsewhere = to if to != call.target else None

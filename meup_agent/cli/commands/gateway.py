@@ -17,7 +17,6 @@ import typer
 
 from meup_agent.cli.console_link import link_lines, make_console, open_link, sign_in_link
 from meup_agent.cli.failures import Failure, require_extra
-from meup_agent.cli.local_socket import bind_socket
 from meup_agent.cli.options import (
     Insecure,
     OptionGroup,
@@ -27,16 +26,17 @@ from meup_agent.cli.options import (
     option,
     tls_config,
 )
-from meup_agent.cli.render.console import log_to_stderr, warn
+from meup_agent.cli.render.output import log_to_stderr, warn
 from meup_agent.cli.signals import STOPPING, watch_signals
+from meup_agent.cli.up.state import bind_socket
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.config import DEFAULT_HOST, DEFAULT_PORT
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
-from meup_agent.transport.loops import background_tasks
-from meup_agent.transport.unix_socket import socket_url
+from meup_agent.transport.base import background_tasks
+from meup_agent.transport.handshake import socket_url
 
 if TYPE_CHECKING:
-    from meup_agent.cli.up_state import GatewayLock
+    from meup_agent.cli.up.state import GatewayLock
     from meup_agent.gateway.config import Config
     from meup_agent.gateway.console import Console
     from meup_agent.gateway.server import RunningGateway
@@ -176,8 +176,8 @@ def gateway(
     if open_console and not dev:
         raise ConfigurationError("--open is for --dev; sign in with a token of the file")
     log_gateway(check=listen.check)
+    from meup_agent.gateway.config import PARTICIPANTS, dev_config
     from meup_agent.gateway.config_file import environment_over, load_config
-    from meup_agent.gateway.presets import PARTICIPANTS, dev_config
 
     if dev:
         settings = environment_over(dev_config())
@@ -192,7 +192,7 @@ def gateway(
         sys.stdout.write(describe_checked(settings))
         return
     if dev:
-        from meup_agent.cli.up_state import keep_dev_tokens
+        from meup_agent.cli.up.state import keep_dev_tokens
 
         tokens = keep_dev_tokens(PARTICIPANTS, renew=new_tokens)
         settings = replace(settings, spaces=dev_config(tokens).spaces)
@@ -341,8 +341,7 @@ async def _serve(
     signals: Iterable[signal.Signals],
     console: Console | None,
 ) -> None:
-    from meup_agent.gateway.network import is_loopback
-    from meup_agent.gateway.open_files import fit_open_files
+    from meup_agent.gateway.network import fit_open_files, is_loopback
     from meup_agent.gateway.server import serve
 
     stop = GatewayStop()
@@ -385,7 +384,7 @@ async def _shown(
     settings: Config, running: RunningGateway, link: str | None
 ) -> AsyncGenerator[None]:
     """Announce a ``--dev`` gateway, and tell the user how to be a participant."""
-    from meup_agent.cli.up_state import dev_folder, dev_lock, token_path
+    from meup_agent.cli.up.state import dev_folder, dev_lock, token_path
 
     (space,) = settings.spaces
     folder = dev_folder()

@@ -14,7 +14,7 @@ import typer
 
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.options import option
-from meup_agent.cli.render.console import warn
+from meup_agent.cli.render.output import warn
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.escape import visible
 
@@ -99,7 +99,7 @@ def init(
     found = {} if given == NONE else _servers(Path(given), folder, reviewed=rules is not None)
     command = _command(_answer(agent, "The command of your agent", NONE))
 
-    from meup_agent.cli.servers_space import people
+    from meup_agent.cli.up.plan import people
 
     people(folder)
     if policy is not None and is_new:
@@ -132,7 +132,7 @@ def _answer(given: str | None, question: str, offered: str) -> str:
 
 
 def _check_space(name: str) -> None:
-    from meup_agent.protocol.space.inbound import MAX_ID_CHARS, is_name
+    from meup_agent.protocol.space.state.rules import MAX_ID_CHARS, is_name
 
     if not is_name(name):
         raise ConfigurationError(
@@ -152,7 +152,7 @@ def _command(given: str) -> list[str]:
 def _rules(path: Path, folder: Path, *, is_new: bool) -> str:
     """The path of a policy, which loads if it is there, as seen from a folder."""
     require_extra("a policy file")
-    from meup_agent.approval.policy_file import findings_of, load_policy
+    from meup_agent.approval.policy.file import findings_of, load_policy
 
     for each in [] if is_new else findings_of(load_policy(path)):
         warn(f"{path}: {each}")
@@ -161,8 +161,8 @@ def _rules(path: Path, folder: Path, *, is_new: bool) -> str:
 
 def _servers(path: Path, folder: Path, *, reviewed: bool) -> dict[str, str]:
     """The servers of a configuration, each with the configuration's path as seen from a folder."""
-    from meup_agent.cli.servers_space import CAPABILITIES, REVIEWER, server_participants
-    from meup_agent.mcp.server_config import read_servers
+    from meup_agent.cli.up.plan import CAPABILITIES, REVIEWER, server_participants
+    from meup_agent.mcp.bridge.config import read_servers
 
     taken = [*CAPABILITIES, *([REVIEWER] if reviewed else [])]
     servers = server_participants(read_servers(path, os.environ, warn), warn, taken)
@@ -171,7 +171,7 @@ def _servers(path: Path, folder: Path, *, reviewed: bool) -> dict[str, str]:
 
 def _text(name: str, command: list[str], servers: Mapping[str, str], rules: str | None) -> str:
     """The file. Texts stand in it as in JSON, which is YAML too."""
-    from meup_agent.cli.servers_space import (
+    from meup_agent.cli.up.plan import (
         AGENT,
         CAPABILITIES,
         DECIDER,
@@ -180,7 +180,7 @@ def _text(name: str, command: list[str], servers: Mapping[str, str], rules: str 
         YOU,
         own_program,
     )
-    from meup_agent.cli.up_state import token_path
+    from meup_agent.cli.up.state import token_path
 
     text: Callable[[Any], str] = json.dumps
     lines = [

@@ -51,7 +51,7 @@ def backup(
     if journal_file is not None and config is not None:
         raise ConfigurationError("give --journal or --config, not both")
     source = journal_file or _configured(config)
-    from meup_agent.gateway.journal.backup import back_up
+    from meup_agent.gateway.journal.archive import back_up
 
     with end_by_signals():
         count = back_up(source, file)

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from meup_agent.cli.address import TimedOptions
 from meup_agent.cli.arguments import read_capabilities
-from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Misuse
 from meup_agent.cli.options import Capabilities, Name, Why, argument, option
+from meup_agent.cli.session import CommandSession
 from meup_agent.escape import as_json_line, visible
 
 

@@ -25,10 +25,10 @@ from meup_agent.cli.options import (
     seconds,
     tls_config,
 )
-from meup_agent.cli.render.console import log_to_stderr
+from meup_agent.cli.render.output import log_to_stderr
 from meup_agent.cli.signals import ENDING, until_signal, watch_signals
 from meup_agent.errors import ConfigurationError, TokenRefused
-from meup_agent.transport.loops import background_tasks
+from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from meup_agent.agent.agent import Agent
     from meup_agent.client.space import Space
     from meup_agent.gateway.config import TlsConfig
-    from meup_agent.mcp.http import McpApp
-    from meup_agent.mcp.principal_pool import PrincipalPool
-    from meup_agent.mcp.tool_calls import CallSettings
+    from meup_agent.mcp.server.http import McpApp
+    from meup_agent.mcp.server.principal import PrincipalPool
+    from meup_agent.mcp.server.tool_calls import CallSettings
 
 STOP_SECONDS: Final = 3
 """For the answers that are on their way when the server is told to stop."""
@@ -114,8 +114,8 @@ def mcp(
     if http is None and (tls_certificate or tls_key or insecure or anonymous):
         raise ConfigurationError("TLS, --insecure and --anonymous are for --http")
     from meup_agent.gateway.network import check_encrypted, is_loopback, server_context
-    from meup_agent.mcp.sdk_logs import pace_sdk_logs
-    from meup_agent.mcp.tool_calls import CallSettings
+    from meup_agent.mcp.sdk.logs import pace_sdk_logs
+    from meup_agent.mcp.server.tool_calls import CallSettings
 
     pace_sdk_logs()
     settings = CallSettings(
@@ -145,7 +145,7 @@ def mcp(
     if http is None:
         serve = partial(_serve_stdio, pool, settings)
     else:
-        from meup_agent.mcp.http import LOOPBACK_HOSTS, McpApp
+        from meup_agent.mcp.server.http import LOOPBACK_HOSTS, McpApp
 
         hosts = LOOPBACK_HOSTS if is_loopback(host) else None
         app = McpApp(pool, settings=settings, anonymous=anonymous, hosts=hosts)
@@ -157,7 +157,7 @@ def mcp(
 
 def _pool_of_space(at: SpaceOptions, http: str | None) -> tuple[PrincipalPool, bool]:
     """The participants of a gateway's space, and if there is one of this process."""
-    from meup_agent.mcp.principal_pool import PrincipalPool
+    from meup_agent.mcp.server.principal import PrincipalPool
     from meup_agent.transport.websocket import SpaceConnector
 
     own = token_from(at.token, at.token_file)
@@ -181,7 +181,7 @@ def _pool_of_space(at: SpaceOptions, http: str | None) -> tuple[PrincipalPool, b
 def _pool_of_agent(target: str) -> PrincipalPool:
     """One participant beside an agent, in a space of their own in memory."""
     from meup_agent.cli.commands.run import load_agent
-    from meup_agent.mcp.principal_pool import PrincipalPool
+    from meup_agent.mcp.server.principal import PrincipalPool
     from meup_agent.testing import MemorySpace
 
     served = load_agent(target)
@@ -202,7 +202,7 @@ def _pool_of_agent(target: str) -> PrincipalPool:
 
 
 async def _serve_stdio(pool: PrincipalPool, settings: CallSettings) -> None:
-    from meup_agent.mcp.stdio import serve_stdio
+    from meup_agent.mcp.server.stdio import serve_stdio
 
     await until_signal(lambda _: serve_stdio(pool, settings), ENDING)
 
@@ -211,9 +211,14 @@ async def _serve_http(
     app: McpApp, pool: PrincipalPool, host: str, port: int, tls: TlsConfig | None, has_own: bool
 ) -> None:
     from meup_agent.gateway.edge.http.server import AsgiServer
-    from meup_agent.gateway.network import host_and_port, listen_error, server_context
-    from meup_agent.gateway.open_files import OTHER_FILES, allow_open_files
-    from meup_agent.mcp.principal_pool import MAX_PRINCIPALS
+    from meup_agent.gateway.network import (
+        OTHER_FILES,
+        allow_open_files,
+        host_and_port,
+        listen_error,
+        server_context,
+    )
+    from meup_agent.mcp.server.principal import MAX_PRINCIPALS
 
     others = OTHER_FILES + MAX_PRINCIPALS
     server = AsgiServer(

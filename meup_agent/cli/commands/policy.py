@@ -1,24 +1,239 @@
-"""``meup policy``: check, explain and test the rules by which proposals are decided."""
+"""``meup policy``: check, explain, test and suggest the rules that decide proposals."""
 
 from __future__ import annotations
 
+import gc
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
+import anyio
+import typer
+
 from meup_agent.cli.arguments import read_json
+from meup_agent.cli.audit import DamageNote, JournalOptions, Pages
 from meup_agent.cli.commands import CommandTyper
-from meup_agent.cli.commands.policy_check import check
-from meup_agent.cli.commands.policy_suggest import suggest
-from meup_agent.cli.failures import Failure, Misuse, require_extra
-from meup_agent.cli.options import Json, argument, option
+from meup_agent.cli.failures import Failure, Misuse, OutputClosed, require_extra
+from meup_agent.cli.options import AcceptDamage, Json, argument, option
 from meup_agent.cli.render.formatting import counted, counted_as
+from meup_agent.cli.render.output import Output, Stderr, log_nothing, progress_line
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import as_json_line, visible
+from meup_agent.protocol.wire import kinds
 
 if TYPE_CHECKING:
-    from meup_agent.protocol.payloads import Call
+    from meup_agent.approval.policy.cases import AllowedCalls, TurnedCall
+    from meup_agent.approval.policy.decider import Policy
+    from meup_agent.approval.policy.suggest import LoggedProposal, Suggestion
+    from meup_agent.protocol.wire.payloads import Call
+
+
+# --- policy check ---
+# `meup policy check`: a good policy ends with 0, and a journal shows what it would change.
+
+
+def check(
+    file: Annotated[Path, argument("FILE", "The policy, in YAML.")],
+    source: JournalOptions,
+    accept_damage: AcceptDamage = False,
+) -> None:
+    """Check a policy, and end with 0 only if it is good.
+
+    Not good are unknown keys, patterns that do not compile, rules that can never match, an allow
+    that takes calls from a rule behind it, and an allow of any tool, or of all that begin with a
+    letter.
+
+    With a journal it also lists the calls that a rule allowed there, and that this policy would ask
+    about or deny, each with the arguments that its rule would have to name. The schemas of tools,
+    and so their defaults, are not looked at.
+
+    Example: `meup policy check policy.yaml`
+
+    Example: `meup policy check policy.yaml --journal journal.db --since 30d`
+    """
+    require_extra("a policy file")
+    from meup_agent.approval.policy.file import findings_of, load_policy
+
+    loaded = load_policy(file)
+    if source.journal is not None or source.http is not None:
+        pages = source.open_pages((kinds.MCP_REQUEST,), accept_damage=accept_damage)
+        log_nothing()
+        anyio.run(_compare, loaded, pages)
+    findings = findings_of(loaded)
+    for each in findings:
+        sys.stdout.write(f"{visible(f'{file}: {each}', 500)}\n")
+    if findings:
+        raise Failure(f"{file} is not good: {counted(len(findings), 'rule')} should be changed")
+    sys.stdout.write(f"{file}: {counted(len(loaded.rules), 'rule')}, digest {loaded.digest}\n")
+
+
+async def _compare(policy: Policy, pages: Pages) -> None:
+    from meup_agent.approval.policy.cases import AllowedCalls
+
+    allowed, damage, output = AllowedCalls(policy), DamageNote(), Output(colour=False)
+    async with aclosing(pages):
+        async for page in pages:
+            for entry in page.entries:
+                allowed.add(entry.envelope)
+            damage.add(page)
+    damage.write(Stderr(colour=False))
+    try:
+        await output.show_all(_lines(allowed))
+    except OutputClosed:
+        output.abandon()
+
+
+def _lines(allowed: AllowedCalls) -> Iterator[str]:
+    verb = "is" if allowed.turned_count == 1 else "are"
+    yield (
+        f"{allowed.turned_count:,} of {counted(allowed.count, 'call')} that a rule allowed"
+        f" {verb} allowed no longer\n"
+    )
+    yield from map(_line, allowed.turned)
+    more = allowed.turned_count - len(allowed.turned)
+    if more:
+        yield f"… and {more:,} more\n"
+
+
+def _line(each: TurnedCall) -> str:
+    said = (
+        f"{each.proposer}/{each.proposal}: {each.tool} was allowed by {each.before}, and is now"
+        f" {each.verdict} by {each.rule}"
+    )
+    if each.lacking:
+        said += f"; {each.lacking} does not name {', '.join(each.unnamed)}"
+    return f"{visible(said, 500)}\n"
+
+
+# --- policy suggest ---
+# `meup policy suggest`: rules that would have decided as people did, read from a journal.
+
+SHOWN_PROPOSALS: Final = 10
+"""Proposals that are listed with a rule; ``--json`` has all of them."""
+
+MAX_SHOWN: Final = 100  # characters of an id or a value in a comment
+
+
+DECIDING: Final = (kinds.MCP_PROPOSAL, kinds.MCP_REQUEST, kinds.MCP_REJECT)
+"""Kinds of which a decision is made; most of a journal are others."""
+
+
+def suggest(
+    source: JournalOptions,
+    least: Annotated[
+        int,
+        typer.Option(min=2, metavar="COUNT", help="Decisions that a rule covers at the least."),
+    ] = 20,
+    as_json: Json = False,
+    accept_damage: AcceptDamage = False,
+) -> None:
+    """Suggest rules that would have decided as people did. It only suggests.
+
+    It reads a journal, and prints a policy in YAML, which `meup policy check` takes. Above each
+    rule stands how many decisions it covers, how many it would have changed, the part of such
+    calls that people decide so at the least (95 %), and the proposals to look at before the rule is
+    taken. No rule allows what was rejected or edited. Decisions by a policy are no evidence.
+
+    Example: `meup policy suggest --journal journal.db --space demo > suggested.yaml`
+    """
+    require_extra("a policy file")
+    pages = source.open_pages(DECIDING, accept_damage=accept_damage)
+    log_nothing()
+    anyio.run(_run, pages, least, as_json)
+
+
+async def _run(pages: Pages, least: int, as_json: bool) -> None:
+    from meup_agent.approval.policy.file import END
+    from meup_agent.approval.policy.suggest import DecisionLog, suggest_rules
+    from meup_agent.client.messages import Progress
+
+    # Hundreds of thousands of records, none in a circle: looking for circles takes an eighth of it.
+    gc.disable()
+    log, count, stderr, output = DecisionLog(), 0, Stderr(colour=False), Output(colour=False)
+    damage = DamageNote()
+    async with progress_line(stderr.console, "reading the journal") as shown:
+        async with aclosing(pages):
+            async for page in pages:
+                for entry in page.entries:
+                    log.add(entry.envelope)
+                count += len(page.entries)
+                damage.add(page)
+                shown.rename(f"reading the journal: {counted(count, 'envelope')}")
+        decided = log.decided()
+
+        def told(done: float, total: float) -> None:
+            progress = Progress(done, total, "looking for rules")
+            anyio.from_thread.run_sync(shown.update, progress)
+
+        # In a thread, so that the bar moves meanwhile.
+        found = await anyio.to_thread.run_sync(
+            lambda: suggest_rules(decided, least=least, told=told)
+        )
+    damage.write(stderr)
+    document = {"rules": [_suggestion_document(each) for each in found], END: True}
+    await output.show_all([as_json_line(document)] if as_json else _yaml_lines(found))
+    if not found:
+        total = counted(len(decided), "decision")
+        sys.stderr.write(f"meup: nothing to suggest: no {least} of {total} are alike\n")
+
+
+def _yaml_lines(found: list[Suggestion]) -> Iterator[str]:
+    """The policy, with what speaks for each rule above it."""
+    import yaml
+
+    from meup_agent.approval.policy.file import END, document_of
+
+    if found:
+        yield "# Look at the proposals of a rule before you take it.\nrules:\n"
+    for each in found:
+        covers, changes = len(each.covered), len(each.changed)
+        yield f"  # covers {counted(covers, 'decision')}, would have changed {changes:,};"
+        yield f" of such calls at least {each.bound:.1%} are decided so (95 %)\n"
+        if each.unseen:
+            yield f"  # does not look at: {_listed(each.unseen)}\n"
+        if each.changed:
+            yield f"  # would have changed: {_proposals(each.changed)}\n"
+        yield f"  # proposals: {_proposals(each.covered)}\n"
+        said = yaml.safe_dump(
+            document_of(each.rule), default_flow_style=True, sort_keys=False, width=10**9
+        )
+        yield f"  - {said.strip().removeprefix('{').removesuffix('}')}\n"
+    if found:
+        yield f"{END}: true\n"
+
+
+def _proposals(some: tuple[LoggedProposal, ...]) -> str:
+    more = len(some) - SHOWN_PROPOSALS
+    listed = _listed([f"{each.proposer}/{each.id}" for each in some[:SHOWN_PROPOSALS]])
+    return listed + (f" and {more:,} more (--json has them all)" if more > 0 else "")
+
+
+def _listed(words: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(visible(each, MAX_SHOWN) for each in words)
+
+
+def _suggestion_document(each: Suggestion) -> dict[str, Any]:
+    from meup_agent.approval.policy.file import document_of
+
+    return {
+        "rule": document_of(each.rule),
+        "covers": len(each.covered),
+        "changed": len(each.changed),
+        "bound": round(each.bound, 4),
+        "unseen": list(each.unseen),
+        "would_have_changed": [_named(one) for one in each.changed],
+        "proposals": [_named(one) for one in each.covered],
+    }
+
+
+def _named(one: LoggedProposal) -> dict[str, Any]:
+    return {"id": one.id, "proposer": one.proposer}
+
+
+# --- policy ---
 
 MAX_ENVELOPE_BYTES: Final = 4 << 20
 """Bytes of an envelope that is read: as many as a frame has."""
@@ -68,7 +283,7 @@ def explain(
     Example: `meup policy explain policy.yaml shell_run --args '{"line": "ls"}' --proposer bob`
     """
     require_extra("a policy file")
-    from meup_agent.approval.policy_file import load_policy
+    from meup_agent.approval.policy.file import load_policy
 
     if (tool is None) == (envelope is None):
         raise Misuse("give either a tool or --envelope PATH; see meup policy explain --help")
@@ -78,7 +293,7 @@ def explain(
     if envelope is not None:
         call, proposer = _proposed(envelope)
     else:
-        from meup_agent.approval.cases import call_from
+        from meup_agent.approval.policy.cases import call_from
 
         call = call_from(tool or "", _object(args, "--args"), target=target)
     found = loaded.decide(call, proposer)
@@ -123,8 +338,8 @@ def run_cases(
     Example: `meup policy test cases.yaml --policy policy.yaml`
     """
     require_extra("a policy file")
-    from meup_agent.approval.cases import load_cases
-    from meup_agent.approval.policy_file import load_policy
+    from meup_agent.approval.policy.cases import load_cases
+    from meup_agent.approval.policy.file import load_policy
 
     cases, named = load_cases(file)
     path = policy_file or named
@@ -151,7 +366,7 @@ def _is_file(tool: str) -> bool:
 
 def _proposed(path: Path) -> tuple[Call, str]:
     """The call in an envelope, and its proposer."""
-    from meup_agent.protocol.payloads import read_proposal
+    from meup_agent.protocol.wire.payloads import read_proposal
 
     try:
         with path.open("rb") as file:

@@ -35,8 +35,8 @@ def reviewer(
     Example: `MEUP_TOKEN=… meup reviewer --policy policy.yaml --space demo`
     """
     require_extra("a policy file")
-    from meup_agent.approval.reviewer import Reviewer
-    from meup_agent.cli.render.console import log_to_stderr
+    from meup_agent.approval.reviewer.reviewer import Reviewer
+    from meup_agent.cli.render.output import log_to_stderr
     from meup_agent.session import Settings
 
     deciding = Reviewer(policy, votes)

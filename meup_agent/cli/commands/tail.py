@@ -14,14 +14,17 @@ import typer
 from meup_agent.agent.agent import Agent
 from meup_agent.cli.address import Address, SpaceOptions
 from meup_agent.cli.options import NoColour, TakeOver, complete_kind, flag, option
-from meup_agent.cli.render.console import Stderr, log_nothing
-from meup_agent.cli.render.expiry_watch import ExpiryWatch
-from meup_agent.cli.render.output import Output
-from meup_agent.cli.render.timeline_filter import ExchangeFilter, TimelineFilter, suggest_kinds
-from meup_agent.cli.reporting_connector import ReportingConnector, format_loss
+from meup_agent.cli.render.output import Output, Stderr, log_nothing
+from meup_agent.cli.render.timeline import (
+    ExchangeFilter,
+    ExpiryWatch,
+    TimelineFilter,
+    suggest_kinds,
+)
+from meup_agent.cli.session import ReportingConnector, format_loss
 from meup_agent.cli.signals import STOPPING, run_until_signal
 from meup_agent.escape import as_json_line, visible
-from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.wording import MAX_NAME
 
 if TYPE_CHECKING:

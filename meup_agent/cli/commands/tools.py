@@ -10,15 +10,15 @@ from rich.text import Text
 from meup_agent.cli import exit_codes
 from meup_agent.cli.address import ActingOptions
 from meup_agent.cli.arguments import InputField, read_input_schema
-from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import argument, option, seconds
-from meup_agent.cli.render.layout import hang
-from meup_agent.cli.render.progress import progress_line
-from meup_agent.client.ask_each import ask_each
+from meup_agent.cli.render.formatting import hang
+from meup_agent.cli.render.output import progress_line
+from meup_agent.cli.session import CommandSession
+from meup_agent.client.offers import ask_each
 from meup_agent.errors import MeupError, Refused
 from meup_agent.escape import visible
-from meup_agent.protocol import payloads
+from meup_agent.protocol.wire import payloads
 from meup_agent.wording import MAX_NAME
 
 if TYPE_CHECKING:

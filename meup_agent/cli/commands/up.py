@@ -24,33 +24,31 @@ from meup_agent.cli.console_link import make_console, sign_in_link
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.loading_notice import LOADING
 from meup_agent.cli.options import argument, flag, option
-from meup_agent.cli.render.console import warn
+from meup_agent.cli.render.output import warn
 from meup_agent.cli.signals import ENDING, end_by_signals
-from meup_agent.cli.up_bridges import (
-    can_listen,
-    end_loading,
-    loading,
-    run_bridge,
-    start_servers,
-)
-from meup_agent.cli.up_plan import (
+from meup_agent.cli.up.plan import (
     Place,
     Plan,
+    can_listen,
+    end_loading,
     load_file,
+    loading,
     programs_of,
     read_plan,
     read_servers_plan,
     require_bridges,
+    run_bridge,
+    start_servers,
 )
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import visible
 
 if TYPE_CHECKING:
-    from meup_agent.cli.children import Children
-    from meup_agent.cli.up_state import GatewayLock
+    from meup_agent.cli.up.children import Children
+    from meup_agent.cli.up.state import GatewayLock
     from meup_agent.gateway.console import Console
     from meup_agent.gateway.server import RunningGateway
-    from meup_agent.mcp.server_process import ServerStarter
+    from meup_agent.mcp.bridge.transports import ServerStarter
 
 DEFAULT_FILE: Final = Path("space.yaml")
 
@@ -139,7 +137,7 @@ def up(
         else:
             sys.stdout.write(describe_checked(read().settings))
         return
-    from meup_agent.cli.up_state import up_lock
+    from meup_agent.cli.up.state import up_lock
 
     LOADING.begin()  # of the gateway, in whose place the servers take the processor
     with loading(), up_lock(place) as lock:
@@ -157,7 +155,7 @@ def up(
 
 def _tell_neighbours(file: Path) -> None:
     """Say which other files of the same folder are run already."""
-    from meup_agent.cli.up_state import list_running, up_folder
+    from meup_agent.cli.up.state import list_running, up_folder
 
     folder = str(file.resolve().parent)
     for owner in list_running(up_folder()):
@@ -177,10 +175,10 @@ def _check(file: Path, listen: ListenOptions) -> None:
 
 def _run(plan: Plan, lock: GatewayLock, starters: Mapping[Place, ServerStarter]) -> None:
     """Run a plan until a signal."""
-    from meup_agent.cli.children import adopt_orphans, run_children
     from meup_agent.cli.render.output import open_prefixed
-    from meup_agent.cli.up_state import list_running, up_folder
-    from meup_agent.gateway.output_log import log_programs
+    from meup_agent.cli.up.children import adopt_orphans, run_children
+    from meup_agent.cli.up.state import list_running, up_folder
+    from meup_agent.gateway.history import log_programs
 
     console = make_console(plan.settings)
 
@@ -221,7 +219,7 @@ def _run(plan: Plan, lock: GatewayLock, starters: Mapping[Place, ServerStarter])
 
 
 def _banner(plan: Plan, folder: Path, running: RunningGateway, console: Console | None) -> str:
-    from meup_agent.cli.servers_space import YOU, banner
+    from meup_agent.cli.up.plan import YOU, banner
 
     (space,) = plan.settings.spaces
     you = space.participants[YOU]

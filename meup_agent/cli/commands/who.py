@@ -10,19 +10,19 @@ from rich.text import Text
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.address import TimedOptions
-from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure, Misuse
 from meup_agent.cli.options import TakeOver, option
 from meup_agent.cli.render.formatting import format_capability
+from meup_agent.cli.session import CommandSession
 from meup_agent.escape import as_json_line, visible
-from meup_agent.protocol import payloads
-from meup_agent.protocol.callers import (
+from meup_agent.protocol.exchange import Mode
+from meup_agent.protocol.wire import payloads
+from meup_agent.protocol.wire.outcomes import (
     Allowed,
     MissingCaller,
     allowed_arguments,
     find_missing,
 )
-from meup_agent.protocol.exchange import Mode
 from meup_agent.wording import MAX_NAME
 
 if TYPE_CHECKING:

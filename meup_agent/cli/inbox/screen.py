@@ -2,48 +2,882 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
-from textual.widgets import Input
+import anyio
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+from textual.app import App
+from textual.containers import Horizontal, Vertical
+from textual.geometry import Region, Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+from textual.theme import Theme
+from textual.widgets import Input, Static
 
-from meup_agent.approval.inbox_item import (
-    InboxRenewed,
-    ItemArrived,
-    ItemChanged,
-    ItemLeft,
-    Verb,
-)
+from meup_agent.approval.inbox.item import InboxRenewed, ItemArrived, ItemChanged, ItemLeft, Verb
+from meup_agent.causes import Reason
+from meup_agent.cli.arguments import read_json
 from meup_agent.cli.inbox.card import (
+    MAX_NAME,
     ONLY_HEARD,
+    CardRow,
+    Part,
+    ShownValue,
+    card_rows,
     change_rows,
     difference_rows,
+    row,
+    theirs,
     title,
     why_no_approval,
+    wrapped,
 )
-from meup_agent.cli.inbox.editor import EditRefused, edited_arguments
-from meup_agent.cli.inbox.frame import InboxFrame
-from meup_agent.cli.inbox.questions import (
-    MAX_MARKED,
-    NOT_OFFERED,
-    REASONS,
-    ScreenQuestion,
-)
-from meup_agent.cli.inbox.rows import CardRow, Part, row, theirs
-from meup_agent.cli.inbox.views import RowsView
-from meup_agent.errors import MeupError
+from meup_agent.errors import MeupError, system_reason
 from meup_agent.escape import visible
-from meup_agent.protocol.payloads import Call, changes
+from meup_agent.protocol.wire.payloads import Call, changes
+from meup_agent.protocol.wire.shown_text import Mark, segments
+from meup_agent.wording import time_left
 
 if TYPE_CHECKING:
-    from textual import events
+    from collections.abc import Iterable, Sequence
+    from contextlib import AbstractContextManager
 
-    from meup_agent.approval.inbox import Inbox
-    from meup_agent.approval.inbox_changes import InboxChanges
-    from meup_agent.approval.inbox_item import InboxChange, InboxItem
+    from textual import events
+    from textual.app import ComposeResult
+
+    from meup_agent.approval.inbox.inbox import Inbox
+    from meup_agent.approval.inbox.item import InboxChange, InboxChanges, InboxItem
     from meup_agent.client.tool_changes import ToolDifference
+
+
+# --- themes of the screen ---
+# Light and dark, and the styles of parts in each.
+
+DARK: Final = {
+    "": "#d8dee9",
+    "dim": "#8b95a7",
+    "title": "bold #ffffff",
+    "target": "#9fb3d1",
+    "name": "bold #d8dee9",
+    "key": "#8fc7ff",
+    "string": "#c3e88d",
+    "number": "#f7a072",
+    "heading": "bold #d8dee9",
+    "mark": "bold #ffffff on #b3261e",
+    "danger": "bold #ff9d8a",
+    "good": "bold #7ddf8c",
+    "bad": "bold #ff8a80",
+    "late": "bold #ffcb6b",
+    "chosen": "bold",
+}
+LIGHT: Final = {
+    "": "#24292f",
+    "dim": "#5f6b7a",
+    "title": "bold #000000",
+    "target": "#43536b",
+    "name": "bold #24292f",
+    "key": "#0550ae",
+    "string": "#116329",
+    "number": "#953800",
+    "heading": "bold #24292f",
+    "mark": "bold #ffffff on #b3261e",
+    "danger": "bold #a40e26",
+    "good": "bold #0f6b2d",
+    "bad": "bold #b3261e",
+    "late": "bold #8a4600",
+    "chosen": "bold",
+}
+"""Styles of parts by name; each has a contrast of 4.5 on its background."""
+
+THEMES: Final = (
+    Theme(
+        name="meup-dark",
+        primary="#8fc7ff",
+        foreground="#d8dee9",
+        background="#12161d",
+        surface="#12161d",
+        panel="#1d2430",
+        success="#1f7a3a",
+        error="#b3261e",
+        warning="#ffcb6b",
+        dark=True,
+    ),
+    Theme(
+        name="meup-light",
+        primary="#0550ae",
+        foreground="#24292f",
+        background="#ffffff",
+        surface="#ffffff",
+        panel="#eef2f7",
+        success="#0f6b2d",
+        error="#b3261e",
+        warning="#8a4600",
+        dark=False,
+    ),
+)
+
+
+# --- views of the screen ---
+# Rows that scroll, and the queue, of which only what is seen is drawn.
+
+
+class LinesView(ScrollView):
+    """Lines that scroll; the style of all of them is looked up once for each drawing."""
+
+    can_focus = False
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.base = Style()
+        self.styles_by_name = DARK
+        self._width_to_come = 0
+
+    @property
+    def width(self) -> int:
+        """Columns of its text: those that it will have, before it is laid out."""
+        return self.size.width or self._width_to_come
+
+    def expect(self, width: int) -> None:
+        """Tell the width that the layout will give it, so that it is laid out once."""
+        self._width_to_come = width
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The lines in a part of the screen."""
+        # Looking the style up walks all ancestors, which takes as long as drawing a line.
+        self.base, self.styles_by_name = self.rich_style, styles_of(self)
+        return super().render_lines(crop)
+
+
+class RowsView(LinesView):
+    """Rows, wrapped to the width; it knows how much of them has been seen."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.rows: tuple[CardRow, ...] = ()
+        self._lines: list[list[Part]] = []
+        self._wrapped_at = 0
+        self._seen = bytearray()  # for each line 1 if it has been on the screen
+
+    @property
+    def unseen_lines(self) -> int:
+        """Lines that have never been on the screen."""
+        return self._seen.count(0)
+
+    @property
+    def is_seen_at_once(self) -> bool:
+        """True if all of it fits the screen."""
+        return len(self._lines) <= self._height
+
+    @property
+    def _height(self) -> int:
+        return self.size.height
+
+    def show(self, rows: Iterable[CardRow], *, anew: bool = True) -> None:
+        """Show rows, from the first on, or at the place of before where little has changed."""
+        self.rows = tuple(rows)
+        seen = set[tuple[Part, ...]]() if anew else self._seen_lines()
+        self._wrap()
+        if seen:
+            # What others tell of it moves the lines of its call, and changes none of them.
+            self._seen = bytearray(tuple(line) in seen for line in self._lines)
+        if anew:
+            self.scroll_to(y=0, animate=False)
+        self._mark_seen()
+
+    def _wrap(self) -> None:
+        self._wrapped_at = self.width
+        # Before the first layout there is no width, and nothing is drawn.
+        self._lines = list(wrapped(self.rows, self._wrapped_at - 1)) if self._wrapped_at else []
+        self._seen = bytearray(len(self._lines))
+        self.virtual_size = Size(self._wrapped_at, len(self._lines))
+        self.refresh()
+
+    def _seen_lines(self) -> set[tuple[Part, ...]]:
+        return {tuple(line) for line, seen in zip(self._lines, self._seen, strict=True) if seen}
+
+    def _mark_seen(self) -> None:
+        first = min(round(self.scroll_y), len(self._lines))
+        last = min(first + self._height, len(self._lines))
+        self._seen[first:last] = b"\x01" * (last - first)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Wrap anew; what is narrower has to be seen anew."""
+        del event
+        self.call_after_refresh(self._wrap_anew)
+
+    def _wrap_anew(self) -> None:
+        if self._wrapped_at != self.size.width:
+            self._wrap()
+        self._mark_seen()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Note what has been seen."""
+        super().watch_scroll_y(old_value, new_value)
+        self._mark_seen()
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the screen."""
+        width, at = self.size.width, y + round(self.scroll_y)
+        if at >= len(self._lines):
+            return Strip.blank(width, self.base)
+        return to_strip(self._lines[at], self.styles_by_name, self.base, width)
+
+
+class QueueView(LinesView):
+    """The queue: a line for each proposal that waits, and a mark for what is chosen."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self._items: Sequence[InboxItem] = ()
+        self._current: InboxItem | None = None
+        self._marked: set[InboxItem] = set()
+
+    def show(
+        self, items: Sequence[InboxItem], current: InboxItem | None, marked: set[InboxItem]
+    ) -> None:
+        """Show a queue, with the one that is decided now."""
+        self._items, self._marked = items, marked
+        if current is not None and current is not self._current and current in items:
+            self.measure()
+            at = items.index(current) * 2
+            height = self.scrollable_content_region.height
+            if not self.scroll_y <= at <= self.scroll_y + height - 2:
+                self.scroll_to(y=max(at - height // 2, 0), animate=False)
+        self._current = current
+        self.refresh()
+
+    def measure(self) -> None:
+        """Let the scrollbar fit the queue; a new size lays out the whole screen, so not always."""
+        self.virtual_size = Size(self.width, len(self._items) * 2)
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the screen: a call, or who proposes it."""
+        width = self.size.width
+        at, line = divmod(y + round(self.scroll_y), 2)
+        if at >= len(self._items):
+            return Strip.blank(width, self.base)
+        item = self._items[at]
+        is_current = item is self._current
+        base, styles = self.base, self.styles_by_name
+        if is_current:
+            base += Style.parse("on #2d3a52" if styles is DARK else "on #d7e3f7")
+        if line == 0:
+            sign = "●" if item in self._marked else "▌" if is_current else " "
+            parts = [Part(f"{sign} ", "late" if item in self._marked else "key"), *title(item)]
+            return to_strip(parts, styles, base, width)
+        left = time_left(item.seconds_left).removesuffix(" left")
+        who = visible(item.proposer, 40)
+        room = max(width - cell_len(left) - 4, 4)
+        parts = [Part(f"  {set_cell_size(who, room)} ", "dim")]
+        parts.append(Part(left, "late" if "past" in left else "dim"))
+        return to_strip(parts, styles, base, width)
+
+
+def styles_of(view: ScrollView) -> dict[str, str]:
+    """The styles for the theme of the moment."""
+    # Of which kind an app is, a view does not know.
+    theme = view.app.current_theme  # pyright: ignore[reportUnknownMemberType]
+    return DARK if theme.dark else LIGHT
+
+
+def to_strip(parts: Iterable[Part], styles: dict[str, str], base: Style, width: int) -> Strip:
+    """Parts as a line of the screen."""
+    made = [Segment(part.text, base + Style.parse(styles[part.style])) for part in parts]
+    return Strip(made).adjust_cell_length(width, base)
+
+
+# --- questions of the screen ---
+# Which are asked, in which words, and the keys that answer them.
+
+MAX_MARKED: Final = 20
+"""Proposals that are approved at once: those that a question can name."""
+
+REASONS: Final = {
+    "d": (Reason.DISAGREE, "I disagree"),
+    "n": (Reason.INAPPROPRIATE, "not appropriate here"),
+    "u": (Reason.UNSAFE, "unsafe"),
+    "b": (Reason.BUSY, "no time for it now"),
+    "c": (Reason.INCAPABLE, "cannot be done here"),
+    "p": (Reason.POLICY, "against a rule"),
+    "t": (Reason.DUPLICATE, "was done already"),
+    "i": (Reason.INVALID, "wrong arguments"),
+    "l": (Reason.RESOURCE_LIMIT, "costs too much"),
+    "x": (Reason.TIMEOUT, "it came too late"),
+    "o": (Reason.OTHER, "another reason"),
+}
+"""The key of each reason, and what it says to a person."""
+
+HELP: Final = (
+    ("j  k", "the next proposal, the one before"),
+    ("a", "approve: carry it out, or vote for it where votes count"),
+    ("e", "edit its arguments in $EDITOR, see the difference, approve"),
+    ("r", "reject: a key for the reason; w first for words of yours"),
+    ("v", "vote, for or against"),
+    ("s", "how the tools of its server have changed; y accepts them"),
+    ("y", "yes, where approving asks once more"),
+    ("space  ↓ ↑", "scroll; home, end, page up and page down as well"),
+    ("m", "mark it; a then approves all that are marked"),
+    ("t", "light or dark"),
+    ("q", "leave; what you did not decide goes on waiting, or expires"),
+)
+
+
+SHORT_HELP: Final = (
+    *(("j k", "next, previous"), ("a", "approve"), ("e", "edit"), ("r", "reject"), ("v", "vote")),
+    *(("y", "yes"), ("space", "scroll"), ("m", "mark"), ("s", "tools"), ("t", "theme")),
+    ("q", "leave"),
+)
+"""The same for a terminal of a few lines."""
+
+REASON_CODES: Final = tuple((key, str(code)) for key, (code, _) in REASONS.items())
+"""The reasons for a terminal of a few lines."""
+
+
+class ScreenQuestion(StrEnum):
+    """The question that is open, which the next key answers."""
+
+    NOTHING = ""
+    SURE = "sure"
+    EDITED = "edited"
+    MARKED = "marked"
+    REASON = "reason"
+    VOTE = "vote"
+    TOOLS = "tools"
+    HELP = "help"
+    LEAVE = "leave"
+
+
+NOT_OFFERED: Final = {
+    "e": "you may not carry it out",
+    "r": "you may not reject it",
+    "v": "no vote of yours is counted here",
+}
+
+ScreenLine = tuple[Part, ...]
+
+_BACK: Final = Part("   any other key goes back", "dim")
+
+
+def lines_of(
+    question: ScreenQuestion,
+    doubts: Sequence[str],
+    marked: Sequence[InboxItem],
+    words: str,
+    underway: int,
+    *,
+    is_small: bool = False,
+) -> list[ScreenLine]:
+    """The lines of the question that is open.
+
+    Args:
+        question: The question.
+        doubts: Reasons to look twice before it is approved, or voted for.
+        marked: The proposals that are marked.
+        words: The words that go with the answer.
+        underway: Approved calls that run.
+        is_small: There are few lines and columns for it.
+    """
+    match question:
+        case ScreenQuestion.SURE:
+            return [*_doubted(doubts), _yes("approve it all the same")]
+        case ScreenQuestion.EDITED:
+            return [_yes("carry out what you made of it")]
+        case ScreenQuestion.TOOLS:
+            return [_yes("accept these tools as they are now")]
+        case ScreenQuestion.MARKED:
+            return [*map(_listed, marked), _yes("approve all of these")]
+        case ScreenQuestion.REASON:
+            return [*(_wrap_keys(REASON_CODES) if is_small else _in_columns()), _words(words)]
+        case ScreenQuestion.VOTE:
+            for_it = (Part("a ", "key"), Part("for it"))
+            against = (Part("r ", "key"), Part("against it"))
+            return [*_doubted(doubts), for_it, against, _words(words)]
+        case ScreenQuestion.HELP:
+            if is_small:
+                return _wrap_keys(SHORT_HELP)
+            return [(Part(f"{keys:<14}", "key"), Part(said)) for keys, said in HELP]
+        case ScreenQuestion.LEAVE:
+            said = f"{underway} approved calls still run; leaving cancels them."
+            return [(Part(said, "danger"),), _yes("leave")]
+        case ScreenQuestion.NOTHING:
+            return []
+
+
+def _doubted(doubts: Sequence[str]) -> list[ScreenLine]:
+    return [(Part("! ", "danger"), *theirs(each, "danger")) for each in doubts]
+
+
+def _yes(what: str) -> ScreenLine:
+    return Part("y ", "key"), Part(what), _BACK
+
+
+def _words(words: str) -> ScreenLine:
+    if words:
+        return Part("with your words: ", "dim"), *theirs(words)
+    return Part("w ", "key"), Part("say something with it"), _BACK
+
+
+def _listed(item: InboxItem) -> ScreenLine:
+    return Part("● ", "late"), *title(item), Part(f"  of {visible(item.proposer, 40)}", "dim")
+
+
+def _wrap_keys(cells: Sequence[tuple[str, str]]) -> list[ScreenLine]:
+    """Keys and words on one line, which is wrapped."""
+    return [tuple(part for key, said in cells for part in (Part(key, "key"), Part(f" {said}  ")))]
+
+
+def _in_columns() -> list[ScreenLine]:
+    """The reasons with their keys, two on a line."""
+    cells = [(Part(f"{key} ", "key"), Part(f"{words:<26}")) for key, (_, words) in REASONS.items()]
+    half = (len(cells) + 1) // 2
+    return [
+        (*cells[at], *(cells[at + half] if at + half < len(cells) else ())) for at in range(half)
+    ]
+
+
+# --- decisions of the screen ---
+# Carried out beside it, and told when they are done.
+
+
+class PersonDecisions:
+    """The decisions of a person; what they come to is told, whatever it is.
+
+    Args:
+        inbox: The inbox that carries them out.
+        tell: Shows a line of parts, in a ``style``.
+
+    Attributes:
+        underway: Approved calls that run.
+    """
+
+    def __init__(self, inbox: Inbox, tell: Callable[..., None]) -> None:
+        self._inbox = inbox
+        self._tell = tell
+        self.underway = 0
+
+    async def approve(self, item: InboxItem, arguments: dict[str, Any] | None = None) -> None:
+        """Approve a proposal."""
+        with self._telling_failure(*title(item)):
+            self.underway += 1
+            try:
+                done = await self._inbox.approve(item, arguments)
+            finally:
+                self.underway -= 1
+            if done is None:
+                self._tell("you voted for ", *title(item), style="good")
+            elif done.is_error:
+                self._tell(*title(item), " ran, and failed", style="danger")
+            else:
+                self._tell(*title(item), " is done", style="good")
+
+    async def approve_all(self, items: list[InboxItem]) -> None:
+        """Approve several proposals."""
+        self.underway += len(items)
+        try:
+            outcomes = await self._inbox.approve_all(items)
+        finally:
+            self.underway -= len(items)
+        failed = [each.error for each in outcomes if each.error is not None]
+        said = f"{len(items) - len(failed)} of {len(items)} are done"
+        if failed:
+            said += f"; {visible(str(failed[0]), 300)}"
+        self._tell(said, style="danger" if failed else "good")
+
+    async def reject(self, item: InboxItem, reason: Reason, words: str) -> None:
+        """Reject a proposal."""
+        with self._telling_failure(*title(item)):
+            await self._inbox.reject(item, reason, words)
+            self._tell("you rejected ", *title(item), f": {reason}", style="bad")
+
+    async def vote(self, item: InboxItem, words: str, *, approve: bool) -> None:
+        """Vote about a proposal."""
+        with self._telling_failure(*title(item)):
+            await self._inbox.vote(item, approve=approve, explanation=words)
+            said = "you voted for " if approve else "you voted against "
+            self._tell(said, *title(item), style="good" if approve else "bad")
+
+    async def accept_tools(self, participant: str, difference: ToolDifference) -> None:
+        """Accept the tools of a participant as they were shown."""
+        tools = f"the tools of {visible(participant, MAX_NAME)}"
+        with self._telling_failure(tools):
+            await self._inbox.accept_tools(participant, difference)
+            self._tell(f"you accepted {tools}", style="good")
+
+    @contextmanager
+    def _telling_failure(self, *subject: Part | str) -> Generator[None]:
+        try:
+            yield
+        except MeupError as error:
+            self._tell(*subject, f": {visible(str(error), 500)}", style="danger")
+
+
+# --- frame ---
+# The parts of the inbox's screen and how each is drawn, without what keys do.
+
+WIDE: Final = 100
+"""Columns from which on the queue stands beside the decision."""
+
+SMALL: Final = (60, 18)
+"""Columns and lines below which questions are asked in few words."""
+
+QUEUE_WIDTH: Final = 36
+CARD_MARGIN: Final = 3
+SCROLLBAR: Final = 1
+"""Columns of the queue, beside the text of a card, and of a scrollbar."""
+
+
+class InboxFrame(App[None]):
+    """The screen of an inbox: its head, the queue, one decision, a question, and the keys.
+
+    Attributes:
+        current: The proposal that is decided now; ``None``: nothing waits.
+        gone: Why it waits no longer, while it is still shown.
+        marked: The proposals that are approved together.
+        note: The line above the keys.
+        question: The question that is open.
+        decisions: The decisions that were made, and how many approved calls run.
+        words: The words that go with a rejection or a vote.
+        at: The place of the current one in the queue.
+        is_whole: The card shows all of the call.
+    """
+
+    ENABLE_COMMAND_PALETTE = False
+    AUTO_FOCUS = None
+    CSS = """
+    Screen { layout: vertical; overflow: hidden; }
+    #head { height: 1; background: $panel; padding: 0 1; }
+    #body { height: 1fr; }
+    LinesView {
+        overflow-x: hidden; overflow-y: scroll; scrollbar-size-vertical: 1;
+        scrollbar-background: $background; scrollbar-background-hover: $background;
+        scrollbar-color: $primary 50%;
+    }
+    #queue { scrollbar-background: $panel; scrollbar-background-hover: $panel; }
+    #queue { width: 36; background: $panel; }
+    .narrow #queue { display: none; }
+    #decision { width: 1fr; }
+    #banner { height: auto; padding: 0 1; display: none; background: $error; color: white; }
+    #card { height: 1fr; padding: 1 1 0 2; }
+    #note { height: 1; padding: 0 1; }
+    #ask { height: auto; padding: 0 1; background: $panel; display: none; }
+    #words { display: none; border: none; height: 1; padding: 0 1; background: $panel; }
+    #keys { height: 1; background: $panel; padding: 0 1; }
+    """
+    BINDINGS: ClassVar = []
+
+    def __init__(self, inbox: Inbox, where: str, *, light: bool) -> None:
+        super().__init__()
+        for each in THEMES:
+            self.register_theme(each)
+        self.theme = "meup-light" if light else "meup-dark"
+        self.inbox = inbox
+        self.where = where
+        self.current: InboxItem | None = None
+        self.gone: ItemLeft | None = None
+        self.marked: set[InboxItem] = set()
+        self.note: tuple[Part, ...] = ()
+        self.question = ScreenQuestion.NOTHING
+        self.words = ""
+        self.decisions = PersonDecisions(inbox, self.show_outcome)
+        self.at = 0
+        self.is_whole = True
+
+    # --- the parts of the screen ---
+
+    def compose(self) -> ComposeResult:
+        """The head, the queue beside the decision, and below what can be done."""
+        yield Static(id="head")
+        with Horizontal(id="body"):
+            yield QueueView(id="queue")
+            with Vertical(id="decision"):
+                yield Static(id="banner")
+                yield RowsView(id="card")
+        yield Static(id="note")
+        yield Static(id="ask")
+        yield Input(id="words", placeholder="words for the others; enter keeps them, escape not")
+        yield Static(id="keys")
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Show the queue where there is room for it."""
+        self.follow_width(event.size.width)
+        # The app has its new size, by which words are chosen, only after this.
+        self.call_after_refresh(self.show_frame)
+
+    def follow_width(self, width: int) -> None:
+        """Show the queue beside the decision where there is room, and tell both their widths."""
+        self.screen.set_class(width < WIDE, "narrow")
+        beside = QUEUE_WIDTH if width >= WIDE else 0
+        self.query_one("#queue", QueueView).expect(QUEUE_WIDTH - SCROLLBAR)
+        self.card.expect(width - beside - CARD_MARGIN - SCROLLBAR)
+
+    # --- drawing ---
+
+    @property
+    def card(self) -> RowsView:
+        """The proposal that is decided now, or what is asked about it."""
+        return self.query_one("#card", RowsView)
+
+    @property
+    def field(self) -> Input:
+        """The field for words that go with a decision."""
+        return self.query_one("#words", Input)
+
+    @property
+    def _styles(self) -> dict[str, str]:
+        return DARK if self.current_theme.dark else LIGHT
+
+    def _text(self, *parts: Part) -> Text:
+        text = Text(no_wrap=False, overflow="fold")
+        for part in parts:
+            text.append(part.text, self._styles[part.style])
+        return text
+
+    @property
+    def is_drawn(self) -> bool:
+        """True if the parts of the screen are there: not while the program ends."""
+        return bool(self.query("#keys"))
+
+    def show_card(self, *, anew: bool) -> bool:
+        """Show the proposal that is decided now; true if it looks otherwise than before.
+
+        Args:
+            anew: Show it from its first line on, and nothing of it counts as seen.
+        """
+        if not self.is_drawn:
+            return False
+        view = self.card
+        before = view.rows
+        if self.current is None:
+            view.show(self._nothing())
+        else:
+            shown = ShownValue()
+            view.show(card_rows(self.current, shown), anew=anew)
+            self.is_whole = shown.is_whole
+        return view.rows != before
+
+    def _nothing(self) -> list[CardRow]:
+        return [
+            row(Part("Nothing waits for you.", "heading")),
+            CardRow(),
+            row(Part("What is proposed appears here by itself, the oldest deadline first.", "dim")),
+        ]
+
+    def show_frame(self) -> None:
+        """Draw everything around the card."""
+        if not self.is_drawn:
+            return
+        items = self.inbox.items
+        if self.current is not None and self.gone is None and self.current in items:
+            self.at = items.index(self.current)
+        self.query_one("#queue", QueueView).show(items, self.current, self.marked)
+        self.show_times()
+        banner = self.query_one("#banner", Static)
+        banner.display = self.gone is not None
+        if self.gone is not None:
+            by = "".join(part.text for part in theirs(self.gone.words))
+            banner.update(Text(f"{by}. Nothing is left to decide; j goes on.", "bold #ffffff"))
+        note = self._text(*self.note)
+        note.no_wrap, note.overflow = True, "ellipsis"
+        self.query_one("#note", Static).update(note, layout=False)
+        self.show_question()
+        keys = self.query_one("#keys", Static)
+        keys.update(
+            self._keys() if self.question is ScreenQuestion.NOTHING else Text(), layout=False
+        )
+
+    def tick(self) -> None:
+        """Show the times of this second, and a scrollbar for all that waits by now."""
+        if self.is_drawn:
+            self.show_times()
+            self.query_one("#queue", QueueView).measure()
+
+    def show_times(self) -> None:
+        """Show how many wait, and the time that is left for the current one."""
+        waiting = len(self.inbox)
+        count = "nothing waits" if not waiting else f"{self.at + 1} of {waiting}"
+        left = "" if self.current is None or self.gone else time_left(self.current.seconds_left)
+        width = self.size.width - 2
+        first = self._text(Part("meup inbox ", "heading"), Part(self.where, "dim"))
+        style = "late" if "past" in left else "name"
+        second = self._text(Part(f"{count}   " if left else count, "dim"), Part(left, style))
+        if self.decisions.underway:
+            second = self._text(Part(f"{self.decisions.underway} running   ", "late")) + second
+        first.truncate(max(width - second.cell_len - 1, 0))
+        first.pad_right(max(width - first.cell_len - second.cell_len, 1))
+        self.query_one("#head", Static).update(first + second, layout=False)
+
+    def _keys(self) -> Text:
+        keys = Text(no_wrap=True)
+        item = None if self.gone is not None else self.current
+        may: frozenset[Verb] = frozenset() if item is None else item.may
+        said: list[tuple[str, str, str]] = []
+        if may & {Verb.APPROVE, Verb.VOTE} or self.marked:
+            what = f"approve {len(self.marked)} marked" if self.marked else "approve"
+            said.append(("a", what, "bold white on #1f7a3a"))
+        if Verb.APPROVE in may:
+            said.append(("e", "edit", ""))
+        if Verb.REJECT in may:
+            said.append(("r", "reject", "bold white on #b3261e"))
+        if Verb.VOTE in may:
+            said.append(("v", "vote", ""))
+        said += [("j k", "next, previous", ""), ("?", "help", ""), ("q", "leave", "")]
+        width = self.size.width - 2
+        fits = sum(len(key) + len(words) + 5 for key, words, _ in said) <= width
+        for key, words, style in said:
+            keys.append(f" {key} " if fits else key, style or f"bold {self._styles['key']}")
+            # What decides keeps its words.
+            short = f" {words} " if key in "aerv" else " "
+            keys.append(f" {words}  " if fits else short, self._styles[""])
+        return keys
+
+    def show_outcome(self, *parts: Part | str, style: str = "") -> None:
+        """Show what came of a decision."""
+        self.show_note(*parts, style=style)
+        self.show_frame()
+
+    def show_note(self, *parts: Part | str, style: str = "") -> None:
+        """Put a line above the keys; it stays until the next one."""
+        self.note = tuple(Part(each, style) if isinstance(each, str) else each for each in parts)
+
+    def show_question(self) -> None:
+        """Show the question that is open, or none."""
+        ask = self.query_one("#ask", Static)
+        marked = self.marked_in_order()
+        doubts = [] if self.current is None else self.doubts(self.current)
+        width, height = self.size
+        asked = lines_of(
+            self.question,
+            doubts,
+            marked,
+            self.words,
+            self.decisions.underway,
+            is_small=width < SMALL[0] or height < SMALL[1],
+        )
+        lines = [self._text(*each) for each in asked]
+        if not (lines or ask.display):
+            return  # a layout of the whole screen takes longer than all else
+        ask.display = bool(lines)
+        ask.update(Text("\n").join(lines))
+
+    def doubts(self, item: InboxItem) -> list[str]:
+        """Reasons for which approving asks once more."""
+        view = self.card
+        found = list(item.danger)
+        if unseen := view.unseen_lines:
+            lines = "line of it has" if unseen == 1 else "lines of it have"
+            found.append(f"{unseen:,} {lines} not been on the screen")
+        elif not view.is_seen_at_once:
+            found.append("it is longer than the screen")
+        return found
+
+    def marked_in_order(self) -> list[InboxItem]:
+        """The marked proposals in the order of their arrival."""
+        return sorted(self.marked, key=lambda item: item.arrived_at)
+
+
+# --- editor ---
+# Editing of arguments in the person's own editor, before they are approved.
+
+MAX_EDITED: Final = 4 << 20
+"""Bytes of a file that is read back: as many as a frame has."""
+
+
+class EditRefused(Exception):
+    """An edit that cannot be sent; its words are for the person."""
+
+
+async def edited_arguments(
+    edit: Callable[[str], Awaitable[str]], arguments: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments as a person has edited them.
+
+    Raises:
+        EditRefused: There is no editor, or what came back is no JSON object.
+    """
+    try:
+        edited = read_json(await edit(as_text(arguments)))
+    except ValueError as error:
+        raise EditRefused(f"what you wrote is no JSON, so nothing was sent: {error}") from None
+    if not isinstance(edited, dict):
+        raise EditRefused("what you wrote is no JSON object, so nothing was sent")
+    return cast("dict[str, Any]", edited)
+
+
+def as_text(arguments: dict[str, Any]) -> str:
+    """Arguments as JSON with indents; what does not print as itself stands as an escape of JSON."""
+    written = json.dumps(arguments, indent=2, ensure_ascii=False)
+    hidden = {ord(each): json.dumps(each)[1:-1] for each in set(written) - {"\n"} if _hides(each)}
+    return written.translate(hidden) + "\n"
+
+
+def _hides(character: str) -> bool:
+    if not character.isprintable():
+        return True
+    marks = (each.mark for each in segments(character))
+    return any(mark not in (None, Mark.LOOK_ALIKE) for mark in marks)
+
+
+async def run_editor(text: str, suspended: Callable[[], AbstractContextManager[None]]) -> str:
+    """The text after a person has edited it in the editor of their environment.
+
+    The loop goes on meanwhile, so that the space is heard.
+
+    Args:
+        text: The text.
+        suspended: Leaves the terminal to the editor.
+
+    Raises:
+        EditRefused: There is no editor, or it failed.
+    """
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    try:
+        command = shlex.split(editor)
+    except ValueError as error:
+        raise EditRefused(f"{editor!r} cannot be read ({error}); set EDITOR") from None
+    # A folder of its own, which no other user reads: an editor leaves copies beside a file.
+    with tempfile.TemporaryDirectory(prefix="meup-edit-", ignore_cleanup_errors=True) as folder:
+        path = anyio.Path(folder, "arguments.json")
+        await path.write_text(text, encoding="utf-8")
+        with suspended():
+            code = await _run([*command, str(path)], editor)
+        if code:
+            raise EditRefused(f"{editor} ended with {code}, so nothing was sent")
+        try:
+            if (await path.stat()).st_size > MAX_EDITED:
+                raise EditRefused("what you wrote is too large, so nothing was sent")
+            return await path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise EditRefused("what you wrote is no text in UTF-8, so nothing was sent") from None
+        except OSError as error:
+            raise EditRefused(
+                f"what you wrote cannot be read ({system_reason(error)}), so nothing was sent"
+            ) from None
+
+
+async def _run(command: list[str], editor: str) -> int:
+    try:
+        async with await anyio.open_process(
+            command, stdin=None, stdout=None, stderr=None
+        ) as process:
+            return await process.wait()
+    except OSError as error:
+        said = f"{editor} cannot be started ({system_reason(error)}); set EDITOR"
+        raise EditRefused(said) from None
+
+
+# --- screen ---
 
 TOO_LONG: Final = "too long to be shown here: meup inbox show, then meup inbox approve"
 """Refusal of all that lets a call pass of which the screen shows a part."""

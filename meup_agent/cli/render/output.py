@@ -1,30 +1,125 @@
-"""Standard output: a terminal, a pipe or a file, none of which may block the event loop.
+"""The two standard streams: a terminal, a pipe or a file; none may block the loop.
 
 Of several programs at once, each line stands behind its program's name in a colour.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, TextIO
 
 import anyio
 from rich.console import Console, RenderableType
 from rich.text import Text
 
 from meup_agent.cli.failures import OutputClosed
-from meup_agent.cli.render.console import console
-from meup_agent.cli.render.layout import Glyphs
+from meup_agent.cli.render.formatting import Glyphs
 from meup_agent.escape import visible
+from meup_agent.transport.base import background_tasks
+from meup_agent.uncaught import wants_tracebacks
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
     from meup_agent.cli.render.timeline import Timeline
+    from meup_agent.client.messages import Progress
+
+
+# --- console ---
+# Consoles for the two standard streams; notes and the log on standard error.
+
+MAX_NOTE: Final = 2_000  # characters of a note; it may quote what a stranger sent
+FORMAT: Final = "%(asctime)s %(levelname)-7s %(message)s"
+_ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
+
+def wants_colour(*, colour: bool = True) -> bool:
+    """True if output may be styled: neither ``--no-color`` nor ``NO_COLOR`` forbids it."""
+    return colour and not os.environ.get("NO_COLOR")
+
+
+def console(file: TextIO, *, colour: bool) -> Console:
+    """A console that takes nothing in a text for markup."""
+    # rich's own no_color leaves bold, dim and italic; without a colour system nothing is styled.
+    return Console(
+        file=file,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        color_system="auto" if wants_colour(colour=colour) else None,
+    )
+
+
+class Stderr:
+    """Standard error: what a command says beside its result."""
+
+    def __init__(self, *, colour: bool = True) -> None:
+        self.console = console(sys.stderr, colour=colour)
+
+    def note(self, text: str) -> None:
+        """Write a line; everything in it that does not print as itself is escaped."""
+        line = Text(f"meup: {visible(text, MAX_NOTE)}", style="dim")
+        self.console.print(line, soft_wrap=True)
+
+    def write_lines(self, lines: str) -> None:
+        """Write lines whose parts were escaped by the caller, however long they are."""
+        self.console.print(Text(lines), soft_wrap=True)
+
+    def prompt(self, question: str) -> None:
+        """Write a question, behind which the answer is typed."""
+        self.console.print(Text(question), end="", soft_wrap=True)
+
+
+def warn(sentence: str) -> None:
+    """Write a warning, escaped."""
+    sys.stderr.write(f"meup: warning: {visible(sentence, 1000)}\n")
+
+
+# --- the log: one line a record ---
+
+
+class SafeFormatter(logging.Formatter):
+    """Escapes text of strangers; a traceback keeps its lines."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
+        """The record's line, without its traceback."""
+        return visible(super().formatMessage(record))
+
+    def formatException(self, ei: _ExcInfo) -> str:  # noqa: N802
+        """The traceback, each of its lines made safe."""
+        lines = super().formatException(ei).splitlines()
+        return "\n".join(visible(line) for line in lines)
+
+
+def log_to_stderr(level: str) -> None:
+    """Log from some level on."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(SafeFormatter(FORMAT))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def log_nothing() -> None:
+    """Log nothing but warnings about the way to the gateway: the timeline says the rest better.
+
+    A user that wants to see everything does.
+    """
+    if wants_tracebacks():
+        log_to_stderr("debug")
+        return
+    logging.getLogger("meup_agent").addHandler(logging.NullHandler())
+    handler = logging.StreamHandler()
+    handler.setFormatter(SafeFormatter("meup: warning: %(message)s"))
+    handler.setLevel(logging.WARNING)
+    logging.getLogger("meup_agent.transport").handlers = [handler]
+
+
+# --- standard output ---
 
 CHUNK: Final = 4096
 """Bytes that a pipe takes without making the writer wait once it can be written to (PIPE_BUF)."""
@@ -196,3 +291,79 @@ async def _write(
             on_closed()
             async for _ in lines:
                 pass
+
+
+# --- progress ---
+# Shows on a terminal that something takes its time, and how far it is.
+
+PATIENCE: Final = 2.0  # seconds before anything is shown; a progress shows it at once
+REDRAWN_SECONDS: Final = 0.1
+BAR: Final = 20  # columns of the bar
+MAX_MESSAGE: Final = 60  # characters of what a tool says that it is doing
+
+
+@asynccontextmanager
+async def progress_line(console: Console, what: str) -> AsyncGenerator[ProgressLine]:
+    """Show for the length of a block that something takes its time."""
+    waiting = ProgressLine(console, what)
+    async with background_tasks() as tasks:
+        tasks.start_soon(waiting.show)
+        yield waiting
+
+
+class ProgressLine:
+    """A line that moves while we wait, and is gone afterwards; nothing where no terminal is."""
+
+    def __init__(self, console: Console, what: str) -> None:
+        self._console = console
+        self._what = visible(what, MAX_MESSAGE)
+        self._progress: Progress | None = None
+        self._told = anyio.Event()
+
+    def update(self, progress: Progress) -> None:
+        """The tool has told of its progress."""
+        self._progress = progress
+        self._told.set()
+
+    def rename(self, what: str) -> None:
+        """Say otherwise what we wait for; it is shown no sooner by that."""
+        self._what = visible(what, MAX_MESSAGE)
+
+    async def show(self) -> None:
+        """Show it, after a moment, until it is cancelled."""
+        if not self._console.is_terminal:
+            return
+        with anyio.move_on_after(PATIENCE):
+            await self._told.wait()
+        await self._redraw()
+
+    async def _redraw(self) -> None:
+        # Loaded when something takes long enough: a short call does not wait for it.
+        from rich import progress as rich
+
+        shown = rich.Progress(
+            rich.SpinnerColumn("line" if self._console.encoding != "utf-8" else "dots"),
+            rich.TextColumn("{task.description}", markup=False),
+            rich.BarColumn(BAR),
+            rich.TextColumn("{task.fields[figures]}", markup=False),
+            rich.TimeElapsedColumn(),
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+        )
+        line = shown.add_task(self._what, total=None, figures="")
+        with shown:
+            while True:
+                if (told := self._progress) is None:
+                    shown.update(line, description=self._what)
+                else:
+                    total = told.total if told.total is not None and told.total > 0 else None
+                    shown.update(
+                        line,
+                        description=visible(told.message, MAX_MESSAGE) or self._what,
+                        completed=told.done,
+                        total=total,
+                        figures=f"{told.done:g}" + ("" if total is None else f"/{total:g}"),
+                    )
+                shown.refresh()
+                await anyio.sleep(REDRAWN_SECONDS)

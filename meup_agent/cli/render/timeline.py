@@ -13,37 +13,323 @@ say everything without colour. What has no room on a line goes on below, and is 
 
 from __future__ import annotations
 
+import heapq
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple
+from difflib import get_close_matches
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from rich.cells import cell_len
 from rich.text import Text
 
-from meup_agent.cli.render.exchange_observer import (
-    AGAIN,
-    REJECTED,
-    ExchangeObserver,
-    Observation,
-    recent,
-)
+from meup_agent.causes import Reason
 from meup_agent.cli.render.formatting import (
     EXPIRY,
+    MAX_FOLLOWED,
+    NARROW,
+    NARROWEST,
+    NOUNS,
+    STATE_STYLES,
     FormattedEnvelope,
+    Glyphs,
     ProgressFigures,
+    RowBuilder,
     counted,
+    folded,
     format_envelope,
 )
-from meup_agent.cli.render.layout import NARROW, NARROWEST, STATE_STYLES, Glyphs, RowBuilder, folded
+from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.escape import visible
-from meup_agent.protocol import kinds
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.proposals.record import ProposalKey
-from meup_agent.protocol.ttl_map import TTLMap
-from meup_agent.wording import MAX_NAME
+from meup_agent.protocol.audit import Ignored
+from meup_agent.protocol.audit.records import IGNORED_DROPS
+from meup_agent.protocol.capability import compile_kind
+from meup_agent.protocol.exchange import Drop, ExchangeTable
+from meup_agent.protocol.proposals.fold import Folded
+from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState, last_moment
+from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.envelope import TRANSIT_SECONDS, Envelope, microseconds
+from meup_agent.protocol.wire.outcomes import Rejection
+from meup_agent.protocol.wire.payloads import read_response
+from meup_agent.protocol.wire.ttl_map import TTLMap
+from meup_agent.wording import FAILED, IGNORED, MAX_NAME, STATES
+
+if TYPE_CHECKING:
+    from meup_agent.client.space import Space
+
+
+# --- exchange observer ---
+# The exchange and the state of each envelope, as `meup tail` shows them.
+#
+# An exchange table decides what each does to a proposal, as in every participant. Added here are
+# requests without a proposal, which no record keeps, and envelopes that were sent again.
+
+FOLLOWED_SECONDS: Final = 3600.0
+"""Time for which they are: as long as the exchange table remembers a proposal."""
+
+AGAIN: Final = IGNORED[Ignored.AGAIN]
+TOO_LATE: Final = IGNORED[Ignored.LATE]
+REFUSED: Final = "refused"
+REJECTED: Final = "rejected"
+
+_ENDS: Final = (kinds.MCP_RESPONSE, kinds.MCP_REJECT, kinds.MCP_WITHDRAW)
+"""Kinds that end something, and are sent again with other ids."""
+
+
+def recent() -> TTLMap[Any, Any]:
+    """A map that remembers what a person still follows."""
+    return TTLMap(count=MAX_FOLLOWED, seconds=FOLLOWED_SECONDS)
+
+
+class Observation(NamedTuple):
+    """An envelope in its exchange."""
+
+    exchange: str = ""  # the id of the proposal, where there is one
+    part: str = ""  # the id of the request; empty where that is the exchange itself
+    state: str = ""  # of the exchange now; empty where there is nothing to say
+    edited: bool = False  # it requests something else than was proposed, or says so
+    rejection: Rejection | None = None  # that a withdrawal takes for an answer
+
+
+class _ExchangePart(NamedTuple):
+    exchange: str
+    part: str
+
+
+class ExchangeObserver:
+    """Places every envelope of a space, in the gateway's order."""
+
+    def __init__(self) -> None:
+        ids = count()
+        self._table = ExchangeTable(
+            new_id=lambda: f"observer-{next(ids)}",
+            find_handler=lambda _role, _envelope, _call: None,
+        )
+        self._parts: TTLMap[str, _ExchangePart] = recent()
+        self._calls: TTLMap[tuple[str, str], _ExchangePart] = recent()
+        self._seen: TTLMap[tuple[str, str, int], bool] = recent()
+        self._open: TTLMap[tuple[str, str], bool] = recent()
+        # Fulfilled proposals, and whether their answer was an error: the table has one word.
+        self._failed: TTLMap[ProposalKey, bool] = recent()
+
+    def observe(self, envelope: Envelope, now: float) -> Observation:
+        """Take the next envelope in."""
+        self._table.expire(now)
+        drops = (each for each in self._table.receive(envelope, now) if isinstance(each, Drop))
+        found = (IGNORED_DROPS[each.why] for each in drops if each.why in IGNORED_DROPS)
+        folded, ignored = self._table.folded, next(found, None)
+        exchange, part = self._place(envelope, now)
+        shown_part = "" if part == exchange else part
+        if self._was_seen(envelope, now):
+            return Observation(exchange, shown_part, AGAIN)
+        state = "" if ignored is None else IGNORED[ignored]
+        if ignored in (Ignored.AGAIN, Ignored.REFUSED):
+            state = ""  # they are told by their content
+        if not state:
+            state = self._state(envelope, part, folded, now)
+        return Observation(
+            exchange, shown_part, state, _is_edited(envelope, folded), folded.rejection
+        )
+
+    def expire(self, proposal: ProposalKey, now: float) -> Observation:
+        """Note that a proposal has expired, of which no envelope tells."""
+        record = self._table.proposal_store.get(proposal, now)
+        if record is not None and record.state is ProposalState.PENDING:
+            record.step(ProposalEvent.EXPIRY, "", Reason.TIMEOUT)
+        exchange = self._parts.get(proposal.id, now) or _ExchangePart(proposal.id, "")
+        return Observation(exchange.exchange, "", STATES[ProposalState.EXPIRED])
+
+    # --- which exchange ---
+
+    def _was_seen(self, envelope: Envelope, now: float) -> bool:
+        """True if an envelope repeats an earlier one, as after a reconnect (PROTOCOL 4.14).
+
+        What begins something is sent again under its id, which some senders use again for something
+        else; ends are sent again under ids of their own.
+        """
+        is_end = envelope.kind in _ENDS or _is_cancel(envelope)
+        content = hash((envelope.kind, envelope.correlation, envelope.raw_payload))
+        mark = (envelope.sender, "" if is_end else envelope.id, content)
+        if not envelope.id or self._seen.get(mark, now) is None:
+            self._seen.put(mark, True, now)
+            return False
+        return True
+
+    def _place(self, envelope: Envelope, now: float) -> _ExchangePart:
+        """The exchange that an envelope belongs to, and its request."""
+        if envelope.kind in (kinds.SYSTEM_WELCOME, kinds.SYSTEM_PRESENCE):
+            return _ExchangePart("", "")
+        refers_to = _refers_to(envelope)
+        found = next(filter(None, (self._parts.get(name, now) for name in refers_to)), None)
+        if found is None and refers_to and not envelope.correlation:
+            # A cancel names the request by the JSON-RPC id of its sender (PROTOCOL 4.8).
+            found = self._calls.get((envelope.sender, refers_to[0]), now)
+        if found is None:
+            found = _ExchangePart(refers_to[0] if refers_to else envelope.id, "")
+        if envelope.kind == kinds.MCP_REQUEST and not _is_notification(envelope):
+            found = _ExchangePart(found.exchange, envelope.id)
+            rpc_name = payloads.read_call(envelope.payload).rpc_name
+            if rpc_name is not None:
+                self._calls.put((envelope.sender, rpc_name), found, now)
+        self._parts.put(envelope.id, found, now)
+        return found
+
+    # --- its state ---
+
+    def _state(self, envelope: Envelope, part: str, folded: Folded, now: float) -> str:
+        key = (envelope.sender, part)
+        match envelope.kind:
+            case kinds.MCP_REQUEST if _is_notification(envelope):
+                return self._end(key, "cancelled", now) if _is_cancel(envelope) else ""
+            case kinds.MCP_REQUEST:
+                self._open.put(key, True, now)
+                return self._state_of(folded.record, now)
+            case kinds.MCP_RESPONSE:
+                return self._state_after_response(envelope, part, folded, now)
+            case kinds.MCP_REJECT:
+                return REJECTED if folded.was_pending else TOO_LATE
+            case kinds.MCP_PROPOSAL | kinds.MCP_WITHDRAW:
+                return self._state_of(folded.record, now)
+            case _:
+                return ""
+
+    def _end(self, request: tuple[str, str], how: str, now: float) -> str:
+        """End a request; the word for it, empty for a request that was never seen."""
+        was_open = self._open.get(request, now)
+        if was_open is None:
+            return ""
+        self._open.put(request, False, now)
+        return how if was_open else TOO_LATE
+
+    def _state_after_response(
+        self, response: Envelope, part: str, folded: Folded, now: float
+    ) -> str:
+        ends = [self._end((name, part), "", now) for name in response.to]
+        record, failed = folded.record, _fails(response)
+        if record is not None and folded.was_pending and not record.state.is_pending:
+            self._failed.put(record.key, failed, now)
+            return self._state_of(record, now)
+        if payloads.is_refusal(response.payload):
+            return REFUSED
+        if TOO_LATE in ends:
+            return TOO_LATE
+        return FAILED if failed else self._state_of(record, now)
+
+    def _state_of(self, record: ProposalEntry | None, now: float) -> str:
+        if record is None:
+            return ""
+        is_fulfilled = record.state is ProposalState.FULFILLED
+        return (
+            FAILED if is_fulfilled and self._failed.get(record.key, now) else STATES[record.state]
+        )
+
+
+def _fails(response: Envelope) -> bool:
+    """True if a response is an error or the result of a failed tool."""
+    result, error = read_response(response.payload)
+    return error is not None or payloads.as_object(result).get("isError") is True
+
+
+def _is_edited(envelope: Envelope, folded: Folded) -> bool:
+    if envelope.kind != kinds.MCP_REQUEST or _is_notification(envelope):
+        return False
+    call = payloads.read_call(envelope.payload)
+    if call.meta.get(payloads.EDITED) is True:
+        return True
+    if folded.record is None or folded.fulfillment is None:
+        return False
+    executor = envelope.to[0] if len(envelope.to) == 1 else None
+    return bool(payloads.changes(folded.record.call, call, executor))
+
+
+def _refers_to(envelope: Envelope) -> tuple[str, ...]:
+    """The ids that an envelope refers to; a cancel may say it in its payload only."""
+    if envelope.context:  # as a thought has
+        return (*envelope.correlation, envelope.context)
+    if envelope.correlation or not _is_notification(envelope):
+        return envelope.correlation
+    params = payloads.read_call(envelope.payload).params
+    named = params.get("requestId", params.get(payloads.PROGRESS_TOKEN))
+    return (str(named),) if isinstance(named, int | str) else ()
+
+
+def _is_cancel(envelope: Envelope) -> bool:
+    return (
+        _is_notification(envelope)
+        and payloads.read_call(envelope.payload).method == kinds.CANCELLED
+    )
+
+
+def _is_notification(envelope: Envelope) -> bool:
+    return (
+        envelope.kind == kinds.MCP_REQUEST and payloads.read_call(envelope.payload).is_notification
+    )
+
+
+# --- expiries on a timeline ---
+# No envelope tells of them, the gateway's clock does (PROTOCOL 4.2).
+
+MAX_WATCHED: Final = 10_000
+"""Proposals whose expiry is waited for; of more, those with the latest deadlines are left out."""
+
+LOOK_SECONDS: Final = 1.0
+"""Until the next look at one that should have expired: what was missed may still be read."""
+
+
+class ExpiryWatch:
+    """The proposals that a timeline has shown, and the time at which the next may have expired.
+
+    The space's own record says whether one has: it knows what is still to be read.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self._feed = ProposalFeed(space)
+        self._waiting: list[tuple[float, int, ProposalEntry]] = []
+        self._order = count()
+
+    def add(self, envelope: Envelope) -> None:
+        """Take note of a proposal."""
+        if envelope.kind == kinds.MCP_PROPOSAL:
+            record = self._feed.get(ProposalKey(envelope.sender, envelope.id))
+            if record is not None:
+                self._look_later(record, 0.0)
+
+    def _look_later(self, record: ProposalEntry, least: float) -> None:
+        # The space may have seen it expire before its envelope was shown.
+        is_open = record.state.is_pending or record.state is ProposalState.EXPIRED
+        if record.expires_at is None or not is_open:
+            return
+        left = last_moment(record.expires_at) - microseconds(self._feed.time_of_day)
+        seconds = max(left / 1_000_000 + TRANSIT_SECONDS, least)
+        if len(self._waiting) >= MAX_WATCHED:
+            self._waiting.remove(max(self._waiting))
+            heapq.heapify(self._waiting)
+        heapq.heappush(self._waiting, (self._feed.now + seconds, next(self._order), record))
+
+    @property
+    def next_look(self) -> float:
+        """The time of the loop's clock at which :meth:`pop` has something to do."""
+        return self._waiting[0][0] if self._waiting else math.inf
+
+    def pop(self) -> list[ProposalEntry]:
+        """The proposals that have expired since the last call."""
+        expired: list[ProposalEntry] = []
+        while self._waiting and self._waiting[0][0] <= self._feed.now:
+            _, _, record = heapq.heappop(self._waiting)
+            if record.state is ProposalState.EXPIRED:
+                expired.append(record)
+            else:
+                # Renewed, in progress, or what was missed is still being read.
+                self._look_later(record, LOOK_SECONDS)
+        return expired
+
+
+# --- a space as a timeline ---
 
 WIDE: Final = 100  # columns from which the time has milliseconds and everything more room
 
@@ -312,3 +598,121 @@ class ShortIds:
             self._next += 1
             self._colours.put(exchange, colour, at)
         return colour
+
+
+# --- timeline filter ---
+# The filter of `meup tail`: by kind, by participant, or all of one exchange.
+#
+# Everything is looked at first, and only then left out, so that an exchange is followed also
+# through envelopes that are not shown.
+
+GATEWAY: Final = "gateway"  # the gateway in a filter, as on the timeline, whatever it calls itself
+
+PATTERN: Final = frozenset("*?[{!()|^$\\")
+"""Characters of patterns; what has none of them is meant as it stands."""
+
+
+def suggest_kinds(words: Iterable[str]) -> list[str]:
+    """Remarks on kinds that are unknown, but close to one that is known."""
+    known = [*NOUNS, *kinds.KINDS, *map(kinds.dotted, kinds.KINDS)]
+    strange = [word for word in words if word not in known and not PATTERN.intersection(word)]
+    return [
+        f"no kind is called {visible(word, MAX_NAME)!r}, as far as is known (did you mean {name}?)"
+        for word in strange
+        for name in get_close_matches(word, known, n=1)
+    ]
+
+
+class TimelineFilter:
+    """Lets the envelopes through that fit every choice that was made.
+
+    A kind is a pattern as in capabilities, or a word of the timeline such as ``cancel``; ``who``
+    sends, is addressed, comes or goes; ``about`` is what an :class:`ExchangeFilter` wants. With
+    ``fold``, thoughts are shown only where their kind or their exchange was asked for: the end of
+    a line of thought counts them.
+    """
+
+    def __init__(
+        self,
+        *,
+        kind: Iterable[str] = (),
+        sender: Iterable[str] = (),
+        to: Iterable[str] = (),
+        who: Iterable[str] = (),
+        about: str | None = None,
+        fold: bool = False,
+    ) -> None:
+        self._fold = fold
+        self._words = frozenset(kind)
+        self._kinds = [compile_kind(pattern, place="--kind") for pattern in self._words]
+        self._sender, self._to, self._who = frozenset(sender), frozenset(to), frozenset(who)
+        self.chain = None if about is None else ExchangeFilter(about)
+
+    def shows(self, entry: TimelineEntry) -> bool:
+        """True if an envelope is shown; to be asked once for each, in the gateway's order."""
+        envelope = entry.envelope
+        sender, to = _named(envelope.sender), frozenset(envelope.to)
+        if self._fold and self.chain is None and not self._kinds and _is_thought(envelope):
+            return False
+        return (
+            (self.chain is None or self.chain.holds(entry.observation))
+            and (not self._kinds or self._is_of_kind(entry))
+            and (not self._sender or bool(self._sender & sender))
+            and (not self._to or bool(self._to & to))
+            and (not self._who or bool(self._who & (sender | to | _came_or_went(entry))))
+        )
+
+    def _is_of_kind(self, entry: TimelineEntry) -> bool:
+        return entry.words.noun in self._words or any(
+            fits(entry.envelope.kind) for fits in self._kinds
+        )
+
+
+class ExchangeFilter:
+    """All of one exchange.
+
+    Wanted by how its id begins, or that of a request in it; or by both, with a slash in between,
+    as the timeline has them.
+    """
+
+    def __init__(self, wanted: str) -> None:
+        self.wanted = wanted
+        self.exchange: str = ""
+        self.other: str = ""
+
+    def holds(self, observation: Observation) -> bool:
+        """True if an envelope belongs to it; the first that fits decides on the exchange."""
+        if not observation.exchange:
+            return False
+        if observation.exchange != self.exchange:
+            if self.wanted in (observation.exchange, observation.part):
+                self.exchange = observation.exchange  # the whole id: no other can be meant
+            elif self._begins(observation):
+                if self.exchange:
+                    self.other = self.other or observation.exchange
+                else:
+                    self.exchange = observation.exchange
+        return observation.exchange == self.exchange
+
+    def _begins(self, observation: Observation) -> bool:
+        if observation.exchange.startswith(self.wanted) or observation.part.startswith(self.wanted):
+            return True
+        exchange, _, part = self.wanted.partition("/")
+        return bool(part) and (
+            observation.exchange.startswith(exchange) and observation.part.startswith(part)
+        )
+
+
+def _is_thought(envelope: Envelope) -> bool:
+    return envelope.kind == kinds.REASONING_THOUGHT and envelope.context is not None
+
+
+def _named(sender: str) -> frozenset[str]:
+    """The names by which a sender may be asked for."""
+    return frozenset((sender, GATEWAY)) if sender in kinds.GATEWAY_NAMES else frozenset((sender,))
+
+
+def _came_or_went(entry: TimelineEntry) -> frozenset[str]:
+    """The participant that came or went by an envelope."""
+    came_or_went = entry.envelope.kind == kinds.SYSTEM_PRESENCE
+    return frozenset((entry.words.who,)) if came_or_went else frozenset()

@@ -2,19 +2,19 @@
 
 It owns the sign-in of browsers, and the pages: inbox, timeline, proposal, participants, health. A
 person signs in with a participant's token or a one-time link (:mod:`sign_in`); from then on a
-cookie stands for the participant, and :mod:`guard` checks each request before a page sees it:
+cookie stands for the participant, and each request is checked before a page sees it:
 session, ``Origin``, CSRF token, pace. What a page changes it changes by the verbs of a
 :class:`~meup_agent.client.space.Space` that joined as that participant, beside its other
 connections (:mod:`presence`): so capabilities, limits and audit are those of every participant.
 One such presence serves all browsers and tabs of a participant, over a connection inside the
-process (:mod:`local_transport`). What a page shows comes from the
-:class:`~meup_agent.approval.inbox.Inbox`, from the audit's fold, and from the runtime; the console
-decides nothing itself, keeps nothing on disk, and computes no state of its own.
+process (:mod:`desk`). What a page shows comes from the
+:class:`~meup_agent.approval.inbox.inbox.Inbox`, from the audit's fold, and from the runtime; the
+console decides nothing itself, keeps nothing on disk, and computes no state of its own.
 
 HTML is made on the server (``templates/``), each fragment once per participant, and pushed by one
 event stream per browser (:mod:`event_queue`), which its tabs share (``static/console.js``). Text of
 participants gets into a page through Jinja's escaping alone, once
-:func:`.template_environment.shown` has made what is invisible visible, and never into an attribute
+:func:`.templating.shown` has made what is invisible visible, and never into an attribute
 that a script reads as code. No page needs a script to list and to decide.
 
 It stands above ``approval``: the gateway gets it handed in, as an ASGI application

@@ -20,37 +20,39 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from meup_agent.errors import UsageError
-from meup_agent.gateway.admission import (
+from meup_agent.gateway.auth import (
     FORBIDDEN,
     NOT_FOUND,
     TOO_MANY,
     UNAUTHORIZED,
     UNAVAILABLE,
     NotAdmitted,
+    digest_of_token,
 )
-from meup_agent.gateway.auth import digest_of_token
 from meup_agent.gateway.console.context import (
     ConsoleState,
     PageContext,
     redirect,
 )
-from meup_agent.gateway.console.guard import (
+from meup_agent.gateway.console.desk import check_entry
+from meup_agent.gateway.console.pages import PAGES, PageRoute
+from meup_agent.gateway.console.presence import PersonPresences
+from meup_agent.gateway.console.sign_in import (
     FORM_PIECE_BYTES,
     MAX_FORM_BYTES,
     OPEN_FORM_BYTES,
     SECURITY_HEADERS,
+    BrowserSessions,
+    FormSeals,
     RequestDenied,
     RequestPace,
+    SignInLinks,
     check_csrf,
     check_origin,
     decode_form,
     read_form,
 )
-from meup_agent.gateway.console.local_transport import check_entry
-from meup_agent.gateway.console.pages import PAGES, PageRoute
-from meup_agent.gateway.console.presence import PersonPresences
-from meup_agent.gateway.console.sign_in import BrowserSessions, FormSeals, SignInLinks
-from meup_agent.gateway.console.template_environment import (
+from meup_agent.gateway.console.templating import (
     STATIC,
     compile_templates,
     make_environment,

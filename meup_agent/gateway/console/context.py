@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import HTMLResponse, Response
 
-from meup_agent.gateway.admission import UNAUTHORIZED
+from meup_agent.gateway.auth import UNAUTHORIZED
 from meup_agent.gateway.console.event_queue import OutcomeNotice
-from meup_agent.gateway.console.terms import PageTerms
+from meup_agent.gateway.console.templating import PageTerms
 
 if TYPE_CHECKING:
     import anyio
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
     from meup_agent.gateway.auth import Identity
     from meup_agent.gateway.console.desk import PersonPresence
-    from meup_agent.gateway.console.guard import RequestDenied, RequestPace
     from meup_agent.gateway.console.presence import PersonPresences
     from meup_agent.gateway.console.sign_in import (
         BrowserSession,
         BrowserSessions,
         FormSeals,
+        RequestDenied,
+        RequestPace,
         SignInLinks,
     )
     from meup_agent.gateway.console.timeline import SpaceFeeds

@@ -5,32 +5,204 @@ The person who decides there has one presence, whatever browsers and tabs it has
 
 from __future__ import annotations
 
+import json
 import math
+import secrets
+from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 
 from meup_agent.agent.agent import Agent
-from meup_agent.approval import Inbox
-from meup_agent.errors import MeupError
-from meup_agent.gateway.admission import UNAVAILABLE
-from meup_agent.gateway.console.guard import RequestDenied
-from meup_agent.gateway.console.local_transport import local_connector
-from meup_agent.protocol.exchange import Mode
-from meup_agent.session.settings import Settings
-from meup_agent.transport.loops import Condition
+from meup_agent.approval import Inbox, InboxRenewed, ItemArrived, ItemChanged, ItemLeft
+from meup_agent.approval.inbox.listing import pause_for_screen
+from meup_agent.client.space import Space
+from meup_agent.errors import CannotConnect, HandshakeRefused, MeupError
+from meup_agent.gateway.auth import FORBIDDEN, UNAVAILABLE, Identity, NotAdmitted
+from meup_agent.gateway.console.event_queue import GATHER_SECONDS, EventQueues, pack
+from meup_agent.gateway.console.sign_in import RequestDenied
+from meup_agent.gateway.console.templating import key_of, make_environment
+from meup_agent.gateway.edge.handshake import read_dialect, read_resume, repeats_join
+from meup_agent.gateway.frame_queue import GatewayMember
+from meup_agent.gateway.logs import log, quote
+from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.protocol.exchange import Mode, ProposalKey
+from meup_agent.protocol.space.link import FrameFormat, Place
+from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.session.reconnector import Settings
+from meup_agent.transport.base import (
+    ABNORMAL,
+    BESIDE_HEADER,
+    DIALECT_HEADER,
+    LAST_SEEN_HEADER,
+    RESUME_HEADER,
+    CloseInfo,
+    Condition,
+    Connector,
+    InboxTransport,
+    Transport,
+    checked_close,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator
+    from collections.abc import Callable, Sequence
 
     from anyio.abc import TaskGroup
 
-    from meup_agent.client.space import Space
-    from meup_agent.gateway.auth import Identity
+    from meup_agent.approval import InboxChange, InboxItem
     from meup_agent.gateway.console.event_queue import EventQueue, OutcomeNotice
-    from meup_agent.gateway.console.feed import InboxFeed
-    from meup_agent.gateway.runtime import GatewayRuntime
+    from meup_agent.protocol.exchange import ProposalEntry
+    from meup_agent.protocol.space.server import SpaceServer
+
+
+# --- local transport ---
+# A participant's connection inside the gateway's process, beside its others (PROTOCOL 3).
+#
+# An agent that runs with the same token keeps its connection, and answers.
+
+LONGEST_PAUSE: Final = 10.0
+"""Seconds for which one that sends too fast is not read, at most."""
+
+MAX_UNREAD_FRAMES: Final = 1_024
+"""Frames received and not read yet, before the rest waits in the gateway, where it is counted."""
+
+_TALK: Final = ("chat", "reasoning/", "stream/")
+"""The kinds of what participants say and show each other."""
+
+
+def _changes_proposals(envelope: Envelope) -> bool:
+    """False for talk that explains no proposal: most of what is said, and no inbox needs it."""
+    return bool(envelope.correlation) or not envelope.kind.startswith(_TALK)
+
+
+class LocalTransport(InboxTransport):
+    """Both ends of the connection: the writer of a member's queue, and what its reader reads."""
+
+    joins_frames = False
+
+    def __init__(
+        self, runtime: GatewayRuntime, identity: Identity, dialect: str, last_seen: int | None
+    ) -> None:
+        super().__init__()
+        self._host = runtime.spaces[identity.space]
+        self._max_bytes = runtime.limits.max_message_bytes
+        self._first = True
+        self.response_headers = {DIALECT_HEADER.lower(): dialect, BESIDE_HEADER.lower(): "1"}
+        # One that resumes waits for the last number of what it missed, so it takes all.
+        takes = _changes_proposals if last_seen is None else None
+        form = FrameFormat(dialect, numbered=True, takes=takes)
+        self._member = GatewayMember(
+            runtime, identity, form, self, last_seen=last_seen, place=Place.BESIDE
+        )
+
+    @contextmanager
+    def joined(self) -> Generator[None]:
+        """Be a member for the length of a block."""
+        self._host.join(self._member)
+        try:
+            yield
+        finally:
+            self._end(CloseInfo(ABNORMAL, local=True))
+            self._host.leave(self._member)
+            self._member.lost()
+
+    # --- the gateway's end ------------------------------------------------------------------
+
+    def write(self, packed: bytes) -> None:
+        """Take a frame of the gateway's."""
+        if self._closed is not None:
+            return
+        self._inbox.append(packed)
+        self._arrived.notify_all()
+        if len(self._inbox) >= MAX_UNREAD_FRAMES:
+            self._member.pause()
+
+    def close(self, code: int, reason: str) -> None:
+        """End by a decision of the gateway's; what was written before can still be read."""
+        self._end(CloseInfo(code, reason))
+
+    # --- the participant's end --------------------------------------------------------------
+
+    async def __anext__(self) -> bytes:
+        """The next frame."""
+        frame = await super().__anext__()
+        if self._member.paused and not self._inbox:
+            self._member.resume()
+        return frame
+
+    async def send(self, frame: bytes) -> None:
+        """Hand a frame to the space; returns when the next one would be read."""
+        async with self._turn:
+            self._check_open()
+            member, host = self._member, self._host
+            first, self._first = self._first, False
+            if first and repeats_join(frame, member.participant, host.name):
+                return  # it has joined already
+            most = self._max_bytes
+            if len(frame) > most:
+                told = {"limit": "max_message_bytes", "max": most}
+                host.refuse_frame(member, "too_large", f"it has over {most} bytes", **told)
+                return
+            wait = host.receive(member, frame)
+            if wait:
+                await anyio.sleep(min(wait, LONGEST_PAUSE))
+
+    async def aclose(self, code: int = 1000, reason: str = "") -> None:
+        """Close the connection."""
+        self._end(checked_close(code, reason))
+
+    async def abort(self) -> None:
+        """End the connection at once."""
+        self._end(CloseInfo(ABNORMAL))
+
+
+def local_connector(runtime: GatewayRuntime, identity: Identity) -> Connector:
+    """Make a connector by which a participant takes part in its space from this process.
+
+    Args:
+        runtime: The gateway.
+        identity: The participant that is signed in.
+    """
+
+    @asynccontextmanager
+    async def dial(headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
+        dialect, last_seen = _admit(runtime, identity, headers)
+        transport = LocalTransport(runtime, identity, dialect, last_seen)
+        with transport.joined():
+            yield transport
+
+    return dial
+
+
+def _admit(
+    runtime: GatewayRuntime, identity: Identity, headers: Mapping[str, str]
+) -> tuple[str, int | None]:
+    """Check that a participant may join; its dialect, and the number that it has heard last."""
+    if not runtime.accepting:
+        raise CannotConnect("the gateway stops")
+    said = {name.lower(): value for name, value in headers.items()}
+    try:
+        check_entry(runtime, identity)
+        runtime.join_throttle.join(identity, Place.BESIDE)
+        dialect = read_dialect(said.get(DIALECT_HEADER.lower())) or runtime.dialect(identity)
+        _, last_seen = read_resume(
+            said.get(RESUME_HEADER.lower()), said.get(LAST_SEEN_HEADER.lower())
+        )
+    except NotAdmitted as refused:
+        raise HandshakeRefused(refused.status, refused.retry_after, body=str(refused)) from None
+    return dialect, last_seen
+
+
+def check_entry(runtime: GatewayRuntime, identity: Identity) -> None:
+    """Raise :exc:`NotAdmitted` if a participant may not, or cannot, be in its space."""
+    if runtime.spaces[identity.space].owner.is_kicked(identity.participant):
+        raise NotAdmitted(FORBIDDEN, "you were removed from the space")
+    runtime.check_members(identity, Place.BESIDE)
+
+
+# --- a desk ---
 
 JOIN_SECONDS: Final = 10.0
 """Seconds that a page waits for its participant to have joined."""
@@ -253,3 +425,332 @@ def denied(presence: PersonPresence) -> RequestDenied:
     if presence.failure is not None:
         return RequestDenied(UNAVAILABLE, f"The space could not be joined: {presence.failure}")
     return RequestDenied(UNAVAILABLE, "The space could not be joined in time; try again.")
+
+
+# --- feed ---
+# An inbox as the browsers that show it are told of it: what came, what went, and why.
+
+QUEUE_ROWS: Final = 50
+"""Proposals that the queue beside a decision shows; of more it says how many."""
+
+MAX_SAID: Final = 5
+"""Changes of one push that are read out; of more it is said how many there were."""
+
+
+class InboxFeed:
+    """Renders the rows of an inbox once for all browsers that show it, and says what changed.
+
+    Each event tells the version that it leads to, and the one that it starts from: a page that has
+    another one loads the queue anew.
+
+    Args:
+        inbox: The inbox.
+        base: The path of the console.
+        proposed_at: Tells when a proposal came, in seconds since 1970 (UTC), if that is known.
+        before: The feed that the same browsers were told by before.
+    """
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        base: str,
+        proposed_at: Callable[[InboxItem], float | None],
+        before: InboxFeed | None = None,
+    ) -> None:
+        self.queues = EventQueues()
+        """The streams of all who see this inbox."""
+        self.inbox = inbox
+        self.proposed_at = proposed_at
+        """Tells since when a proposal waits."""
+        self._base = base
+        self._row = make_environment().get_template("inbox_row.html")
+        self._why = make_environment().get_template("inbox_left.html")
+        self._epoch = secrets.token_hex(4)
+        self._number = 0
+        self._visible: list[str] = [each for each, _ in self._newest()]
+        # Where the feed before shows the same, no page has to load it anew.
+        same = before is not None and before._visible == self._visible
+        self.version: str = before.version if before and same else f"{self._epoch}:0"
+        """The state of the queue that the last event led to."""
+
+    @property
+    def waiting(self) -> int:
+        """The number of proposals that wait; those that are still to be listed count."""
+        return len(self.inbox) + self.inbox.unlisted
+
+    def _step(self) -> None:
+        self._number += 1
+        self.version = f"{self._epoch}:{self._number}"
+
+    def hello(self) -> bytes:
+        """The first event of a stream: the version that it begins with."""
+        return pack("hello", {"version": self.version, "waiting": self.waiting})
+
+    async def follow(self) -> None:
+        """Publish the changes of the inbox, until cancelled."""
+        changes = self.inbox.changes()
+        published = -math.inf
+        async for change in changes:
+            # One rendering for all that comes in this time; what comes alone waits for nothing.
+            await anyio.sleep(max(published + GATHER_SECONDS - anyio.current_time(), 0.0))
+            published = anyio.current_time()
+            self._publish([change, *changes.taken()])
+
+    def _newest(self) -> list[tuple[str, InboxItem]]:
+        return [(item_key(item), item) for item in self.inbox.items[:QUEUE_ROWS]]
+
+    def _publish(self, changes: list[InboxChange]) -> None:
+        if not self.queues.wants("inbox"):
+            # Whoever comes next reads the page as it is then.
+            self._step()
+            self._visible = [key for key, _ in self._newest()]
+            return
+        shown = self._newest()
+        keys = [key for key, _ in shown]
+        before = set(self._visible)
+        altered = {item_key(each.item) for each in changes if isinstance(each, ItemChanged)}
+        gone = {item_key(each.item): each for each in changes if isinstance(each, ItemLeft)}
+        puts: list[dict[str, str]] = []
+        for at, (key, item) in enumerate(shown):
+            if key not in before or key in altered or self._place_moved(key, at, keys):
+                html = self._row.render(
+                    item=item,
+                    key=key,
+                    base=self._base,
+                    current="",
+                    proposed_at=self.proposed_at,
+                )
+                following = keys[at + 1] if at + 1 < len(keys) else ""
+                puts.append({"id": key, "before": following, "html": html})
+        was, self._visible = self.version, keys
+        self._step()
+        event: dict[str, Any] = {
+            "was": was,
+            "version": self.version,
+            "waiting": self.waiting,
+            # From the last to the first, so that the row before which one goes is there.
+            "put": puts[::-1],
+            "drop": sorted(before - set(keys)),
+            "left": {key: self._why.render(left=left) for key, left in gone.items()},
+            "changed": sorted(altered),
+            "said": _read_out(changes),
+            "renew": any(isinstance(each, InboxRenewed) for each in changes),
+        }
+        self.queues.publish("inbox", pack("inbox", event))
+
+    def _place_moved(self, key: str, at: int, keys: list[str]) -> bool:
+        """True if a row has another neighbour behind it than before, that was there before, too."""
+        if at + 1 >= len(keys) or key not in self._visible or keys[at + 1] not in self._visible:
+            return False
+        return self._visible.index(key) > self._visible.index(keys[at + 1])
+
+
+def proposed_in(host: SpaceServer, item: InboxItem) -> float | None:
+    """The time at which a space accepted an open proposal, in seconds since 1970 (UTC)."""
+    at = host.owner.proposed_at(item.proposer, item.id)
+    return None if at is None else at / 1_000_000
+
+
+def item_key(item: InboxItem) -> str:
+    """The address of a proposal that waits."""
+    return key_of(item.proposer, item.id)
+
+
+def _read_out(changes: list[InboxChange]) -> list[str]:
+    """Words for what came and went, for those who do not see it."""
+    said: list[str] = []
+    for each in changes:
+        if isinstance(each, ItemArrived):
+            said.append(f"New: {each.item.proposer} proposes {each.item.tool or each.item.method}")
+        elif isinstance(each, ItemLeft):
+            said.append(f"Gone: {each.item.tool or each.item.method}, {each.words}")
+    if len(said) > MAX_SAID:
+        return [f"{len(said)} proposals came or went"]
+    return [each[:200] for each in said]
+
+
+# --- shared desks ---
+# One inbox for all people of a space whose inboxes show the same.
+#
+# An inbox depends on whose it is in a few points alone: what its participant may, what it has
+# proposed or rejected itself, what is addressed to it, and where its vote counts. People with the
+# same capabilities whom no open proposal names so see the same, and follow one inbox, by the
+# session of one of them. Its envelopes are read once, its rows rendered once, and each browser
+# gets the same bytes. Who is named, or decides, has a desk of its own for as long (`presence`).
+
+ANYBODY: Final = f"anybody-{secrets.token_hex(16)}"
+"""The participant whose inbox a shared one is: nothing is proposed by it, or addressed to it."""
+
+STREAM_SECONDS: Final = 2.0
+"""Seconds that a desk of many proposals waits for its first event stream before it reads the rest
+of them: a browser without a script opens none."""
+
+
+class SharedSpace(Space):
+    """A space as all see it who may do the same, by the session of one of them."""
+
+    @property
+    def me(self) -> str:
+        """None of those who share it."""
+        return ANYBODY
+
+    def may(self, kind: str, payload: Any, *, to: Sequence[str] = ()) -> bool:
+        """True if the capabilities that all of them have allow an envelope."""
+        return self._session.table.roster.is_allowed(self._session.me, kind, payload, to)
+
+
+class SharedInbox(Inbox):
+    """The inbox of all who share a desk; nothing is decided in it.
+
+    Args:
+        space: The space, by the session of one of them.
+        told: Handed each proposal that was looked at, and the participants that it names.
+        heard: Called after each envelope.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        told: Callable[[ProposalKey, frozenset[str]], None],
+        heard: Callable[[], None],
+        **given: Any,
+    ) -> None:
+        super().__init__(SharedSpace(space._session), **given)  # pyright: ignore[reportPrivateUsage]
+        self._told = told
+        self._heard = heard
+
+    def put(self, envelope: Envelope) -> None:
+        """Look at what an envelope may have changed, and for whom that is another thing."""
+        super().put(envelope)
+        self._heard()
+
+    def _update_item(self, entry: ProposalEntry, *, is_new: bool = True) -> None:
+        super()._update_item(entry, is_new=is_new)
+        self._told(entry.key, self.names_in(entry))
+
+    def is_pending(self, key: ProposalKey) -> bool:
+        """True for a proposal that is open."""
+        entry = self._feed.get(key)
+        return entry is not None and entry.state.is_pending
+
+    def names_in(self, entry: ProposalEntry) -> frozenset[str]:
+        """The participants that have a part of their own in a proposal, while it is open."""
+        if not entry.state.is_pending:
+            return frozenset()
+        envelope = entry.envelope
+        # Of one that waits the call is read already, which may take a second.
+        held = self._queue.get(entry.key)
+        rule = self._rules.rule_for(entry, entry.call if held is None else held.item.call)
+        voters = rule.among if rule is not None and rule.is_quorum else ()
+        return frozenset((envelope.sender, *envelope.to, *entry.rejections, *voters))
+
+
+class SharedDesk:
+    """The desk of people of a space who may do the same, by the session of one of them.
+
+    Args:
+        opener: Opens it.
+        leader: The person by whose session it follows the space; without them it is over.
+        key: What all who share it may, as text.
+        base: The path of the console.
+    """
+
+    def __init__(self, opener: DeskOpener, leader: PersonPresence, key: str, base: str) -> None:
+        self.inbox: SharedInbox
+        self.feed: InboxFeed
+        self.leader = leader
+        self.people: dict[str, PersonPresence] = {}
+        self.ready = anyio.Event()
+        self.ended = False
+        self._opener = opener
+        self._host = opener.runtime.spaces[leader.identity.space]
+        self._key = key
+        self._base = base
+        # The participants that open proposals name.
+        self._named: dict[ProposalKey, frozenset[str]] = {}
+        self._following = anyio.CancelScope()
+        self._changes = -1
+
+    def fits(self, presence: PersonPresence) -> bool:
+        """True while a person may do what all here may."""
+        return not self.ended and sharing_key(self._host, presence.identity) == self._key
+
+    def names(self, presence: PersonPresence) -> bool:
+        """True if a person has a part of its own in an open proposal, as far as is heard here."""
+        name = presence.identity.participant
+        return not self.ended and any(
+            name in names and self.inbox.is_pending(key) for key, names in self._named.items()
+        )
+
+    async def run(self) -> None:
+        """Follow the space until the desk is over."""
+        try:
+            with self._following:
+                await self._follow()
+        except MeupError as error:
+            self.leader.fail(error)
+        except Exception as error:
+            # One person's trouble must not end the pages of the others.
+            log.exception("console: the desk of %s failed", quote(self._host.name))
+            self.leader.fail(MeupError(type(error).__name__))
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Be over: all who share it go on at another desk."""
+        self.ended = True
+        self._following.cancel()
+        self.ready.set()
+        for each in tuple(self.people.values()):
+            each.changed.notify_all()
+
+    async def _follow(self) -> None:
+        make = partial(
+            SharedInbox, told=self._note, heard=self._hear, until_drawn=self._until_drawn
+        )
+        async with self._opener.open(self.leader.identity, make) as desk:
+            inbox = desk.inbox
+            assert isinstance(inbox, SharedInbox)
+            for record in desk.space.proposals:
+                if record.state.is_pending:
+                    parts = (record.proposer, *record.to, *(each.by for each in record.rejections))
+                    key = ProposalKey(record.proposer, record.id)
+                    self._note(key, self._named.get(key, frozenset()).union(parts))
+            self.inbox = inbox
+            since = partial(proposed_in, self._host)
+            self.feed = InboxFeed(inbox, self._base, since, self.leader.last_feed)
+            self.ready.set()
+            await self.feed.follow()
+
+    async def _until_drawn(self) -> None:
+        """Wait until a browser has had time to draw the first page."""
+        # Its stream is opened by the page's script. Reading the rest takes seconds of a core, which
+        # a browser on the same machine would lack for its first paint.
+        with anyio.move_on_after(STREAM_SECONDS):
+            while not self.leader.streams:
+                await self.leader.changed.wait()
+        await pause_for_screen()
+
+    def _note(self, key: ProposalKey, names: frozenset[str]) -> None:
+        """Know the names in a proposal, none once it is decided; who is new has its own desk."""
+        before = self._named.pop(key, frozenset())
+        if names:
+            self._named[key] = names
+        for name in names - before:
+            if name in self.people:
+                self.people[name].want_own()
+
+    def _hear(self) -> None:
+        changes = self._host.owner.grants.changes
+        if changes != self._changes:
+            self._changes = changes
+            for presence in tuple(self.people.values()):
+                if not self.fits(presence):
+                    presence.changed.notify_all()
+
+
+def sharing_key(host: SpaceServer, identity: Identity) -> str:
+    """The capabilities of a participant, as text; people with the same share a desk."""
+    if identity.participant not in host.owner.grants:
+        return f"none of the space: {json.dumps(identity.participant)}"
+    return json.dumps(host.owner.grants[identity.participant].patterns, sort_keys=True)

@@ -14,8 +14,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from meup_agent.gateway.edge.flow import frame_chunk
-from meup_agent.protocol.shown_text import printed
+from meup_agent.gateway.edge.connection import frame_chunk
+from meup_agent.protocol.wire.shown_text import printed
 
 GATHER_SECONDS: Final = 0.05
 """Seconds between two pushes, for which changes are gathered: a person sees no difference, and a

@@ -15,22 +15,28 @@ import anyio
 
 from meup_agent.approval import Inbox
 from meup_agent.errors import MeupError
-from meup_agent.gateway.admission import UNAVAILABLE, NotAdmitted
-from meup_agent.gateway.console.desk import JOIN_SECONDS, DeskOpener, PersonPresence, denied
-from meup_agent.gateway.console.feed import InboxFeed
-from meup_agent.gateway.console.guard import RequestDenied
-from meup_agent.gateway.console.local_transport import check_entry
-from meup_agent.gateway.console.shared_desk import SharedDesk, sharing_key
+from meup_agent.gateway.auth import UNAVAILABLE, NotAdmitted
+from meup_agent.gateway.console.desk import (
+    JOIN_SECONDS,
+    DeskOpener,
+    InboxFeed,
+    PersonPresence,
+    SharedDesk,
+    check_entry,
+    denied,
+    sharing_key,
+)
+from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.logs import log, quote
-from meup_agent.protocol.space.management import KICKED_CODE
-from meup_agent.protocol.space.subscriber import FrameFormat, Place
+from meup_agent.protocol.space.link import FrameFormat, Place
+from meup_agent.protocol.space.state.management import KICKED_CODE
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from meup_agent.gateway.auth import Identity
     from meup_agent.gateway.runtime import GatewayRuntime
-    from meup_agent.protocol.envelope import Envelope
+    from meup_agent.protocol.wire.envelope import Envelope
 
 OWN_SECONDS: Final = 60.0
 """Interval of checking whether a person still needs a desk of its own."""

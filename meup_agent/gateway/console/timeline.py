@@ -2,33 +2,357 @@
 
 from __future__ import annotations
 
+import json
+from collections import OrderedDict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 
 from meup_agent.gateway.console.event_queue import FRESH, GATHER_SECONDS, EventQueues, pack
-from meup_agent.gateway.console.sentences import describe
-from meup_agent.gateway.console.template_environment import key_of, make_environment
-from meup_agent.gateway.console.threads import ThreadIndex, names_in
-from meup_agent.gateway.console.timeline_rows import TimelineRow, fold_rows
+from meup_agent.gateway.console.templating import key_of, make_environment
 from meup_agent.gateway.edge.http.context import Problem, read_journal
-from meup_agent.gateway.edge.http.space_views import proposals_of
-from meup_agent.protocol import kinds
-from meup_agent.protocol.control_payloads import STATUS
+from meup_agent.gateway.edge.http.views import proposals_of
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
-from meup_agent.protocol.exchange.roster import read_participant
-from meup_agent.protocol.space.subscriber import FrameFormat
+from meup_agent.protocol.exchange.table_context import read_participant
+from meup_agent.protocol.space.link import FrameFormat
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.control_payloads import STATUS
+from meup_agent.protocol.wire.payloads import as_list, as_object
+from meup_agent.wording import describe_reason, format_call, format_proposed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from anyio.abc import TaskGroup
 
     from meup_agent.gateway.runtime import GatewayRuntime
-    from meup_agent.protocol.envelope import Envelope
-    from meup_agent.protocol.payloads import JsonObject
+    from meup_agent.protocol.audit import ProposalAudit
     from meup_agent.protocol.space.journal import Entry
     from meup_agent.protocol.space.server import SpaceServer
+    from meup_agent.protocol.wire.envelope import Envelope
+    from meup_agent.protocol.wire.payloads import JsonObject
+
+
+# --- rows of the timeline, and their folds ---
+# A line of thought, or a stream, is one, its parts inside.
+#
+# By itself, since the page and the feed that renews it fold alike.
+
+
+class TimelineRow(NamedTuple):
+    """One envelope, in words and as an arrow."""
+
+    seq: int
+    at: float  # seconds since 1970 (UTC)
+    kind: str
+    tone: str  # the class of its colour
+    sender: str
+    to: tuple[str, ...]
+    verb: str
+    words: str
+    thread: str  # the key of the proposal that it belongs to; empty: none
+    state: str  # the state that this proposal has now; empty: it is not known
+    group: str  # the line of thought, or the stream, that it is folded into; empty: none
+    begin: float  # the place of its sender, in percent
+    ends: tuple[float, ...]  # the places of its addressees; empty: to all
+
+
+class FoldedRow(NamedTuple):
+    """A row of the timeline as it stands there."""
+
+    lead: TimelineRow  # the newest
+    key: str  # of the line of thought, or the stream; empty: it is a row by itself
+    parts: list[TimelineRow]  # all of them, the newest first; none of a row by itself
+
+
+def fold_rows(rows: Iterable[TimelineRow]) -> list[FoldedRow]:
+    """Fold rows that come the newest first: a fold stands where its newest part does."""
+    folded: list[FoldedRow] = []
+    by_group: dict[str, FoldedRow] = {}
+    for row in rows:
+        if not row.group:
+            folded.append(FoldedRow(row, "", []))
+        elif row.group in by_group:
+            by_group[row.group].parts.append(row)
+        else:
+            fold = by_group[row.group] = FoldedRow(row, key_of("group", row.group), [row])
+            folded.append(fold)
+    return folded
+
+
+# --- envelopes in words ---
+# A verb, the rest of its sentence, and the class of its colour.
+
+MAX_WORDS: Final = 240
+"""Characters of an envelope's words; all of them are a link away."""
+
+REASONING: Final = "reasoning/"
+STREAM: Final = "stream/"
+
+_WORDS: Final = {
+    kinds.MCP_PROPOSAL: "proposes",
+    kinds.MCP_REQUEST: "asks",
+    kinds.MCP_RESPONSE: "answers",
+    kinds.MCP_REJECT: "rejects",
+    kinds.MCP_WITHDRAW: "withdraws",
+    kinds.CHAT: "says",
+    "reasoning/start": "begins to think",
+    "reasoning/thought": "thinks",
+    "reasoning/conclusion": "concludes",
+    "reasoning/cancel": "stops the thinking",
+    "stream/request": "asks for a stream",
+    "stream/open": "opens a stream",
+    "stream/close": "closes a stream",
+}
+
+_TOLD: Final = (
+    "message",
+    "text",
+    "thought",
+    "content",
+    "conclusion",
+    "input",
+    "description",
+    "reason",
+)
+"""Members of a payload that may have words, in the order in which they are looked for."""
+
+
+def describe(envelope: Envelope) -> tuple[str, str, str]:
+    """An envelope's verb, the rest of its sentence, and the class of its colour."""
+    try:
+        verb, words, tone = _describe(envelope)
+    except (ValueError, RecursionError):
+        verb, words, tone = "sends", f"{envelope.kind}, which cannot be read", "other"
+    if len(words) > MAX_WORDS:
+        words = words[:MAX_WORDS] + " …"
+    return verb, words, tone
+
+
+def _describe(envelope: Envelope) -> tuple[str, str, str]:
+    kind = envelope.kind
+    verb = _WORDS.get(kind, "sends")
+    payload = envelope.payload_object
+    if kind == kinds.MCP_PROPOSAL:
+        call = payloads.read_proposal(envelope.payload)
+        return verb, format_proposed(call, MAX_WORDS), "proposal"
+    if kind == kinds.MCP_REQUEST:
+        call = payloads.read_call(envelope.payload)
+        if call.method == kinds.CANCELLED:
+            return "cancels", str(call.params.get("reason", "")), "cancel"
+        if call.method == kinds.PROGRESS:
+            done, total = call.params.get("progress"), call.params.get("total")
+            of = "" if total is None else f" of {total}"
+            return "progress", f"{done}{of} {call.params.get('message') or ''}".strip(), "progress"
+        return verb, format_call(call, MAX_WORDS), "request"
+    if kind == kinds.MCP_RESPONSE:
+        failed = "error" in payload or as_object(payload.get("result")).get("isError") is True
+        body = payload.get("error") if "error" in payload else payload.get("result")
+        return (
+            ("fails" if failed else verb),
+            words_of_answer(body),
+            "error" if failed else "response",
+        )
+    if kind == kinds.MCP_REJECT:
+        return verb, describe_reason(str(payload.get("reason") or "")), "reject"
+    if kind == kinds.MCP_WITHDRAW:
+        return verb, describe_reason(str(payload.get("reason") or "")), "withdraw"
+    if kind == kinds.CHAT:
+        text = payload.get("message", payload.get("text"))
+        return verb, text if isinstance(text, str) else "", "chat"
+    if kind == kinds.SYSTEM_PRESENCE:
+        name = as_object(payload.get("participant")).get("id", "")
+        event = {"join": "came", "leave": "left"}.get(str(payload.get("event")), "changed")
+        return "tells", f"{name} {event}", "system"
+    if kind.startswith((REASONING, STREAM)):
+        told = (payload.get(each) for each in _TOLD)
+        words = next((each for each in told if isinstance(each, str)), "")
+        if kind not in _WORDS:
+            words = f"{kind} {words or _compact(payload)}"
+        return verb, words, "reasoning" if kind.startswith(REASONING) else "stream"
+    return verb, f"{kind} {_compact(payload)}", "system" if kind.startswith("system") else "other"
+
+
+def words_of_answer(body: object) -> str:
+    """An answer's own words, where it has nothing but words; the names of tools; else its JSON."""
+    said = as_object(body)
+    content, tools = as_list(said.get("content")), as_list(said.get("tools"))
+    message = said.get("message")
+    if content:
+        texts = [as_object(each).get("text") for each in content[:MAX_WORDS]]
+        if all(isinstance(each, str) for each in texts):
+            return " ".join(str(each)[: 2 * MAX_WORDS] for each in texts)
+    if tools:
+        names = (str(as_object(each).get("name"))[:MAX_WORDS] for each in tools[:MAX_WORDS])
+        return f"{len(tools)} tool{'s' * (len(tools) != 1)}: {', '.join(names)}"
+    return message if isinstance(message, str) else _compact(body)
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(", ", ": "))[: 2 * MAX_WORDS]
+
+
+# --- threads ---
+# The proposals that envelopes belong to, and the lines of thought and the streams.
+#
+# An envelope names what it answers by id. What was said lately is remembered; of an older page of
+# the timeline the ids that it names are looked for in what was said before it.
+
+MAX_THREADS: Final = 10_000
+"""Ids of envelopes whose proposal is remembered."""
+
+MAX_LOOK_BACK: Final = 1_000
+"""Entries before a page in which the envelopes that it names are looked for."""
+
+LOOK_BACK_STEP: Final = 200
+"""Entries that are looked through at a time."""
+
+
+class Thread(NamedTuple):
+    """The place of an envelope: its proposal, or nothing; its line of thought or stream."""
+
+    proposer: str = ""
+    proposal: str = ""
+    group: str = ""
+
+
+NO_THREAD: Final = Thread()
+
+
+class ThreadIndex:
+    """The threads of envelopes, by their ids.
+
+    Args:
+        later: Those of what was said later, and of what is remembered.
+    """
+
+    def __init__(self, later: ThreadIndex | None = None) -> None:
+        self._known: OrderedDict[str, Thread] = OrderedDict()
+        self._later = later
+
+    def learn(self, proposal: ProposalAudit) -> None:
+        """Know a proposal of before, and what was said of it."""
+        found = Thread(proposal.proposer, proposal.id)
+        for name in (proposal.id, *(each.id for each in proposal.steps)):
+            self._note(name, found)
+
+    def find(self, name: str) -> Thread | None:
+        """The thread of the envelope with an id; ``None``: it is not known."""
+        found = self._known.get(name)
+        return self._later.find(name) if found is None and self._later is not None else found
+
+    def of(self, envelope: Envelope) -> Thread:
+        """The thread of an envelope, which is remembered with it."""
+        if envelope.kind == kinds.MCP_PROPOSAL:
+            found = Thread(envelope.sender, envelope.id)
+        else:
+            named = (self.find(each) for each in names_in(envelope))
+            found = next((each for each in named if each), NO_THREAD)
+            found = found._replace(group=_group(envelope, found.group))
+            if stream := _stream_of(envelope):
+                self._note(f"{STREAM}{stream}", found)
+        if any(found):
+            self._note(envelope.id, found)
+        return found
+
+    def _note(self, name: str, thread: Thread) -> None:
+        self._known[name] = thread
+        if len(self._known) > MAX_THREADS:
+            self._known.popitem(last=False)
+
+
+def names_in(envelope: Envelope) -> tuple[str, ...]:
+    """The ids by which an envelope names others."""
+    context = (envelope.context,) if envelope.context else ()
+    stream = _stream_of(envelope)
+    return (
+        *envelope.correlation,
+        *context,
+        *_named_by_cancel(envelope),
+        *((f"{STREAM}{stream}",) if stream else ()),
+    )
+
+
+def _group(envelope: Envelope, known: str) -> str:
+    """The line of thought, or the stream, that an envelope is folded into."""
+    if envelope.kind == kinds.REASONING_CANCEL and known.startswith(REASONING):
+        return known  # also that of another participant, who stops it
+    if envelope.kind.startswith(REASONING):
+        return f"{REASONING}{envelope.sender}/{envelope.context or envelope.id}"
+    if not envelope.kind.startswith(STREAM):
+        return ""
+    stream = _stream_of(envelope) or envelope.id
+    return known if known.startswith(STREAM) else f"{STREAM}{stream}"
+
+
+def _stream_of(envelope: Envelope) -> str:
+    if not envelope.kind.startswith(STREAM):
+        return ""
+    try:
+        named = envelope.payload_object.get("stream_id")
+    except (ValueError, RecursionError):
+        return ""
+    return named if isinstance(named, str) else ""
+
+
+def _named_by_cancel(envelope: Envelope) -> tuple[str, ...]:
+    """The id of the request that a cancel names."""
+    if envelope.kind != kinds.MCP_REQUEST:
+        return ()
+    try:
+        call = payloads.read_call(envelope.payload)
+    except (ValueError, RecursionError):
+        return ()
+    named = call.params.get("requestId") if call.method == kinds.CANCELLED else None
+    return (named,) if isinstance(named, str) else ()
+
+
+async def learn_before(host: SpaceServer, threads: ThreadIndex, entries: list[Entry]) -> None:
+    """Learn the threads that a page of entries names, as far as they began shortly before it."""
+    earlier: list[list[Entry]] = []
+    missing = _named(entries, threads) - {each.envelope.id for each in entries}
+    upper = entries[0].seq - 1 if entries else 0
+    floor = host.journal.floor(host.name)
+    for _ in range(MAX_LOOK_BACK // LOOK_BACK_STEP):
+        if not missing or upper <= floor:
+            break
+        lower = max(floor, upper - LOOK_BACK_STEP)
+        page = list(await read_journal(host, after=lower, until=upper, limit=LOOK_BACK_STEP))
+        if not page:
+            # The numbers go on from the clock at each start of a gateway.
+            upper = await newest_number(host, floor, lower)
+            continue
+        here = {each.envelope.id for each in page}
+        meant = [each for each in page if each.envelope.id in missing]
+        missing = (missing | _named(meant, threads)) - here
+        earlier.append(page)
+        upper = lower
+    for page in reversed(earlier):
+        for each in page:
+            threads.of(each.envelope)
+
+
+async def newest_number(host: SpaceServer, floor: int, until: int) -> int:
+    """The number of the newest entry up to another number; the floor where there is none."""
+    low, high = floor, until
+    while low < high:
+        middle = (low + high) // 2
+        entries = await read_journal(host, after=middle, until=high, limit=1)
+        if entries:
+            low = entries[0].seq
+        else:
+            high = middle
+    return low
+
+
+def _named(entries: Iterable[Entry], known: ThreadIndex) -> set[str]:
+    return {
+        name for each in entries for name in names_in(each.envelope) if known.find(name) is None
+    }
+
+
+# --- timeline ---
 
 MAX_COLUMNS: Final = 8
 """Participants with a column of their own; all others share one more."""

@@ -9,10 +9,10 @@ from urllib.parse import parse_qs
 import msgspec
 
 from meup_agent.errors import InvalidEnvelope
-from meup_agent.gateway.admission import BAD_REQUEST, UNAUTHORIZED, NotAdmitted, check_space
+from meup_agent.gateway.auth import BAD_REQUEST, UNAUTHORIZED, NotAdmitted, check_space
 from meup_agent.protocol.dialects import DIALECTS, spoken
-from meup_agent.protocol.limits import check_frame
-from meup_agent.protocol.space.subscriber import Place
+from meup_agent.protocol.space.link import Place
+from meup_agent.protocol.wire.envelope import check_frame
 from meup_agent.transport.base import (
     BESIDE_HEADER,
     DIALECT_HEADER,

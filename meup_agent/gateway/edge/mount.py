@@ -17,17 +17,16 @@ from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from meup_agent.errors import UsageError
-from meup_agent.gateway.admission import NotAdmitted
+from meup_agent.gateway.auth import NotAdmitted
 from meup_agent.gateway.config import Config
-from meup_agent.gateway.edge.connection import LOST, MemberConnection
-from meup_agent.gateway.edge.flow import SendQueue
+from meup_agent.gateway.edge.connection import LOST, MemberConnection, SendQueue
 from meup_agent.gateway.edge.handshake import Handshake, admit
 from meup_agent.gateway.edge.http.api import http_app
 from meup_agent.gateway.journal.engines import open_journal
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.dialects import STREAMING
-from meup_agent.protocol.space.subscriber import FrameFormat
-from meup_agent.protocol.streams import is_stream_frame
+from meup_agent.protocol.space.link import FrameFormat
+from meup_agent.protocol.wire.streams import is_stream_frame
 from meup_agent.transport.base import TOO_BIG
 
 

@@ -11,16 +11,19 @@ from typing import Final, cast
 
 from picows import WSCloseCode, WSFrame, WSListener, WSTransport
 
-from meup_agent.gateway.admission import BAD_REQUEST, NotAdmitted
-from meup_agent.gateway.auth import Identity
+from meup_agent.gateway.auth import BAD_REQUEST, Identity, NotAdmitted
 from meup_agent.gateway.edge.connection import LOST, MemberConnection
-from meup_agent.gateway.edge.first_request import STRANGER_READ_BYTES
 from meup_agent.gateway.edge.handshake import MAX_JOIN_BYTES, Handshake
-from meup_agent.gateway.edge.listener import MEMBER_READ_BYTES, address_of, peer_of
+from meup_agent.gateway.edge.listener import (
+    MEMBER_READ_BYTES,
+    STRANGER_READ_BYTES,
+    address_of,
+    peer_of,
+)
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.dialects import STREAMING
-from meup_agent.protocol.space.rate_limits import TokenBucket
-from meup_agent.protocol.space.subscriber import FrameFormat
+from meup_agent.protocol.space.allowance import TokenBucket
+from meup_agent.protocol.space.link import FrameFormat
 from meup_agent.transport.base import TOO_BIG
 
 CONTINUATION: Final = 0x0

@@ -4,11 +4,11 @@ The contract is :class:`meup_agent.protocol.space.journal.Journal`: envelopes an
 entries with their numbers go out, in order, when they are kept. ``engines`` is the table of them; a
 new one is a module of this folder and a row there, and the tests of the contract run on it.
 
-``sqlite`` is the engine in a file. Two ``worker_threads`` do its work, so that the gateway's loop
-never waits for a disk: one writes, in batches, and applies the ``retention``; the other reads
-pages. An envelope is delivered when its batch has been committed. ``database`` is the file itself:
-its form (``rows``), its lock against a second gateway, and damage that SQLite would not report
-(``wal``). ``archive`` reads such a file from outside, for the audit; it never changes it.
+``sqlite`` is the engine in a file. Two ``threads`` do its work, so that the gateway's loop never
+waits for a disk: one writes, in batches, and removes what is too old; the other reads pages. An
+envelope is delivered when its batch has been committed. ``database`` is the file itself: its form
+(``rows``), its lock against a second gateway, and damage that SQLite would not report (``damage``).
+``archive`` reads such a file from outside, for the audit; it never changes it.
 
 An engine never drops silently: what cannot be kept stops the gateway, what is removed raises the
 floor of its space, and members that come back are told of the gap.

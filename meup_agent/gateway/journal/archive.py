@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import tempfile
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.journal.damage import (
+    Survey,
+    check_structure,
+    find_damage,
+    is_damage,
+    survey,
+    wal_of,
+    write_readable,
+)
 from meup_agent.gateway.journal.database import BUSY_SECONDS, error_text
 from meup_agent.gateway.journal.decisions import (
     INDEX_TABLES,
     Chains,
+    DamagedIndex,
     DecisionQuery,
     find_chains,
     has_index,
+    snapshot,
 )
-from meup_agent.gateway.journal.name_index import DamagedIndex, snapshot
-from meup_agent.gateway.journal.repair import write_readable
-from meup_agent.gateway.journal.rows import checked_row, entry_of, rows_query
-from meup_agent.gateway.journal.survey import Survey, check_structure, is_damage, survey
-from meup_agent.gateway.journal.tables import has_tables
-from meup_agent.gateway.journal.wal import find_damage, wal_of
+from meup_agent.gateway.journal.rows import checked_row, entry_of, has_tables, rows_query
 from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, MAX_SEQ, Entry, NumberRange
+
+# --- the archive ---
 
 PAGES_AT_ONCE: Final = 2_000
 """Pages that are copied before a signal can end it: some megabytes."""
@@ -253,3 +263,61 @@ def _stamp(file: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return found.st_size, found.st_mtime_ns
+
+
+# --- a backup ---
+# A consistent copy of a journal's file, while its gateway writes it.
+
+
+def back_up(journal: Path, target: Path) -> int:
+    """Copy a journal into a new file, readable for its owner alone; the number of its entries.
+
+    The copy is whole when it has its name: it is made beside, looked through, and only then named.
+
+    Raises:
+        ConfigurationError: The journal is damaged or cannot be read, or the copy cannot be made
+            there.
+    """
+    with closing(Archive(journal)) as archive:
+        try:
+            if os.path.lexists(target):
+                raise FileExistsError
+            descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+            os.close(descriptor)
+            try:
+                with closing(sqlite3.connect(name, isolation_level=None)) as copy:
+                    archive.copy_to(copy)
+                    # Without a WAL, so that a reader need not write a second file beside it.
+                    copy.execute("PRAGMA journal_mode = DELETE")
+                    count = archive.check_copy(copy)
+                _name(Path(name), target)
+            finally:
+                for ending in ("", "-journal"):
+                    with suppress(FileNotFoundError):
+                        os.unlink(f"{name}{ending}")
+        except FileExistsError:
+            raise ConfigurationError(f"{target} is there already; give a new name") from None
+        except (sqlite3.Error, OSError) as error:
+            raise ConfigurationError(
+                f"the journal {journal} cannot be copied to {target}: {error_text(error)}"
+            ) from None
+    return count
+
+
+def _name(whole: Path, target: Path) -> None:
+    """Give a file its name, which is no other's, for good."""
+    try:
+        os.link(whole, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        # A file system without links.
+        if os.path.lexists(target):
+            raise FileExistsError from None
+        os.rename(whole, target)
+    if hasattr(os, "O_DIRECTORY"):
+        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

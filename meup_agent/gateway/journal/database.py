@@ -21,11 +21,9 @@ from pathlib import Path
 from typing import BinaryIO, Final, Literal
 
 from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.journal.damage import find_damage, is_damage, rebuild, survey, wal_of
 from meup_agent.gateway.journal.decisions import ensure_index
-from meup_agent.gateway.journal.repair import rebuild
-from meup_agent.gateway.journal.survey import is_damage, survey
-from meup_agent.gateway.journal.tables import has_tables, make_tables
-from meup_agent.gateway.journal.wal import find_damage, wal_of
+from meup_agent.gateway.journal.rows import has_tables, make_tables
 
 log = logging.getLogger("meup_agent.gateway")
 

@@ -18,28 +18,28 @@ import anyio.to_thread
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.database import BUSY_SECONDS, Database, checkpoint, error_text
 from meup_agent.gateway.journal.decisions import (
+    DamagedIndex,
     ProposalFollower,
     find_begin,
+    hashed_names,
     open_rows,
     read_open,
-)
-from meup_agent.gateway.journal.name_index import (
-    DamagedIndex,
-    hashed_names,
     resume_segment,
     snapshot,
 )
-from meup_agent.gateway.journal.retention import Retention
 from meup_agent.gateway.journal.rows import (
+    DAMAGE,
     READ_BACK,
+    START,
+    WRITE_MISSING,
     DamagedEntry,
+    Missing,
     checksum,
     read_page,
     row_of,
     sealed,
 )
-from meup_agent.gateway.journal.tables import DAMAGE, START, WRITE_MISSING, Missing
-from meup_agent.gateway.journal.worker_threads import BatchWriter, JournalReader, Then, WriteJob
+from meup_agent.gateway.journal.threads import BatchWriter, JournalReader, Retention, Then, WriteJob
 from meup_agent.protocol.space.journal import (
     MAX_SEQ,
     Entry,
@@ -49,12 +49,12 @@ from meup_agent.protocol.space.journal import (
     ProposalChange,
     Recovered,
     ignore,
+    without_marks,
 )
-from meup_agent.protocol.space.marks import without_marks
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import JournalConfig
-    from meup_agent.protocol.envelope import Envelope
+    from meup_agent.protocol.wire.envelope import Envelope
 
 log = logging.getLogger("meup_agent.gateway")
 

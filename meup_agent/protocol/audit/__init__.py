@@ -14,14 +14,15 @@ decides nothing itself, sends nothing, and has no clock: time is that of the ent
 from __future__ import annotations
 
 from meup_agent.protocol.audit.audit import Audit, SettledProposals
-from meup_agent.protocol.audit.operations import SpaceOperation, operation_as_json
 from meup_agent.protocol.audit.records import (
     Decision,
     FulfillmentAudit,
     Ignored,
     ProposalAudit,
+    SpaceOperation,
     Step,
     StepKind,
+    operation_as_json,
     proposal_as_json,
 )
 

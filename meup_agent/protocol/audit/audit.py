@@ -7,34 +7,398 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple, TypeVar
 
 from meup_agent.causes import USED_AGAIN, read_reason
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.audit.fulfillments import FulfillmentRecorder
-from meup_agent.protocol.audit.operations import (
-    SpaceOperation,
-    ToolAcceptances,
-    read_operation,
-)
-from meup_agent.protocol.audit.proposal_index import ProposalIndex, decide
 from meup_agent.protocol.audit.records import (
     IGNORED_DROPS,
+    MAX_RESULT_BYTES,
+    MAX_STEPS,
+    MAX_TEXT,
+    Decision,
+    FulfillmentAudit,
     Ignored,
     ProposalAudit,
+    SpaceOperation,
+    Step,
     StepKind,
+    ToolAcceptances,
+    read_operation,
     seconds,
 )
-from meup_agent.protocol.dialects.executors import as_broadcast
-from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.dialects.base import as_broadcast
 from meup_agent.protocol.proposals.fold import ProposalFold
-from meup_agent.protocol.proposals.record import ProposalKey
-from meup_agent.protocol.proposals.resolution import MAX_NAMED
+from meup_agent.protocol.proposals.lifecycle import ProposalState, last_moment
+from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntry, ProposalKey
+from meup_agent.protocol.proposals.resolution import MAX_NAMED, find_answered, find_referenced
 from meup_agent.protocol.proposals.store import ProposalStore
 from meup_agent.protocol.space.journal import Entry
-from meup_agent.protocol.told_rule import read_told_rule
-from meup_agent.protocol.ttl_map import Tombstones
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.payloads import Call, ToldRule, read_response, read_told_rule
+from meup_agent.protocol.wire.ttl_map import Tombstones
+
+# --- proposal index ---
+# The proposals that an audit keeps, and the index by which later envelopes find them.
+
+_STEP_BYTES: Final = 500
+# What a step takes besides its words, as a round figure.
+
+MAX_RELEASED: Final = 50_000
+"""Released proposals whose id is still known: more than are said again after a reconnect."""
+
+T = TypeVar("T")
+
+
+class Named(NamedTuple):
+    """An envelope of a proposal's chain, by its id."""
+
+    id: str
+    seq: int
+    sender: str
+    proposal: ProposalAudit
+
+
+class ProposalIndex:
+    """The proposals of an audit, each with its chain; of too many, decided ones go first."""
+
+    def __init__(self, proposal_store: ProposalStore, *, limit: int | None, max_bytes: int) -> None:
+        self._proposal_store = proposal_store
+        self._limit = limit
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._proposals: dict[int, ProposalAudit] = {}
+        self._current: dict[ProposalKey, ProposalAudit] = {}
+        self._by_record: dict[int, ProposalAudit] = {}
+        self._names: dict[str, list[Named]] = {}
+        self._requests: dict[str, list[tuple[ProposalAudit, FulfillmentAudit]]] = {}
+        self._released: OrderedDict[str, None] = OrderedDict()  # ids
+
+    @property
+    def proposals(self) -> list[ProposalAudit]:
+        """Every proposal, oldest first."""
+        return list(self._proposals.values())
+
+    # --- finding them ---
+
+    def latest(self, key: ProposalKey) -> ProposalAudit | None:
+        """The latest proposal that a proposer made under an id."""
+        return self._current.get(key)
+
+    def find(self, record: ProposalEntry | None) -> ProposalAudit | None:
+        """The proposal of one of the store's records."""
+        # Each is kept as long as its record, so that no other record can have its number.
+        return None if record is None else self._by_record.get(id(record))
+
+    def find_referenced(self, envelope: Envelope) -> list[Named]:
+        """The envelope that one refers to: its sender's own, otherwise the latest.
+
+        A withdraw of several proposals stands there once for each.
+        """
+        found = [named for name in envelope.correlation for named in self._names.get(name, ())]
+        if not found:
+            return []
+        best = max(found, key=lambda named: (named.sender == envelope.sender, named.seq))
+        return [named for named in found if (named.id, named.seq) == (best.id, best.seq)]
+
+    def find_requests(self, name: str) -> Iterable[tuple[ProposalAudit, FulfillmentAudit]]:
+        """The requests with one of their names that carry a proposal out, latest first."""
+        return reversed(self._requests.get(name, ()))
+
+    # --- what happens to them ---
+
+    def begin(self, record: ProposalEntry, entry: Entry) -> ProposalAudit:
+        """Keep a proposal from its beginning on."""
+        first = _step(entry, StepKind.PROPOSED, record.state)
+        proposal = ProposalAudit(record, first)
+        self._proposals[id(proposal)] = self._current[record.key] = proposal
+        self._by_record[id(record)] = proposal
+        self._append(proposal, first)
+        self.grow(proposal, len(entry.envelope.raw_payload))
+        return proposal
+
+    def add(
+        self,
+        proposal: ProposalAudit,
+        entry: Entry,
+        what: StepKind,
+        *,
+        about: str = "",
+        reason: str | None = None,
+        text: str = "",
+        ignored: Ignored | None = None,
+        rule: ToldRule | None = None,
+    ) -> Step:
+        """Append a step to a proposal."""
+        step = _step(entry, what, proposal.state)
+        step.about, step.reason, step.text = about, reason or "", text[:MAX_TEXT]
+        step.ignored, step.rule = ignored, rule
+        self._append(proposal, step)
+        return step
+
+    def add_renewal(
+        self, proposal: ProposalAudit, entry: Entry, until: int, ignored: Ignored | None
+    ) -> None:
+        """Append a renewal; several in a row are one step, with the latest deadline."""
+        last = proposal.steps[-1]
+        if last.what is StepKind.RENEWED and ignored is None is last.ignored:
+            last.times, last.until = last.times + 1, until
+            return
+        self.add(proposal, entry, StepKind.RENEWED, ignored=ignored).until = until
+
+    def add_expiry(self, proposal: ProposalAudit) -> Step:
+        """Append that a proposal expired, which no envelope says: after its last, or in its time.
+
+        It is later where a request that was out held it up, and was cancelled or refused then.
+        """
+        record = proposal.record
+        assert record.expires_at is not None
+        at = max(last_moment(record.expires_at), *(step.at for step in proposal.steps))
+        seq = proposal.steps[-1].seq  # whatever else was said in the space meanwhile
+        step = Step(seq, at, StepKind.EXPIRED, "", "", (), record.state, until=at)
+        step.reason = record.reason or ""
+        self._append(proposal, step)
+        return step
+
+    def add_request(self, proposal: ProposalAudit, item: FulfillmentAudit) -> None:
+        """Write down a request that carries a proposal out."""
+        proposal.fulfillments.append(item)
+        self.grow(proposal, len(item.request.envelope.raw_payload))
+        for name in item.request.names:
+            self._requests.setdefault(name, []).append((proposal, item))
+
+    def grow(self, proposal: ProposalAudit, size: int) -> None:
+        """Count bytes that a proposal takes more."""
+        proposal.size += size
+        self._bytes += size
+
+    def _append(self, proposal: ProposalAudit, step: Step) -> None:
+        if len(proposal.steps) >= MAX_STEPS:
+            proposal.omitted += 1
+            return
+        proposal.steps.append(step)
+        size = 0 if step.rule is None else _STEP_BYTES * (1 + len(step.rule.votes))
+        self.grow(proposal, _STEP_BYTES + len(step.text) + len(step.reason) + size)
+        if not step.id:  # no envelope said it
+            return
+        self._names.setdefault(step.id, []).append(Named(step.id, step.seq, step.by, proposal))
+
+    # --- forgetting them ---
+
+    def release(self, proposal: ProposalAudit) -> None:
+        """Forget a proposal of which nothing more is wanted, all but its id.
+
+        Proposals and their ends are said again after a reconnect (PROTOCOL 4.14); without the id
+        they would count as new ones, and as decisions about something unknown.
+        """
+        self._forget(proposal)
+        released = self._released
+        released.pop(proposal.id, None)
+        released[proposal.id] = None
+        while len(released) > MAX_RELEASED:
+            released.popitem(last=False)
+
+    def was_released(self, *names: str) -> bool:
+        """True if one of these is the id of a released proposal."""
+        return any(name in self._released for name in names)
+
+    def make_room(self, coming: int) -> None:
+        """Forget proposals until so many more have room, and no more bytes than are kept."""
+        if self._limit is None:
+            return
+        most = self._limit - coming
+        while self._proposals and (len(self._proposals) > most or self._bytes > self._max_bytes):
+            found = self._proposals.values()
+            decided = (item for item in found if item.decision is not None)
+            self._forget(next(decided, None) or next(iter(found)))
+
+    def _forget(self, proposal: ProposalAudit) -> None:
+        del self._proposals[id(proposal)], self._by_record[id(proposal.record)]
+        self._bytes -= proposal.size
+        key = proposal.record.key
+        if self._current.get(key) is proposal:
+            del self._current[key]
+            self._proposal_store.forget(key)
+        for step in proposal.steps:
+            _drop(self._names, step.id, lambda named: named.proposal is proposal)
+        for item in proposal.fulfillments:
+            for name in item.request.names:
+                _drop(self._requests, name, lambda pair: pair[0] is proposal)
+
+
+def decide(proposal: ProposalAudit, step: Step) -> None:
+    """Write down that a step decided a proposal; of one that expired, no participant did."""
+    by = "" if proposal.state is ProposalState.EXPIRED else step.by
+    proposal.decision = Decision(by, step.at, step, proposal.record.reason or "")
+
+
+def _step(entry: Entry, what: StepKind, state: ProposalState) -> Step:
+    envelope = entry.envelope
+    return Step(
+        entry.seq, entry.at, what, envelope.sender, envelope.id, envelope.to, state, until=entry.at
+    )
+
+
+def _drop(index: dict[str, list[T]], name: str, is_dropped: Callable[[T], bool]) -> None:
+    kept = [each for each in index.pop(name, []) if not is_dropped(each)]
+    if kept:
+        index[name] = kept
+
+
+# --- the requests that carry proposals out ---
+# Progress, cancels, answers, and the decision by these.
+
+
+class FulfillmentRecorder:
+    """Records the requests that carry proposals out, and their ends."""
+
+    def __init__(self, fold: ProposalFold, store: ProposalStore, index: ProposalIndex) -> None:
+        self._fold = fold
+        self._store = store
+        self._index = index
+
+    def record_request(self, entry: Entry, call: Call) -> None:
+        """Record a request, which may name a proposal."""
+        envelope = entry.envelope
+        if not envelope.correlation:
+            return
+        folded = self._fold.request(envelope, call, seconds(entry))
+        proposal, fulfillment = self._index.find(folded.record), folded.fulfillment
+        if proposal is None or fulfillment is None:
+            why = None if folded.doubt is None else Ignored.AMBIGUOUS
+            self._record_reference(entry, call, why)
+        elif any(item.request is fulfillment for item in proposal.fulfillments):
+            self._index.add(proposal, entry, StepKind.REQUESTED, ignored=Ignored.AGAIN)
+        else:
+            late = proposal.decision is not None
+            step = self._index.add(
+                proposal,
+                entry,
+                StepKind.REQUESTED,
+                ignored=Ignored.LATE if late else None,
+                rule=read_told_rule(call.params),
+            )
+            to = fulfillment.executors
+            edits = payloads.changes(proposal.call, call, to[0] if len(to) == 1 else None)
+            self._index.add_request(proposal, FulfillmentAudit(fulfillment, step, edits))
+
+    def _record_reference(self, entry: Entry, call: Call, why: Ignored | None) -> None:
+        """Record a request that only refers to a proposal: it decides nothing."""
+        said = f"{call.method} {call.name}".rstrip()
+        for record in find_referenced(entry.envelope, self._store, seconds(entry)):
+            proposal = self._index.find(record)
+            if proposal is not None:
+                self._index.add(proposal, entry, StepKind.REFERRED, text=said, ignored=why)
+
+    def record_cancel(self, entry: Entry, call: Call) -> None:
+        """Record the cancel of a request."""
+        envelope = entry.envelope
+        request_id = call.params.get("requestId")
+        names = (str(request_id), *envelope.correlation[:MAX_NAMED])
+        requester = payloads.on_behalf_of(envelope.sender, call.params)
+        found = self._find_request(names, requester)
+        was_live = found is not None and found[1].request.live
+        if isinstance(request_id, int | str) and not isinstance(request_id, bool):
+            self._fold.cancel(requester, names, seconds(entry))
+        if found is None:
+            return
+        proposal, item = found
+        is_late = item.cancelled is not None or (item.response is not None and not was_live)
+        said = call.params.get("reason")
+        step = self._index.add(
+            proposal,
+            entry,
+            StepKind.CANCELLED,
+            about=item.id,
+            text=said if isinstance(said, str) else "",
+            ignored=Ignored.LATE if is_late else None,
+        )
+        if not is_late:
+            item.cancelled = step
+
+    def _find_request(
+        self, names: Iterable[str], sender: str
+    ) -> tuple[ProposalAudit, FulfillmentAudit] | None:
+        """The fulfilling request that its sender calls by one of these names."""
+        for name in names:
+            for proposal, item in self._index.find_requests(name):
+                if item.by == sender:
+                    return proposal, item
+        return None
+
+    def record_progress(self, entry: Entry, call: Call) -> None:
+        """Record progress of a request."""
+        envelope = entry.envelope
+        answered = find_answered(envelope, self._store, seconds(entry))
+        found = self._find_item(*(answered or (None, None)))
+        if found is None:
+            token = call.params.get(payloads.PROGRESS_TOKEN)
+            known = self._index.find_requests(token) if isinstance(token, str) else ()
+            answering = (pair for pair in known if pair[1].request.may_answer(envelope.sender))
+            found = next(answering, None)
+        if found is None:
+            return
+        proposal, item = found
+        item.progress += 1
+        for step in reversed(proposal.steps):
+            if step.what is StepKind.PROGRESSED and (step.about, step.by) == (
+                item.id,
+                envelope.sender,
+            ):
+                step.times += 1
+                step.until = entry.at
+                return
+        self._index.add(proposal, entry, StepKind.PROGRESSED, about=item.id)
+
+    def record_response(self, entry: Entry) -> None:
+        """Record an answer to a request."""
+        envelope = entry.envelope
+        folded = self._fold.answer(envelope, seconds(entry))
+        found = self._find_item(folded.record, folded.fulfillment)
+        if found is None:
+            for about in self._index.find_referenced(envelope)[:1]:
+                self._index.add(
+                    about.proposal, entry, StepKind.RESPONDED, ignored=Ignored.NOT_THEIRS
+                )
+            return
+        proposal, item = found
+        payload = envelope.payload
+        result, error = read_response(payload)
+        step = self._index.add(proposal, entry, StepKind.RESPONDED, about=item.id)
+        earlier, is_refusal = item.response, payloads.is_refusal(payload)
+        if earlier is not None:
+            # Of several executors, each may refuse, and one that does not still decides.
+            if not item.was_refused or (is_refusal and step.by == earlier.by):
+                step.ignored = Ignored.AGAIN
+                return
+            if is_refusal:
+                step.ignored = Ignored.REFUSED
+                return
+        item.response = step
+        item.is_error = error is not None or payloads.as_object(result).get("isError") is True
+        if len(envelope.raw_payload) <= MAX_RESULT_BYTES:
+            self._index.grow(proposal, len(envelope.raw_payload))
+            item.answer = {"result": result} if error is None else {"error": error}
+        if is_refusal:
+            step.ignored = Ignored.REFUSED
+        elif proposal.decision is not None or proposal.state.is_pending:
+            step.ignored = Ignored.LATE
+        else:
+            decide(proposal, item.step)
+
+    def _find_item(
+        self, record: ProposalEntry | None, request: FulfillingRequest | None
+    ) -> tuple[ProposalAudit, FulfillmentAudit] | None:
+        proposal = self._index.find(record)
+        if proposal is None or request is None:
+            return None
+        items = (item for item in proposal.fulfillments if item.request is request)
+        return next(((proposal, item) for item in items), None)
+
+
+# --- the audit ---
 
 MAX_OPERATIONS: Final = 10_000
 """Operations that are kept, where proposals are bounded."""

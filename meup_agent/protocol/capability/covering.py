@@ -21,12 +21,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, cast
 
-from meup_agent.protocol.capability.glob import ANY
 from meup_agent.protocol.capability.patterns import compile_pattern
-from meup_agent.protocol.capability.reading import Reading
-from meup_agent.protocol.capability.strings import compile_kind, is_exact, literal_head
-from meup_agent.protocol.capability.work import Exhausted
-from meup_agent.protocol.kinds import canonical
+from meup_agent.protocol.capability.reading import Exhausted, Reading
+from meup_agent.protocol.capability.strings import ANY, compile_kind, is_exact, literal_head
+from meup_agent.protocol.wire.kinds import canonical
 
 MAX_COMPARISONS: Final = 20_000
 """Pairs of parts that are compared to find one capability covered: more than people write, and some

@@ -12,9 +12,9 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any, Final, NamedTuple, cast, get_args
 
-from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import compile_kind
-from meup_agent.protocol.management_payloads import GRANT, GRANT_ACK, INVITE, KICK, REVOKE
+from meup_agent.protocol.wire import kinds
+from meup_agent.protocol.wire.management_payloads import GRANT, GRANT_ACK, INVITE, KICK, REVOKE
 
 _CALL: Final = frozenset({"jsonrpc", "id", "method", "params"})
 

@@ -4,9 +4,10 @@ Reading is lenient and the same for every dialect that writes its correlation an
 sight; writing is strict and each dialect's own. A dialect is one file here and one line in
 :data:`DIALECTS`.
 
-A frame comes in and an :class:`~meup_agent.protocol.envelope.Envelope` goes out, or the other way.
+A frame comes in and an :class:`~meup_agent.protocol.wire.envelope.Envelope` goes out, or the other
+way.
 A dialect never decides whether an envelope is allowed, and never changes a payload but as
-``translate`` says; one that came in a dialect leaves in it byte for byte. What a dialect has no
+``base`` says; one that came in a dialect leaves in it byte for byte. What a dialect has no
 words for is ``NotExpressible``, and never written as something else.
 """
 
@@ -24,8 +25,7 @@ from meup_agent.protocol.dialects.base import (
     decode_known_header,
     unreadable,
 )
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.limits import check_frame
+from meup_agent.protocol.wire.envelope import Envelope, check_frame
 
 __all__ = [
     "DEFAULT_DIALECT",

@@ -1,16 +1,18 @@
-"""Base of the dialects: the interface, and the lenient reading of a header."""
+"""Base of the dialects: the lenient reading of a header, and payloads translated."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
-from meup_agent.errors import InvalidEnvelope
-from meup_agent.protocol import kinds
-from meup_agent.protocol.envelope import EMPTY_PAYLOAD, Envelope, encode_leniently
-from meup_agent.protocol.kinds import IN_MEMORY
+from meup_agent.errors import InvalidEnvelope, NotExpressible
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.envelope import EMPTY_PAYLOAD, Envelope, encode_leniently
+from meup_agent.protocol.wire.kinds import IN_MEMORY, MCP_PROPOSAL
+
+# --- base of the dialects ---
 
 Ids = tuple[str | None, ...] | str | None
 """Names or ids as they are met: one, a list, a list with holes (PROTOCOL 1)."""
@@ -185,3 +187,228 @@ def _id_of(frame: bytes) -> str | None:
         return msgspec.json.decode(frame, type=_OnlyId).id
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+
+
+# --- translation of payloads between dialects ---
+# Chat, the proposal's wrapper, `proposalId`.
+#
+# Everything else stays byte for byte (PROTOCOL 1, *forward unchanged*).
+
+DECISIONS: Final = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
+"""Kinds that name their proposal in the payload where a dialect has no correlation field."""
+
+Members = dict[str, Any]
+
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_participant = msgspec.json.Decoder(dict[str, Any]).decode
+_PLAIN: Final = encode_leniently("plain")
+
+
+def with_message(envelope: Envelope, dialect: str) -> bytes:
+    """The payload for a dialect whose chat has ``message``."""
+    return _translated(envelope, dialect, _TO_MESSAGE)
+
+
+def with_text(envelope: Envelope, dialect: str) -> bytes:
+    """The payload for a dialect whose chat has ``text`` and ``format``."""
+    return _translated(envelope, dialect, _TO_TEXT)
+
+
+def with_proposal_id(envelope: Envelope, dialect: str, proposal_id: str) -> bytes:
+    """The payload of a decision for a dialect that names the proposal in it."""
+    members = members_of(envelope.raw_payload)
+    if members is None:
+        raise NotExpressible(
+            f"{dialect} names the proposal in the payload, and that of {envelope.kind!r} "
+            f"{envelope.id} is no object"
+        )
+    return encode_leniently({"proposalId": proposal_id} | _without_proposal_id(members))
+
+
+def _translated(
+    envelope: Envelope, dialect: str, changes: Mapping[str, Callable[[Members], Members]]
+) -> bytes:
+    change = None if envelope.protocol == dialect else changes.get(envelope.kind)
+    members = None if change is None else members_of(envelope.raw_payload)
+    if change is None or members is None:
+        return envelope.raw_payload
+    changed = change(members)
+    return envelope.raw_payload if changed is members else encode_leniently(changed)
+
+
+def to_executor(proposal: Envelope) -> Envelope:
+    """A proposal for the published dialects, where ``to`` names the executor (PROTOCOL 4.4)."""
+    target = payloads.read_proposal(proposal.payload).target
+    if target is None or proposal.to == (target,):
+        return proposal
+    return msgspec.structs.replace(proposal, to=(target,))
+
+
+def announce_response(capabilities: list[Any]) -> list[Any]:
+    """Capabilities as existing gateways announce them: every participant may answer.
+
+    Their agents ask only those for tools of whom this kind is announced, whatever wildcards allow.
+    """
+    if any(map(_is_response, capabilities)):
+        return capabilities
+    return [*capabilities, {"id": "mcp-response", "kind": kinds.MCP_RESPONSE}]
+
+
+def _is_response(capability: object) -> bool:
+    if not isinstance(capability, dict):
+        return False
+    fields = cast("Members", capability)
+    return fields.get("kind") == kinds.MCP_RESPONSE and "payload" not in fields
+
+
+def _with_response(members: Members) -> Members:
+    """A presence whose participant may answer."""
+    try:
+        participant = _decode_participant(members["participant"])
+    except (KeyError, msgspec.DecodeError):
+        return members
+    said: object = participant.get("capabilities")
+    if not isinstance(said, list):
+        return members  # one that leaves
+    listed = cast("list[object]", said)
+    announced = announce_response(listed)
+    if announced is listed:
+        return members
+    return {**members, "participant": {**participant, "capabilities": announced}}
+
+
+def members_of(raw: bytes | msgspec.Raw) -> Members | None:
+    """The members of an object as raw JSON; ``None`` if it is no object."""
+    try:
+        return _decode_members(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _text_to_message(members: Members) -> Members:
+    if "text" not in members or "message" in members:
+        return members
+    plain = bytes(members.get("format", _PLAIN)) == _PLAIN
+    left_out = {"text", "format"} if plain else {"text"}
+    rest = {name: raw for name, raw in members.items() if name not in left_out}
+    return {"message": members["text"]} | rest
+
+
+def _message_to_text(members: Members) -> Members:
+    if "message" not in members or "text" in members:
+        return members
+    rest = {name: raw for name, raw in members.items() if name != "message"}
+    return {"text": members["message"], "format": msgspec.Raw(_PLAIN)} | rest
+
+
+def unwrap_members(members: Members) -> Members:
+    """As :func:`~meup_agent.protocol.wire.payloads.unwrapped`, of raw members."""
+    if not payloads.is_wrapper(members):
+        return members
+    inner = members_of(members[payloads.WRAPPER])
+    return members if inner is None or payloads.is_wrapper(inner) else inner
+
+
+def _without_proposal_id(members: Members) -> Members:
+    if "proposalId" not in members:
+        return members
+    return {name: raw for name, raw in members.items() if name != "proposalId"}
+
+
+_TO_MESSAGE: Final[Mapping[str, Callable[[Members], Members]]] = {
+    kinds.MCP_PROPOSAL: unwrap_members,
+    kinds.MCP_WITHDRAW: _without_proposal_id,
+    kinds.MCP_REJECT: _without_proposal_id,
+    kinds.CHAT: _text_to_message,
+}
+
+_TO_TEXT: Final[Mapping[str, Callable[[Members], Members]]] = {
+    **_TO_MESSAGE,
+    kinds.CHAT: _message_to_text,
+    kinds.SYSTEM_PRESENCE: _with_response,
+}
+
+
+# --- executors ---
+# The executor of a proposal, and of the request that fulfills it (PROTOCOL 4.4).
+#
+# `to` of a proposal names its deciders, but in the published dialects its executor. Agents,
+# gateway and audit all read it here.
+
+NAMING_EXECUTORS: Final = frozenset({"meup/v0.2", "mew/v0.4", "mew/v0.3"})
+"""Names on the wire of the published dialects, in which ``to`` of a proposal is its executor."""
+
+
+class Addressees(NamedTuple):
+    """The participants that a proposal names."""
+
+    deciders: tuple[str, ...] = ()  # those that decide it; empty: all that may
+    executor: str | None = None  # the participant that should carry it out; ``None``: none is named
+
+    def as_kept(self) -> Addressees:
+        """The same, as it is kept by the thousand."""
+        return self._replace(executor=self.executor and payloads.kept_name(self.executor))
+
+
+def read_addressees(proposal: Envelope, call: payloads.Call) -> Addressees:
+    """The addressees of a proposal, in the dialect that it says."""
+    published = proposal.protocol in NAMING_EXECUTORS
+    executor = _named_executor(proposal.to, call.target, published, published)
+    return Addressees(proposal.to, call.target) if executor is None else Addressees((), executor)
+
+
+def as_broadcast(proposal: Envelope, sender: str | None = None, own: str = "") -> Envelope | None:
+    """A proposal as a broadcast, with its addressee as executor; ``None``: it decides.
+
+    ``sender`` and ``own`` are the dialects of its sender, by default what it says, and of this
+    connection. What came translated into a published dialect names its target in ``to``, from any
+    sender.
+    """
+    sender = proposal.protocol if sender is None else sender
+    by_published = sender in NAMING_EXECUTORS
+    is_published = by_published or own in NAMING_EXECUTORS
+    if len(proposal.to) != 1 or not is_published:
+        return None  # before the payload is decoded
+    target = payloads.read_proposal(proposal.payload).target
+    executor = _named_executor(proposal.to, target, by_published, is_published)
+    if executor is None:
+        return None
+    if target == executor:
+        return proposal.replace(to=())
+    return proposal.replace(to=(), raw_payload=_with_target(proposal.raw_payload, executor))
+
+
+def to_target(envelope: Envelope) -> Envelope:
+    """An envelope for the dialects in which ``to`` of a proposal names its deciders."""
+    if envelope.kind != MCP_PROPOSAL or envelope.protocol not in NAMING_EXECUTORS:
+        return envelope
+    return as_broadcast(envelope) or envelope
+
+
+def choose_executors(proposal: Addressees, fulfiller: str) -> tuple[str, ...]:
+    """The executors of a fulfilling request without ``to``; empty: the proposal names none."""
+    if proposal.executor is not None:
+        return (proposal.executor,)
+    # A decider does not carry it out: a request to oneself names oneself (PROTOCOL 4.11).
+    asked = tuple(name for name in proposal.deciders if name != fulfiller)
+    return asked if len(asked) == 1 else ()
+
+
+def _named_executor(
+    to: tuple[str, ...], target: str | None, by_published: bool, is_published: bool
+) -> str | None:
+    """The executor that ``to`` of a proposal names; ``None``: it names who decides."""
+    if len(to) != 1 or not is_published:
+        return None
+    (executor,) = to
+    return executor if target == executor or (target is None and by_published) else None
+
+
+def _with_target(payload: bytes, executor: str) -> bytes:
+    """A proposal's payload that names its executor; all else of the call is as it was written."""
+    members = unwrap_members(members_of(payload) or {})
+    params = members_of(members.get("params", b"")) or {}
+    meta = members_of(params.get(payloads.META, b"")) or {}
+    meta[payloads.TARGET] = msgspec.Raw(encode_leniently(executor))
+    params = {**params, payloads.META: msgspec.Raw(encode_leniently(meta))}
+    return encode_leniently({**members, "params": params})

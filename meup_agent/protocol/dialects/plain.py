@@ -8,11 +8,18 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects.base import Dialect, one_and_all, read_plain, write_frame
-from meup_agent.protocol.dialects.executors import to_target
-from meup_agent.protocol.dialects.translate import to_executor, with_message, with_text
-from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.dialects.base import (
+    Dialect,
+    one_and_all,
+    read_plain,
+    to_executor,
+    to_target,
+    with_message,
+    with_text,
+    write_frame,
+)
+from meup_agent.protocol.wire import kinds
+from meup_agent.protocol.wire.envelope import Envelope
 
 _NAMING_DECIDERS: Final = ("meup/v0.1", "mcpx/v0.1")
 """Dialects in which ``to`` of a proposal names who decides it."""

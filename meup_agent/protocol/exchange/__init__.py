@@ -42,23 +42,22 @@ The road of an envelope goes down through these files, never up::
     table                    receive: collects the effects
       dispatcher             by number, by sender (gateway, others, ourselves, a sibling), by kind
         system_messages      welcome, presence, refusals  -> roster, both sides
-        control_messages     pause, status, shutdown ...  -> what runs, what is begun
+                             pause, status, shutdown ...  -> what runs, what is begun
         inbound_calls        proposal, withdraw, reject   -> addressing, proposals.store
                              request, cancel              -> resolution: which proposal it means
-        response_reader      response, progress           -> outbound_tracker, Relays
-          handler_scheduler  admission, queue, Start      -> inbound_exchange: the answers
+        responses            response, progress           -> outbound_tracker, Relays
+          handlers           admission, queue, Start      -> inbound_exchange: the answers
 
-Streams are no exchanges: ``stream_table`` has those that are open, ``own_streams`` those that we
-write, and ``stream_buffer`` the frames that a reader has not taken. They are told of envelopes by
-the dispatcher and of welcomes by ``system_messages``, and start handlers as all notices do.
+Streams are no exchanges: ``streams`` has those that are open and those that we write, and
+``stream_buffer`` the frames that a reader has not taken. They are told of envelopes by the
+dispatcher and of welcomes by ``system_messages``, and start handlers as all notices do.
 
 The road of our own request or proposal: ``table.open`` -> ``outbound_tracker`` -> its
-``OutboundExchange`` -> ``envelope_sender``, which also keeps what may have to be sent again. An
+``OutboundExchange`` -> ``table_context``, which also keeps what may have to be sent again. An
 ``AbsenceWatch``, beside the exchange in ``outbound_exchange``, tells when no participant is left
-that could answer. What depends on others waits for their end in ``dependencies``;
-``fulfillment_check`` refuses what is not wanted any more; ``outbound_renewals`` gives more time;
-``explanations`` keeps what senders say later about their rejects and withdraws. All parts share one
-``TableContext``.
+that could answer; a fulfillment that is not wanted any more is refused there, too. What depends on
+others waits for their end in ``outbound_tracker``, which also gives more time; ``responses`` keeps
+what senders say later about their rejects and withdraws. All parts share one ``TableContext``.
 
 States
 ======
@@ -111,7 +110,6 @@ What it never does
 
 from __future__ import annotations
 
-from meup_agent.protocol.exchange.admission import Limits
 from meup_agent.protocol.exchange.effects import (
     Cancel,
     CaughtUp,
@@ -130,12 +128,12 @@ from meup_agent.protocol.exchange.effects import (
     Wake,
     Work,
 )
+from meup_agent.protocol.exchange.handlers import Limits
 from meup_agent.protocol.exchange.outbound_exchange import FulfillmentTarget, Wait
-from meup_agent.protocol.exchange.own_streams import OwnStream
-from meup_agent.protocol.exchange.roster import Participant
 from meup_agent.protocol.exchange.stream_buffer import StreamBuffer, StreamEnd
+from meup_agent.protocol.exchange.streams import OwnStream
 from meup_agent.protocol.exchange.table import ExchangeTable
-from meup_agent.protocol.exchange.table_context import Mode
+from meup_agent.protocol.exchange.table_context import Mode, Participant
 from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
 
 __all__ = [

@@ -7,19 +7,24 @@ from typing import Final
 
 from meup_agent.causes import Cause, Reason, cause_of_cancel, read_reason
 from meup_agent.errors import InvalidEnvelope
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.control_payloads import CONTROL_KINDS, read_acknowledgement
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.control_messages import ControlMessages
 from meup_agent.protocol.exchange.effects import Priority, Role
-from meup_agent.protocol.exchange.handler_scheduler import TablePart
-from meup_agent.protocol.exchange.inbound_calls import InboundProposals, InboundRequests
+from meup_agent.protocol.exchange.handlers import TablePart
+from meup_agent.protocol.exchange.inbound_calls import (
+    InboundProposals,
+    InboundRequests,
+    ListedProposals,
+)
 from meup_agent.protocol.exchange.inbound_exchange import cause_of_end
-from meup_agent.protocol.exchange.listed_proposals import ListedProposals
-from meup_agent.protocol.exchange.response_reader import ResponseReader
-from meup_agent.protocol.exchange.stream_table import StreamTable
-from meup_agent.protocol.exchange.system_messages import SystemMessages
-from meup_agent.protocol.management_payloads import (
+from meup_agent.protocol.exchange.responses import ResponseReader
+from meup_agent.protocol.exchange.streams import StreamTable
+from meup_agent.protocol.exchange.system_messages import ControlMessages, SystemMessages
+from meup_agent.protocol.proposals.fold import NOTHING
+from meup_agent.protocol.proposals.record import ProposalKey, fingerprint_of
+from meup_agent.protocol.proposals.resolution import MAX_NAMED, resolve
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.control_payloads import CONTROL_KINDS, read_acknowledgement
+from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.management_payloads import (
     GRANT,
     GRANT_ACK,
     REVOKE,
@@ -27,11 +32,8 @@ from meup_agent.protocol.management_payloads import (
     Revocation,
     read_management,
 )
-from meup_agent.protocol.payloads import Call
-from meup_agent.protocol.proposals.fold import NOTHING
-from meup_agent.protocol.proposals.record import ProposalKey, fingerprint_of
-from meup_agent.protocol.proposals.resolution import MAX_NAMED, resolve
-from meup_agent.protocol.ttl_map import TTLMap
+from meup_agent.protocol.wire.payloads import Call
+from meup_agent.protocol.wire.ttl_map import TTLMap
 
 ACKNOWLEDGING: Final = "mew/v0.4"
 """The dialect whose participants expect that a chat is acknowledged."""

@@ -9,11 +9,11 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from meup_agent.causes import Cause
-from meup_agent.protocol.control_payloads import Acknowledgement, Control
-from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.stream_buffer import StreamBuffer
-from meup_agent.protocol.management_payloads import Grant, Revocation
-from meup_agent.protocol.outcomes import (
+from meup_agent.protocol.wire.control_payloads import Acknowledgement, Control
+from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.management_payloads import Grant, Revocation
+from meup_agent.protocol.wire.outcomes import (
     Ending,
     Expiry,
     Explanation,
@@ -21,7 +21,7 @@ from meup_agent.protocol.outcomes import (
     Rejection,
     Withdrawal,
 )
-from meup_agent.protocol.payloads import Call
+from meup_agent.protocol.wire.payloads import Call
 
 
 class Key(NamedTuple):

@@ -9,12 +9,9 @@ import msgspec
 
 from meup_agent.causes import Cause, CauseStep, Reason, declines
 from meup_agent.errors import NotExpressible
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.envelope import Envelope, encode_json, encode_leniently
 from meup_agent.protocol.exchange.effects import Key, Priority, Role, Work
 from meup_agent.protocol.exchange.lifecycle import InboundState
 from meup_agent.protocol.exchange.table_context import TableContext
-from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.proposals.record import (
     FulfillingRequest,
     ProposalEntry,
@@ -22,7 +19,10 @@ from meup_agent.protocol.proposals.record import (
     fingerprint_of,
 )
 from meup_agent.protocol.proposals.resolution import Doubt
-from meup_agent.protocol.ttl_map import PerSenderTTLMap
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.envelope import Envelope, encode_json, encode_leniently
+from meup_agent.protocol.wire.payloads import Call
+from meup_agent.protocol.wire.ttl_map import PerSenderTTLMap
 
 SETTLED_A_SENDER = 1000
 """Ended requests of one sender, to recognize late and repeated messages."""

@@ -1,4 +1,4 @@
-"""One request or proposal of our own: its state, and the ways in which it ends.
+"""One request or proposal of our own: its state, its ends, and its check.
 
 One of them is for want of a participant that could answer (PROTOCOL 4.6): :class:`AbsenceWatch`.
 """
@@ -6,7 +6,7 @@ One of them is for want of a participant that could answer (PROTOCOL 4.6): :clas
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
 from typing import Final, NamedTuple
@@ -14,27 +14,35 @@ from typing import Final, NamedTuple
 import msgspec
 
 from meup_agent.causes import Cause, Reason
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.callers import MissingCaller, find_missing
-from meup_agent.protocol.envelope import Envelope
+from meup_agent.errors import AlreadyDecided, AlreadyInProgress, AmbiguousProposal, ParticipantGone
 from meup_agent.protocol.exchange.effects import Key, Priority
-from meup_agent.protocol.exchange.envelope_sender import EnvelopeSender
 from meup_agent.protocol.exchange.lifecycle import OutboundState
-from meup_agent.protocol.exchange.roster import Roster
-from meup_agent.protocol.exchange.table_context import ABSENCE_SECONDS, TableContext
-from meup_agent.protocol.outcomes import (
+from meup_agent.protocol.exchange.table_context import (
+    ABSENCE_SECONDS,
+    EnvelopeSender,
+    Roster,
+    TableContext,
+)
+from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState
+from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntry, ProposalKey
+from meup_agent.protocol.proposals.resolution import MAX_NAMED, resolve
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.outcomes import (
     Ending,
     Expiry,
     GatewayRefused,
     Gone,
+    MissingCaller,
     Rejection,
     Unknown,
+    Unwanted,
     Withdrawal,
+    find_missing,
 )
-from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState
-from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
-from meup_agent.protocol.proposals.resolution import MAX_NAMED
-from meup_agent.protocol.ttl_map import TTLMap
+from meup_agent.protocol.wire.ttl_map import TTLMap
+
+# --- one request or proposal of our own ---
 
 ENDED_COUNT = 1000
 """Ended exchanges of our own, to recognize late answers."""
@@ -442,3 +450,74 @@ class AbsenceWatch:
         roster = self._context.roster
         present = ((each.id, each.capabilities) for each in roster.participants())
         return find_missing(record.call, present, me=roster.me)
+
+
+# --- fulfillment check ---
+# Check of a fulfilling request of ours, as it is made and again as it leaves (PROTOCOL 4.4).
+
+
+@dataclass
+class FulfillmentCheck:
+    """Refuses a fulfilling request whose proposal is not wanted any more."""
+
+    _context: TableContext
+    _index: OutboundIndex
+
+    def check(
+        self, exchange: OutboundExchange, fulfilling: FulfillmentTarget
+    ) -> ProposalEntry | None:
+        """Check that a proposal may be fulfilled: pending, in time, and waited for; its record.
+
+        What its decider has seen counts, also where it is long forgotten (PROTOCOL 4.4).
+        """
+        now = self._context.now
+        context, proposal = self._context, fulfilling.proposal
+        means = resolve(exchange.draft, context.proposal_store, now)
+        record = means.record or context.proposal_store.get(proposal, now) or fulfilling.record
+        if means.doubt is not None or (record is not None and record.key != proposal):
+            raise AmbiguousProposal(proposal.id, [each.key.proposer for each in means.named])
+        if record is not None:
+            declined = ProposalState.REJECTED if context.has_declined(record) else None
+            state = declined or context.state_of(record)
+            if not state.is_pending:
+                raise AlreadyDecided(proposal.id, state)
+            request = record.in_progress
+            if request is not None and not _is_of(request, exchange):
+                raise AlreadyInProgress(proposal.id, request.by)
+        if context.tombstones.get("withdrawn", *proposal, now) is not None:
+            raise AlreadyDecided(proposal.id, ProposalState.WITHDRAWN)
+        if any(other is not exchange for other in self._index.open_fulfillments(proposal)):
+            raise AlreadyInProgress(proposal.id, context.me)
+        if not fulfilling.even_if_gone and self._has_left(proposal, record):
+            raise ParticipantGone(
+                f"proposal {proposal.id} was not fulfilled: {proposal.proposer!r}, whose it is,"
+                " has left the space; even_if_gone=True (meup fulfill --even-if-gone) carries it"
+                " out all the same"
+            )
+        return record
+
+    def _has_left(self, proposal: ProposalKey, record: ProposalEntry | None) -> bool:
+        """True if a proposer was seen to leave after it proposed, half a minute ago or more."""
+        now = self._context.now
+        left_at = self._context.roster.left_at(proposal.proposer, now)
+        if record is None or left_at is None:
+            return False
+        return record.seen_at <= left_at <= now - ABSENCE_SECONDS
+
+    def unwanted(self, exchange: OutboundExchange, fulfilling: FulfillmentTarget) -> Ending | None:
+        """The ending of a fulfilling request that is not wanted any more as it is to leave."""
+        try:
+            self.check(exchange, fulfilling)
+        except (
+            AlreadyDecided,
+            AlreadyInProgress,
+            AmbiguousProposal,
+            ParticipantGone,
+        ) as error:
+            return Unwanted(error)
+        return None
+
+
+def _is_of(request: FulfillingRequest, exchange: OutboundExchange) -> bool:
+    """True if a request that is out is this exchange, sent before."""
+    return (request.by, request.envelope.id) == (exchange.key.sender, exchange.key.id)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Final
 
-from meup_agent.causes import Cause
-from meup_agent.protocol.exchange.dependencies import DependentProposals
+from meup_agent.causes import Cause, Reason
+from meup_agent.errors import AlreadyDecided, UsageError
 from meup_agent.protocol.exchange.effects import Key, Priority, Unsend, Wake
-from meup_agent.protocol.exchange.fulfillment_check import FulfillmentCheck
 from meup_agent.protocol.exchange.lifecycle import (
     OUTBOUND,
     OutboundAction,
@@ -17,6 +18,7 @@ from meup_agent.protocol.exchange.lifecycle import (
 )
 from meup_agent.protocol.exchange.outbound_exchange import (
     AbsenceWatch,
+    FulfillmentCheck,
     OutboundExchange,
     OutboundIndex,
     cause_of,
@@ -26,21 +28,292 @@ from meup_agent.protocol.exchange.outbound_exchange import (
     send_withdraws,
     together,
 )
-from meup_agent.protocol.exchange.outbound_renewals import OutboundRenewals
 from meup_agent.protocol.exchange.table_context import TableContext
-from meup_agent.protocol.outcomes import (
+from meup_agent.protocol.proposals.lifecycle import ProposalState, look_up
+from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntry, ProposalKey
+from meup_agent.protocol.proposals.resolution import executors_of
+from meup_agent.protocol.proposals.store import MAX_PROPOSALS
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.envelope import Envelope, encode_json, moment_of
+from meup_agent.protocol.wire.outcomes import (
     Ending,
+    Expiry,
+    Fulfillment,
     GatewayRefused,
     Gone,
+    Rejection,
     Unknown,
     Unsent,
     Withdrawal,
 )
-from meup_agent.protocol.proposals.lifecycle import look_up
-from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntry, ProposalKey
-from meup_agent.protocol.proposals.resolution import executors_of
-from meup_agent.protocol.proposals.store import MAX_PROPOSALS
-from meup_agent.protocol.ttl_map import TTLMap, size_of
+from meup_agent.protocol.wire.payloads import with_expiry
+from meup_agent.protocol.wire.ttl_map import TTLMap, size_of
+
+# --- dependencies ---
+# Proposals of ours that wait for others of ours to be fulfilled (PROTOCOL 4.15).
+#
+# No participant hears of a proposal before all that it depends on is fulfilled, so one that ends
+# otherwise takes back nothing that another could be at work on. Each depends on earlier ones
+# alone, so there is no cycle, and each ends once, so a chain of any length does.
+
+MAX_DEPENDENCIES: Final = 64
+"""Proposals that one depends on: as many as an envelope may name."""
+
+MAX_BLOCKED: Final = 1_000
+"""Proposals that wait for others; as many as a participant may have open at our gateway."""
+
+
+class Dependencies:
+    """The proposals that each blocked one still waits for."""
+
+    def __init__(self) -> None:
+        self.awaited: dict[str, set[str]] = {}
+        self._dependents: dict[str, list[str]] = {}
+
+    def __contains__(self, proposal: str) -> bool:
+        """True if a proposal is blocked."""
+        return proposal in self.awaited
+
+    def check(self, proposal: str, needed: Iterable[str]) -> None:
+        """Raise UsageError for too many, and for a cycle: an id that is used again can make one."""
+        names = list(needed)
+        if len(names) > MAX_DEPENDENCIES:
+            raise UsageError(
+                f"the proposal depends on {len(names)} others; at most {MAX_DEPENDENCIES} are "
+                "taken, so let it depend on one that depends on some of them"
+            )
+        if len(self.awaited) >= MAX_BLOCKED:
+            raise UsageError(
+                f"{MAX_BLOCKED} proposals wait already for those that they depend on; propose more "
+                "when some of these have ended"
+            )
+        if proposal not in names and proposal not in self._dependents:
+            return  # none waits for it, so no way leads back to it
+        seen: set[str] = set()
+        while names:
+            name = names.pop()
+            if name == proposal:
+                raise UsageError(f"proposal {proposal} would depend on itself")
+            if name not in seen:
+                seen.add(name)
+                names.extend(self.awaited.get(name, ()))
+
+    def add(self, proposal: str, awaited: Iterable[str]) -> None:
+        """Block a proposal until these have been fulfilled."""
+        self.awaited[proposal] = set(awaited)
+        for name in self.awaited[proposal]:
+            self._dependents.setdefault(name, []).append(proposal)
+
+    def fulfilled(self, needed: str) -> list[str]:
+        """Note a fulfilled proposal; those that wait for nothing more, oldest first."""
+        released: list[str] = []
+        for name in self._dependents.pop(needed, ()):
+            self.awaited[name].discard(needed)
+            if not self.awaited[name]:
+                del self.awaited[name]
+                released.append(name)
+        return released
+
+    def failed(self, needed: str) -> list[str]:
+        """Note a proposal that ended otherwise; its dependents, oldest first."""
+        return list(self._dependents.get(needed, ()))
+
+    def remove(self, proposal: str) -> None:
+        """Forget a blocked proposal that has ended."""
+        for name in self.awaited.pop(proposal, ()):
+            dependents = self._dependents[name]
+            dependents.remove(proposal)
+            if not dependents:
+                del self._dependents[name]
+
+
+class DependentProposals:
+    """Tells which blocked proposals to offer, and which to withdraw, as others have ended."""
+
+    def __init__(self, context: TableContext, index: OutboundIndex) -> None:
+        self._context = context
+        self._index = index
+        self._dependencies = Dependencies()
+
+    @property
+    def any_blocked(self) -> bool:
+        """True if a proposal is blocked."""
+        return bool(self._dependencies.awaited)
+
+    def check(self, exchange: OutboundExchange, depends_on: Mapping[str, Ending | None]) -> None:
+        """Raise UsageError for a proposal that must not depend on these."""
+        self._dependencies.check(exchange.key.id, depends_on)
+        for name, ending in depends_on.items():
+            if ending is None:
+                self._ending(name)
+
+    def open(
+        self, exchange: OutboundExchange, depends_on: Mapping[str, Ending | None]
+    ) -> Cause | None:
+        """Block a proposal until these are fulfilled; the cause to withdraw it, if one ended badly.
+
+        Where all are fulfilled already it is not blocked.
+        """
+        endings = {name: end or self._ending(name) for name, end in depends_on.items()}
+        awaited = [name for name, ending in endings.items() if ending is None]
+        self._dependencies.add(exchange.key.id, awaited)
+        for name, ending in endings.items():
+            if ending is not None and not is_fulfilled(ending):
+                return cause_of_dependent(name, ending, self._context.me, self._context.now)
+        if not awaited:
+            self._dependencies.remove(exchange.key.id)
+        return None
+
+    def is_blocked(self, proposal: str) -> bool:
+        """True while a proposal waits for others."""
+        return proposal in self._dependencies
+
+    def _ending(self, proposal: str) -> Ending | None:
+        """The ending of a proposal of ours; ``None`` while it is open."""
+        exchange = self._index.find(proposal)
+        if exchange is None or not exchange.is_proposal:
+            raise UsageError(
+                f"no proposal {proposal!r} of ours is open here, or has ended lately; depends_on "
+                "takes proposals that this program has made in this space"
+            )
+        return exchange.ending
+
+    def offer(self, exchange: OutboundExchange) -> None:
+        """Send a proposal, whose time begins now."""
+        context, ttl = self._context, exchange.ttl
+        exchange.draft = context.envelope_sender.date(exchange.draft.replace(ts=None))
+        moment = context.moment()
+        if ttl is not None:
+            exchange.deadline = context.now + ttl
+            if moment is not None:
+                expires = moment_of(moment) + timedelta(seconds=ttl)
+                payload = with_expiry(exchange.draft.payload_object, expires)
+                exchange.draft = exchange.draft.replace(raw_payload=encode_json(payload))
+        exchange.record = context.proposal_store.add(exchange.draft, context.now, holders=1)
+        context.envelope_sender.transmit(exchange.draft, Priority.OPEN)
+        context.look_again(exchange.deadline, exchange.key)
+
+    def remove(self, proposal: str) -> None:
+        """Forget a blocked proposal that has ended."""
+        self._dependencies.remove(proposal)
+
+    def settle(self, needed: str, ending: Ending) -> list[tuple[str, Cause | None]]:
+        """The proposals to offer now that one has ended, or to withdraw, with the cause of that."""
+        if is_fulfilled(ending):
+            return [(name, None) for name in self._dependencies.fulfilled(needed)]
+        cause = cause_of_dependent(needed, ending, self._context.me, self._context.now)
+        return [(name, cause) for name in self._dependencies.failed(needed)]
+
+
+def is_fulfilled(ending: Ending) -> bool:
+    """True if a proposal was carried out and did not fail, so that its dependents may follow."""
+    return isinstance(ending, Fulfillment) and not ending.is_error
+
+
+def cause_of_dependent(needed: str, ending: Ending, me: str, now: float) -> Cause:
+    """The cause that withdraws a dependent: the code that the cascade began with (4.12)."""
+    match ending:
+        case Withdrawal():
+            cause = ending.cause
+        case Rejection():
+            cause = Cause(ending.reason, ending.by, _why(needed, f"rejected by {ending.by}"))
+        case Expiry():
+            cause = Cause(Reason.TIMEOUT, me, _why(needed, "not fulfilled in time"))
+        case Fulfillment():
+            cause = Cause(
+                Reason.NO_LONGER_NEEDED, ending.executor, _why(needed, "carried out, and failed")
+            )
+        case Gone():
+            cause = Cause(Reason.NO_LONGER_NEEDED, me, _why(needed, f"not decided: {ending}"))
+        case _:
+            cause = Cause(Reason.NO_LONGER_NEEDED, me, _why(needed, "not carried out"))
+    return cause.ended(me, needed, now)
+
+
+def _why(needed: str, what: str) -> str:
+    return f"proposal {needed}, which it depends on, was {what}"
+
+
+# --- renewals of our own proposals ---
+# More time for each, and for what waits on it (PROTOCOL 4.17).
+
+RENEWAL_COUNT: Final = 1_000
+"""Renewals of our own proposals, to take back those that are refused."""
+
+RENEWAL_SECONDS: Final = 300.0
+"""Renewals that are remembered, to take back those that the gateway refuses."""
+
+
+class OutboundRenewals:
+    """Moves the deadlines of our own proposals, and of what waits on renewed ones."""
+
+    def __init__(self, context: TableContext, index: OutboundIndex) -> None:
+        self._context = context
+        self._index = index
+        # Renewals that the gateway may refuse, each with the deadlines before it.
+        self._renewals: TTLMap[str, tuple[OutboundExchange, float, int]] = TTLMap(
+            count=RENEWAL_COUNT, seconds=RENEWAL_SECONDS
+        )
+
+    def renew(self, key: Key, seconds: float) -> Envelope:
+        """Give a proposal of ours more time from now on; raises as :meth:`ExchangeTable.renew`."""
+        now = self._context.now
+        context, exchange = self._context, self._index.find_open(key.id)
+        record = None if exchange is None else exchange.proposal
+        if exchange is not None and record is None and exchange.is_proposal:
+            raise UsageError(
+                f"proposal {key.id} waits for those that it depends on; its time has not begun"
+            )
+        if exchange is None or record is None:
+            known = context.proposal_store.get(ProposalKey(context.me, key.id), now)
+            state = ProposalState.EXPIRED if known is None else context.state_of(known)
+            raise AlreadyDecided(key.id, ProposalState.EXPIRED if state.is_pending else state)
+        moment, before, deadline = context.moment(), record.expires_at, exchange.deadline
+        until = None if moment is None else (moment // 1_000 + round(seconds * 1_000)) * 1_000
+        if before is None or deadline is None or until is None:
+            raise UsageError(
+                f"proposal {key.id} has no deadline, and waits as long as it takes; propose it with"
+                " a ttl to renew it"
+            )
+        problem = context.proposal_store.renew(record, until, moment)
+        if problem:
+            raise UsageError(f"proposal {key.id} was not renewed: {problem}")
+        exchange.deadline = now + seconds
+        context.look_again(exchange.deadline, key)
+        renewal = context.envelope_sender.send(
+            kinds.MCP_RENEW,
+            payloads.build_renewal(until),
+            priority=Priority.ANSWER,
+            to=exchange.draft.to,
+            correlation=(key.id,),
+        )
+        self._renewals.put(renewal.id, (exchange, deadline, before), now)
+        return renewal
+
+    def take_back(self, envelope_id: str) -> bool:
+        """Return to the deadline before a renewal that the gateway refused; true if it was one."""
+        found = self._renewals.pop(envelope_id)
+        if found is None:
+            return False
+        exchange, deadline, expires_at = found
+        if exchange.is_open and exchange.proposal is not None:
+            exchange.deadline = deadline
+            self._context.proposal_store.set_deadline(exchange.proposal, expires_at)
+            self._context.look_again(max(deadline, self._context.now), exchange.key)
+        return True
+
+    def postpone(self, record: ProposalEntry, seconds: float) -> None:
+        """Let what waits for a proposal wait longer: it was renewed, perhaps beside us."""
+        own = self._index.find_own_proposal(record)
+        waiting = self._index.open_fulfillments(record.key) if own is None else [own]
+        for each in waiting:
+            follows = each.fulfilling is None or each.fulfilling.follows
+            if each.is_open and each.deadline is not None and follows:
+                each.deadline += seconds
+                self._context.look_again(each.deadline, each.key)
+
+
+# --- outbound tracker ---
 
 
 class OutboundTracker(OutboundIndex):

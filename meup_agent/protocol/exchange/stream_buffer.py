@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from meup_agent.protocol.streams import COMPLETE, StreamInfo
+from meup_agent.protocol.wire.streams import COMPLETE, StreamInfo
 
 MAX_UNREAD_FRAMES: Final = 1024
 """Frames that wait for one reader; of a thousand a second, a second's worth."""

@@ -1,21 +1,345 @@
-"""System messages: the gateway's own words on us, on presence, on resuming and on refusals."""
+"""Messages of the gateway about us, and of those who may control us."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple, cast
 
-from meup_agent.protocol import kinds
-from meup_agent.protocol.envelope import Envelope, encode_leniently
-from meup_agent.protocol.exchange.control_messages import ControlMessages
-from meup_agent.protocol.exchange.effects import CaughtUp, Role
-from meup_agent.protocol.exchange.handler_scheduler import TablePart
-from meup_agent.protocol.exchange.listed_proposals import ListedProposals
-from meup_agent.protocol.exchange.roster import UPDATE, Presence
-from meup_agent.protocol.exchange.stream_table import StreamTable
-from meup_agent.protocol.guarantees import read_guarantees
-from meup_agent.protocol.payloads import as_object
-from meup_agent.protocol.resume import ARRIVED, MISSED_NOTHING, read_missed
+from meup_agent.causes import Cause, CauseStep, Reason
+from meup_agent.errors import InvalidEnvelope, NotExpressible, Refused
+from meup_agent.protocol.exchange.effects import CaughtUp, Leave, Priority, Role
+from meup_agent.protocol.exchange.handlers import TablePart
+from meup_agent.protocol.exchange.inbound_calls import ListedProposals
+from meup_agent.protocol.exchange.inbound_exchange import InboundExchange
+from meup_agent.protocol.exchange.streams import StreamTable
+from meup_agent.protocol.exchange.table_context import CONTROL, UPDATE, Presence
+from meup_agent.protocol.wire import kinds
+from meup_agent.protocol.wire.control_payloads import (
+    ANSWERS,
+    COMPACT_DONE,
+    HELD_KINDS,
+    REQUEST_STATUS,
+    RESUME,
+    STATUS,
+    Clear,
+    Compact,
+    CompactDone,
+    Control,
+    Forget,
+    ParticipantStatus,
+    Pause,
+    Restart,
+    Resumption,
+    Shutdown,
+    StatusRequest,
+    outlasts,
+    read_control,
+    read_pause,
+)
+from meup_agent.protocol.wire.envelope import Envelope, encode_json, encode_leniently
+from meup_agent.protocol.wire.membership import (
+    ARRIVED,
+    MISSED_NOTHING,
+    read_guarantees,
+    read_missed,
+)
+from meup_agent.protocol.wire.payloads import JsonObject, as_object
+
+# --- control messages ---
+# What an agent does when it is paused, asked for its status, shut down.
+#
+# See PROTOCOL 5, control. Each is done at once, whatever else waits, and answered to its sender.
+
+SHUTDOWN_SECONDS: Final = 5.0
+"""Grace of what runs when an agent is shut down; then it is cancelled."""
+
+MAX_STATUS_BYTES: Final = 64 * 1024
+"""Bytes of what an author adds to a status; more is left out."""
+
+_DONE: Final[dict[Role, str]] = {
+    Role.FORGET: "forgotten",
+    Role.CLEAR: "cleared",
+    Role.RESTART: "restarted",
+    Role.COMPACT: "compacted",
+    Role.SHUTDOWN: "shutting_down",
+}
+"""The words of a status after each."""
+
+
+class ActivePause(NamedTuple):
+    """The pause in force, until a time of the table's clock where it has one."""
+
+    pause: Pause
+    until: float | None
+
+
+@dataclass
+class ControlMessages(TablePart):
+    """Obeys control messages, and answers them; tells handlers."""
+
+    def __post_init__(self) -> None:
+        self._held: ActivePause | None = None
+        self._began: float | None = None
+        self._added: JsonObject = {}
+        self._shutdown: tuple[Shutdown, Envelope, float] | None = None
+        self._scheduler.on_control_end = self._answered
+
+    @property
+    def pause(self) -> Pause | None:
+        """The pause in force."""
+        return None if self._held is None else self._held.pause
+
+    def check_held(self, kind: str) -> None:
+        """Raise Refused for what begins something while we are paused."""
+        if self._held is not None and kind in HELD_KINDS:
+            pause = self._held.pause
+            because = f": {pause.reason}" if pause.reason else ""
+            said = f"the {kind} was not sent: {pause.by!r} has paused us{because}"
+            raise Refused("paused", said, {"id": pause.id, "by": pause.by, "reason": pause.reason})
+
+    # --- in ---
+
+    def welcomed(self, you: JsonObject) -> None:
+        """Take the pause that a welcome tells; our own gateway knows, others do not tell."""
+        self._began = self._context.now if self._began is None else self._began
+        if self._context.mode.answers and self._is_ours:
+            pause = read_pause(you)
+            if pause is None:
+                self._lift()
+            else:
+                self._hold(pause)
+
+    def receive(self, envelope: Envelope) -> None:
+        """Apply a control message that concerns us; all but requests of a status must name us."""
+        context, me = self._context, self._context.me
+        if not context.mode.answers or not envelope.concerns(me):
+            return
+        payload = envelope.payload_object
+        try:
+            control = read_control(envelope, payload)
+        except InvalidEnvelope:
+            context.drop("malformed_control", envelope)
+            return
+        if isinstance(control, ParticipantStatus):
+            self._scheduler.notify(Role.STATUS, envelope, control)
+        elif isinstance(control, CompactDone):
+            self._scheduler.notify(Role.COMPACT_DONE, envelope, control)
+        elif isinstance(control, Resumption) and self._held is None:
+            pass  # a participant that we paused tells that it goes on
+        elif not self._may_control(envelope, payload):
+            context.drop("control_not_allowed", envelope)
+        elif me in envelope.to or envelope.kind == REQUEST_STATUS:
+            self._obey(control, envelope)
+
+    def _may_control(self, envelope: Envelope, payload: JsonObject) -> bool:
+        """True if its sender may control us, as far as we know what it may."""
+        roster, sender = self._context.roster, envelope.sender
+        if sender not in roster:
+            return self._is_ours  # it asks over HTTP, and the gateway has looked
+        return roster.is_allowed(sender, envelope.kind, payload, envelope.to)
+
+    def _obey(self, control: Control, envelope: Envelope) -> None:
+        # The welcome after our absence has told what became of the pauses meanwhile.
+        told = self._is_ours and self._context.cursor.until is not None
+        match control:
+            case Pause():
+                if not told and self._hold(control):
+                    self._answer_status("paused", envelope)
+                    self._notify(Role.PAUSE, envelope, control)
+            case Resumption():
+                held = self._held
+                if not told and held and control.pauses in ((), (held.pause.id,)):
+                    self._resume(envelope, control)
+            case StatusRequest():
+                if not self._notify(Role.STATUS_REQUEST, envelope, control):
+                    self._answer_status(self._word, envelope, control.fields)
+            case Forget():
+                self._carry_out(Role.FORGET, control, envelope)
+            case Clear():
+                self._carry_out(Role.CLEAR, control, envelope)
+            case Compact():
+                if self._notify(Role.COMPACT, envelope, control):
+                    self._answer_status("compacting", envelope)
+                else:
+                    self._compacted({"skipped": True, "status": "skipped"}, envelope)
+            case Restart():
+                cause = self._cause(envelope, control.reason or "it was restarted")
+                self._scheduler.restart(cause)
+                self._outbound.give_up_all(cause)
+                self._carry_out(Role.RESTART, control, envelope)
+            case Shutdown():
+                self._shut_down(control, envelope)
+            case _:
+                pass
+
+    def _carry_out(self, role: Role, control: Control, envelope: Envelope) -> None:
+        if not self._notify(role, envelope, control):
+            self._answer_status(_DONE[role], envelope)
+
+    def _notify(self, role: Role, envelope: Envelope, control: Control) -> bool:
+        return self._scheduler.notify_control(role, envelope, control)
+
+    # --- a pause ---
+
+    def _hold(self, pause: Pause) -> bool:
+        """Begin a pause; ``False`` if another participant's, which ends later, goes on."""
+        until = None if pause.seconds is None else self._context.now + pause.seconds
+        held = self._held
+        if (
+            held is not None
+            and held.pause.id != pause.id
+            and outlasts((held.pause.by, held.until), (pause.by, until))
+        ):
+            return False
+        self._held = ActivePause(pause, until)
+        self._scheduler.hold(held=True)
+        self._context.look_again(until, CONTROL)
+        return True
+
+    def _lift(self) -> None:
+        if self._held is not None:
+            self._held = None
+            self._scheduler.hold(held=False)
+
+    def _resume(self, envelope: Envelope, control: Resumption) -> None:
+        self._lift()
+        self._answer_status("active", envelope)
+        self._notify(Role.RESUME, envelope, control)
+
+    def _time_is_over(self, held: ActivePause) -> None:
+        """Resume by ourselves, and tell the one that paused us."""
+        pause, me = held.pause, self._context.me
+        self._lift()
+        self._answer(STATUS, self._status("active"), pause.by, pause.id)
+        self._answer(RESUME, {"reason": "timeout"}, pause.by, pause.id)
+        if self._context.find_handler(Role.RESUME, _EMPTY, None):
+            resumed = Resumption(me, "timeout", (pause.id,))
+            told = _EMPTY.replace(id=pause.id, sender=me, kind=RESUME)
+            self._scheduler.notify_control(Role.RESUME, told, resumed)
+
+    # --- the end ---
+
+    def _shut_down(self, control: Shutdown, envelope: Envelope) -> None:
+        """Take nothing new, and leave when what runs has ended."""
+        if self._shutdown is not None:
+            return
+        until = self._context.now + SHUTDOWN_SECONDS
+        self._shutdown = (control, envelope, until)
+        self._answer_status(_DONE[Role.SHUTDOWN], envelope)
+        self._notify(Role.SHUTDOWN, envelope, control)
+        self._context.closing = True
+        self._scheduler.shutdown()
+        self._context.look_again(until, CONTROL)
+        self.leave_if_idle()
+
+    def leave_if_idle(self) -> None:
+        """Leave, if we were shut down and nothing runs any more."""
+        if self._shutdown is None or not self._scheduler.limiter.is_idle:
+            return
+        control, envelope, _ = self._shutdown
+        self._shutdown = None
+        self._context.effects.append(Leave(control.by, control.reason, envelope.id))
+
+    def check_deadlines(self) -> None:
+        """End a pause whose time is over, and the grace of a shutdown."""
+        now = self._context.now
+        held = self._held
+        if held is not None and held.until is not None:
+            if now >= held.until:
+                self._time_is_over(held)
+            else:
+                self._context.look_again(held.until, CONTROL)
+        if self._shutdown is not None:
+            if now >= self._shutdown[2]:
+                self._scheduler.shutdown_over()
+            else:
+                self._context.look_again(self._shutdown[2], CONTROL)
+
+    # --- answers ---
+
+    @property
+    def _is_ours(self) -> bool:
+        """True at a gateway that holds participants to their pauses."""
+        given = self._context.roster.guarantees
+        return given.identity_checked and given.resume
+
+    @property
+    def _word(self) -> str:
+        if self._context.closing:
+            return _DONE[Role.SHUTDOWN]
+        return "active" if self._held is None else "paused"
+
+    def _status(self, word: str) -> JsonObject:
+        limiter = self._scheduler.limiter
+        pause = self.pause
+        return {
+            "messages_in_context": 0,
+            **({"paused_by": pause.by, "paused_for": pause.reason} if pause else {}),
+            "handlers": limiter.running,
+            "queued": limiter.queued,
+            "waiting": len(self._outbound),
+            **self._added,
+            "status": word,
+        }
+
+    def _answer_status(self, word: str, about: Envelope, fields: tuple[str, ...] = ()) -> None:
+        status = self._status(word)
+        if self._began is not None:
+            status["uptime_seconds"] = round(self._context.now - self._began, 3)
+        if fields:
+            always = ("status", "messages_in_context")
+            status = {key: value for key, value in status.items() if key in (*always, *fields)}
+        self._answer(STATUS, status, about.sender, about.id)
+
+    def _compacted(self, done: JsonObject, about: Envelope) -> None:
+        self._answer(COMPACT_DONE, done, about.sender, about.id)
+        self._answer_status(_DONE[Role.COMPACT], about)
+
+    def _answer(self, kind: str, payload: JsonObject, to: str, about: str) -> None:
+        """Answer what we were asked, unless our gateway asks for a capability that we lack."""
+        context = self._context
+        free = self._is_ours and kind in ANSWERS
+        if free or context.roster.is_allowed(context.me, kind, payload, (to,)):
+            context.envelope_sender.send(
+                kind, payload, priority=Priority.ANSWER, to=(to,), correlation=(about,)
+            )
+
+    def _answered(self, exchange: InboundExchange, result: object) -> None:
+        """Answer when the handler has ended; what it returns is added to the status."""
+        envelope, role = exchange.work.envelope, exchange.work.role
+        added = _object(result)
+        if added is not None:
+            self._added = {**self._added, **added} if role is Role.STATUS_REQUEST else self._added
+        if role is Role.STATUS_REQUEST:
+            asked = cast("StatusRequest", exchange.work.subject)
+            self._answer_status(self._word, envelope, asked.fields)
+        elif role is Role.COMPACT:
+            self._compacted({"status": "compacted", **(added or {})}, envelope)
+        elif role in _DONE and role is not Role.SHUTDOWN:
+            self._answer_status(_DONE[role], envelope)
+
+    def _cause(self, envelope: Envelope, text: str) -> Cause:
+        step = CauseStep(envelope.sender, envelope.id, Reason.NO_LONGER_NEEDED, text)
+        return Cause(
+            Reason.NO_LONGER_NEEDED, envelope.sender, text, envelope.id, self._context.now, (step,)
+        )
+
+
+_EMPTY: Final = Envelope(id="", sender="", kind=RESUME)
+
+
+def _object(result: object) -> JsonObject | None:
+    """The value of a handler, where it can stand in a status."""
+    if not isinstance(result, dict):
+        return None
+    try:
+        fits = len(encode_json(cast("dict[str, Any]", result))) <= MAX_STATUS_BYTES
+    except NotExpressible:
+        return None
+    return cast("JsonObject", result) if fits else None
+
+
+# --- system messages ---
 
 _SAID_BY_MEMBERS = frozenset({"system/heartbeat", "system/register"})
 """Kinds without meaning that existing clients send although only the gateway may (PROTOCOL 2)."""

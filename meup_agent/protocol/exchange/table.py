@@ -12,33 +12,31 @@ from typing import Any, Final
 
 from meup_agent.causes import Cause
 from meup_agent.errors import IllegalStep, ObservingOnly
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.control_payloads import Pause
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.admission import Limits
 from meup_agent.protocol.exchange.dispatcher import InboundDispatcher
 from meup_agent.protocol.exchange.effects import Effect, Key, Priority
-from meup_agent.protocol.exchange.envelope_sender import EnvelopeSender
-from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler
+from meup_agent.protocol.exchange.handlers import HandlerScheduler, Limits
 from meup_agent.protocol.exchange.lifecycle import OutboundState
 from meup_agent.protocol.exchange.outbound_exchange import FulfillmentTarget, OutboundExchange, Wait
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
-from meup_agent.protocol.exchange.own_streams import OwnStream
+from meup_agent.protocol.exchange.streams import OwnStream
 from meup_agent.protocol.exchange.table_context import (
     CONTROL,
     EXPIRIES,
+    EnvelopeSender,
     FindHandler,
     Mode,
     TableContext,
 )
-from meup_agent.protocol.outcomes import Ending
 from meup_agent.protocol.proposals.fold import Folded, ProposalFold
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
 from meup_agent.protocol.proposals.store import ProposalStore
-from meup_agent.protocol.streams import CANCELLED
-from meup_agent.protocol.timestamps import TRANSIT_SECONDS
-from meup_agent.protocol.ttl_map import Tombstones
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.control_payloads import Pause
+from meup_agent.protocol.wire.envelope import TRANSIT_SECONDS, Envelope
+from meup_agent.protocol.wire.outcomes import Ending
+from meup_agent.protocol.wire.streams import CANCELLED
+from meup_agent.protocol.wire.ttl_map import Tombstones
 
 UNSENT = "the answer could not be sent"
 """The beginning of the error that takes the place of an answer which cannot be sent."""

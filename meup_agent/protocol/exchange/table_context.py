@@ -3,29 +3,500 @@
 from __future__ import annotations
 
 import heapq
+import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from meup_agent.protocol import payloads
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.effects import Drop, Effect, Gap, Key, Role
-from meup_agent.protocol.exchange.envelope_sender import EnvelopeSender
-from meup_agent.protocol.exchange.roster import Roster
-from meup_agent.protocol.payloads import Call
+from meup_agent.protocol.capability import Capabilities, compile_announced
+from meup_agent.protocol.dialects import spoken
+from meup_agent.protocol.exchange.effects import Drop, Effect, Gap, Key, Priority, Role, Send
 from meup_agent.protocol.proposals.fold import NOTHING, Folded, ProposalFold
 from meup_agent.protocol.proposals.lifecycle import ProposalState, state_at
 from meup_agent.protocol.proposals.record import ProposalEntry
 from meup_agent.protocol.proposals.store import ProposalStore
-from meup_agent.protocol.timestamps import TRANSIT_SECONDS, microseconds, read_moment
-from meup_agent.protocol.ttl_map import Tombstones
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.envelope import (
+    TRANSIT_SECONDS,
+    Envelope,
+    draft,
+    microseconds,
+    read_moment,
+)
+from meup_agent.protocol.wire.membership import (
+    ASIDE,
+    DIALECT,
+    OBSERVING,
+    Guarantees,
+    is_eviction,
+    may_evict,
+    read_guarantees,
+)
+from meup_agent.protocol.wire.payloads import Call, as_list, as_object, objects_in
+from meup_agent.protocol.wire.ttl_map import Tombstones, TTLMap, size_of
 
 if TYPE_CHECKING:
-    from meup_agent.protocol.resume import Missed
+    from meup_agent.protocol.wire.membership import Missed
+
+
+# --- our own envelopes ---
+# Made and sent, told from forgeries, and sent again (PROTOCOL 4.14).
+
+RESEND_SECONDS = 300.0
+"""Time for which what may have to be sent again after a reconnect is kept."""
+
+RESEND_COUNT = 1000
+"""Withdrawals, cancellations, rejections and responses kept to send again after a reconnect."""
+
+RESEND_SIZE = 16 * 1024 * 1024
+"""Bytes of them."""
+
+MAX_COPIES = 8
+"""Copies of a rejection or withdraw that its words name: those that missed it know a copy alone."""
+
+OWN_IDS = 10_000
+"""Ids of our own that are remembered, to tell an echo from a forgery."""
+
+OWN_ID_SECONDS = 600.0
+"""Time that an echo may take; longer than any reconnect that is still useful."""
+
+
+_BEGINNINGS = frozenset({kinds.MCP_REQUEST, kinds.MCP_PROPOSAL})
+
+
+class Resendable(msgspec.Struct, frozen=True):
+    """An envelope that may have to be sent again."""
+
+    envelope: Envelope
+    priority: Priority
+    concerned: frozenset[str]  # the participants that need it when they join; empty: each that does
+    repeated: bool = False  # it was sent once more because the gateway had thrown us out
+    words: Envelope | None = None  # the chat that explains it
+    copies: tuple[str, ...] = ()  # the ids under which it was sent again, the latest ones
+
+    @property
+    def copies_named(self) -> tuple[str, ...]:
+        """The ids under which it may be known, the first one first."""
+        return (self.envelope.id, *self.copies)
+
+
+class ResendBuffer:
+    """Envelopes that end or answer something; one sent again is found by its first id, too."""
+
+    def __init__(self) -> None:
+        self._kept: TTLMap[str, Resendable] = TTLMap(
+            count=RESEND_COUNT, seconds=RESEND_SECONDS, size=RESEND_SIZE
+        )
+        self._copies: TTLMap[str, str] = TTLMap(count=RESEND_COUNT, seconds=RESEND_SECONDS)
+
+    def put(self, item: Resendable, now: float) -> None:
+        """Keep an envelope."""
+        words = 0 if item.words is None else size_of(item.words)
+        self._kept.put(item.envelope.id, item, now, size=size_of(item.envelope) + words)
+
+    def put_copy(self, copy_id: str, item: Resendable, now: float) -> None:
+        """Note under which id an envelope was sent again."""
+        self._copies.put(copy_id, item.envelope.id, now)
+        copies = (*item.copies, copy_id)[-MAX_COPIES:]
+        self.put(msgspec.structs.replace(item, copies=copies), now)
+
+    def get(self, envelope_id: str, now: float) -> Resendable | None:
+        """The envelope that was sent first under an id, if it is still kept."""
+        return self._kept.get(envelope_id, now)
+
+    def pop(self, envelope_id: str) -> Envelope | None:
+        """Forget an envelope, by its own id or a copy's; the envelope, if it was kept."""
+        item = self._kept.pop(self._copies.peek(envelope_id) or envelope_id)
+        return None if item is None else item.envelope
+
+    def find_concerning(self, participants: frozenset[str], now: float) -> list[Resendable]:
+        """The envelopes that concern one of these participants, oldest first."""
+        kept = self._kept.values(now)
+        return [item for item in kept if not item.concerned or item.concerned & participants]
+
+
+class EnvelopeSender:
+    """Makes this participant's envelopes and sends them, also again; without a clock, undated."""
+
+    def __init__(
+        self,
+        new_id: Callable[[], str],
+        wall_clock: Callable[[], datetime] | None,
+        effects: list[Effect],
+    ) -> None:
+        self.new_id = new_id
+        self._wall_clock = wall_clock
+        self.me = ""
+        self.now = 0.0  # the time of the present event
+        self.copies_get_new_ids = False
+        """A gateway that resumes delivers no id twice, so what is sent again needs another one."""
+        self._effects = effects
+        self._resend_buffer = ResendBuffer()
+        self._own: TTLMap[str, bool] = TTLMap(count=OWN_IDS, seconds=OWN_ID_SECONDS)
+        self._siblings: TTLMap[str, bool] = TTLMap(count=OWN_IDS, seconds=OWN_ID_SECONDS)
+
+    # --- once ---
+
+    def send(
+        self,
+        kind: str,
+        payload: Any,
+        *,
+        priority: Priority,
+        to: Iterable[str] = (),
+        correlation: Iterable[str] = (),
+        concerned: Iterable[str] | None = None,
+        context: str | None = None,
+    ) -> Envelope:
+        """Make an envelope and send it; again when one that it ``concerned``, or any, joins."""
+        explained = self._explained(correlation) if kind == kinds.CHAT else None
+        envelope = draft(
+            kind,
+            payload,
+            id=self.new_id(),
+            sender=self.me,
+            to=tuple(to),
+            correlation=tuple(correlation) if explained is None else explained.copies_named,
+            context=context,
+            ts=self._timestamp(),
+        )
+        self.transmit(envelope, priority)
+        if concerned is not None:
+            self._resend_buffer.put(Resendable(envelope, priority, frozenset(concerned)), self.now)
+        if explained is not None and explained.words is None:
+            self._resend_buffer.put(msgspec.structs.replace(explained, words=envelope), self.now)
+        return envelope
+
+    def _explained(self, correlation: Iterable[str]) -> Resendable | None:
+        """The rejection or withdraw of ours that a chat explains, while it may be sent again."""
+        names = tuple(correlation)
+        item = self._resend_buffer.get(names[0], self.now) if len(names) == 1 else None
+        ends = (kinds.MCP_REJECT, kinds.MCP_WITHDRAW)
+        return item if item is not None and item.envelope.kind in ends else None
+
+    def transmit(self, envelope: Envelope, priority: Priority, *, again: bool = False) -> None:
+        """Send an envelope that is ready."""
+        self._own.put(envelope.id, True, self.now)
+        self._effects.append(Send(envelope, priority, again))
+
+    def date(self, envelope: Envelope) -> Envelope:
+        """The envelope with the time of day, which it keeps when it is sent again."""
+        ts = None if envelope.ts is not None else self._timestamp()
+        return envelope if ts is None else envelope.replace(ts=ts)
+
+    def _timestamp(self) -> str | None:
+        if self._wall_clock is None:
+            return None
+        # UTC, whose offset is written as six characters: a slice costs less than a search.
+        return self._wall_clock().isoformat(timespec="milliseconds")[:-6] + "Z"
+
+    # --- ids under our name ---
+
+    def note_sent(self, envelope_id: str) -> None:
+        """Count the time of an echo from here: the envelope may have waited long to leave."""
+        self._own.put(envelope_id, True, self.now)
+
+    def is_own(self, envelope_id: str) -> bool:
+        """True if an envelope in our name was sent by this process."""
+        return self._own.get(envelope_id, self.now) is not None
+
+    def note_sibling(self, envelope: Envelope) -> None:
+        """Remember an envelope that another process sent under our name."""
+        self._siblings.put(envelope.id, envelope.kind in _BEGINNINGS, self.now)
+
+    def is_from_sibling(self, names: Iterable[str]) -> bool:
+        """True if one of these envelopes was sent by another process under our name."""
+        return any(self._siblings.get(name, self.now) is not None for name in names)
+
+    def is_begun_by_sibling(self, names: Iterable[str]) -> bool:
+        """True if one of these is a request or proposal of another process under our name."""
+        return any(self._siblings.get(name, self.now) for name in names)
+
+    # --- again ---
+
+    def resend_to(self, participants: Iterable[str]) -> None:
+        """Send what concerns these participants once more."""
+        joined = frozenset(participants)
+        for item in self._resend_buffer.find_concerning(joined, self.now) if joined else ():
+            self._resend(item)
+
+    def resend(self, envelope_id: str) -> None:
+        """Send one envelope once more, if it is still kept."""
+        item = self._resend_buffer.get(envelope_id, self.now)
+        if item is not None:
+            self._resend(item)
+
+    def _resend(self, item: Resendable) -> None:
+        envelope = item.envelope
+        if self.copies_get_new_ids:
+            envelope = envelope.replace(id=self.new_id())
+            self._resend_buffer.put_copy(envelope.id, item, self.now)
+        self.transmit(envelope, item.priority, again=True)
+        words = item.words
+        if words is not None:  # who missed it has missed them, too
+            if self.copies_get_new_ids:
+                about = (envelope.id, item.envelope.id)
+                words = words.replace(id=self.new_id(), correlation=about)
+            self.transmit(words, Priority.TALK, again=True)
+
+    def resend_once(self, envelope_id: str) -> bool:
+        """Send again what the gateway refused as it threw us out; once only, not for ever."""
+        item = self._resend_buffer.get(envelope_id, self.now)
+        if item is None or item.repeated:
+            return False
+        self._resend_buffer.put(msgspec.structs.replace(item, repeated=True), self.now)
+        self.transmit(item.envelope, item.priority, again=True)
+        return True
+
+    def forget(self, envelope_id: str) -> Envelope | None:
+        """Do not send an envelope again; the envelope, if it was kept."""
+        return self._resend_buffer.pop(envelope_id)
+
+
+# --- roster ---
+# The participants of a space, as the gateway lists them, and the absences of others.
+
+MAX_PARTICIPANTS = 10_000
+"""Participants that are kept; a gateway that names more is not believed."""
+
+UPDATE: Final = "update"
+"""A presence event of our gateway: the capabilities of a present participant changed."""
+
+MAX_SHARED: Final = 4096
+"""Records of participants that all agents of a process share: a space's welcome tells each agent
+of all others, which would make the memory of a hundred agents grow with their square."""
+
+MAX_SHARED_CHARS: Final = 2048
+"""JSON characters of the capabilities in such a record; larger ones belong to one agent alone, and
+go when it goes."""
+
+
+MAX_SHARED_COMPILED: Final = 256
+"""Compiled capabilities that they share."""
+
+
+class Participant(msgspec.Struct, frozen=True):
+    """A participant of the space.
+
+    Attributes:
+        id: Its name.
+        capabilities: Its capabilities, as the gateway announced them; not to be changed.
+        dialect: The dialect that it speaks; empty where the gateway does not tell.
+        aside: It has connections beside alone, and answers no request (PROTOCOL 3).
+    """
+
+    id: str
+    capabilities: tuple[Any, ...] = ()
+    dialect: str = ""
+    aside: bool = False
+
+
+class Presence(NamedTuple):
+    """The participants that a welcome adds and removes."""
+
+    joined: list[str]
+    left: list[str]
+
+
+class Roster:
+    """The participants of a space at this moment."""
+
+    def __init__(self) -> None:
+        self.me = ""
+        self.welcomed_at: float | None = None
+        self.my_capabilities: tuple[Any, ...] = ()
+        self.guarantees = Guarantees()
+        self.dialect = ""
+        """Dialect of our connection."""
+        self.may_evict = False
+        self.observing = False
+        """We are not present: the gateway took us for an observer (PROTOCOL 3)."""
+        self._present: dict[str, Participant] = {}
+        self._announced: dict[str, Participant] | None = None
+        self._left: TTLMap[str, float] = TTLMap(count=MAX_PARTICIPANTS, seconds=math.inf)
+        self._compiled: dict[str, Capabilities] = {}
+
+    def apply_welcome(
+        self,
+        payload: dict[str, Any],
+        now: float,
+        *,
+        update: bool,
+        dialect: str,
+        later: bool = False,
+    ) -> Presence | None:
+        """Apply a ``system/welcome``; an update is not the first on its connection.
+
+        Where joins and leaves of the time while we were away are replayed first, its list takes
+        effect ``later``, with :meth:`settle`.
+
+        Returns:
+            The change; ``None`` if it does not name us, or is an update that names us otherwise
+            than before: where welcomes can be forged, such a one is.
+        """
+        you = read_participant(payload.get("you"))
+        if you is None or (update and you.id != self.me):
+            return None
+        self.me, self.my_capabilities = you.id, you.capabilities
+        listed = [read_participant(item) for item in objects_in(payload.get("participants"))]
+        self._announced = {item.id: item for item in listed[:MAX_PARTICIPANTS] if item is not None}
+        self.observing = payload.get(OBSERVING) is True
+        if not self.observing:
+            self._announced[you.id] = you
+        if not update:
+            self.welcomed_at = now
+            known = self.dialect = spoken(dialect) or dialect
+            self.guarantees = read_guarantees(payload, known)
+            self.may_evict = may_evict(payload, known)
+        return Presence([], []) if later else self.settle(now)
+
+    def settle(self, now: float) -> Presence:
+        """Make the list of the last welcome the present one; the change."""
+        before, announced = self._present, self._announced
+        if announced is None:
+            return Presence([], [])
+        self._present, self._announced = announced, None
+        self._compiled.clear()
+        left = [name for name in before if name not in announced]
+        for name in left:
+            self._left.put(name, now, now)
+        return Presence([name for name in announced if name not in before], left)
+
+    def apply_presence(self, payload: dict[str, Any], now: float) -> tuple[str, Participant] | None:
+        """Apply a presence event; ``(event, participant)`` if it was one that we know."""
+        participant = read_participant(payload.get("participant"))
+        event = payload.get("event")
+        if participant is None or event not in ("join", "leave", UPDATE):
+            return None
+        is_me = participant.id == self.me and not self.observing
+        if event == UPDATE and (is_me or participant.id not in self):
+            return None  # our own capabilities come with a welcome
+        self._compiled.pop(participant.id, None)
+        before = self._present.get(participant.id)
+        if participant.aside and before is not None and not before.aside:
+            self._left.put(participant.id, now, now)
+        if event == "leave":
+            # We hear it ourselves, so we are here, whatever became of an older connection of ours.
+            if is_me:
+                return None
+            if self._present.pop(participant.id, None) is not None:
+                self._left.put(participant.id, now, now)
+        elif len(self._present) < MAX_PARTICIPANTS:
+            self._present[participant.id] = participant
+        return event, participant
+
+    def shows_eviction(self, refusal: dict[str, Any]) -> bool:
+        """True if a refusal shows that the gateway has thrown us out (PROTOCOL 2)."""
+        return self.may_evict and bool(self.my_capabilities) and is_eviction(refusal)
+
+    def __contains__(self, participant_id: object) -> bool:
+        """True if a participant is present."""
+        return participant_id in self._present
+
+    def participants(self) -> tuple[Participant, ...]:
+        """All participants present, we included."""
+        return tuple(self._present.values())
+
+    def capabilities_of(self, participant_id: str) -> tuple[Any, ...]:
+        """The announced capabilities of a participant; none of an absent one."""
+        participant = self._present.get(participant_id)
+        return () if participant is None else participant.capabilities
+
+    def dialect_of(self, participant_id: str) -> str:
+        """The dialect of a participant; where none is told, as of one over HTTP, our own."""
+        participant = self._present.get(participant_id)
+        return self.dialect if participant is None else participant.dialect or self.dialect
+
+    def absent_since(
+        self, participant_id: str, now: float, *, to_answer: bool = False
+    ) -> float | None:
+        """The time since which a participant is away, our welcome at the earliest (4.6).
+
+        One with connections beside alone is away ``to_answer`` a request.
+        """
+        found = self._present.get(participant_id)
+        is_here = found is not None and not (to_answer and found.aside)
+        if is_here or self.welcomed_at is None:
+            return None
+        left = self._left.get(participant_id, now)
+        return self.welcomed_at if left is None else max(left, self.welcomed_at)
+
+    def note_left(self, participant_id: str, at: float, now: float) -> float | None:
+        """Note when an absent participant left, before we came, if that is not known; the time.
+
+        ``None`` if it is present.
+        """
+        if participant_id not in self._present and self._left.get(participant_id, now) is None:
+            self._left.put(participant_id, at, now)
+        return self.left_at(participant_id, now)
+
+    def left_at(self, participant_id: str, now: float) -> float | None:
+        """The time at which a participant left; ``None``: it is present, or was never seen here."""
+        return None if participant_id in self._present else self._left.get(participant_id, now)
+
+    def is_allowed(
+        self, participant_id: str, kind: str, payload: Any, to: Sequence[str] = ()
+    ) -> bool:
+        """True if a participant's announced capabilities allow an envelope."""
+        compiled = self.compiled(participant_id)
+        return compiled is not None and compiled.allow(kind, payload, to)
+
+    def compiled(self, participant_id: str) -> Capabilities | None:
+        """A participant's announced capabilities; most that may do the same share one object."""
+        if participant_id == self.me:
+            capabilities = self.my_capabilities  # an observer is not among those present
+        elif participant_id in self._present:
+            capabilities = self._present[participant_id].capabilities
+        else:
+            return None
+        compiled = self._compiled.get(participant_id)
+        if compiled is None:
+            compiled = self._compiled[participant_id] = _compile(capabilities)
+        return compiled
+
+
+def read_participant(value: object) -> Participant | None:
+    """The participant in a welcome or a presence; ``None`` where there is none."""
+    item = as_object(value)
+    name = item.get("id")
+    if not isinstance(name, str) or not name:
+        return None
+    capabilities: object = item.get("capabilities")
+    listed = as_list(capabilities)
+    said = item.get(DIALECT)
+    dialect = (spoken(said) or "") if isinstance(said, str) else ""
+    aside = item.get(ASIDE) is True
+    written = json.dumps(listed)
+    if len(written) > MAX_SHARED_CHARS:
+        return Participant(name, tuple(listed), dialect, aside)
+    return _shared(name, written, dialect, aside)
+
+
+def _compile(capabilities: tuple[Any, ...]) -> Capabilities:
+    written = json.dumps(capabilities)
+    if len(written) > MAX_SHARED_CHARS:
+        return compile_announced(capabilities)
+    return _compile_shared(written)
+
+
+@lru_cache(maxsize=MAX_SHARED_COMPILED)
+def _compile_shared(capabilities: str) -> Capabilities:
+    """One for all agents of a process, and all participants that may do the same."""
+    return compile_announced(json.loads(capabilities))
+
+
+@lru_cache(maxsize=MAX_SHARED)
+def _shared(name: str, capabilities: str, dialect: str, aside: bool) -> Participant:
+    """One record for all agents of a process that hear of the same participant."""
+    return Participant(name, tuple(json.loads(capabilities)), dialect, aside)
+
+
+# --- table context ---
 
 ABSENCE_SECONDS = 30.0
 """Absence of a participant after which its requests, and waits for it, end (PROTOCOL 4.6)."""

@@ -9,9 +9,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from meup_agent.causes import Reason, read_reason
-from meup_agent.protocol import payloads
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.outcomes import Rejection
 from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState
 from meup_agent.protocol.proposals.record import (
     FulfillingRequest,
@@ -27,7 +24,10 @@ from meup_agent.protocol.proposals.resolution import (
     resolve,
 )
 from meup_agent.protocol.proposals.store import ProposalStore
-from meup_agent.protocol.ttl_map import Tombstones
+from meup_agent.protocol.wire import payloads
+from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.outcomes import Rejection
+from meup_agent.protocol.wire.ttl_map import Tombstones
 
 
 class Folded(NamedTuple):

@@ -11,11 +11,18 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from meup_agent.causes import Reason, declines, read_reason
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.outcomes import Rejection
-from meup_agent.protocol.payloads import Call, JsonObject, read_call, read_proposal
-from meup_agent.protocol.proposals.lifecycle import PROPOSAL, ProposalEvent, ProposalState, state_at
-from meup_agent.protocol.proposals.withdrawals import MAX_REJECTIONS, Waiting, read_withdrawal
+from meup_agent.protocol.proposals.lifecycle import (
+    MAX_REJECTIONS,
+    PROPOSAL,
+    ProposalEvent,
+    ProposalState,
+    Waiting,
+    read_withdrawal,
+    state_at,
+)
+from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.outcomes import Rejection
+from meup_agent.protocol.wire.payloads import Call, JsonObject, read_call, read_proposal
 
 
 class ProposalKey(NamedTuple):

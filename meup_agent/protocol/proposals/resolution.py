@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.dialects.executors import Addressees, choose_executors
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.payloads import Call
+from meup_agent.protocol.dialects.base import Addressees, choose_executors
 from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntry, ProposalKey
 from meup_agent.protocol.proposals.store import ProposalStore
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.payloads import Call
 
 MAX_NAMED = 64
 """Correlation ids that are looked at; a request with more is refused."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meup_agent.causes import Reason
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.payloads import changes, read_proposal
-from meup_agent.protocol.proposals.deadlines import DeadlineHeap
 from meup_agent.protocol.proposals.lifecycle import (
+    DeadlineHeap,
     ProposalEvent,
     ProposalState,
     renewal_problem,
@@ -20,7 +18,9 @@ from meup_agent.protocol.proposals.record import (
     ProposalKey,
     fingerprint_of,
 )
-from meup_agent.protocol.ttl_map import FairTTLMap, PerSenderTTLMap, size_of
+from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.payloads import changes, read_proposal
+from meup_agent.protocol.wire.ttl_map import FairTTLMap, PerSenderTTLMap, size_of
 
 MAX_PROPOSALS = 4096
 """Proposals that are remembered: history for a person, and enough for everything in flight. The

@@ -8,13 +8,88 @@ an owner hands on refers to what it has in memory, nor does a connection.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple, Protocol
+
 import msgspec
 
-from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space.journal import Entry
-from meup_agent.protocol.space.presence import JoinState
-from meup_agent.protocol.space.subscriber import Place
-from meup_agent.protocol.streams import StreamInfo
+from meup_agent.protocol.space.state.presence import JoinState
+from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.streams import StreamInfo
+
+# --- subscribers of a space ---
+# Queues to readers, and the form in which these take frames.
+
+
+class Place(Enum):
+    """The part of a connection in its space (PROTOCOL 3)."""
+
+    ANSWERING = "answering"
+    """It answers for its participant, which has one such connection."""
+    BESIDE = "beside"
+    """It takes part as its participant, and answers what belongs to its own exchanges."""
+    OBSERVING = "observing"
+    """It hears, and sends nothing."""
+
+
+class FrameFormat(NamedTuple):
+    """The form in which a subscriber takes frames; one frame is made for all of the same form."""
+
+    dialect: str
+    numbered: bool = False  # each frame has its number as ``seq`` (PROTOCOL 6)
+    # Makes of a frame what is handed to :meth:`Subscriber.deliver`.
+    pack: Callable[[bytes], bytes] = bytes
+    # The same of frames of streams; ``None``: it takes none of them.
+    pack_frame: Callable[[bytes], bytes] | None = None
+    # Asked once of each envelope, before a frame is made of it; ``None``: it takes all.
+    takes: Callable[[Envelope], bool] | None = None
+
+
+class Subscriber(Protocol):
+    """A queue to a reader; one with a ``participant`` that takes part is found by name."""
+
+    @property
+    def form(self) -> FrameFormat:
+        """The form in which it takes frames."""
+        ...
+
+    def deliver(self, packed: bytes) -> None:
+        """Queue a frame, packed once for all. Never raises, and never calls the space."""
+
+    def close(self, code: int, reason: str) -> None:
+        """End: nothing more is delivered. Never raises, and never calls the space."""
+
+    def ready(self, then: Callable[[], None]) -> None:
+        """Call when most of what was delivered is on its way; not at all if it has ended."""
+
+
+class FrameReader(Subscriber, Protocol):
+    """A subscriber that takes frames of streams: its form has a ``pack_frame``."""
+
+    @property
+    def paused(self) -> bool:
+        """True while its connection takes no more, and what is delivered waits in its queue."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class ResumeProgress:
+    """Progress of a subscriber that still reads what it missed."""
+
+    subscriber: Subscriber
+    seen: int  # the number of the last entry that it has
+    # It was told that some of what it missed is not kept any more, and takes what there is.
+    gap: bool
+    until: int = 0  # the last number of the page that it waits for
+    held: list[bytes] = field(default_factory=list[bytes])  # for it alone, after what it missed
+    held_bytes: int = 0
+    stopped: bool = False
+
+
+# --- link ---
 
 
 class Connection(msgspec.Struct, frozen=True, gc=False):

@@ -1,4 +1,4 @@
-"""The owner of a space: decides about each frame and connection, and appends to the journal.
+"""The owner of a space: recovers it, decides about each frame, appends to the journal.
 
 It knows connections by their :class:`~meup_agent.protocol.space.link.Connection` alone. Everything
 that it hands on leaves it when the journal has kept what was decided before, in one order: nothing
@@ -11,18 +11,34 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.kinds import STREAM_OPEN
-from meup_agent.protocol.management_payloads import INVITE_ACK
-from meup_agent.protocol.space.allowance import Allowance
-from meup_agent.protocol.space.counters import SpaceCounters, log_cancel
-from meup_agent.protocol.space.decisions import (
+from meup_agent.protocol.space.allowance import (
+    Allowance,
+    NoticeThrottle,
+    RateExceeded,
+    RateLimiter,
+    SpaceCounters,
+    log_cancel,
+)
+from meup_agent.protocol.space.journal import Entry, Fact, Journal, ProposalChange
+from meup_agent.protocol.space.link import (
+    CloseMessage,
+    Connection,
+    DirectMessage,
+    EchoMessage,
+    FrameMessage,
+    LinkMessage,
+    Place,
+    StreamEndMessage,
+    WelcomeMessage,
+)
+from meup_agent.protocol.space.state.decisions import (
     LIMIT_EXCEEDED,
     Acceptance,
     Answer,
@@ -39,27 +55,77 @@ from meup_agent.protocol.space.decisions import (
     shown_limit,
     stamp,
 )
-from meup_agent.protocol.space.indexes import OpenItem
-from meup_agent.protocol.space.journal import Entry, Fact, Journal, ProposalChange
-from meup_agent.protocol.space.link import (
-    CloseMessage,
-    Connection,
-    DirectMessage,
-    EchoMessage,
-    FrameMessage,
-    LinkMessage,
-    StreamEndMessage,
-    WelcomeMessage,
-)
-from meup_agent.protocol.space.management import KICKED_CODE, REMOVED, InviteIssuer
-from meup_agent.protocol.space.presence import JoinState
-from meup_agent.protocol.space.rate_limits import NoticeThrottle, RateExceeded, RateLimiter
-from meup_agent.protocol.space.recovery import SpaceClock, recover_state
-from meup_agent.protocol.space.state import SpaceState
-from meup_agent.protocol.space.subscriber import Place
-from meup_agent.protocol.streams import MARK, StreamInfo
+from meup_agent.protocol.space.state.indexes import OpenItem
+from meup_agent.protocol.space.state.management import KICKED_CODE, REMOVED, InviteIssuer
+from meup_agent.protocol.space.state.presence import JoinState
+from meup_agent.protocol.space.state.state import SpaceState
+from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.kinds import STREAM_OPEN
+from meup_agent.protocol.wire.management_payloads import INVITE_ACK
+from meup_agent.protocol.wire.streams import MARK, StreamInfo
+
+# --- recovery ---
+# What a space knew before its gateway was restarted, read from the journal.
+#
+# By itself, since the state does not read a journal, and a server does this once in its life.
 
 log = logging.getLogger("meup_agent.gateway")
+
+RECOVERED_SECONDS: Final = 24 * 3_600.0
+"""Time before its start of which a gateway reads all that was said; what may still be decided it
+reads however old it is (PROTOCOL 9.9)."""
+
+RECOVERED_ENTRIES: Final = 100_000
+"""Entries that are read when a gateway starts, to know again what is open, and sent twice."""
+
+TOLD_SECONDS: Final = 1.0
+"""By which a clock is put back before the log says so."""
+
+
+class SpaceClock:
+    """The time of a space, in which what is expired stays so (PROTOCOL 4.2).
+
+    In microseconds since 1970 (UTC). It continues, after a restart, from the last time in the
+    journal. The gateway's own never goes back while it runs.
+    """
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self._now = now
+        self._ahead = 0
+
+    def __call__(self) -> int:
+        """The time at this moment."""
+        return self._now() + self._ahead
+
+    def advance(self, at: int) -> float:
+        """Let the time be no earlier than one at which something was decided; seconds gained."""
+        gained = max(0, at - self())
+        self._ahead += gained
+        return gained / 1_000_000
+
+
+def recover_state(state: SpaceState, journal: Journal, space: str, clock: SpaceClock) -> None:
+    """Restore from the journal the time, what holds, what is open and what is recognized."""
+    at = clock()
+    since = at - round(RECOVERED_SECONDS * 1_000_000)
+    recovered = journal.recover(space, since=since, limit=RECOVERED_ENTRIES, at=at)
+    last = 0
+    for entry in chain(recovered.older, recovered.entries):
+        state.apply(entry)
+        state.open.pop_changes()  # the journal has them
+        last = max(last, entry.at)
+    # What was expired is so for good, also where the clock has been put back meanwhile.
+    gained = clock.advance(last)
+    if gained >= TOLD_SECONDS:
+        said = "%s: the clock is %.0f s behind the journal's last entry: time goes on from there"
+        log.warning(said, space, gained)
+    for grant in state.restore(recovered.facts):
+        said = "%s: grant %s holds no more: who gave or got it is not what they were"
+        log.warning(said, space, grant)
+    state.restart(clock())
+
+
+# --- the owner of a space ---
 
 TAKEN_OVER: Final = 4409
 """Close code for a connection that a newer one of the same participant replaced (PROTOCOL 3)."""

@@ -10,14 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from meup_agent.protocol.capability import Capabilities
-from meup_agent.protocol.space.allowance import Allowance
-from meup_agent.protocol.space.counters import SpaceCounters
-from meup_agent.protocol.space.decisions import Recorder, stamp
+from meup_agent.protocol.space.allowance import Allowance, SpaceCounters
 from meup_agent.protocol.space.delivery import Member, SpaceDelivery
 from meup_agent.protocol.space.journal import Journal
-from meup_agent.protocol.space.management import InviteIssuer
-from meup_agent.protocol.space.owner import Backpressure, CallLater, SpaceOwner
-from meup_agent.protocol.space.recovery import SpaceClock
+from meup_agent.protocol.space.owner import Backpressure, CallLater, SpaceClock, SpaceOwner
+from meup_agent.protocol.space.state.decisions import Recorder, stamp
+from meup_agent.protocol.space.state.management import InviteIssuer
 
 
 class SpaceServer:

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 
 from meup_agent import Agent, ProposalHandle, Space
 from meup_agent.approval import Inbox, InboxItem, PastProposal, Reviewer
-from meup_agent.cli.inbox.views import RowsView
+from meup_agent.cli.inbox.screen import RowsView
 from tests.cli.commands import InboxApp, ScreenQuestion
 from tests.interaction.people import InMemory, join
 from tests.patience import PATIENCE

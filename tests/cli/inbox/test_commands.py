@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from meup_agent.cli.inbox.rows import MAX_SHOWN
+from meup_agent.cli.inbox.card import MAX_SHOWN
 from tests.cli.commands import exit_codes, run
 from tests.cli.inbox.conftest import Office, Person
 from tests.cli.stage import HOSTILE

@@ -9,7 +9,7 @@ from anyio.from_thread import start_blocking_portal
 from meup_agent import Agent
 from meup_agent.approval import Reviewer
 from meup_agent.gateway import Gateway
-from meup_agent.gateway.presets import one_space_config
+from meup_agent.gateway.config import one_space_config
 from tests.cli.commands import exit_codes, run
 from tests.cli.inbox.conftest import PARTICIPANTS, POLICY, Office, files_agent
 

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from meup_agent.cli.inbox.questions import REASONS
-from meup_agent.cli.inbox.screen import GUARD_SECONDS
+from meup_agent.cli.inbox.screen import GUARD_SECONDS, REASONS
 from tests.cli.commands import ScreenQuestion
 from tests.cli.inbox.people import anyio_backend as anyio_backend
 from tests.cli.inbox.people import desk, shown

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from meup_agent import Fulfillment, ProposalHandle
-from meup_agent.gateway.console.schema_form import (
+from meup_agent.gateway.console.templating import (
     MAX_FIELD_CHARS,
     MAX_SCHEMA_FIELDS,
     fields_of,

@@ -19,9 +19,9 @@ from meup_agent.gateway.console.event_queue import (
     pack,
 )
 from meup_agent.gateway.console.pages.events import MAX_STREAMS
-from meup_agent.gateway.console.template_environment import key_of
+from meup_agent.gateway.console.templating import key_of
 from meup_agent.gateway.console.timeline import SpaceFeed, SpaceFeeds
-from meup_agent.gateway.edge.flow import ChunkWriter
+from meup_agent.gateway.edge.connection import ChunkWriter
 from tests.gateway.console.conftest import Browser, Site, two_spaces
 from tests.gateways import GatewayRuntime
 from tests.no_tls import ALONE

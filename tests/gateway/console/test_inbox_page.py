@@ -7,7 +7,7 @@ import pytest
 
 from meup_agent import Agent, Fulfillment, Rejection
 from meup_agent.errors import ToolError
-from meup_agent.gateway.console.template_environment import compile_templates, iso, make_environment
+from meup_agent.gateway.console.templating import compile_templates, iso, make_environment
 from tests.gateway.console.conftest import Site, fields_in
 from tests.interaction.people import until
 from tests.patience import PATIENCE
@@ -164,7 +164,7 @@ async def test_card_tells_the_record_and_what_differs_from_before_one_signed_in(
 
 
 async def test_what_comes_alone_comes_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meup_agent.gateway.console.feed.GATHER_SECONDS", 3_600.0)
+    monkeypatch.setattr("meup_agent.gateway.console.desk.GATHER_SECONDS", 3_600.0)
     browser = await site.browser("you")
     proposer = await site.proposer()
     before = re.search(r'data-version="[^"]+"', await browser.page())
@@ -176,7 +176,7 @@ async def test_what_comes_alone_comes_at_once(site: Site, monkeypatch: pytest.Mo
 async def test_first_screen_compiles_nothing_again(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meup_agent.gateway.console.template_environment.COMPILE_SECONDS", 0.0)
+    monkeypatch.setattr("meup_agent.gateway.console.templating.COMPILE_SECONDS", 0.0)
     await site.propose(await site.proposer())
     browser = await site.browser("you")
     kept = make_environment().cache

@@ -7,9 +7,8 @@ import pytest
 from markupsafe import Markup
 
 from meup_agent import Rejection
-from meup_agent.approval.call_marks import MAX_MARKED_CHARS, marked_in
-from meup_agent.gateway.console.edits import MAX_EDITED_BYTES
-from meup_agent.gateway.console.guard import (
+from meup_agent.approval.inbox.item import MAX_MARKED_CHARS, marked_in
+from meup_agent.gateway.console.sign_in import (
     FORM_PIECE_BYTES,
     OPEN_FORM_BYTES,
     REQUESTS_BURST,
@@ -17,7 +16,8 @@ from meup_agent.gateway.console.guard import (
     RequestPace,
     decode_form,
 )
-from meup_agent.gateway.console.template_environment import (
+from meup_agent.gateway.console.templating import (
+    MAX_EDITED_BYTES,
     MAX_LINES,
     MAX_PARTS,
     editable,

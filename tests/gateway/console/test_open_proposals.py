@@ -12,8 +12,8 @@ from meup_agent import Agent, ProposalHandle, ProposalState, Reason, Space
 from meup_agent.approval import Inbox, InboxItem, InboxRenewed, ItemArrived, Reviewer, Verb
 from meup_agent.errors import ParticipantGone
 from meup_agent.gateway.console.desk import Desk, DeskOpener
-from meup_agent.gateway.console.guard import RequestDenied
 from meup_agent.gateway.console.presence import PersonPresences
+from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.runtime import WriteBatcher
 from tests.gateways import Identity
 from tests.interaction.cast import calculator
@@ -39,13 +39,13 @@ end: true
 def turns(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """One proposal is many here, and a screen shows one."""
     for name, value in (("MAX_AT_FIRST", 1), ("MAX_AWAITED", 0), ("MAX_AT_A_TURN", 1)):
-        monkeypatch.setattr(f"meup_agent.approval.inbox_listing.{name}", value)
+        monkeypatch.setattr(f"meup_agent.approval.inbox.listing.{name}", value)
     begin_turns_after(monkeypatch, 0.0)
     return monkeypatch
 
 
 def begin_turns_after(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    monkeypatch.setattr("meup_agent.approval.inbox_listing.SCREEN_SECONDS", seconds)
+    monkeypatch.setattr("meup_agent.approval.inbox.listing.SCREEN_SECONDS", seconds)
 
 
 class Hall:
@@ -218,7 +218,7 @@ async def test_deadline_is_the_one_that_was_renewed(hall: Hall) -> None:
 
 
 async def test_what_a_gateway_does_not_keep_counts(hall: Hall, turns: pytest.MonkeyPatch) -> None:
-    turns.setattr("meup_agent.protocol.space.inflight.MAX_OPEN_BYTES", 0)
+    turns.setattr("meup_agent.protocol.space.state.inflight.MAX_OPEN_BYTES", 0)
     for a in range(3):
         await hall.propose(a, 60 + a)
     inbox = await hall.inbox()

@@ -4,14 +4,14 @@ import anyio
 import httpx
 import pytest
 
-from meup_agent.gateway.console.guard import (
+from meup_agent.gateway.console.sign_in import (
+    MAX_PARTICIPANT_SESSIONS,
     PACE_SECONDS,
     REQUESTS_BURST,
     REQUESTS_PER_SECOND,
     RequestDenied,
     RequestPace,
 )
-from meup_agent.gateway.console.sign_in import MAX_PARTICIPANT_SESSIONS
 from tests.gateway.console.conftest import Site
 from tests.gateways import Identity
 from tests.patience import PATIENCE
@@ -53,8 +53,8 @@ async def test_requests_wait_and_then_are_refused(monkeypatch: pytest.MonkeyPatc
 def few(monkeypatch: pytest.MonkeyPatch) -> int:
     """So few requests at once, and none for long after them."""
     most = 6
-    monkeypatch.setattr("meup_agent.gateway.console.guard.REQUESTS_BURST", most)
-    monkeypatch.setattr("meup_agent.gateway.console.guard.REQUESTS_PER_SECOND", 1e-3)
+    monkeypatch.setattr("meup_agent.gateway.console.sign_in.REQUESTS_BURST", most)
+    monkeypatch.setattr("meup_agent.gateway.console.sign_in.REQUESTS_PER_SECOND", 1e-3)
     return most
 
 

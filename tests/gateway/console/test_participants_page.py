@@ -9,7 +9,7 @@ import pytest
 
 from meup_agent import Agent
 from meup_agent.gateway.console.pages import participants
-from meup_agent.gateway.console.words import describe_capability
+from meup_agent.gateway.console.templating import describe_capability
 from meup_agent.types import StatusRequest
 from tests.gateway.console.conftest import PARTICIPANTS as CAST
 from tests.gateway.console.conftest import Browser, Site, open_site

@@ -26,7 +26,7 @@ from anyio.lowlevel import checkpoint
 from meup_agent import Agent, Backoff, ProposalHandle, Settings, Space
 from meup_agent.errors import MeupError
 from meup_agent.gateway import GatewayLimits, JournalConfig
-from meup_agent.gateway.console.template_environment import key_of
+from meup_agent.gateway.console.templating import key_of
 from tests.gateway.console.conftest import PARTICIPANTS, Browser, Site, fields_in, open_site
 from tests.gateways import one_space_config
 from tests.patience import PATIENCE

@@ -8,7 +8,7 @@ import anyio.lowlevel
 import pytest
 
 from meup_agent import Agent, ProposalState
-from meup_agent.gateway.console.feed import InboxFeed
+from meup_agent.gateway.console.desk import InboxFeed
 from tests.gateway.console.conftest import Browser, Site, open_site
 from tests.patience import PATIENCE
 from tests.wire import kinds

@@ -4,7 +4,7 @@ import gzip
 import re
 from hashlib import sha256
 
-from meup_agent.gateway.console.template_environment import FOLDER, STATIC
+from meup_agent.gateway.console.templating import FOLDER, STATIC
 
 MAX_COMPRESSED = 60 * 1024
 

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from meup_agent.gateway.console.template_environment import FOLDER
-from meup_agent.gateway.console.terms import TERMS, PageTerms, sentence
+from meup_agent.gateway.console.templating import FOLDER, TERMS, PageTerms, sentence
 from tests.gateway.console.conftest import Site, key_in
 from tests.gateway.console.test_voting import POLICY
 

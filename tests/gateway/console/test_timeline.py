@@ -8,10 +8,14 @@ from markupsafe import escape
 
 from meup_agent import Envelope, Reason
 from meup_agent.gateway.console.pages.timeline import RowFilter, read_filter
-from meup_agent.gateway.console.sentences import describe
-from meup_agent.gateway.console.threads import MAX_THREADS, ThreadIndex
-from meup_agent.gateway.console.timeline import PAGE_ROWS
-from meup_agent.gateway.console.timeline_rows import TimelineRow, fold_rows
+from meup_agent.gateway.console.timeline import (
+    MAX_THREADS,
+    PAGE_ROWS,
+    ThreadIndex,
+    TimelineRow,
+    describe,
+    fold_rows,
+)
 from meup_agent.wording import REASONS
 from tests.gateway.console.conftest import PARTICIPANTS, Browser, Site, open_site
 from tests.gateways import one_space_config

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.journal.wal import WalDamage, find_damage
+from meup_agent.gateway.journal.damage import WalDamage, find_damage
 from tests.gateway.journal.conftest import NOW, Clock, chat, ids, kept, opened, read
 from tests.gateways import Archive, Database
 

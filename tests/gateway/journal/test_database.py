@@ -14,7 +14,7 @@ import pytest
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import JournalConfig
-from meup_agent.gateway.journal.tables import APPLICATION, VERSION
+from meup_agent.gateway.journal.rows import APPLICATION, VERSION
 from tests.gateway.journal.conftest import Clock
 from tests.gateways import Database, SqliteJournal
 

@@ -17,7 +17,7 @@ import pytest
 
 from meup_agent import ProposalState
 from meup_agent.gateway import JournalConfig
-from meup_agent.protocol.timestamps import rfc3339
+from meup_agent.protocol.wire.envelope import rfc3339
 from tests.gateway.journal.conftest import Clock, change, opened, read, settled
 from tests.gateways import SEGMENT_ENTRIES, Archive, DecisionQuery, SqliteJournal
 from tests.patience import PATIENCE
@@ -280,7 +280,7 @@ async def test_a_long_chain_of_names_is_not_followed_to_its_end(
     path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds = 8
-    monkeypatch.setattr("meup_agent.gateway.journal.name_index.MAX_ROUNDS", rounds)
+    monkeypatch.setattr("meup_agent.gateway.journal.decisions.MAX_ROUNDS", rounds)
     async with lived(path, clock) as history:
         history.say("alice", "mcp/proposal", CALL)
         for said in range(1, rounds + 1):

@@ -56,7 +56,7 @@ async def test_what_is_open_is_known_after_a_month(
     make_durable: MakeJournal, bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if bound:  # more was said than is read by its names
-        monkeypatch.setattr(f"meup_agent.gateway.journal.name_index.{bound}", 1)
+        monkeypatch.setattr(f"meup_agent.gateway.journal.decisions.{bound}", 1)
     async with make_durable() as journal:
         before = started(journal, 0.0)
         for id, days in {"waits": 60, "short": 20, "asked": 60, "taken-back": 60}.items():
@@ -98,7 +98,7 @@ async def test_what_is_said_about_a_proposal_is_not_held_at_once(
     path: Path, clock: Clock, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count, size = 50, 1_000_000
-    monkeypatch.setattr("meup_agent.gateway.journal.name_index.MAX_CHAINED_BYTES", 2 * size)
+    monkeypatch.setattr("meup_agent.gateway.journal.decisions.MAX_CHAINED_BYTES", 2 * size)
     async with opened(path, clock) as journal:
         before = started(journal, 0.0)
         propose(before, "waits", 60)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from meup_agent.gateway.journal.retention import SPARE_PAGES, Retention
+from meup_agent.gateway.journal.threads import SPARE_PAGES, Retention
 from tests.gateway.journal.conftest import NOW, Clock, chat, ids, kept, opened, read
 from tests.gateways import SqliteJournal
 from tests.spaces import Fact, MemoryJournal

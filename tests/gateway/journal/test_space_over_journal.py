@@ -10,7 +10,7 @@ from meup_agent.gateway import JournalConfig
 from tests.gateway.journal.conftest import ALL_ENGINES, DURABLE_ENGINES, read, settled
 from tests.properties.hosted import MANY_ROUNDS, Hosted
 from tests.properties.test_hosted import DIALECTS, check_capabilities
-from tests.spaces import Journal, fanout
+from tests.spaces import Journal, delivery
 
 pytestmark = pytest.mark.anyio
 
@@ -82,7 +82,7 @@ class Durable(Hosted):
 async def test_nothing_is_lost_or_comes_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, seed: int
 ) -> None:
-    monkeypatch.setattr(fanout, "PAGE", 20)
+    monkeypatch.setattr(delivery, "PAGE", 20)
     hosted = Durable(engine, tmp_path / "journal.db", Random(seed))
     try:
         await hosted.live(1_000)

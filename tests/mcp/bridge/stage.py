@@ -11,9 +11,9 @@ import anyio
 from meup_agent import Agent, Backoff, Space
 from meup_agent.gateway import Gateway
 from meup_agent.mcp import Bridge, HttpServer, StdioServer, ToolLock
-from meup_agent.mcp.connection import ConnectionSettings
-from meup_agent.mcp.server_asks import OnAsk
-from meup_agent.mcp.server_config import Server
+from meup_agent.mcp.bridge.config import Server
+from meup_agent.mcp.bridge.connection import ConnectionSettings
+from meup_agent.mcp.bridge.transports import OnAsk
 from tests.forkserver import launched
 from tests.patience import PATIENCE
 from tests.programs import ROOT

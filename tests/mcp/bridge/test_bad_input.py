@@ -10,7 +10,7 @@ import pytest
 from meup_agent import Agent, Request, Space
 from meup_agent.errors import RequestError, RequestTimeout, ToolError
 from meup_agent.mcp import Bridge
-from meup_agent.mcp.connection import ServerGone
+from meup_agent.mcp.bridge.connection import ServerGone
 from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, stdio
 from tests.patience import PATIENCE
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from meup_agent import Agent, CallScope, Proposal, Space
-from meup_agent.mcp.server_config import Server
+from meup_agent.mcp.bridge.config import Server
 from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, over, stdio
 
 pytestmark = pytest.mark.anyio

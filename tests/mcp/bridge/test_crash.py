@@ -13,7 +13,7 @@ from anyio.abc import TaskStatus
 from meup_agent import Agent, Fulfillment, Proposal, ProposalState, Space
 from meup_agent.errors import RequestError, ToolError
 from meup_agent.mcp import Bridge, HttpServer, ToolLock
-from meup_agent.mcp.connection import ServerGone
+from meup_agent.mcp.bridge.connection import ServerGone
 from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, over, stdio
 from tests.patience import PATIENCE
 

@@ -8,9 +8,8 @@ import pytest
 
 from meup_agent.errors import RequestError
 from meup_agent.mcp import StdioServer, ToolLock
-from meup_agent.mcp.connection import Callbacks, ConnectionSettings, ServerConnection
-from meup_agent.mcp.offered_tools import OfferedTools
-from meup_agent.mcp.server_news import ServerNews
+from meup_agent.mcp.bridge.connection import Callbacks, ConnectionSettings, ServerConnection
+from meup_agent.mcp.bridge.offered_tools import OfferedTools, ServerNews
 
 pytestmark = pytest.mark.anyio
 
@@ -78,7 +77,7 @@ async def test_call_waits_for_the_list_that_was_announced(tmp_path: Path) -> Non
 
 
 async def test_a_list_of_before_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meup_agent.mcp.offered_tools.CURRENT_SECONDS", 0.0)
+    monkeypatch.setattr("meup_agent.mcp.bridge.offered_tools.CURRENT_SECONDS", 0.0)
     tools = await offered(ListingConnection(), tmp_path)
     listed = await tools.fetch()
     tools.note_changed()
@@ -114,7 +113,7 @@ def unconnected() -> ServerConnection:
 
 
 async def test_call_is_checked_anew_after_a_server_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    from meup_agent.mcp import connection as module
+    from meup_agent.mcp.bridge import connection as module
 
     connection, sent = unconnected(), list[str]()
 
@@ -138,7 +137,7 @@ async def test_call_is_checked_anew_after_a_server_restart(monkeypatch: pytest.M
 
 async def test_connection_waits_until_its_tools_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = unconnected()
-    monkeypatch.setattr("meup_agent.mcp.connection.READY_SECONDS", 0.0)
+    monkeypatch.setattr("meup_agent.mcp.bridge.connection.READY_SECONDS", 0.0)
     monkeypatch.setattr(connection, "_client", object())
     with pytest.raises(RequestError, match="is not running"):
         await connection.wait_ready()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from meup_agent.errors import RequestError
-from meup_agent.mcp.server_asks import RunningCall, RunningCalls, current_call
+from meup_agent.mcp.bridge.transports import RunningCall, RunningCalls, current_call
 
 
 def running(method: str) -> RunningCall:

@@ -7,7 +7,7 @@ import pytest
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.mcp import HttpServer, StdioServer, read_servers
-from meup_agent.mcp.server_config import parse_servers
+from meup_agent.mcp.bridge.config import parse_servers
 
 
 def test_a_program_and_an_address_are_read() -> None:

@@ -13,16 +13,16 @@ from mcp.client.stdio import DEFAULT_INHERITED_ENV_VARS
 
 from meup_agent.errors import CannotConnect
 from meup_agent.mcp import Bridge, StdioServer
-from meup_agent.mcp.sdk_transports import connect
-from meup_agent.mcp.server_process import (
+from meup_agent.mcp.bridge.transports import (
     INHERITED,
     MAX_MESSAGE_BYTES,
     ServerProcess,
     ServerStarter,
+    Traffic,
+    connect,
     server_environment,
 )
-from meup_agent.mcp.watched_streams import Traffic
-from meup_agent.processes.output_tail import StderrTail
+from meup_agent.processes.guarded import StderrTail
 from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, stdio
 from tests.patience import PATIENCE
 
@@ -106,7 +106,7 @@ async def test_a_program_without_a_connection_is_ended() -> None:
 
 
 async def test_input_closes_first_and_the_group_dies_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meup_agent.mcp.server_process.EXIT_SECONDS", 0.2)
+    monkeypatch.setattr("meup_agent.mcp.bridge.transports.EXIT_SECONDS", 0.2)
     async with started(sys.executable, "-c", STUBBORN) as process:
         async with ending(await told(process)):
             await process.end()
@@ -132,7 +132,7 @@ def test_the_inherited_variables_are_those_of_the_sdk(monkeypatch: pytest.Monkey
 KILLED = f"""
 import anyio
 from meup_agent.mcp import StdioServer
-from meup_agent.mcp.server_process import ServerProcess
+from meup_agent.mcp.bridge.transports import ServerProcess
 
 async def main():
     process = ServerProcess(StdioServer({sys.executable!r}, ("-c", {STUBBORN!r})))

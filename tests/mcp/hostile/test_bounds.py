@@ -10,14 +10,13 @@ import mcp_types as types
 import pytest
 
 from meup_agent import Agent, Proposal, Request, Space
-from meup_agent.client import offer_directory
+from meup_agent.client import offers
 from meup_agent.errors import RequestError
 from meup_agent.mcp import HttpServer
-from meup_agent.mcp.naming import OwnName
-from meup_agent.mcp.sdk_logs import PacedLines
-from meup_agent.mcp.sdk_transports import _limited_client
-from meup_agent.mcp.server_process import MAX_MESSAGE_BYTES
-from meup_agent.mcp.subscribed_resources import SubscribedResources
+from meup_agent.mcp.bridge.transports import MAX_MESSAGE_BYTES, _limited_client
+from meup_agent.mcp.sdk.logs import PacedLines
+from meup_agent.mcp.server.catalog import OwnName
+from meup_agent.mcp.server.principal import SubscribedResources
 from tests.mcp.bridge.stage import bridged
 from tests.mcp.client import client_beside
 from tests.mcp.conftest import ANYTHING, PROPOSES, serving, staged
@@ -27,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_list_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offer_directory, "MAX_LIST_CHARS", 10_000)
+    monkeypatch.setattr(offers, "MAX_LIST_CHARS", 10_000)
     agent = Agent("large")
 
     @agent.on_request("tools/list")

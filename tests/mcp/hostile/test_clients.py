@@ -9,8 +9,8 @@ import anyio.lowlevel
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from meup_agent.mcp import client_calls, http, principal, tool_calls
-from meup_agent.mcp.http_auth import MAX_WRONG_TOKENS, ParticipantUser
+from meup_agent.mcp.server import client_calls, http, principal, tool_calls
+from meup_agent.mcp.server.http import MAX_WRONG_TOKENS, ParticipantUser
 from tests.gateways import new_token
 from tests.mcp.conftest import ANYTHING, BOTH, served, staged
 from tests.mcp.server.test_cancellation import Slow, session, space_with

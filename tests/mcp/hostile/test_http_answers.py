@@ -6,8 +6,7 @@ from collections.abc import AsyncGenerator
 import httpx2
 import pytest
 
-from meup_agent.mcp.sdk_transports import _limit_response
-from meup_agent.mcp.server_process import MAX_MESSAGE_BYTES
+from meup_agent.mcp.bridge.transports import MAX_MESSAGE_BYTES, _limit_response
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ import pytest
 from meup_agent import Progress, Space
 from meup_agent.client.schema_check import check_schema
 from meup_agent.errors import RequestError
-from meup_agent.mcp.tool_list import MAX_TOOL_DEPTH
+from meup_agent.mcp.bridge.offered_tools import MAX_TOOL_DEPTH
 from tests.mcp.bridge.stage import BRIDGE, LogLines, bridged, stdio
 
 pytestmark = pytest.mark.anyio
@@ -102,7 +102,7 @@ async def test_slow_schemas_are_passed_on_unchecked(monkeypatch: pytest.MonkeyPa
         checked.append(schema)
         check_schema(validator, schema)
 
-    monkeypatch.setattr("meup_agent.mcp.tool_list.check_schema", check)
+    monkeypatch.setattr("meup_agent.mcp.bridge.offered_tools.check_schema", check)
     wide = {"type": "object", "properties": {f"p{at}": {} for at in range(5_000)}}
     slow = {
         "type": "object",

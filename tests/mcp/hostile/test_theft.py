@@ -10,7 +10,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from meup_agent import Agent, Proposal
-from meup_agent.mcp import cancellation
+from meup_agent.mcp.server import cancellation
 from tests.mcp.conftest import ANYTHING, BOTH, OLD, PROPOSES, hello, served, staged
 from tests.mcp.server.test_asks import asker, elicited
 from tests.mcp.server.test_cancellation import Session, session

@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from meup_agent import Progress
-from meup_agent.mcp.client_calls import ClientCall
+from meup_agent.mcp.server.client_calls import ClientCall
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

@@ -9,9 +9,9 @@ import pytest
 
 from meup_agent import Agent, Space
 from meup_agent.errors import ConnectionFailed
-from meup_agent.mcp import catalog, principal_pool
-from meup_agent.mcp.catalog import Catalog
-from meup_agent.mcp.principal_pool import PrincipalPool, TooManyPrincipals
+from meup_agent.mcp.server import catalog, principal
+from meup_agent.mcp.server.catalog import Catalog
+from meup_agent.mcp.server.principal import PrincipalPool, TooManyPrincipals
 from tests.mcp.conftest import ANYTHING, staged
 
 pytestmark = pytest.mark.anyio
@@ -145,7 +145,7 @@ async def test_requests_share_the_attempt_that_fails() -> None:
 
 
 async def test_tokens_that_wait_to_be_tried_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(principal_pool, "MAX_ATTEMPTS", 2)
+    monkeypatch.setattr(principal, "MAX_ATTEMPTS", 2)
     attempts: list[str | None] = []
     pool = unreachable(attempts)
 

@@ -16,10 +16,10 @@ from mcp.shared.message import SessionMessage
 
 from meup_agent import Agent, Context, Envelope
 from meup_agent.causes import MAX_REASON_CHARS
-from meup_agent.mcp import cancellation
-from meup_agent.mcp.cancellation import CancellationLayer, OpenStreams
-from meup_agent.mcp.space_server import SpaceHandlers, make_server
-from meup_agent.mcp.tool_calls import CallSettings
+from meup_agent.mcp.server import cancellation
+from meup_agent.mcp.server.cancellation import CancellationLayer, OpenStreams
+from meup_agent.mcp.server.space_server import SpaceHandlers, make_server
+from meup_agent.mcp.server.tool_calls import CallSettings
 from tests.mcp.conftest import (
     ANYTHING,
     BOTH,

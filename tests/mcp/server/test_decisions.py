@@ -5,7 +5,7 @@ import json
 import pytest
 
 from meup_agent import Expiry, Fulfillment, Gone, Reason, Rejection, Withdrawal
-from meup_agent.mcp import decisions
+from meup_agent.mcp.sdk import decisions
 from meup_agent.types import Cause, Change
 from tests.programs import ROOT
 from tests.wire import encode_json

@@ -11,8 +11,7 @@ from meup_agent import Agent, Context
 from meup_agent.errors import UsageError
 from meup_agent.gateway import Config, Gateway, SpaceConfig
 from meup_agent.mcp import mcp_app
-from meup_agent.mcp.http import LOOPBACK_HOSTS
-from meup_agent.mcp.http_auth import MAX_WRONG_TOKENS
+from meup_agent.mcp.server.http import LOOPBACK_HOSTS, MAX_WRONG_TOKENS
 from tests.gateways import new_token, participant
 from tests.mcp.conftest import ANYTHING, BOTH, ServedSpace, Stage, hello, served, serving, staged
 from tests.mcp.server.test_cancellation import session

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from meup_agent.mcp.naming import (
+from meup_agent.mcp.server.catalog import (
     MAX_NAME_CHARS,
     OwnName,
     Template,

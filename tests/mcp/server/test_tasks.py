@@ -16,7 +16,7 @@ from meup_agent import Agent, Proposal, Reason, Withdrawal
 from meup_agent.errors import RequestError
 from meup_agent.gateway import Gateway, HttpConfig
 from meup_agent.mcp import TasksClientExtension
-from meup_agent.mcp.task_client import CreatedTask
+from meup_agent.mcp.sdk.tasks import CreatedTask
 from tests.gateways import one_space_config
 from tests.mcp.conftest import ANYTHING, PROPOSES, ServedSpace, Stage, served
 from tests.mcp.server.test_mcp_command import command

@@ -6,10 +6,10 @@ import pytest
 
 from meup_agent import Envelope, Limits, Mode
 from meup_agent.errors import Refused
-from meup_agent.protocol.control_payloads import PAUSED_KEY
 from meup_agent.protocol.exchange import Leave
-from meup_agent.protocol.exchange.admission import MAX_URGENT
-from meup_agent.protocol.exchange.control_messages import MAX_STATUS_BYTES, SHUTDOWN_SECONDS
+from meup_agent.protocol.exchange.handlers import MAX_URGENT
+from meup_agent.protocol.exchange.system_messages import MAX_STATUS_BYTES, SHUTDOWN_SECONDS
+from meup_agent.protocol.wire.control_payloads import PAUSED_KEY
 from tests.protocol.exchange.peer import EXCHANGES, Peer, cancelled, dropped, of, said, started
 from tests.protocol.exchange.test_resume_cursor import Numbered
 from tests.tables import Effect, Role

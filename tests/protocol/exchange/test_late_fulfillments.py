@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, ParticipantGone
-from meup_agent.protocol.outcomes import Unwanted
+from meup_agent.protocol.wire.outcomes import Unwanted
 from tests.protocol.exchange.peer import CALL, Peer, said, started, unsent
 from tests.tables import ProposalKey
 from tests.wire import kinds, payloads, raise_for

@@ -3,7 +3,7 @@
 import pytest
 
 from meup_agent import Expiry, Fulfillment, Gone, Rejection, Wait
-from meup_agent.protocol.exchange.explanations import (
+from meup_agent.protocol.exchange.responses import (
     EXPLANATION_COUNT,
     EXPLANATION_SECONDS,
     ExplanationStore,

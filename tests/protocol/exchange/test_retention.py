@@ -7,7 +7,7 @@ import pytest
 from meup_agent import Fulfillment
 from meup_agent.errors import AlreadyDecided
 from meup_agent.protocol.exchange.table import SPARE_TIMERS
-from meup_agent.protocol.payloads import INVALID_REQUEST, MAX_RPC_ID_CHARS
+from meup_agent.protocol.wire.payloads import INVALID_REQUEST, MAX_RPC_ID_CHARS
 from tests.protocol.exchange.peer import Peer, cancelled, cancels_said, dropped, of, said, started
 from tests.tables import MAX_FULFILLMENTS, MAX_PROPOSALS, Key, ProposalKey, Send, Tombstones
 from tests.wire import decode, draft, encode, kinds

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.space.control import PAUSED_FACT, SHUT_DOWN_FACT
+from meup_agent.protocol.space.state.control import PAUSED_FACT, SHUT_DOWN_FACT
 from tests.protocol.space.scene import Scene, facts, kinds_of
 from tests.spaces import MemoryJournal
 

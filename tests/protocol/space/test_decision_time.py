@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.timestamps import rfc3339
+from meup_agent.protocol.wire.envelope import rfc3339
 from tests.protocol.space.test_server import Listener
 from tests.spaces import Entry, MemoryJournal, SpaceCounters, SpaceServer, member_capabilities
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.timestamps import rfc3339
+from meup_agent.protocol.wire.envelope import rfc3339
 from tests.interaction.views import lines
 from tests.protocol.space.room import CALL, NOW, Room
 from tests.protocol.space.test_declined_proposals import refused

@@ -1,6 +1,6 @@
 """The gateway looks for what has expired when the next deadline is over (PROTOCOL 4.2)."""
 
-from meup_agent.protocol.timestamps import rfc3339
+from meup_agent.protocol.wire.envelope import rfc3339
 from tests.protocol.space.stream_scene import SECOND, StreamScene
 from tests.wire import StreamFrame
 

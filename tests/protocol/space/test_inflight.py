@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from meup_agent import Envelope, ProposalState
-from meup_agent.protocol.space.inflight import MAX_OPEN_BYTES, MAX_OPEN_REQUESTS, InFlight
+from meup_agent.protocol.space.state.inflight import MAX_OPEN_BYTES, MAX_OPEN_REQUESTS, InFlight
 from tests.spaces import OPEN_SECONDS
 from tests.wire import draft
 

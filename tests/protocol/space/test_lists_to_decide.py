@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.proposal_query import MAX_LISTED
-from meup_agent.protocol.space.indexes import MAX_CANCELLED_BYTES
-from meup_agent.protocol.space.listing import MAX_READ_BYTES, MAX_SHARED_BYTES
+from meup_agent.protocol.space.state.indexes import MAX_CANCELLED_BYTES
+from meup_agent.protocol.space.state.listing import MAX_READ_BYTES, MAX_SHARED_BYTES
+from meup_agent.protocol.wire.membership import MAX_LISTED
 from tests.protocol.space.room import CALL, Room
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meup_agent.protocol.space import rate_limits
-from meup_agent.protocol.space.rate_limits import (
+from meup_agent.protocol.space import allowance
+from meup_agent.protocol.space.allowance import (
     MESSAGE_BYTES,
     NOTICE_SECONDS,
     NoticeThrottle,
@@ -53,7 +53,7 @@ def test_somebody_is_told_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> No
     assert told.due("ann", "withdrawals", 1)
     assert told.due("bob", "messages", 1)
     assert told.due("ann", "messages", again)
-    monkeypatch.setattr(rate_limits, "MAX_NOTICES", 2)  # who was told is forgotten in the end
+    monkeypatch.setattr(allowance, "MAX_NOTICES", 2)  # who was told is forgotten in the end
     told = NoticeThrottle()
     assert all(told.due(name, "messages", 0) for name in ("ann", "bob", "carol", "ann"))
     assert not told.due("carol", "messages", 0)

@@ -14,7 +14,7 @@ from tests.spaces import (
     MemoryJournal,
     SpaceCounters,
     SpaceServer,
-    fanout,
+    delivery,
     member_capabilities,
 )
 
@@ -103,7 +103,7 @@ def test_what_is_said_meanwhile_comes_after_what_was_missed() -> None:
 
 
 def test_who_takes_too_much_meanwhile_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fanout, "MAX_HELD", 2)
+    monkeypatch.setattr(delivery, "MAX_HELD", 2)
     scene = Scene()
     for _ in range(2):
         scene.host.receive(scene.bob, chat("alice"))
@@ -122,7 +122,7 @@ def test_who_asks_for_large_pages_meanwhile_is_closed() -> None:
     while scene.closed is None:
         scene.host.receive(scene.bob, frame_by("bob", "space.list-proposals", id=f"q{asked}"))
         asked += 1
-        assert asked * 2**20 <= fanout.MAX_HELD_BYTES
+        assert asked * 2**20 <= delivery.MAX_HELD_BYTES
     assert (scene.closed, asked > 4) == (1013, True)
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.space.indexes import MAX_DECIDED
-from meup_agent.protocol.space.rules import owner_by_name
+from meup_agent.protocol.space.state.indexes import MAX_DECIDED
+from meup_agent.protocol.space.state.rules import owner_by_name
 from tests.protocol.frames import frame_by
 from tests.protocol.space.test_state import accept, refuse
 from tests.spaces import MAX_ORIGINS, Acceptance, Decision, Entry, SpaceState, member_capabilities

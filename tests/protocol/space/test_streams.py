@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from meup_agent.protocol.space.owner import MAX_WAITING_BYTES
-from meup_agent.protocol.space.streams import MAX_WRITERS
+from meup_agent.protocol.space.state.streams import MAX_WRITERS
 from tests.properties.late_journal import File, LateJournal
 from tests.protocol.space.stream_scene import SECOND, Reader, StreamScene
 from tests.spaces import GRACE_SECONDS, MemoryJournal, Place, member_capabilities

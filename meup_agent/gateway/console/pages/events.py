@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final, cast
 
 import anyio
 
-from meup_agent.gateway.admission import TOO_MANY
+from meup_agent.gateway.auth import TOO_MANY
 from meup_agent.gateway.console.event_queue import NOTHING_NEW, EventQueue, pack
-from meup_agent.gateway.console.guard import RequestDenied
-from meup_agent.gateway.edge.flow import CHUNK_WRITER
+from meup_agent.gateway.console.sign_in import RequestDenied
+from meup_agent.gateway.edge.connection import CHUNK_WRITER
 from meup_agent.gateway.edge.http.context import CONFLICT
-from meup_agent.gateway.edge.http.events import cancel_when_gone
+from meup_agent.gateway.edge.http.messages import cancel_when_gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from meup_agent.gateway.console.context import PageContext
-    from meup_agent.gateway.edge.flow import ChunkWriter
+    from meup_agent.gateway.edge.connection import ChunkWriter
 
 MAX_STREAMS: Final = 256
 """Event streams of a participant's browsers at once: one of each browser, or of each tab where the

@@ -11,10 +11,9 @@ import anyio
 from starlette.responses import Response
 
 from meup_agent.gateway.console.context import ConsoleState, PageContext
-from meup_agent.gateway.console.plots import PLOT_HEIGHT, PLOT_WIDTH, Samples
 from meup_agent.gateway.console.presence import MAX_PRESENCES
 from meup_agent.gateway.console.sign_in import MAX_SESSIONS
-from meup_agent.gateway.console.template_environment import size
+from meup_agent.gateway.console.templating import PLOT_HEIGHT, PLOT_WIDTH, Samples, size
 
 if TYPE_CHECKING:
     from meup_agent.gateway.runtime import GatewayRuntime

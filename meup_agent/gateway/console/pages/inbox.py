@@ -15,23 +15,29 @@ from starlette.responses import JSONResponse, Response
 
 from meup_agent.causes import Reason
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError
-from meup_agent.gateway.admission import BAD_REQUEST
+from meup_agent.gateway.auth import BAD_REQUEST
 from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, redirect
-from meup_agent.gateway.console.edits import Edit, can_be_edited, read_edit, schema_of
+from meup_agent.gateway.console.desk import QUEUE_ROWS, item_key
 from meup_agent.gateway.console.event_queue import OutcomeNotice
-from meup_agent.gateway.console.feed import QUEUE_ROWS, item_key
-from meup_agent.gateway.console.guard import RequestDenied
-from meup_agent.gateway.console.schema_form import fields_of
-from meup_agent.gateway.console.sentences import words_of_answer
-from meup_agent.gateway.console.template_environment import editable, is_shown_whole
+from meup_agent.gateway.console.sign_in import RequestDenied
+from meup_agent.gateway.console.templating import (
+    Edit,
+    can_be_edited,
+    editable,
+    fields_of,
+    is_shown_whole,
+    read_edit,
+    schema_of,
+)
+from meup_agent.gateway.console.timeline import words_of_answer
 from meup_agent.gateway.edge.http.context import CONFLICT
-from meup_agent.protocol.payloads import digest, without_meta
 from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.wire.payloads import digest, without_meta
 from meup_agent.wording import describe_reason
 
 if TYPE_CHECKING:
     from meup_agent.approval import Inbox, InboxItem
-    from meup_agent.protocol.outcomes import Fulfillment
+    from meup_agent.protocol.wire.outcomes import Fulfillment
 
 MORE_THAN_SHOWN: Final = (
     "it is more than this page shows; meup inbox show and approve have all of it"

@@ -10,16 +10,15 @@ from starlette.responses import Response
 
 from meup_agent.client.space import Space
 from meup_agent.errors import InvalidPattern, MeupError, OutcomeUnknown
-from meup_agent.gateway.admission import BAD_REQUEST
+from meup_agent.gateway.auth import BAD_REQUEST
 from meup_agent.gateway.console.context import PageContext
-from meup_agent.gateway.console.guard import RequestDenied
-from meup_agent.gateway.console.template_environment import key_of
-from meup_agent.gateway.console.words import describe_capability
-from meup_agent.protocol import kinds, payloads
+from meup_agent.gateway.console.sign_in import RequestDenied
+from meup_agent.gateway.console.templating import describe_capability, key_of
 from meup_agent.protocol.capability import compile_capabilities
-from meup_agent.protocol.control_payloads import PAUSE, REQUEST_STATUS, RESUME
-from meup_agent.protocol.management_payloads import GRANT, INVITE, KICK, REVOKE
-from meup_agent.protocol.payloads import as_object
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.control_payloads import PAUSE, REQUEST_STATUS, RESUME
+from meup_agent.protocol.wire.management_payloads import GRANT, INVITE, KICK, REVOKE
+from meup_agent.protocol.wire.payloads import as_object
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.responses import Response
 
-from meup_agent.gateway.admission import NOT_FOUND
+from meup_agent.gateway.auth import NOT_FOUND
 from meup_agent.gateway.console.context import PageContext
-from meup_agent.gateway.console.guard import RequestDenied
-from meup_agent.gateway.console.template_environment import key_of
-from meup_agent.gateway.console.words import STEPS
-from meup_agent.gateway.edge.http.space_views import proposals_of
+from meup_agent.gateway.console.sign_in import RequestDenied
+from meup_agent.gateway.console.templating import STEPS, key_of
+from meup_agent.gateway.edge.http.views import proposals_of
 from meup_agent.protocol.audit import proposal_as_json
-from meup_agent.protocol.payloads import without_meta
+from meup_agent.protocol.wire.payloads import without_meta
 from meup_agent.wording import IGNORED, MEANINGS
 
 if TYPE_CHECKING:

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from meup_agent.gateway.admission import FORBIDDEN, UNAUTHORIZED, NotAdmitted
-from meup_agent.gateway.auth import Identity, digest_of_token
+from meup_agent.gateway.auth import FORBIDDEN, UNAUTHORIZED, Identity, NotAdmitted, digest_of_token
 from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, cookie_name, redirect
-from meup_agent.gateway.console.guard import RequestDenied, check_csrf
-from meup_agent.gateway.console.local_transport import check_entry
-from meup_agent.gateway.console.sign_in import SESSION_AGE
+from meup_agent.gateway.console.desk import check_entry
+from meup_agent.gateway.console.sign_in import SESSION_AGE, RequestDenied, check_csrf
 
 if TYPE_CHECKING:
     from starlette.responses import HTMLResponse

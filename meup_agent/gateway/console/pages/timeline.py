@@ -9,20 +9,27 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
-from meup_agent.gateway.admission import NOT_FOUND
+from meup_agent.gateway.auth import NOT_FOUND
 from meup_agent.gateway.console.context import PageContext
-from meup_agent.gateway.console.guard import RequestDenied
-from meup_agent.gateway.console.template_environment import KEY_CHARS, json_lines, key_of, lines
-from meup_agent.gateway.console.threads import ThreadIndex, learn_before, newest_number
-from meup_agent.gateway.console.timeline import OTHERS, PAGE_ROWS, SpaceFeed
-from meup_agent.gateway.console.timeline_rows import TimelineRow, fold_rows
+from meup_agent.gateway.console.sign_in import RequestDenied
+from meup_agent.gateway.console.templating import KEY_CHARS, json_lines, key_of, lines
+from meup_agent.gateway.console.timeline import (
+    OTHERS,
+    PAGE_ROWS,
+    SpaceFeed,
+    ThreadIndex,
+    TimelineRow,
+    fold_rows,
+    learn_before,
+    newest_number,
+)
 from meup_agent.gateway.edge.handshake import is_seq
 from meup_agent.gateway.edge.http.context import read_journal
-from meup_agent.gateway.edge.http.space_views import proposals_of
+from meup_agent.gateway.edge.http.views import proposals_of
 from meup_agent.protocol.proposals.lifecycle import ProposalState
-from meup_agent.protocol.space.inbound import MAX_ID_CHARS
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.space.state.rules import MAX_ID_CHARS
 from meup_agent.wording import MEANINGS
 
 TONES = ("proposal", "request", "response", "progress", "error", "reject", "withdraw", "cancel",

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from meup_agent.client.tool_changes import ToolDifference, accept_tools, read_difference
 from meup_agent.errors import MeupError
-from meup_agent.gateway.admission import BAD_REQUEST
+from meup_agent.gateway.auth import BAD_REQUEST
 from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext
-from meup_agent.gateway.console.guard import RequestDenied
+from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.edge.http.context import CONFLICT
 
 if TYPE_CHECKING:

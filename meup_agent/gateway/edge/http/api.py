@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from meup_agent.gateway.admission import (
+from meup_agent.gateway.auth import (
     FORBIDDEN,
     TOO_MANY,
     UNAUTHORIZED,
@@ -30,12 +30,24 @@ from meup_agent.gateway.edge.http.context import (
     on_failure,
     on_http_exception,
 )
-from meup_agent.gateway.edge.http.events import get_events
-from meup_agent.gateway.edge.http.existing_paths import get_health, list_participants
-from meup_agent.gateway.edge.http.messages import MAX_PAGE, PAGE, get_messages, post_message
-from meup_agent.gateway.edge.http.metrics import get_alive, get_metrics, get_ready
+from meup_agent.gateway.edge.http.messages import (
+    MAX_PAGE,
+    PAGE,
+    get_events,
+    get_messages,
+    post_message,
+)
 from meup_agent.gateway.edge.http.openapi import Endpoint, Operation, Parameter, Schema, document
-from meup_agent.gateway.edge.http.space_views import get_me, get_participants, get_proposals
+from meup_agent.gateway.edge.http.views import (
+    get_alive,
+    get_health,
+    get_me,
+    get_metrics,
+    get_participants,
+    get_proposals,
+    get_ready,
+    list_participants,
+)
 from meup_agent.gateway.logs import quote
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.dialects import ALSO_READ, DIALECTS

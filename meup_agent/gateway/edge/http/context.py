@@ -17,21 +17,21 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
-from meup_agent.gateway.admission import (
+from meup_agent.gateway.auth import (
     BAD_REQUEST,
     FORBIDDEN,
     NOT_FOUND,
     TOO_MANY,
     UNAUTHORIZED,
     UNAVAILABLE,
+    Identity,
     NotAdmitted,
 )
-from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.edge.handshake import bearer
 from meup_agent.gateway.runtime import GatewayRuntime
-from meup_agent.protocol.space.decisions import Refusal
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.space.state.decisions import Refusal
 
 JOURNAL_SECONDS: Final = 10.0
 """Seconds that a request waits for the journal: a slower disk does not answer any more."""

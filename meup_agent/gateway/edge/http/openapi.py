@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.dialects import ALSO_READ, DIALECTS
-from meup_agent.protocol.space.inbound import MAX_ID_CHARS, MAX_NAMED
+from meup_agent.protocol.space.state.rules import MAX_ID_CHARS, MAX_NAMED
 
 _PRINTABLE: Final = r"[ \p{L}\p{M}\p{N}\p{P}\p{S}]"
 

@@ -24,9 +24,9 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from meup_agent.gateway.admission import BAD_REQUEST
+from meup_agent.gateway.auth import BAD_REQUEST
 from meup_agent.gateway.config import TlsConfig
-from meup_agent.gateway.edge.flow import CHUNK_WRITER, ChunkWriter
+from meup_agent.gateway.edge.connection import CHUNK_WRITER, ChunkWriter
 from meup_agent.gateway.edge.http.api import http_app
 from meup_agent.gateway.network import PortAddress, listen_error, server_context
 from meup_agent.gateway.runtime import GatewayRuntime

@@ -1,0 +1,633 @@
+"""Inbox: the proposals that wait for a participant, live, and its decisions about them.
+
+It owns no state of a proposal: that is the exchange table's. It follows each envelope, keeps what
+waits from being forgotten, and orders it by deadline; of thousands that waited before, the most
+urgent are listed first. Its rules and its offers say what may be done about each. A decision takes
+its proposal out of the queue before anything is sent, so that a second one is refused; where
+nothing comes of it, the proposal is back.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager, contextmanager
+from copy import deepcopy
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal
+from weakref import WeakSet
+
+import anyio
+import msgspec
+from anyio import AsyncContextManagerMixin
+
+from meup_agent.approval.inbox.item import (
+    ApprovalOutcome,
+    Departure,
+    InboxChanges,
+    InboxItem,
+    InboxRenewed,
+    ItemArrived,
+    ItemChanged,
+    ItemLeft,
+    Verb,
+    departure_of,
+)
+from meup_agent.approval.inbox.listing import (
+    MAX_AT_FIRST,
+    MAX_CALL_CHARS,
+    InboxListing,
+    ProposalHistory,
+    past_of,
+    pause_for_screen,
+)
+from meup_agent.approval.inbox.offers import InboxOffers, build_vote
+from meup_agent.approval.inbox.rules import HeldItem, InboxQueue, InboxRules
+from meup_agent.approval.reviewer.methods import VOTE
+from meup_agent.approval.reviewer.rules import EditCheck, InboxRule, ToolDirectory, read_count
+from meup_agent.client.offers import TOOLS, changed_lists
+from meup_agent.client.proposal import ProposalRecord
+from meup_agent.client.proposal_feed import ProposalFeed
+from meup_agent.client.tool_changes import (
+    AcceptCallParams,
+    accept_call,
+    accept_tools,
+    read_difference,
+)
+from meup_agent.errors import (
+    AlreadyDecided,
+    AlreadyInProgress,
+    MeupError,
+    NotOffered,
+    RequestError,
+    UsageError,
+)
+from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
+from meup_agent.protocol.exchange.table_context import read_participant
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.payloads import as_object
+from meup_agent.transport.base import Condition, background_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
+    from datetime import datetime
+    from typing import Self
+
+    from meup_agent.approval.inbox.item import InboxChange
+    from meup_agent.approval.inbox.listing import ProposerRecord, SimilarCall
+    from meup_agent.approval.reviewer.rules import ToolFacts
+    from meup_agent.client.messages import OnProgress
+    from meup_agent.client.space import Space
+    from meup_agent.client.tool_changes import ToolDifference
+    from meup_agent.protocol.wire.envelope import Envelope
+    from meup_agent.protocol.wire.outcomes import Fulfillment
+
+LOOK_SECONDS: Final = 1.0
+"""Interval at which proposals past their deadline are looked at: no envelope says that one has
+expired."""
+
+
+MAX_AT_ONCE: Final = 100
+"""Proposals that are approved by one call, each of which the person has seen."""
+
+VOTE_SECONDS: Final = 30.0
+"""Wait for a reviewer to count a vote."""
+
+
+class Inbox(AsyncContextManagerMixin):
+    """The proposals that wait for a participant's decision; an async context manager.
+
+    ::
+
+        async with Inbox(space) as inbox:
+            for item in inbox.items:
+                await inbox.reject(item, Reason.UNSAFE)
+
+    Args:
+        space: The participant's space.
+        like: An inbox of the same space; what it was told of tools and rules counts until we are.
+        until_drawn: Waits until a first screen is drawn; of thousands, the rest is listed then.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        *,
+        like: Inbox | None = None,
+        until_drawn: Callable[[], Awaitable[None]] = pause_for_screen,
+    ) -> None:
+        self._space = space
+        self._feed = ProposalFeed(space)
+        self._history = ProposalHistory()
+        self._queue = InboxQueue()
+        # One that is no longer held by its user is forgotten.
+        self._readers: WeakSet[InboxChanges] = WeakSet()
+        self._settled = Condition()
+        self._directory = ToolDirectory(space, self._tools_came)
+        self._offers = InboxOffers(space, self._feed, self._directory)
+        # Of one that was open before, no reader is told by itself.
+        update_listed = partial(self._update_item, is_new=False)
+        self._listing = InboxListing(
+            self._feed, update_listed, self._history.note_before, self._many_came, until_drawn
+        )
+        self._rules = InboxRules(
+            space,
+            self._feed,
+            self._queue,
+            self._update_item,
+            self._settled.notify_all,
+        )
+        if like is not None:
+            self._directory.learn_from(like._directory)
+            self._rules.learn_rules(like._rules)
+        self._edits = EditCheck(space, self._feed)
+        self._left_out = 0
+
+    @asynccontextmanager
+    async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
+        async with background_tasks() as tasks:
+            with self._feed.deciding(self):
+                await self._listing.read_first()
+                tasks.start_soon(self._watch_time)
+                tasks.start_soon(self._listing.run)
+                tasks.start_soon(self._directory.run)
+                tasks.start_soon(self._rules.run)
+                try:
+                    yield self
+                finally:
+                    for held in self._queue:
+                        self._feed.release(held.entry)
+                    self._listing.release()
+
+    # --- what waits ---
+
+    @property
+    def items(self) -> list[InboxItem]:
+        """The proposals that wait for us, oldest deadline first; then those without one."""
+        return self._queue.items
+
+    @property
+    def me(self) -> str:
+        """The participant whose inbox it is."""
+        return self._space.me
+
+    def __len__(self) -> int:
+        """The number of proposals that wait for us."""
+        return len(self._queue)
+
+    @property
+    def unlisted(self) -> int:
+        """The number of open proposals that are still to be listed, if they wait for us.
+
+        Of thousands that were open when the inbox opened, the most urgent are listed at once.
+        """
+        return self._listing.left
+
+    @property
+    def left_out(self) -> int:
+        """The number of proposals that are left out: too many wait, or they are too large."""
+        return self._left_out + self._listing.omitted
+
+    @property
+    def knows_before(self) -> bool:
+        """True if the gateway lists what was proposed and decided before we came."""
+        return self._space.guarantees.lists_proposals
+
+    def find(self, proposer: str, id: str) -> InboxItem | None:
+        """A proposal that waits for us."""
+        held = self._queue.get(ProposalKey(proposer, id))
+        return held.item if held is not None and held.place is not None else None
+
+    def changes(self) -> InboxChanges:
+        """Every change from here on.
+
+        A reader that is slower than the space is handed one :class:`InboxRenewed` in place of what
+        it has not read.
+        """
+        reader = InboxChanges()
+        self._readers.add(reader)
+        return reader
+
+    async def settle(self, timeout: float = 2 * LOOK_SECONDS) -> None:
+        """Wait until all that waits is listed, and executors and reviewers have told of it.
+
+        A few hundred are listed at once, and thousands in turns, the most urgent first.
+
+        Args:
+            timeout: Seconds to wait at the most; without their words the inbox is as good as ever.
+        """
+        with anyio.move_on_after(timeout):
+            while not (
+                self._listing.is_complete and self._directory.is_settled and self._rules.has_asked
+            ):
+                await self._settled.wait()
+
+    # --- decisions ---
+
+    async def approve(
+        self,
+        item: InboxItem,
+        arguments: dict[str, Any] | None = None,
+        *,
+        form: str | None = None,
+        timeout: float | Literal["proposer"] | None = "proposer",
+        on_progress: OnProgress | None = None,
+    ) -> Fulfillment | None:
+        """Approve a proposal: carry it out, or vote for it where a reviewer counts our vote.
+
+        Args:
+            item: The proposal.
+            arguments: Other arguments than the proposed ones; the proposer is told the difference.
+            form: The form of its tool that was shown (:attr:`ToolFacts.form`); ``None``: the one
+                that is known now. In another one its call does not run.
+            timeout: Seconds to wait for its result; by default as long as the proposer waits.
+            on_progress: Called with the tool's progress.
+
+        Returns:
+            Its result; ``None`` if it was a vote.
+
+        Raises:
+            NotOffered: We may neither carry it out nor vote, or it is a vote and was edited.
+            AlreadyDecided: It waits no longer, or we have decided it before.
+            AlreadyInProgress: Another participant has approved it.
+            MeupError: As :meth:`Proposal.fulfill`; then it waits again, if it is still pending.
+        """
+        self._check_waits(item)
+        if Verb.VOTE in item.may and arguments is None:
+            await self.vote(item, approve=True, form=form)
+            return None
+        if Verb.VOTE in item.may:
+            raise NotOffered(
+                f"the votes about proposal {item.id} are about the call as it was proposed;"
+                " reject it, and say what you would approve"
+            )
+        self._check_offered(item, Verb.APPROVE)
+        if form is None:
+            # Before anything waits: the form that is shown at this moment.
+            form = item.form
+        with self._deciding(item, Departure.APPROVED) as held:
+            proposal = self._space.proposal(item.envelope)
+            executor = await proposal.find_executor()
+            if arguments is not None:
+                # What was judged is what runs, whatever the caller does meanwhile.
+                arguments = deepcopy(arguments)
+                await self._edits.check(
+                    item.envelope,
+                    arguments,
+                    target=None if item.target else executor,
+                    told=self._rules.rules_for(held.entry, item.call),
+                    away=self._rules.reviewers_away(held.entry.key),
+                )
+            if form:
+                seen = AcceptCallParams(item.id, item.proposer, item.tool, form)
+                await accept_call(self._space, executor, seen)
+            fulfillment = await proposal.fulfill(
+                arguments, executor=executor, timeout=timeout, on_progress=on_progress
+            )
+            if payloads.is_refusal({"error": fulfillment.error}):
+                self._offers.ask_for_tools_again(item)  # it may be another tool by now
+            self._undecide(held)
+        return fulfillment
+
+    async def approve_all(self, items: Iterable[InboxItem]) -> list[ApprovalOutcome]:
+        """Approve several proposals, each as :meth:`approve`.
+
+        Args:
+            items: The proposals, one by one: no pattern approves. One that stands twice is approved
+                once.
+
+        Returns:
+            The outcome of each, in their order.
+
+        Raises:
+            UsageError: They are more than a person has looked at.
+        """
+        chosen = list(dict.fromkeys(items))
+        if len(chosen) > MAX_AT_ONCE:
+            raise UsageError(
+                f"{len(chosen)} proposals are too many to approve at once; at most {MAX_AT_ONCE}"
+            )
+        outcomes = [ApprovalOutcome(item) for item in chosen]
+
+        async def approve_one(position: int, item: InboxItem) -> None:
+            try:
+                done = await self.approve(item)
+                outcomes[position] = ApprovalOutcome(item, done)
+            except MeupError as error:
+                outcomes[position] = ApprovalOutcome(item, error=error)
+
+        async with anyio.create_task_group() as tasks:
+            for position, item in enumerate(chosen):
+                tasks.start_soon(approve_one, position, item)
+        return outcomes
+
+    async def reject(self, item: InboxItem, reason: str, explanation: str | None = None) -> None:
+        """Reject a proposal.
+
+        Args:
+            item: The proposal.
+            reason: A reason code, for example ``Reason.UNSAFE``.
+            explanation: Longer words for the proposer.
+
+        Raises:
+            NotOffered: We may not reject it.
+            AlreadyDecided: It waits no longer, or we have decided it before.
+            AlreadyInProgress: Another participant has approved it.
+            MeupError: As :meth:`Proposal.reject`.
+        """
+        self._check_waits(item)
+        self._check_offered(item, Verb.REJECT)
+        with self._deciding(item, Departure.REJECTED, str(reason)):
+            await self._space.proposal(item.envelope).reject(reason, explain=explanation or None)
+
+    async def vote(
+        self,
+        item: InboxItem,
+        *,
+        approve: bool,
+        explanation: str | None = None,
+        form: str | None = None,
+    ) -> InboxRule:
+        """Vote about a proposal whose reviewer counts votes; a vote can be changed until it counts.
+
+        Args:
+            item: The proposal.
+            approve: Approve it; ``False``: reject it.
+            explanation: Words for the others.
+            form: As in :meth:`approve`. A vote about another one does not count.
+
+        Returns:
+            The rule, with the votes so far.
+
+        Raises:
+            NotOffered: No votes are counted about it, or not ours.
+            AlreadyDecided: It waits no longer.
+            AlreadyInProgress: It is being carried out.
+            RequestError: The reviewer does not count the vote, and says why.
+            MeupError: As :meth:`Space.request`.
+        """
+        held = self._check_waits(item)
+        self._check_offered(item, Verb.VOTE)
+        rule = item.rule
+        assert rule is not None
+        # The digest of what was shown: the vote counts for no other call.
+        digest = payloads.digest(item.method, item.call.params, item.target)
+        params = build_vote(
+            item,
+            approve=approve,
+            explanation=explanation,
+            digest=digest,
+            form=item.form if form is None else form,
+        )
+        try:
+            answer = await self._space.request(rule.reviewer, VOTE, params, timeout=VOTE_SECONDS)
+        except RequestError:
+            self._offers.ask_for_tools_again(item)  # it may be another tool by now
+            raise
+        said = as_object(answer)
+        rule = msgspec.structs.replace(rule, **read_count(said))
+        self._rules.note_counted(held.entry.key, rule)
+        self._update_item(held.entry)
+        return rule
+
+    def _check_waits(self, item: InboxItem) -> HeldItem:
+        held = self._queue.get(item.key)
+        if held is not None and held.item is item and held.place is not None:
+            return held
+        by = item.in_progress_by
+        if by is not None:
+            raise AlreadyInProgress(item.id, by)
+        state = str(item.state)
+        if item.state.is_pending:
+            state = "not waiting" if item.left is None else str(item.left.why)
+        raise AlreadyDecided(item.id, state)
+
+    def _check_offered(self, item: InboxItem, verb: Verb) -> None:
+        if verb not in item.may:
+            raise NotOffered(self._offers.why_not(item, verb))
+
+    @contextmanager
+    def _deciding(self, item: InboxItem, why: Departure, reason: str = "") -> Generator[HeldItem]:
+        """Take a proposal out for the length of a decision, and for good if it is made."""
+        held = self._check_waits(item)
+        held.ours = ItemLeft(item, why, self._space.me, reason)
+        self._place(held)
+        try:
+            yield held
+        except BaseException:
+            self._undecide(held)
+            raise
+
+    def _undecide(self, held: HeldItem) -> None:
+        """Forget our own decision: what the space says of the proposal counts."""
+        held.ours = None
+        if self._queue.get(held.entry.key) is held:
+            self._update_item(held.entry)
+
+    async def read_tools(self, participant: str) -> ToolDifference:
+        """The difference of a participant's tools from those that were accepted.
+
+        Raises:
+            MeupError: As :meth:`Space.request`; −32601: it pins no tools.
+        """
+        return await read_difference(self._space, participant)
+
+    async def accept_tools(self, participant: str, difference: ToolDifference) -> None:
+        """Accept a participant's tools as they were read, for all that is decided from now on.
+
+        Raises:
+            MeupError: As :meth:`Space.request`; they have changed since, or we may not.
+        """
+        await accept_tools(self._space, participant, difference.digest)
+
+    # --- what changes ---
+
+    def put(self, envelope: Envelope) -> None:
+        """Look at what an envelope may have changed."""
+        if envelope.kind == kinds.SYSTEM_WELCOME:
+            # Another process may have come while we were away.
+            self._rules.forget_others()
+            self._look_at_all()
+        elif envelope.kind == kinds.SYSTEM_PRESENCE:
+            participant = read_participant(envelope.payload_object.get("participant"))
+            if participant is not None:
+                self._look_at_participant(participant.id)
+        else:
+            for entry in self._feed.concerned(envelope):
+                self._update_item(entry)
+            self._rules.hear(envelope)
+            if TOOLS in changed_lists(envelope):
+                self._look_at_tools(envelope.sender)
+
+    def _look_at_tools(self, participant: str) -> None:
+        """Ask anew for the tools of a participant that says that they have changed."""
+        if not self._directory.is_wanted(participant):
+            return
+        self._directory.ask_again(participant)
+        self._publish_changed(participant)
+
+    def _look_at_all(self) -> None:
+        """Begin anew with what we may, and who is here: a welcome says both."""
+        for held in self._queue:
+            held.offers = None
+        for item in self._queue.first(MAX_AT_FIRST):
+            first = self._queue.get(item.key)
+            if first is not None:
+                self._update_item(first.entry)
+        self._listing.read_again()
+        self._rules.look_again()
+
+    def _many_came(self) -> None:
+        self._publish(InboxRenewed())
+        self._settled.notify_all()
+
+    def _look_at_participant(self, participant: str) -> None:
+        self._directory.forget(participant)
+        is_wanted = any(held.item.target == participant for held in self._queue)
+        if is_wanted and self._offers.is_here(participant):
+            self._directory.ask_again(participant)
+        for held in self._queue:
+            item = held.item
+            if participant == item.target or (item.rule and item.rule.reviewer == participant):
+                self._update_item(held.entry)
+        self._rules.note_presence(participant, is_here=self._offers.is_here(participant))
+        self._rules.look_again()
+
+    async def _watch_time(self) -> None:
+        while True:
+            await anyio.sleep(LOOK_SECONDS)
+            for item in self._queue.due(self._feed.time_of_day.timestamp()):
+                held = self._queue.get(item.key)
+                if held is not None:
+                    self._update_item(held.entry)
+
+    def _update_item(self, entry: ProposalEntry, *, is_new: bool = True) -> None:
+        """Bring the inbox up to date with one proposal; of an old one that arrives none is told."""
+        record, held = ProposalRecord(entry), self._queue.get(entry.key)
+        if held is not None and held.entry is not entry:
+            self._drop(held, ItemLeft(held.item, Departure.REPLACED, entry.key.proposer))
+            held = None
+        if not record.state.is_pending:
+            self._history.note(past_of(record), len(entry.envelope.raw_payload))
+            if held is not None:
+                self._drop(held, departure_of(held.item, record))
+            return
+        if held is None and self._is_for_us(entry, record):
+            held = self._hold(entry, record)
+        if held is not None:
+            self._place(held, is_new=is_new)
+
+    def _is_for_us(self, entry: ProposalEntry, record: ProposalRecord) -> bool:
+        me = self._space.me
+        # Another proposer had the id first: no decision can mean this one for certain.
+        if entry.copied or record.proposer == me:
+            return False
+        call = entry.call
+        rule = self._rules.rule_for(entry, call)
+        if rule is not None and rule.counts_vote_of(me):
+            return True
+        is_for_others = rule is None and record.to and me not in record.to
+        if not is_for_others and self._offers.allowed(call):
+            return True
+        if rule is None:
+            # A voter need not be able to do anything else about it.
+            self._rules.look_for_reviewers_of(call)
+        return False
+
+    def _hold(self, entry: ProposalEntry, record: ProposalRecord) -> HeldItem | None:
+        if not self._queue.has_room_for(entry.key.proposer):
+            self._left_out += 1
+            return None
+        now = self._feed.now
+        item = InboxItem(self, record, now)
+        self._feed.hold(entry)
+        # One that is not here tells nothing: a flood of such names is to displace no reviewer's.
+        if item.target is not None and self._offers.is_here(item.target):
+            self._directory.want(item.target)
+        self._rules.look_again(since=now)
+        return self._queue.add(item, entry)
+
+    def _place(self, held: HeldItem, *, is_new: bool = True) -> None:
+        """Put an item where it belongs, and tell of it."""
+        item = held.item
+        if held.offers is None:
+            held.offers = self._offers.allowed(item.call)
+        rule = self._rules.rule_for(held.entry, item.call)
+        was, held.rejections = (item.rule, item.may, held.rejections), len(item.rejections)
+        item.rule = rule
+        item.may = self._offers.offered(item, held.offers)
+        away = held.ours or self._away(item)
+        if away is None:
+            arrives = held.place is None
+            if arrives:
+                item.left = None
+            moved = self._queue.insert(held)
+            if arrives and is_new:
+                self._publish(ItemArrived(item))
+            elif not arrives and (moved or was != (item.rule, item.may, held.rejections)):
+                self._publish(ItemChanged(item))
+        elif held.place is not None:
+            self._queue.remove(held)
+            item.left = away
+            self._publish(away)
+
+    def _away(self, item: InboxItem) -> ItemLeft | None:
+        """The departure of a pending proposal that does not wait for us; ``None``: it does."""
+        by, me = item.in_progress_by, self._space.me
+        if by is not None:
+            return ItemLeft(item, Departure.APPROVED, by)
+        mine = next((each for each in item.rejections if each.by == me), None)
+        if mine is not None:
+            return ItemLeft(item, Departure.REJECTED, mine.by, mine.reason)
+        # One for who is not here may come back with them.
+        is_ours = item.may or self._offers.allowed(item.call)
+        return None if is_ours else ItemLeft(item, Departure.NOT_OURS)
+
+    def _drop(self, held: HeldItem, left: ItemLeft) -> None:
+        was_waiting = held.place is not None
+        self._queue.drop(held)
+        self._feed.release(held.entry)
+        if was_waiting:
+            held.item.left = left
+            self._publish(left)
+
+    # --- what others tell of it ---
+
+    def _tools_came(self, participant: str) -> None:
+        self._rules.look_again()
+        self._publish_changed(participant)
+        self._settled.notify_all()
+
+    # --- its readers ---
+
+    def _publish(self, change: InboxChange) -> None:
+        for reader in self._readers:
+            reader.put(change)
+
+    def _publish_changed(self, target: str) -> None:
+        """Tell of a change of all that a participant is to carry out."""
+        for held in self._queue:
+            if held.item.target == target and held.place is not None:
+                self._publish(ItemChanged(held.item))
+
+    # --- what items ask ---
+
+    def similar(self, item: InboxItem) -> SimilarCall | None:
+        """The last decided proposal of the same tool."""
+        if len(item.envelope.raw_payload) > MAX_CALL_CHARS:
+            return None
+        return self._history.similar(item.call)
+
+    def record(self, item: InboxItem) -> ProposerRecord:
+        """The endings of the last proposals of an item's proposer."""
+        return self._history.record(item.proposer)
+
+    def time_of_day(self) -> datetime:
+        """The gateway's time, by which proposals expire."""
+        return self._feed.time_of_day
+
+    def tool_facts(self, item: InboxItem) -> ToolFacts | None:
+        """The tool as its participant describes it."""
+        return self._offers.facts(item)
+
+    def danger(self, item: InboxItem) -> tuple[str, ...]:
+        """Reasons to look twice before approving."""
+        return tuple(self._offers.dangers(item))

@@ -1,0 +1,218 @@
+"""Cases: calls with the decision that a policy should make of them, from a file or a journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
+
+import msgspec
+
+from meup_agent.approval.policy.decider import Policy
+from meup_agent.approval.policy.file import read_file
+from meup_agent.approval.policy.rule_set import History, PolicyDecision
+from meup_agent.approval.policy.rules import MAX_COUNT, AllowRule, Verdict, suggest
+from meup_agent.errors import ConfigurationError
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.payloads import META, TARGET, TOOL_CALL, Call, read_told_rule
+
+# --- cases ---
+
+PROPOSER: Final = "proposer"
+"""The participant that proposes a call which does not say."""
+
+_CASE_KEYS: Final = ("call", "expect", "rule", "earlier")
+_CALL_KEYS: Final = ("tool", "arguments", "proposer", "target", "method")
+
+
+class PolicyCase(NamedTuple):
+    """A call, and the decision that is expected."""
+
+    place: str
+    call: Call
+    proposer: str
+    expect: str
+    rule: str | None = None
+    earlier: int = 0  # equal calls that were decided just before
+
+    def decide(self, policy: Policy) -> PolicyDecision:
+        """The decision about the last of its calls."""
+        history = History()
+        for _ in range(self.earlier):
+            history.record(policy.decide(self.call, self.proposer, history), 0.0)
+        return policy.decide(self.call, self.proposer, history)
+
+    def failure(self, policy: Policy) -> str:
+        """The difference to what is expected; empty where there is none."""
+        found = self.decide(policy)
+        if found.verdict == self.expect and self.rule in (None, found.rule):
+            return ""
+        by = "" if self.rule is None else f" by {self.rule}"
+        return f"{self.place}: expected {self.expect}{by}, got {found.verdict} by {found.rule}"
+
+
+def load_cases(path: Path) -> tuple[list[PolicyCase], Path | None]:
+    """Read a file of cases, and the path of the policy that it names.
+
+    Raises:
+        ConfigurationError: It cannot be read, or something in it is unknown or missing.
+    """
+    from meup_agent.strict_yaml import parse_yaml
+
+    try:
+        document = _keys(parse_yaml(read_file(path)), "", ("policy", "cases"))
+        cases = document.get("cases")
+        if not isinstance(cases, list) or not cases:
+            raise ConfigurationError("cases: expected a list of cases")
+        policy = document.get("policy")
+        if policy is not None and not isinstance(policy, str):
+            raise ConfigurationError("policy: expected a path")
+        items = enumerate(cast("list[object]", cases))
+        read = [_read_case(each, f"cases[{index}]") for index, each in items]
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+    return read, None if policy is None else path.parent / policy
+
+
+def _read_case(given: object, place: str) -> PolicyCase:
+    case = _keys(given, place, _CASE_KEYS)
+    expect, rule, earlier = case.get("expect"), case.get("rule"), case.get("earlier", 0)
+    verdicts = [str(each) for each in Verdict]
+    if expect not in verdicts:
+        raise ConfigurationError(f"{place}.expect: expected one of {', '.join(verdicts)}")
+    if rule is not None and not isinstance(rule, str):
+        raise ConfigurationError(f"{place}.rule: expected the name of a rule")
+    if isinstance(earlier, bool) or not isinstance(earlier, int) or not 0 <= earlier <= MAX_COUNT:
+        raise ConfigurationError(f"{place}.earlier: expected a number of calls up to {MAX_COUNT}")
+    about = _keys(case.get("call"), f"{place}.call", _CALL_KEYS)
+    for key in ("tool", "proposer", "target", "method"):
+        if key in about and not isinstance(about[key], str):
+            raise ConfigurationError(f"{place}.call.{key}: expected a text; put it in quotes")
+    if not isinstance(about.get("arguments", {}), dict):
+        raise ConfigurationError(f"{place}.call.arguments: expected keys and values")
+    made = call_from(
+        about.get("tool", ""),
+        about.get("arguments", {}),
+        target=about.get("target"),
+        method=about.get("method", TOOL_CALL),
+    )
+    return PolicyCase(place, made, about.get("proposer", PROPOSER), str(expect), rule, earlier)
+
+
+def call_from(
+    tool: str, arguments: Mapping[str, Any], *, target: str | None, method: str = TOOL_CALL
+) -> Call:
+    """A call as a proposal would have it."""
+    params: dict[str, Any] = {"name": tool, "arguments": dict(arguments)}
+    if target is not None:
+        params[META] = {TARGET: target}
+    return Call(method, params)
+
+
+def _keys(given: object, place: str, known: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise ConfigurationError(
+            f"{place}: expected the keys {', '.join(known)}".removeprefix(": ")
+        )
+    for key in cast("dict[object, object]", given):
+        if key not in known:
+            where = f"{place}.{key}" if place else str(key)
+            raise ConfigurationError(f"{where}: unknown key; {suggest(str(key), known)}")
+    return cast("dict[str, Any]", given)
+
+
+# --- allowed calls ---
+# Those of a journal that a rule once let through, held against the rules of today.
+#
+# A rule that is read otherwise than before, or was written anew, asks people about calls that
+# nobody was asked about. Nothing here decides anything.
+
+MAX_TURNED: Final = 10_000
+"""Calls that are kept because they are allowed no longer; more are counted."""
+
+
+class TurnedCall(NamedTuple):
+    """A call that was allowed, and is no longer.
+
+    Attributes:
+        proposal: The id of its proposal.
+        proposer: The participant that proposed it.
+        tool: The tool.
+        before: The rule that allowed it.
+        verdict: The verdict of today.
+        rule: The rule of today.
+        lacking: A rule that would allow it, did it name some arguments; empty: there is none.
+        unnamed: Those arguments.
+    """
+
+    proposal: str
+    proposer: str
+    tool: str
+    before: str
+    verdict: Verdict
+    rule: str
+    lacking: str
+    unnamed: tuple[str, ...]
+
+
+class AllowedCalls:
+    """The calls that rules allowed, as fulfilling requests tell it, and what a policy says of them.
+
+    Attributes:
+        count: Calls that were allowed.
+        turned: Those that the policy does not allow, oldest first.
+        turned_count: Their number.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        # Each allow, as it would be if it named all arguments.
+        self._open = [
+            (name, rule, Policy([replace(rule, others="any")]))
+            for name, rule in zip(policy.names, policy.rules, strict=True)
+            if isinstance(rule, AllowRule) and rule.others_free is not None
+        ]
+        self.count = self.turned_count = 0
+        self.turned: list[TurnedCall] = []
+
+    def add(self, envelope: Envelope) -> None:
+        """Take the next envelope of the space's journal in."""
+        if envelope.kind != kinds.MCP_REQUEST or not envelope.correlation:
+            return
+        sent = payloads.read_call(envelope.payload)
+        told = read_told_rule(sent.params)
+        proposer = sent.meta.get(payloads.PROPOSER)
+        if told is None or told.verdict != Verdict.ALLOW or not isinstance(proposer, str):
+            return
+        self.count += 1
+        target = {payloads.TARGET: envelope.to[0]} if envelope.to else {}
+        call = msgspec.structs.replace(sent, params={**sent.params, payloads.META: target})
+        found = self._policy.decide(call, proposer)
+        if found.verdict is Verdict.ALLOW:
+            return
+        self.turned_count += 1
+        if len(self.turned) < MAX_TURNED:
+            lacking, unnamed = self._lacking(call, proposer)
+            self.turned.append(
+                TurnedCall(
+                    envelope.correlation[0],
+                    proposer,
+                    call.name or call.method,
+                    told.name,
+                    found.verdict,
+                    found.rule,
+                    lacking,
+                    unnamed,
+                )
+            )
+
+    def _lacking(self, call: Call, proposer: str) -> tuple[str, tuple[str, ...]]:
+        """The first rule that would allow a call, did it name arguments that it has, and these."""
+        if call.method == TOOL_CALL:
+            for name, rule, policy in self._open:
+                if policy.decide(call, proposer).verdict is Verdict.ALLOW:
+                    free = rule.named.union(rule.others_free or ())
+                    return name, tuple(sorted(call.arguments.keys() - free))
+        return "", ()

@@ -1,0 +1,259 @@
+"""Findings about rules: some never decide, some contradict one another, some are too wide.
+
+They compare each rule with each other, so a file is checked for them where a person asks, and never
+where it is loaded.
+
+Patterns are compared as grants are (PROTOCOL 7): what is said to be covered is, and what is not
+said to be may still be. Of a rule that holds back, all that its wide reading takes is lost to the
+rules behind it that say nothing stricter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import combinations
+from typing import Final, cast
+
+from meup_agent.approval.policy.rules import (
+    AllowRule,
+    AskRule,
+    DenyRule,
+    LimitRule,
+    PeopleRule,
+    PolicyRule,
+    as_patterns,
+    is_choice_without_wildcard,
+)
+from meup_agent.protocol.capability.covering import covers_pattern
+from meup_agent.protocol.capability.patterns import compile_pattern, descendants
+from meup_agent.protocol.capability.reading import Reading, fold_text
+from meup_agent.protocol.capability.strings import is_glob, is_regex
+
+_WILDCARDS: Final = frozenset("*?[]{}!/")
+
+_HARD: Final = _WILDCARDS - {"*", "?"}
+"""Signs of a pattern that is compared with no other one."""
+
+_SET: Final = re.compile(r"\[[^]]*\]")
+_CHOICE: Final = re.compile(r"\{([^}]*)\}")
+
+_TOKENS: Final = re.compile(r"\\.|\[(?:\\.|[^]])*\]|.", re.DOTALL)
+"""Parts of a regular expression: an escape, a set, or a character."""
+
+MAX_COMPARED_CHARS: Final = 200
+"""Characters of two globs that are held against one another: the comparison is a recursion."""
+
+NEW_NAMES: Final = ("q", "zx7_new-tool.v2", "Delete")
+"""Names of tools that no author of a policy thought of; a narrow pattern misses some of them."""
+
+MIN_FIXED: Final = 2
+"""Letters and digits that a glob which is narrow enough says."""
+
+
+def find_unreachable(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str]:
+    """Rules that the rules before them leave nothing."""
+    before = [
+        [(each, each.pattern) for each in _alternatives(rule, by_tool=False)] for rule in rules
+    ]
+    for index, rule in enumerate(rules):
+        if isinstance(rule, LimitRule) and rule in rules[:index]:
+            same = names[rules.index(rule)]
+            yield f"{names[index]}: {same} says the same; take one of them out"
+            continue
+        taken = [_taken_by(one, before[:index]) for one in _alternatives(rule)]
+        if None in taken:
+            continue
+        first = min(number for number in taken if number is not None)
+        earlier = rules[first]
+        said = f"{names[index]}: it can never match, since {names[first]} takes all that it would"
+        if earlier.verdict != rule.verdict:
+            said += f", and says {earlier.verdict} where it says {rule.verdict}"
+        yield f"{said}; move it before that, or take it out"
+
+
+def _taken_by(
+    rule: PolicyRule, before: Sequence[Sequence[tuple[PolicyRule, Mapping[str, object]]]]
+) -> int | None:
+    """The number of the rule that takes all that one alternative of a rule behind it matches."""
+    wanted, named = rule.pattern, rule.named
+    for number, alternatives in enumerate(before):
+        for each, pattern in alternatives:
+            if isinstance(each, LimitRule):
+                continue
+            reading = Reading.WIDE if _outweighs(each, rule) else Reading.NARROW
+            if _allows_others(each, named) and all(
+                key in wanted
+                and covers_pattern(held, wanted[key], reading, of_arguments=key == "arguments")
+                for key, held in pattern.items()
+            ):
+                return number
+    return None
+
+
+def _outweighs(before: PolicyRule, rule: PolicyRule) -> bool:
+    """True if nothing that a rule says counts where one before it says something."""
+    if isinstance(before, PeopleRule):
+        return isinstance(rule, AllowRule | AskRule)
+    return isinstance(before, DenyRule)
+
+
+def _allows_others(rule: PolicyRule, names: Collection[str]) -> bool:
+    """False for an allow of calls that have no arguments of some names."""
+    if not isinstance(rule, AllowRule) or rule.others_free is None:
+        return True
+    return rule.named.union(rule.others_free).issuperset(names)
+
+
+def _alternatives(rule: PolicyRule, *, by_tool: bool = True) -> list[PolicyRule]:
+    """The rule taken apart by its tools and arguments: they may be taken by different rules."""
+    tools = as_patterns(rule.tool) if by_tool else [rule.tool]
+    arguments = as_patterns(rule.arguments)
+    return [
+        replace(rule, tool=one, arguments=each)
+        for one in tools or [None]
+        for each in arguments or [None]
+    ]
+
+
+def find_contradictions(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str]:
+    """Pairs of which an allow takes calls that a later rule would have held back."""
+    for (number, first), (other, second) in combinations(enumerate(rules), 2):
+        if not isinstance(first, AllowRule) or not isinstance(second, PeopleRule | DenyRule):
+            continue
+        common = _common_tool(first, second)
+        if common is not None and not _differ(first, second):
+            yield (
+                f"{names[number]} allows calls of {common!r} that {names[other]}, behind it,"
+                f" would {second.verdict}; put {names[other]} first, or make"
+                f" {names[number]} narrower"
+            )
+
+
+def find_wide(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str]:
+    """Rules that allow calls of any tool, of every one but some, or of all with some letter."""
+    for rule, name in zip(rules, names, strict=True):
+        if not isinstance(rule, AllowRule):
+            continue
+        if rule.tool is None:
+            yield f"{name} is too wide: it allows every tool; name those that are meant"
+            continue
+        for pattern in filter(_is_wide, as_patterns(rule.tool)):
+            yield (
+                f"{name} is too wide: it allows tools that do not exist yet; name those that"
+                f" are meant instead of {pattern!r}"
+            )
+
+
+def find_misread(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str]:
+    """Patterns of arguments that take more than they seem to, or only their own braces."""
+    for rule, name in zip(rules, names, strict=True):
+        is_allow = isinstance(rule, AllowRule)
+        for value in descendants([rule.pattern.get("arguments")]):
+            if not isinstance(value, str):
+                continue
+            if is_choice_without_wildcard(value):
+                yield (
+                    f"{name} matches the very text {value!r}, since {{a,b}} is a choice only"
+                    " beside a wildcard; write a list, as [one, other]"
+                )
+            if is_allow and value.startswith("!"):
+                yield (
+                    f"{name} is too wide: it allows all values but one by {value!r}; write those"
+                    " that are meant"
+                )
+            elif is_allow and is_regex(value) and not _is_anchored(value[1:-1]):
+                yield (
+                    f"{name} is too wide: {value!r} is found anywhere in a text; write"
+                    " /^(…)$/ around it"
+                )
+
+
+def _is_anchored(regex: str) -> bool:
+    """True if a regular expression begins with ^ and ends with $, in each of its alternatives."""
+    depth, parts = 0, [""]
+    for token in _TOKENS.findall(regex):
+        depth += {"(": 1, ")": -1}.get(token, 0)
+        if token == "|" and not depth:
+            parts.append("")
+        else:
+            parts[-1] += token
+    return all(each.startswith("^") and each.endswith("$") for each in parts)
+
+
+def _is_wide(tool: str) -> bool:
+    # Of a choice the shortest, and of a set of letters none, is said for certain.
+    said = _CHOICE.sub(lambda found: min(found[1].split(","), key=len), _SET.sub("", tool))
+    fixed = sum(letter.isalnum() for letter in said)
+    is_glob = not tool.startswith("/") and not _WILDCARDS.isdisjoint(tool)
+    matches = compile_pattern(tool).matches
+    return (is_glob and fixed < MIN_FIXED) or tool.startswith("!") or all(map(matches, NEW_NAMES))
+
+
+def _common_tool(first: PolicyRule, second: PolicyRule) -> str | None:
+    # Only globs of plain letters are compared: of others a common name is not easily found.
+    for one in as_patterns(first.tool):
+        for other in as_patterns(second.tool):
+            if _HARD.isdisjoint(one + other) and len(one) + len(other) <= MAX_COMPARED_CHARS:
+                found = _both(_stars(one), _stars(other))
+                if found is not None:
+                    return found
+    return None
+
+
+def _stars(glob: str) -> str:
+    """A glob as it is widely read, in which a star takes anything."""
+    return glob.replace("**", "*").casefold()
+
+
+@lru_cache(maxsize=4096)
+def _both(one: str, other: str) -> str | None:
+    """A shortest text that two globs of one segment match."""
+    if not one and not other:
+        return ""
+    first, second = one[:1], other[:1]
+    if first != "*" == second:
+        return _both(other, one)
+    if first == "*":
+        skipped = _both(one[1:], other)
+        if skipped is not None or not other:
+            return skipped
+        letter, rest = second, _both(one, other[1:])
+    elif first and second and (first == second or "?" in (first, second)):
+        letter, rest = second if first == "?" else first, _both(one[1:], other[1:])
+    else:
+        return None
+    return None if rest is None else letter.replace("*", "").replace("?", "x") + rest
+
+
+def _differ(first: PolicyRule, second: PolicyRule) -> bool:
+    """True if the rules ask for different exact values at one place, so no call matches both."""
+    mine, theirs = first.pattern, second.pattern
+    if isinstance(second.arguments, Mapping) and not any(map(is_glob, first.named)):
+        exact = {name for name in second.named if not is_glob(name)}
+        if not _allows_others(first, exact):
+            return True
+    pairs = [(mine.get(key), theirs.get(key)) for key in ("method", "target", "proposer")]
+    ours, others = mine.get("arguments"), theirs.get("arguments")
+    if isinstance(ours, dict) and isinstance(others, dict):
+        here, there = cast("dict[str, object]", ours), cast("dict[str, object]", others)
+        pairs += [(here[key], there[key]) for key in here.keys() & there.keys()]
+    return any(_apart(one, other) for one, other in pairs)
+
+
+def _apart(one: object, other: object) -> bool:
+    if isinstance(one, str) and isinstance(other, str):
+        plain = _WILDCARDS - {"/"}
+        if plain.isdisjoint(one) and plain.isdisjoint(other):
+            return fold_text(one) != fold_text(other)
+        if plain.isdisjoint(one.replace("*", "")) and plain.isdisjoint(other.replace("*", "")):
+            return _both(_stars(one), _stars(other)) is None
+        return False
+    return (
+        one is not None
+        and other is not None
+        and type(one) is type(other)
+        and (isinstance(one, bool | int | float) and one != other)
+    )

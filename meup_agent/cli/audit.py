@@ -1,0 +1,736 @@
+"""``meup audit``: the proposals of a space, with who decided each, when and why.
+
+``journal_readers`` read the entries of a journal, from its file or over HTTP;
+:class:`~meup_agent.protocol.audit.Audit` folds them; ``listing`` and ``proposal_timeline`` make
+lines of the result, in the words of ``phrases``. Nothing is written to a journal or sent into a
+space.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
+
+import typer
+from anyio.lowlevel import checkpoint
+from rich.cells import cell_len
+from rich.text import Text
+
+from meup_agent.cli.address import HttpAddress, HttpOptions, find_http_url
+from meup_agent.cli.failures import Failure
+from meup_agent.cli.options import Since
+from meup_agent.cli.render.formatting import (
+    MAX_FOLLOWED,
+    NARROW,
+    NARROWEST,
+    STATE_STYLES,
+    Glyphs,
+    RowBuilder,
+    format_answer,
+    format_capability,
+    hang,
+    name_some,
+)
+from meup_agent.cli.render.output import Stderr
+from meup_agent.errors import ConfigurationError, InvalidEnvelope
+from meup_agent.escape import compact, visible
+from meup_agent.protocol.audit import (
+    FulfillmentAudit,
+    ProposalAudit,
+    SpaceOperation,
+    Step,
+    StepKind,
+)
+from meup_agent.protocol.dialects import decode
+from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.space.journal import Entry, NumberRange
+from meup_agent.protocol.wire import payloads
+from meup_agent.protocol.wire.envelope import TRANSIT_SECONDS
+from meup_agent.protocol.wire.payloads import ToldRule, as_list, objects_in
+from meup_agent.wording import (
+    FAILED,
+    IGNORED,
+    MAX_NAME,
+    STATES,
+    WHOLE,
+    describe_changes,
+    duration,
+    format_call,
+    format_proposed,
+)
+
+if TYPE_CHECKING:
+    from meup_agent.gateway.journal.decisions import DecisionQuery
+
+
+# --- audit ---
+
+
+# --- the words of an audit ---
+# Names, times, states, edits and reasons, safe to print.
+
+MAX_WORDS: Final = 200  # characters of a reason or an explanation on a line
+
+
+def local(at: int) -> datetime:
+    """A time in microseconds since 1970 (UTC), in the user's zone."""
+    return datetime.fromtimestamp(at / 1_000_000).astimezone()
+
+
+def time_of(at: int, *, beside: int | None = None) -> str:
+    """A time of day; with its date, unless a time of the same day is told beside it."""
+    moment = local(at)
+    same_day = beside is not None and local(beside).date() == moment.date()
+    return f"{moment:%H:%M:%S}" if same_day else f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def name(participant: str) -> str:
+    """A participant's name."""
+    return visible(participant, MAX_NAME)
+
+
+def names(participants: Iterable[str]) -> str:
+    """The names of some participants."""
+    return ", ".join(map(name, participants))
+
+
+def state_of(proposal: ProposalAudit) -> str:
+    """The state of a proposal; fulfilled by an answer that is an error: ``failed``."""
+    answered = proposal.answered
+    if proposal.state is ProposalState.FULFILLED and answered is not None and answered.is_error:
+        return FAILED
+    return STATES[proposal.state]
+
+
+def why(reason: str, explanation: str = "") -> str:
+    """A reason, and what was said to explain it."""
+    code, text = visible(reason, MAX_WORDS), visible(" ".join(explanation.split()), MAX_WORDS)
+    return f"{code}: {text}" if code and text else code or text
+
+
+def by_rule(rule: ToldRule | None) -> str:
+    """The rule that a decision tells, and its votes; empty where it tells none."""
+    if rule is None:
+        return ""
+    said = f"by the rule {visible(rule.name, MAX_NAME)}"
+    if rule.policy:
+        said += f" of policy {visible(rule.policy, MAX_NAME)}"
+    if not rule.of:
+        return said
+    votes: dict[str, list[str]] = {}
+    for voter, vote in rule.votes.items():
+        votes.setdefault(vote, []).append(voter)
+    each = (f"{visible(vote, MAX_NAME)}: {names(who)}" for vote, who in votes.items())
+    return f"{said}, {rule.of} approvals needed ({'; '.join(each) or 'no votes'})"
+
+
+# --- sources of an audit ---
+# A journal's file, or a running gateway over HTTP.
+
+PAGE: Final = 500  # entries that are read at a time
+
+DIALECT: Final = "meup/v0.1"
+"""Our own dialect: in the published ones `to` of a proposal names its executor, not who decides."""
+
+TRANSIT: Final = round(TRANSIT_SECONDS * 1_000_000)
+"""For what the gateway has accepted, and is still about to keep."""
+
+MAX_NOTED: Final = 1_000
+"""Ranges of damaged numbers after which those of further pages are not noted."""
+
+_SHOWN_SPACES: Final = 8
+_MICROSECONDS: Final = 1_000_000
+_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_AGO: Final = re.compile(r"(\d{1,9})([smhdw])")
+
+
+JournalFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--journal",
+        metavar="FILE",
+        help="Read this journal of a gateway, which may run; no token is needed.",
+    ),
+]
+
+
+class Page(NamedTuple):
+    """Entries of a space, oldest first."""
+
+    entries: tuple[Entry, ...]
+    # The gateway's time when there were no more, in microseconds since 1970; only in the last one.
+    now: int | None = None
+    # Numbers among them, or about them, whose entries damage took.
+    damaged: tuple[NumberRange, ...] = ()
+
+
+Pages = AsyncGenerator[Page]
+
+
+class DamageNote:
+    """Notes which numbers are missing from what was read, and says so once."""
+
+    def __init__(self) -> None:
+        self._found = dict[NumberRange, None]()
+
+    def add(self, page: Page) -> None:
+        """Note what a page says."""
+        if len(self._found) < MAX_NOTED:
+            self._found |= dict.fromkeys(page.damaged)
+
+    def write(self, stderr: Stderr) -> None:
+        """Say what is missing, if anything is."""
+        if self._found:
+            from meup_agent.gateway.journal.damage import name_numbers
+
+            said = name_numbers(self._found)
+            stderr.note(f"warning: damage took {said} of the journal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalOptions(HttpOptions):
+    """The options that name a journal, and the time from which it is read."""
+
+    journal: JournalFile = None
+    since: Since = None
+
+    def open_pages(
+        self,
+        kinds: tuple[str, ...] = (),
+        *,
+        accept_damage: bool,
+        query: DecisionQuery | None = None,
+    ) -> Pages:
+        """The entries that the options name, of some kinds at least; see :func:`read_file`.
+
+        Raises:
+            ConfigurationError: They name no journal, or two.
+        """
+        begin = None if self.since is None else moment(self.since, "--since", time.time())
+        if self.journal is not None and self.http is not None:
+            raise ConfigurationError("give --journal or --http, not both")
+        if self.journal is not None:
+            return read_file(
+                self.journal, self.space, begin, kinds, accept_damage=accept_damage, query=query
+            )
+        if find_http_url(self.http) is None:
+            raise ConfigurationError(
+                "the journal is missing; give --journal with a gateway's journal, or --http (or"
+                " MEUP_HTTP, or MEUP_URL) with the address of one that runs"
+            )
+        return read_over_http(self.address(), begin)
+
+
+async def read_file(
+    path: Path,
+    wanted: str | None,
+    since: int | None,
+    kinds: tuple[str, ...] = (),
+    *,
+    accept_damage: bool = False,
+    query: DecisionQuery | None = None,
+) -> Pages:
+    """The entries in a journal's file from a moment on, also while its gateway writes.
+
+    ``wanted`` is the space; ``None``: the only one that there is. Of some ``kinds`` alone, if any
+    are named. Of a damaged file what can be read, if that is accepted. Of the proposals that a
+    query means alone, and what belongs to them, if it is given and the file can tell.
+    """
+    # Loaded here: SQLite is not needed where a gateway is asked.
+    from meup_agent.gateway.journal.archive import Archive
+
+    if query is not None and since is None and not accept_damage:
+        with closing(Archive(path, looks_through=False)) as archive:
+            space = _space_in(archive.spaces, path, wanted)
+            chains = archive.find_chains(space, query)
+        if chains is not None:
+            yield Page(tuple(chains.entries), now=chains.until)
+            return
+    with closing(Archive(path, accept_damage=accept_damage)) as archive:
+        space = _space_in(archive.spaces, path, wanted)
+        after, until = 0 if since is None else archive.before(space, since), archive.latest(space)
+        yield Page((), damaged=tuple(each for each in archive.damaged if each.last > after))
+        read = partial(archive.read, space, until=until, limit=PAGE, kinds=kinds)
+        while after < until and (page := read(after=after)):
+            yield Page(page)
+            after = page[-1].seq
+            await checkpoint()
+
+
+async def read_over_http(where: HttpAddress, since: int | None) -> Pages:
+    """The journal of a running gateway from a moment on, for the space that a token is for.
+
+    Raises:
+        Failure: It has no end.
+    """
+    from meup_agent.cli.address import open_http_api
+
+    async with open_http_api(where) as api:
+        begin, read = None if since is None else _rfc3339(since), -1
+        while True:
+            page = await api.page(begin, limit=PAGE, dialect=DIALECT)
+            following = page.get("next")
+            now = None if isinstance(following, int) else page.get("now")
+            yield Page(
+                tuple(_entries(api.space, page)),
+                _microseconds(now) - TRANSIT if isinstance(now, str) else None,
+                tuple(_ranges(page.get("damaged"))),
+            )
+            if not isinstance(following, int):
+                return
+            if following <= read:
+                raise Failure(
+                    f"the gateway names {following} after {read} as the next message, so its"
+                    " journal has no end; update the gateway, or check the address"
+                )
+            begin, read = str(following), following
+
+
+def _space_in(spaces: list[str], path: Path, wanted: str | None) -> str:
+    if wanted is None and len(spaces) == 1:
+        return spaces[0]
+    if wanted is not None and wanted in spaces:
+        return wanted
+    shown = name_some(spaces, _SHOWN_SPACES)
+    if not spaces:
+        raise ConfigurationError(f"the journal {path} is empty: nothing was said yet in any space")
+    if wanted is None:
+        raise ConfigurationError(f"the journal {path} has several spaces; give --space: {shown}")
+    raise ConfigurationError(f"the journal {path} has no space {wanted!r}; it has {shown}")
+
+
+def _entries(space: str, page: dict[str, Any]) -> Iterator[Entry]:
+    """The entries of a page; what cannot be read is left out, as a gateway's own reading does."""
+    messages, times = (as_list(page.get(name)) for name in ("messages", "times"))
+    for message, at in zip(messages, times, strict=False):
+        try:
+            seq = int(cast("dict[str, Any]", message)["seq"])
+            yield Entry(seq, space, _microseconds(str(at)), decode(json.dumps(message)))
+        except (InvalidEnvelope, ValueError, KeyError, TypeError):
+            continue
+
+
+def _ranges(value: object) -> Iterator[NumberRange]:
+    for each in as_list(value):
+        match each:
+            case [int(first), int(last)]:
+                yield NumberRange(first, last)
+            case _:
+                continue
+
+
+def _microseconds(time: str) -> int:
+    return round(datetime.fromisoformat(time).timestamp() * _MICROSECONDS)
+
+
+def _rfc3339(at: int) -> str:
+    return datetime.fromtimestamp(at / _MICROSECONDS, UTC).isoformat().replace("+00:00", "Z")
+
+
+def moment(given: str, option: str, now: float) -> int:
+    """A moment in microseconds since 1970 (UTC); ``now`` is in seconds.
+
+    Given as ``2026-01-31``, ``2026-01-31T22:00`` (in the user's zone, unless it says which), or as
+    how long ago it is: ``90s``, ``15m``, ``2h``, ``7d``, ``4w``.
+    """
+    ago = _AGO.fullmatch(given.strip())
+    if ago is not None:
+        return max(round((now - int(ago[1]) * _UNITS[ago[2]]) * _MICROSECONDS), 0)
+    try:
+        return max(round(datetime.fromisoformat(given.strip()).timestamp() * _MICROSECONDS), 0)
+    except (ValueError, OverflowError, OSError):
+        raise ConfigurationError(
+            f"{option} takes a time such as 2026-01-31T22:00, or how long ago, such as 2h;"
+            f" {given!r} is neither"
+        ) from None
+
+
+# --- listing ---
+# The proposals of a space, or what was done to it, one after the other.
+#
+# ::
+#
+#     2026-01-31 22:01:07  4f2a91c0  alice  files.write_file(path="a.txt")            fulfilled
+#                          by bob 22:01:09, after 2.0 s; edited: path "a.txt" → "b.txt"
+#
+# On a terminal each has a line, or more where it is long, and below it what there is to say of it;
+# where the output goes elsewhere, each is one line, for `grep`.
+
+SHORT_ID: Final = 8  # characters of an id that are shown, more where another one begins alike
+
+WHOLE_ID: Final = 12
+"""Ids up to this long are shown whole: people, or programs that count, made them."""
+
+WIDEST_NAME: Final = 16  # columns of the proposers' names
+BEFORE_IDS: Final = len("2026-01-31 22:01:07  ")
+INDENT: Final = 4  # columns before what stands below, on a narrow terminal
+
+_DONE: Final = {
+    "grant": "granted",
+    "grant_ack": "took",
+    "revoke": "revoked",
+    "invite": "invited",
+    "kick": "kicked",
+    "accept_tools": "accepted the tools of",
+}
+
+_Item = ProposalAudit | SpaceOperation
+
+
+class ProposalListing:
+    """Makes the lines."""
+
+    def __init__(self, width: int | None, now: float) -> None:
+        self._width = width
+        self._now = now
+        self._ids = IdPrefixes()
+        # Columns grow with what comes, and do not shrink again.
+        self._id_width = self._who_width = 0
+        self._shown_ids: dict[str, str] = {}
+
+    def proposals(self, proposals: Sequence[ProposalAudit]) -> Iterator[Text]:
+        """The lines of the next proposals."""
+        self._widen(proposals, {item.proposer for item in proposals})
+        for item in proposals:
+            call = format_proposed(item.call, more="meup audit --proposal")
+            state, details = state_of(item), self._details(item)
+            yield self._entry(item, item.first.at, item.proposer, call, state, details)
+
+    def operations(self, operations: Sequence[SpaceOperation]) -> Iterator[Text]:
+        """The lines of what was done next to the space."""
+        self._widen(operations, {item.by for item in operations})
+        for item in operations:
+            details = _about_operation(item)
+            yield self._entry(item, item.at, item.by, _operation(item), "", details)
+
+    def _widen(self, items: Sequence[_Item], senders: Iterable[str]) -> None:
+        """Shorten the next ids, and make room for them and for the senders."""
+        self._shown_ids = self._ids.of([item.id for item in items])
+        self._id_width = max(self._id_width, *map(cell_len, self._shown_ids.values()), 0)
+        widest = max((cell_len(name(each)) for each in senders), default=0)
+        self._who_width = max(self._who_width, min(widest, WIDEST_NAME))
+
+    def _entry(
+        self, item: _Item, at: int, sender: str, what: str, state: str, details: Iterator[str]
+    ) -> Text:
+        time, short, who = f"{time_of(at)}  ", self._shown_ids[item.id], name(sender)
+        if self._width is None:
+            said = [time + short.ljust(self._id_width), who, what, state, "; ".join(details)]
+            return Text("  ".join(filter(None, said)), no_wrap=True)
+        row = RowBuilder(self._width)
+        row.put(Text(time, style="dim"), 0)
+        row.put(Text(short, style="cyan"), BEFORE_IDS)
+        row.put(Text(who, style="bold"), BEFORE_IDS + self._id_width + 2)
+        self._put_call(row, Text(what), Text(state, style=STATE_STYLES.get(state, "")))
+        for detail in details:
+            row.end_line()
+            row.put(Text(detail, style="dim"), self._below)
+        return row.text()
+
+    def _put_call(self, row: RowBuilder, call: Text, state: Text) -> None:
+        """Put a call beside its proposer where it has room there, else below."""
+        width = self._width or NARROW
+        beside = max(row.used, BEFORE_IDS + self._id_width + 2 + self._who_width) + 2
+        state_room = state.cell_len + 2 if state else 0
+        if width >= NARROW and beside + call.cell_len + state_room <= width:
+            row.put(call, beside)
+            row.put_right(state)
+            return
+        row.put_right(state)
+        row.end_line()
+        row.put(call, self._below)
+
+    @property
+    def _below(self) -> int:
+        """The column of lines below the first."""
+        return BEFORE_IDS if (self._width or NARROW) >= NARROW else INDENT
+
+    # --- what there is to say of a proposal ---
+
+    def _details(self, item: ProposalAudit) -> Iterator[str]:
+        decision = item.decision
+        if decision is None:
+            yield from self._describe_pending(item)
+        elif item.state is ProposalState.EXPIRED:
+            yield f"no decision in its time, which was {self._until(item)}"
+        else:
+            when = time_of(decision.at, beside=item.first.at)
+            took = duration((decision.at - item.first.at) / 1_000_000)
+            said = why(decision.reason, item.explanation(decision.step))
+            yield f"by {name(decision.by)} {when}, after {took}" + (f": {said}" if said else "")
+            if rule := by_rule(decision.step.rule):
+                yield rule
+        yield from self._fulfilled(item)
+        others = [
+            step
+            for step in item.rejections
+            if decision is None or step.by != decision.by or decision.step.what != StepKind.REJECTED
+        ]
+        if others:
+            rejections = (_rejection(item, step) for step in others)
+            yield f"rejected by {', '.join(rejections)}"
+
+    def _describe_pending(self, item: ProposalAudit) -> Iterator[str]:
+        begun_by = item.record.in_progress_by
+        for fulfillment in item.fulfillments:
+            if begun_by is not None and fulfillment.request.live:
+                since = time_of(fulfillment.step.at, beside=item.first.at)
+                yield f"{name(fulfillment.by)} carries it out since {since}"
+        if item.record.envelope.to and begun_by is None:
+            yield f"waits for {names(item.record.envelope.to)}"
+        if item.is_past(self._now):
+            yield f"past its time, which was {self._until(item)}"
+
+    def _until(self, item: ProposalAudit) -> str:
+        expires_at = item.record.expires_at
+        return "" if expires_at is None else time_of(expires_at, beside=item.first.at)
+
+    def _fulfilled(self, item: ProposalAudit) -> Iterator[str]:
+        changes = describe_changes(item.changes)
+        if changes:
+            yield f"edited: {changes}"
+        if item.state is not ProposalState.FULFILLED:
+            return
+        answered = item.answered
+        if answered is not None and answered.is_error:
+            yield format_answer(answered.answer)[0] if answered.answer else "failed"
+
+
+def _rejection(item: ProposalAudit, step: Step) -> str:
+    said = (why(step.reason, item.explanation(step)), by_rule(step.rule))
+    return f"{name(step.by)} ({', '.join(filter(None, said))})"
+
+
+def _about_operation(item: SpaceOperation) -> Iterator[str]:
+    if item.reason:
+        yield why(item.reason)
+    if item.rests_on:
+        yield f"rests on the grant {names(item.rests_on)}"
+    also = [each for each in item.ended if each != item.grant]
+    if also:
+        yield f"ended the grant {names(also)}, too" if item.grant else f"ended {names(also)}"
+
+
+def _operation(item: SpaceOperation) -> str:
+    capabilities = ", ".join(
+        format_capability(each)
+        for key in ("capabilities", "initial_capabilities")
+        for each in objects_in(item.details.get(key))
+    )
+    words = [_DONE.get(item.what, item.what)]
+    words += [name(item.whom)] if item.whom else []
+    words += [f"the grant {visible(item.grant, MAX_NAME)}"] if item.grant else []
+    words += [f"({capabilities})"] if capabilities else []
+    if not (item.whom or item.grant or capabilities):
+        words.append(compact(item.details, MAX_NAME))
+    return " ".join(words)
+
+
+class IdPrefixes:
+    """Short forms of ids, which tell each from its neighbours and from the latest before."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, str] = {}
+
+    def of(self, ids: Iterable[str]) -> dict[str, str]:
+        """The short forms of the next ids."""
+        texts = {each: visible(each, MAX_NAME) for each in ids}
+        ordered = sorted(set(texts.values()))
+        shorts: dict[str, str] = {}
+        for position, each in enumerate(ordered):
+            beside = (
+                *ordered[max(position - 1, 0) : position],
+                *ordered[position + 1 : position + 2],
+            )
+            alike = max((_alike(each, other) for other in beside), default=0)
+            shorts[each] = self._short(each, max(alike + 1, SHORT_ID))
+        for text, short in shorts.items():
+            # All of its beginnings: each of them would mean this one, too.
+            for length in range(min(SHORT_ID, len(short)), len(short) + 1):
+                self._taken.setdefault(short[:length], text)
+        for oldest in list(islice(self._taken, max(len(self._taken) - MAX_FOLLOWED, 0))):
+            del self._taken[oldest]
+        return {each: shorts[text] for each, text in texts.items()}
+
+    def _short(self, text: str, length: int) -> str:
+        if len(text) <= WHOLE_ID:
+            return text
+        while length < len(text) and self._taken.get(text[:length], text) != text:
+            length += 1
+        return text[:length]
+
+
+def _alike(text: str, other: str) -> int:
+    """Count the characters with which two texts begin alike."""
+    pairs = zip(text, other, strict=False)
+    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(text), len(other)))
+
+
+# --- proposal timeline ---
+# One proposal and every step about it, as a timeline.
+
+_NOUNS = {
+    StepKind.PROPOSED: "proposal",
+    StepKind.REQUESTED: "request",
+    StepKind.CANCELLED: "cancel",
+    StepKind.PROGRESSED: "progress",
+    StepKind.RESPONDED: "response",
+    StepKind.REJECTED: "reject",
+    StepKind.WITHDREW: "withdraw",
+    StepKind.EXPIRED: "expired",
+    StepKind.RENEWED: "renewed",
+    StepKind.SAID: "chat",
+    StepKind.REFERRED: "request",
+}
+_NOUN = max(map(len, _NOUNS.values()))
+_TIME = len("00:00:00.000")
+
+_STYLES = {
+    StepKind.PROPOSED: "bold",
+    StepKind.REJECTED: "red",
+    StepKind.WITHDREW: "yellow",
+    StepKind.CANCELLED: "yellow",
+    StepKind.PROGRESSED: "dim",
+}
+
+
+class ProposalTimeline:
+    """Makes the lines of a timeline."""
+
+    def __init__(self, width: int | None, glyphs: Glyphs) -> None:
+        self._width = width
+        self._glyphs = glyphs
+
+    def lines(self, proposal: ProposalAudit) -> Iterator[Text]:
+        """The proposal in a few lines, then what was said about it, in the gateway's order."""
+        yield from self._head(proposal)
+        who = max(cell_len(name(step.by)) for step in proposal.steps)
+        if self._width is not None:
+            # A longer name is cut there: what follows it on its line is not pushed out.
+            who = min(who, max(self._width - _TIME - _NOUN - 2 * len("  "), NARROWEST))
+        day = ""
+        previous = None
+        for step in proposal.steps:
+            moment = local(step.at)
+            if f"{moment:%Y-%m-%d}" != day:
+                day = f"{moment:%Y-%m-%d}"
+                yield Text(day, style="dim", no_wrap=True)
+            yield self._line(step, proposal, who, previous)
+            previous = step.state if step.ignored is None else previous
+        if proposal.omitted:
+            yield Text(f"and {proposal.omitted} more, which are not kept", style="dim")
+
+    def _head(self, proposal: ProposalAudit) -> Iterator[Text]:
+        state = state_of(proposal)
+        line = Text(visible(proposal.id, MAX_NAME), style="bold cyan", no_wrap=True)
+        yield line.append("  ").append(state, style=STATE_STYLES.get(state, ""))
+        whom = names(proposal.record.envelope.to)
+        to = f" to {whom}" if whom else ""
+        lines = [f"{name(proposal.proposer)} proposed {format_proposed(proposal.call, WHOLE)}{to}"]
+        decision = proposal.decision
+        if decision is not None:
+            said = why(decision.reason, proposal.explanation(decision.step))
+            took = duration((decision.at - proposal.first.at) / 1_000_000)
+            because = f": {said}" if said else ""
+            how = f"decided by {name(decision.by)}" if decision.by else "expired"
+            lines.append(f"{how} after {took}{because}")
+            lines += filter(None, [by_rule(decision.step.rule)])
+        if changes := describe_changes(proposal.changes):
+            lines.append(f"edited: {changes}")
+        for each in lines:
+            yield Text(hang(each, self._width, 0), no_wrap=True)
+        yield Text("")
+
+    def _line(
+        self, step: Step, proposal: ProposalAudit, who_width: int, previous: str | None
+    ) -> Text:
+        line = Text(no_wrap=True)
+        moment = local(step.at)
+        line.append(f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d}  ", style="dim")
+        who = Text(name(step.by) if step.by else "")
+        who.truncate(who_width, overflow="ellipsis")
+        who.align("left", who_width)
+        line.append_text(who).append("  ")
+        line.append(f"{_NOUNS[step.what]:<{_NOUN}}  ", style=_STYLES.get(step.what, ""))
+        end = _end(step, previous, failed=_failed(_fulfillment(proposal, step.about), step))
+        said = self._said(step, proposal)
+        if end:
+            said = f"{said}  [{end}]" if said else f"[{end}]"
+        indent = line.cell_len
+        if self._width is not None and self._width - indent < 2 * NARROWEST:
+            indent = 4
+            line.rstrip()
+            line.append("\n" + " " * indent)
+        style = "dim" if step.ignored is not None else ""
+        line.append(hang(said, self._width, indent), style=style)
+        line.rstrip()
+        return line
+
+    def _said(self, step: Step, proposal: ProposalAudit) -> str:
+        whom = f" {self._glyphs.arrow} {names(step.to)}" if step.to else ""
+        match step.what:
+            case StepKind.PROPOSED:
+                return f"{format_proposed(proposal.call, more='the beginning')}{whom}"
+            case StepKind.REQUESTED:
+                item = _fulfillment(proposal, step.id)
+                return ", ".join(filter(None, [self._request(item, whom), by_rule(step.rule)]))
+            case StepKind.RESPONDED:
+                return _answer(_fulfillment(proposal, step.about), step)
+            case StepKind.PROGRESSED:
+                times = "once" if step.times == 1 else f"{step.times} times"
+                until = f", until {local(step.until):%H:%M:%S}" if step.times > 1 else ""
+                return f"{times}{until}"
+            case StepKind.SAID | StepKind.CANCELLED:
+                return visible(" ".join(step.text.split()), MAX_WORDS)
+            case StepKind.REFERRED:
+                return f"{visible(step.text, MAX_WORDS)}, which is not what was proposed{whom}"
+            case StepKind.EXPIRED:
+                return "no decision in its time"
+            case StepKind.RENEWED:
+                return f"until {time_of(step.until, beside=step.at)}"
+            case StepKind.REJECTED | StepKind.WITHDREW:
+                said = [why(step.reason, step.text), by_rule(step.rule)]
+                return ", ".join(filter(None, said))
+
+    def _request(self, item: FulfillmentAudit | None, whom: str) -> str:
+        if item is None:
+            return whom.lstrip()
+        call = payloads.read_call(item.request.envelope.payload)
+        changed = describe_changes(item.changes)
+        edited = f", edited: {changed}" if changed else ""
+        return f"{format_call(call, WHOLE)}{whom}{edited}"
+
+
+def _end(step: Step, previous: str | None, *, failed: bool) -> str:
+    """The reason why a step changed nothing, or the state that it led to."""
+    if step.ignored is not None:
+        return f"ignored: {IGNORED[step.ignored]}"
+    if failed and step.state != previous:
+        return FAILED
+    return "" if step.state == previous else step.state.value.replace("_", " ")
+
+
+def _fulfillment(proposal: ProposalAudit, request: str) -> FulfillmentAudit | None:
+    return next((item for item in proposal.fulfillments if item.id == request), None)
+
+
+def _failed(item: FulfillmentAudit | None, step: Step) -> bool:
+    """True if a step is an error response to a request."""
+    return item is not None and item.response is step and item.is_error
+
+
+def _answer(item: FulfillmentAudit | None, step: Step) -> str:
+    if item is None or item.response is not step:
+        return ""
+    if item.answer is None:
+        return "an error, too long to be kept" if item.is_error else "too long to be kept"
+    return format_answer(item.answer)[0]

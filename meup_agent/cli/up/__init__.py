@@ -1,0 +1,1 @@
+"""``meup up``: a gateway with the programs and MCP servers beside it, from one file."""

@@ -1,0 +1,606 @@
+"""MCP servers beside a gateway: each joins as a participant, for as long as ``meup up`` runs."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import anyio
+from anyio import to_thread
+
+from meup_agent.cli.console_link import link_lines
+from meup_agent.cli.failures import require_extra
+from meup_agent.cli.render.output import warn
+from meup_agent.cli.up.state import digest_of, keep_token, make_folder, token_path, up_folder
+from meup_agent.errors import ConfigurationError, MeupError
+from meup_agent.escape import visible
+from meup_agent.gateway.auth import new_token
+from meup_agent.gateway.config import DEFAULT_PORT, ROLES, ParticipantConfig, participant
+from meup_agent.mcp.bridge.config import StdioServer
+from meup_agent.mcp.bridge.transports import ServerStarter
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from meup_agent.cli.commands.gateway import ListenOptions
+    from meup_agent.cli.up.children import ChildProgram, Children
+    from meup_agent.gateway.config import Config
+    from meup_agent.gateway.server import RunningGateway
+    from meup_agent.gateway.space_yaml import MakeTokens
+    from meup_agent.mcp.bridge.config import Server
+    from meup_agent.mcp.bridge.pin import ToolLock
+
+
+# --- servers space ---
+# The space that `meup up --servers` makes of an MCP client's configuration.
+#
+# Each server is a participant; `agent` may list tools and propose their calls; `you` may decide.
+# With a policy, `reviewer` decides by it, and leaves to `you` what it asks.
+
+SPACE: Final = "mcp"
+"""The id of the space."""
+
+AGENT: Final = "agent"
+YOU: Final = "you"
+REVIEWER: Final = "reviewer"
+
+SERVER: Final[tuple[dict[str, Any], ...]] = (
+    *ROLES["tools"],
+    {"kind": "mcp/request", "payload": {"method": "notifications/**"}},
+    {"kind": "mcp/request", "payload": {"method": "elicitation/create"}},
+    {"kind": "mcp/request", "payload": {"method": "sampling/createMessage"}},
+    {"kind": "mcp/request", "payload": {"method": "roots/list"}},
+)
+"""Capabilities of a server: it answers, tells what changed, and asks during a call."""
+
+CAPABILITIES: Final = {AGENT: ROLES["proposer"], YOU: ROLES["fulfiller"]}
+"""Capabilities of the two who are not servers."""
+
+DECIDER: Final[tuple[dict[str, Any], ...]] = (
+    {"kind": "mcp/request"},
+    {"kind": "mcp/reject"},
+    {"kind": "chat"},
+)
+"""Capabilities of ``reviewer``: it fulfills, rejects and reminds."""
+
+MAX_NAMED: Final = 8
+"""Servers that are named in a line."""
+
+
+def people(folder: Path, *, renew: bool = False) -> dict[str, ParticipantConfig]:
+    """``agent`` and ``you``, whose tokens are kept in a folder."""
+    return {
+        name: participant(name, capabilities, (keep_token(token_path(folder, name), renew=renew),))
+        for name, capabilities in CAPABILITIES.items()
+    }
+
+
+def policy_reviewer(policy: Path) -> ParticipantConfig:
+    """A program that decides by a policy; it gets a new token at each start."""
+    command = (sys.executable, "-m", "meup_agent.cli", "reviewer", "--policy", str(policy))
+    return replace(participant(REVIEWER, DECIDER, (new_token(),)), command=command)
+
+
+def token_folder(servers: Path) -> Path:
+    """The folder of the tokens for a client's configuration, for this user alone."""
+    folder = up_folder() / digest_of(servers)
+    make_folder(folder.parent)
+    make_folder(folder)
+    return folder
+
+
+def server_participants(
+    servers: Mapping[str, Server],
+    on_problem: Callable[[str], None],
+    taken: Collection[str] = CAPABILITIES,
+) -> dict[str, ParticipantConfig]:
+    """A participant for each server that can be one; it gets a new token at each start."""
+    found: dict[str, ParticipantConfig] = {}
+    for name, server in servers.items():
+        try:
+            if name in taken:
+                raise ConfigurationError("this name is another participant's; rename the server")
+            check_command(server)
+            found[name] = participant(name, SERVER, (new_token(),))
+        except ConfigurationError as error:
+            on_problem(f"the server {name} is left out: {error}")
+    return found
+
+
+def check_command(server: Server) -> None:
+    """Check that a server's program is there.
+
+    Raises:
+        ConfigurationError: It is not.
+    """
+    from meup_agent.mcp.bridge.config import StdioServer
+
+    if isinstance(server, StdioServer) and os.sep not in server.command:
+        path = server.env.get("PATH", os.environ.get("PATH"))
+        if shutil.which(server.command, path=path) is None:
+            raise ConfigurationError(f"there is no command {server.command!r}")
+
+
+def banner(
+    url: str,
+    port: int,
+    space: str,
+    names: list[str],
+    folder: Path,
+    link: str | None = None,
+    policy: Path | None = None,
+) -> str:
+    """The lines to paste into an MCP client, and the ways to decide; without a token.
+
+    By the ``link`` a browser signs in as ``you``, once.
+    """
+    shown = [visible(name, 40) for name in names[:MAX_NAMED]]
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    waiting = "Calls of these MCP servers now wait for you:"
+    if policy is not None:
+        waiting = (
+            f"{visible(policy.name, 100)} decides calls of these MCP servers, and what it asks"
+            " waits for you:"
+        )
+    client = {
+        "command": own_program(),
+        "args": ["mcp", "--token-file", str(token_path(folder, AGENT).absolute())],
+        # Named: the client may run in a terminal that is `you`.
+        "env": {"MEUP_URL": url, "MEUP_SPACE": space, "MEUP_PARTICIPANT": AGENT},
+    }
+    pasted = json.dumps({"mcpServers": {"meup": client}}, indent=2)
+    named = "" if port == DEFAULT_PORT else f" --port {port}"
+    return "\n".join(
+        [
+            f"{waiting} {', '.join(shown)}{more}"
+            if names
+            else "Calls that agent proposes now wait for you.",
+            "",
+            "Give your MCP client this in their place:"
+            if names
+            else "An MCP client can be the agent:",
+            "",
+            pasted,
+            "",
+            *link_lines(link, YOU),
+            "Decide in another terminal:",
+            "",
+            f'  eval "$(meup env {YOU}{named})"',
+            "  meup inbox                    # shows what waits, and a key decides it",
+            "  meup inbox list               # without a screen; meup inbox --help has the rest",
+            "",
+            "",
+        ]
+    )
+
+
+def has_people(participants: Iterable[str], folder: Path) -> bool:
+    """True if ``agent`` and ``you`` are participants whose tokens are kept in a folder."""
+    names = set(participants)
+    return all(each in names and token_path(folder, each).is_file() for each in CAPABILITIES)
+
+
+def own_program() -> str:
+    """This program, for who has another PATH."""
+    beside = Path(sys.executable).with_name("meup")
+    return str(beside) if beside.is_file() else "meup"
+
+
+# --- up plan ---
+# Plans of `meup up`: the gateway's settings, and the programs and MCP servers beside it.
+
+PLACEHOLDERS: Final[tuple[str, ...]] = ("PORT", "SPACE", "TOKEN")
+"""Names that the reference's file may use, as ``${PORT}``, in a command line."""
+
+log = logging.getLogger("meup_agent.up")
+
+
+Place = tuple[str, str]
+"""A space, and the name of a participant in it."""
+
+
+class Launch(NamedTuple):
+    """A participant that is started: its program, or the MCP server that is bridged."""
+
+    space: str
+    name: str
+    token: str
+    entry: ParticipantConfig
+    server: Server | None
+    pins: Path  # the file of its accepted tools, if it is a server that is pinned
+
+    @property
+    def place(self) -> Place:
+        """Its space and its name, as no other participant's."""
+        return self.space, self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All that one ``meup up`` runs; paths begin at the folder."""
+
+    settings: Config
+    folder: Path
+    launches: tuple[Launch, ...]
+    token_files: Mapping[str, Path]
+    people: Path | None = None  # where the tokens of `agent` and `you` are, if it has these two
+    policy: Path | None = None  # that decides before `you` do
+
+
+def load_file(file: Path, listen: ListenOptions, make_tokens: MakeTokens = "never") -> Config:
+    """The settings of a space's file.
+
+    Raises:
+        ConfigurationError: There is none, or it does not load.
+    """
+    from meup_agent.gateway.config_file import load_config
+
+    if not file.exists():
+        raise ConfigurationError(
+            f"there is no file {file}; write one with `meup init`, or give its path"
+        )
+    return listen.over(load_config(file, needs_tokens=False, make_tokens=make_tokens))
+
+
+def read_plan(file: Path, listen: ListenOptions, *, renew: bool = False) -> Plan:
+    """The plan of a file; what is wrong with one participant is said, and the others stay.
+
+    With ``renew`` tokens that are kept in files of their own are made anew.
+    """
+    from meup_agent.cli.up.state import pins_path, token_path
+    from meup_agent.gateway.space_yaml import base_of
+
+    settings = load_file(file, listen, "renewed" if renew else "existing")
+    folder = base_of(file.resolve())
+    launches: list[Launch] = []
+    token_files: dict[str, Path] = {}
+    spaces = list(settings.spaces)
+    for at, space in enumerate(spaces):
+        participants = dict(space.participants)
+        for name, entry in space.participants.items():
+            prefix = f"{space.id}." if len(spaces) > 1 else ""
+            try:
+                path = token_path(folder, prefix + name)
+                token, participants[name] = _with_token(entry, path, prefix + name, renew=renew)
+                if token is not None and not entry.starts and path.is_file():
+                    token_files[name] = path
+                if token is not None and entry.starts:
+                    server, pins = _server(name, entry, folder), pins_path(folder, prefix)
+                    launches.append(Launch(space.id, name, token, entry, server, pins))
+            except ConfigurationError as error:
+                warn(f"participants.{name}: {error}")
+            if isinstance(entry.command, str) and entry.auto_start is None:
+                log.info("%s is not started: its auto_start does not say so", visible(name, 64))
+        spaces[at] = replace(space, participants=participants)
+    settings = replace(settings, spaces=tuple(spaces))
+    settings.tokens()  # each is one participant's alone
+    is_for_people = len(spaces) == 1 and has_people(spaces[0].participants, folder)
+    return Plan(
+        settings=settings,
+        folder=folder,
+        launches=tuple(launches),
+        token_files=token_files if len(spaces) == 1 else {},
+        people=folder if is_for_people else None,
+    )
+
+
+def read_servers_plan(
+    path: Path, policy: Path | None, listen: ListenOptions, *, renew: bool = False
+) -> Plan:
+    """The plan of a client's configuration, and of a policy for its servers."""
+    from meup_agent.cli.up import plan as servers_space
+    from meup_agent.cli.up.state import pins_path, token_path
+    from meup_agent.gateway.config import Config, HttpConfig, SpaceConfig
+    from meup_agent.gateway.config_file import environment_over
+    from meup_agent.mcp.bridge.config import read_servers
+
+    servers = read_servers(path, os.environ, warn)
+    deciding = {} if policy is None else {servers_space.REVIEWER: _reviewer(policy)}
+    taken = {*servers_space.CAPABILITIES, *deciding}
+    joining = servers_space.server_participants(servers, warn, taken)
+    if not joining:
+        raise ConfigurationError(f"{path}: none of its servers can be started")
+    folder = servers_space.token_folder(path)
+    people = servers_space.people(folder, renew=renew)
+    space = SpaceConfig(servers_space.SPACE, {**people, **deciding, **joining})
+    settings = listen.over(environment_over(Config((space,))))
+    if settings.http is None:
+        # The user decides over HTTP.
+        settings = replace(settings, http=HttpConfig())
+    launches = tuple(
+        Launch(
+            space.id,
+            name,
+            entry.tokens[0],
+            entry,
+            servers[name] if name in joining else None,
+            pins_path(folder),
+        )
+        for name, entry in {**deciding, **joining}.items()
+    )
+    return Plan(
+        settings=settings,
+        folder=path.resolve().parent,
+        launches=launches,
+        token_files={name: token_path(folder, name) for name in servers_space.CAPABILITIES},
+        people=folder,
+        policy=policy,
+    )
+
+
+def _reviewer(policy: Path) -> ParticipantConfig:
+    """The participant that decides by a policy, once the policy has been loaded.
+
+    Raises:
+        ConfigurationError: It does not load, since nothing is to run by a mistyped rule, or it
+            counts votes that cannot come.
+    """
+    require_extra("a policy file")
+    from meup_agent.approval.policy.file import findings_of, load_policy
+    from meup_agent.approval.policy.rules import QuorumRule
+
+    loaded = load_policy(policy)
+    for rule, name in zip(loaded.rules, loaded.names, strict=True):
+        if isinstance(rule, QuorumRule) and (rule.of > 1 or YOU not in rule.among):
+            raise ConfigurationError(
+                f"{policy}: {name}: only {YOU} can vote in a space of --servers; for more people"
+                " write a space's file with `meup init`, or write ask instead"
+            )
+    for each in findings_of(loaded):
+        warn(f"{policy}: {each}")
+    return policy_reviewer(policy.resolve())
+
+
+def _with_token(
+    entry: ParticipantConfig, path: Path, name: str, *, renew: bool
+) -> tuple[str | None, ParticipantConfig]:
+    """A participant's first token, and the participant with it if it had none that is known."""
+    from meup_agent.cli.up.state import keep_token
+    from meup_agent.gateway.auth import new_token
+
+    for token in (*entry.tokens, *entry.token_files):
+        return token, entry
+    if entry.starts:
+        # Only the program needs it, so it is nowhere but in two processes.
+        token = new_token()
+    elif entry.token_hashes:
+        return None, entry
+    else:
+        token = keep_token(path, renew=renew)
+        log.info("the token of %s is in %s", visible(name, 64), path)
+    return token, replace(entry, tokens=(token,))
+
+
+def _server(name: str, entry: ParticipantConfig, folder: Path) -> Server | None:
+    """The MCP server that a participant bridges, if it does."""
+    given = entry.mcp_server
+    if given is None:
+        return None
+    if entry.command is not None:
+        raise ConfigurationError("has a command and an mcp_server; remove one of them")
+    from meup_agent.mcp.bridge.config import StdioServer, read_servers
+
+    if given.file is not None:
+        servers = read_servers(folder / given.file, os.environ, warn)
+        if name not in servers:
+            raise ConfigurationError(f"{given.file} has no server of this name that can be used")
+        found = servers[name]
+        check_command(found)
+        return found if given.pin else replace(found, pin=False)
+    if given.command is None:
+        raise ConfigurationError("mcp_server: give a command, or a file with mcpServers")
+    command = _words(given.command, given.args)
+    env = _fill_env(given.env, {})
+    server = StdioServer(command[0], command[1:], env, folder / (given.cwd or ""), given.pin)
+    check_command(server)
+    return server
+
+
+def _words(command: str | tuple[str, ...], args: tuple[str, ...]) -> tuple[str, ...]:
+    return (command, *args) if isinstance(command, str) else (*command, *args)
+
+
+def _fill_env(env: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a file, with those filled in that their values name."""
+    from meup_agent.mcp.bridge.config import fill_variables
+
+    variables = {**os.environ, **known}
+    return {key: fill_variables(value, f"env.{key}", variables) for key, value in env.items()}
+
+
+def _fill_known(
+    name: str, env: Mapping[str, str], known: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """As the reference fills a file's variables: what is not set stays as it is written."""
+    for key, value in env.items():
+        try:
+            yield from _fill_env({key: value}, known).items()
+        except ConfigurationError as error:
+            warn(f"participants.{name}: {error}, so it is left as it is written")
+            yield key, value
+
+
+def programs_of(plan: Plan, running: RunningGateway) -> Iterator[ChildProgram]:
+    """The programs of a plan, for a gateway that listens."""
+    from meup_agent.cli.up.children import ChildProgram
+    from meup_agent.gateway.space_yaml import token_variable
+
+    for launch in plan.launches:
+        entry = launch.entry
+        if entry.command is None:
+            continue
+        values = (str(running.port), launch.space, launch.token)
+        known: dict[str, str] = dict(zip(PLACEHOLDERS, values, strict=True))
+        words = _words(entry.command, entry.args)
+        if any("${TOKEN}" in word for word in words):
+            warn(
+                f"participants.{launch.name}: its command line shows its token to other users;"
+                " let it read MEUP_TOKEN in place of ${TOKEN}"
+            )
+        try:
+            env = _environment(launch, running)
+            if isinstance(entry.command, str):
+                env |= {**known, token_variable(launch.name): launch.token}
+                env |= _fill_known(launch.name, entry.env, known)
+            else:
+                env |= _fill_env(entry.env, known)
+        except ConfigurationError as error:
+            warn(f"participants.{launch.name} is not started: {error}")
+            continue
+        for key, value in known.items():
+            # No other names: what else looks so is for a shell that the command may be.
+            words = tuple(word.replace(f"${{{key}}}", value) for word in words)
+        yield ChildProgram(
+            name=launch.name, command=words, env=env, cwd=plan.folder / (entry.cwd or "")
+        )
+
+
+def _environment(launch: Launch, running: RunningGateway) -> dict[str, str]:
+    """Our environment without the secrets in it that are ours, and the participant's own."""
+    from meup_agent.gateway.space_yaml import TOKEN_VARIABLE
+
+    secret = ("MEUP_TOKEN", TOKEN_VARIABLE)
+    ours = {key: value for key, value in os.environ.items() if not key.startswith(secret)}
+    own = {
+        "MEUP_URL": running.own_url,
+        **({} if running.http_url is None else {"MEUP_HTTP": running.http_url}),
+        "MEUP_SPACE": launch.space,
+        "MEUP_PARTICIPANT": launch.name,
+        "MEUP_TOKEN": launch.token,
+    }
+    return {**ours, **own}
+
+
+def require_bridges(plan: Plan) -> None:
+    """Require the extra for MCP where a plan has an MCP server."""
+    if any(launch.server is not None for launch in plan.launches):
+        require_extra("MCP")
+        from meup_agent.mcp.sdk.logs import silence_sdk_logs
+
+        silence_sdk_logs()
+
+
+# --- MCP servers beside a gateway ---
+
+
+@cache
+def open_pins(path: Path) -> ToolLock:
+    """The accepted tools of a file, opened once: bridges of one process share it.
+
+    Raises:
+        ConfigurationError: The file cannot be used.
+    """
+    from meup_agent.mcp.bridge.pin import ToolLock  # loaded with the bridge
+
+    return ToolLock(path)
+
+
+BRIDGE_GRACES: Final = 3
+"""Graces for a bridge to leave: its running calls get one, its server's end the rest."""
+
+
+async def run_bridge(
+    launch: Launch, server: Server, url: str, starter: ServerStarter | None, children: Children
+) -> str | None:
+    """Let an MCP server be a participant until everything ends; why it failed, if it did."""
+    # In a thread, as it takes a second or two, in which the gateway serves and servers start.
+    await to_thread.run_sync(_load_bridge)
+    from meup_agent.agent.agent import GRACE
+    from meup_agent.mcp.bridge.bridge import Bridge, BridgeEntry, join_bridges
+    from meup_agent.mcp.bridge.connection import ServerGone
+    from meup_agent.transport.base import background_tasks
+
+    joined = False
+
+    async def leave(scope: anyio.CancelScope) -> None:
+        await children.leaving.wait()
+        if joined:
+            scope.deadline = anyio.current_time() + BRIDGE_GRACES * GRACE
+        else:
+            scope.cancel()
+
+    try:
+        pin = open_pins(launch.pins) if server.pin else None
+        bridge = Bridge(launch.name, server, starter=starter, pin=pin)
+        entry = BridgeEntry(bridge=bridge, url=url, space=launch.space, token=launch.token)
+        with anyio.CancelScope() as scope:
+            async with background_tasks() as tasks:
+                tasks.start_soon(leave, scope)
+                async with join_bridges([entry], hurry=children.hurry):
+                    joined = True
+                    await children.leaving.wait()
+    except ServerGone as error:
+        return error.why  # its standard error was logged line by line
+    except MeupError as error:
+        return f"failed: {error}"
+    finally:
+        if starter is not None:
+            starter.discard()
+    return None
+
+
+@contextmanager
+def start_servers(launches: Iterable[Launch]) -> Generator[dict[Place, ServerStarter]]:
+    """Start the programs of servers before anything else is loaded.
+
+    At the end of the block those are ended that no bridge has taken.
+    """
+    starters = {
+        launch.place: ServerStarter(launch.server)
+        for launch in launches
+        if isinstance(launch.server, StdioServer)
+    }
+    try:
+        for starter in starters.values():
+            starter.begin()
+        yield starters
+    finally:
+        for starter in starters.values():
+            starter.discard()
+
+
+def can_listen(host: str, port: int) -> bool:
+    """True if an address is free; servers are not to be started for a gateway that cannot be."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with suppress(OSError), socket.create_server((host, port), family=family):
+        return True
+    return False
+
+
+def _load_bridge() -> None:
+    """Import the bridge, and with it the SDK."""
+    import_module("meup_agent.mcp.bridge.bridge")
+    end_loading()
+
+
+@contextmanager
+def loading() -> Generator[None]:
+    """Collect no garbage until :func:`end_loading`, or to the end of the block at the latest.
+
+    What is imported stays; looking through it again and again was a tenth of the time to the first
+    tool.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        end_loading()
+
+
+def end_loading() -> None:
+    """Collect garbage again, though not of what has been loaded."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()

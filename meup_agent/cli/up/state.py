@@ -1,0 +1,370 @@
+"""Files of the gateways that this user runs: where each listens, and where its tokens are.
+
+``meup gateway --dev`` and each ``meup up`` hold a lock on a file of their own, in the folder
+``dev`` or ``up`` of the user's state, and write their addresses into it; the Unix socket is beside
+it. The lock goes with the process: after a crash the file stays and the lock does not, so ``meup
+env`` never hands out the address of a dead gateway, where a stranger may listen by now.
+
+Only the user's own folders (mode 700) and files (mode 600) are used, and no symbolic link is
+followed: another user of the machine could have put one there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import stat
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO, Final
+from urllib.parse import quote
+
+import msgspec
+
+from meup_agent.cli.failures import Failure
+from meup_agent.errors import ConfigurationError, system_reason
+from meup_agent.gateway.auth import new_token, renew_token
+from meup_agent.transport.handshake import short_path, socket_url
+
+# --- local socket ---
+# The Unix socket of a gateway, in its user's own folder: where no other user can listen.
+
+SOCKET_SUFFIX: Final = ".sock"
+SOCKET_MODE: Final = 0o600
+
+
+@contextmanager
+def bind_socket(path: Path) -> Generator[socket.socket]:
+    """Listen at a path for the length of a block, in place of what a killed gateway left there.
+
+    The caller holds the lock that goes with the path, and has checked that its folder is the user's
+    alone.
+
+    Raises:
+        ConfigurationError: There can be no socket.
+    """
+    with short_path(str(path)) as short, socket.socket(socket.AF_UNIX) as listening:
+        try:
+            path.unlink(missing_ok=True)
+            listening.bind(short)
+            os.chmod(short, SOCKET_MODE)
+            listening.listen()
+        except OSError as error:
+            raise ConfigurationError(
+                f"the socket {path} cannot be made ({system_reason(error)}); set MEUP_STATE_DIR to"
+                " a folder of your own on a local disk"
+            ) from None
+        try:
+            yield listening
+        finally:
+            with suppress(OSError):
+                path.unlink()
+
+
+# --- files of the gateways that this user runs ---
+
+STATE_VARIABLE: Final = "MEUP_STATE_DIR"  # the folder in place of the system's for programs' state
+TOKEN_SUFFIX: Final = ".token"
+LOCK_SUFFIX: Final = ".lock"
+
+FOLDER_LOCK: Final = "lock"
+"""The file whose lock keeps other commands from a folder: not every network locks folders."""
+
+PINS_NAME: Final = "meup-tools.lock"
+"""Name of the file of accepted tools."""
+
+FOLDER_MODE: Final = 0o700
+FILE_MODE: Final = 0o600
+MAX_FILE_BYTES: Final = 65_536  # bytes of a file that is read: ours have less than 2,000
+
+MAX_NAME_BYTES: Final = 200
+"""Bytes of a file's name before its ending; file systems take 255."""
+
+MAX_RUNNING: Final = 100
+"""Locks of a folder that are looked at."""
+
+
+class Owner(msgspec.Struct):
+    """A gateway that runs, or is starting and has no address yet."""
+
+    process: int
+    file: str = ""  # that `meup up` runs; empty: it is one of `meup gateway --dev`
+    folder: str = ""
+    url: str = ""
+    socket: str = ""
+    http: str | None = None
+    space: str = ""
+    # Participant → the file of its token.
+    token_files: dict[str, str] = {}
+
+    @property
+    def port(self) -> int:
+        """The port for members."""
+        return int(self.url.rpartition(":")[2])
+
+    def token(self, participant: str) -> str:
+        """The token of one of those whose files are known."""
+        return _read_token(Path(self.token_files[participant]))
+
+    def __str__(self) -> str:
+        """Its process and its address."""
+        where = f" at {self.url}" if self.url else ""
+        return f"meup up already runs {self.file}{where} (process {self.process})"
+
+
+def dev_folder() -> Path:
+    """The folder of ``meup gateway --dev``, with the tokens of all of them."""
+    return _state_folder("dev")
+
+
+def up_folder() -> Path:
+    """The folder of ``meup up``, and of the tokens of ``meup up --servers``."""
+    return _state_folder("up")
+
+
+def _state_folder(name: str) -> Path:
+    """A folder in MEUP_STATE_DIR, or where the system keeps programs' state."""
+    chosen = os.environ.get(STATE_VARIABLE)
+    if chosen:
+        return Path(chosen).absolute() / name
+    from platformdirs import user_state_path
+
+    return user_state_path("meup", appauthor=False) / name
+
+
+def digest_of(file: Path) -> str:
+    """A name for a file's place, which any file system takes."""
+    return hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]
+
+
+class GatewayLock:
+    """The lock of a gateway; others find its owner."""
+
+    def __init__(self, file: IO[bytes], owner: Owner, socket: Path) -> None:
+        self._file = file
+        self._owner = owner
+        self.socket = socket
+        """The path of the gateway's Unix socket."""
+        self._write()
+
+    def publish(
+        self, url: str, http: str | None, space: str, token_files: Mapping[str, Path]
+    ) -> None:
+        """Let others know the address, and where the tokens are that they may use."""
+        owner = self._owner
+        owner.url, owner.http, owner.space = url, http, space
+        owner.socket = socket_url(str(self.socket))
+        owner.token_files = {name: str(path.absolute()) for name, path in token_files.items()}
+        self._write()
+
+    def _write(self) -> None:
+        content = msgspec.json.encode(self._owner)
+        os.pwrite(self._file.fileno(), content, 0)
+        os.ftruncate(self._file.fileno(), len(content))
+
+
+def dev_lock(url: str) -> AbstractContextManager[GatewayLock]:
+    """Hold the lock of a gateway of ``--dev`` for the length of a block.
+
+    Raises:
+        ConfigurationError: Another one has its address.
+    """
+    folder = dev_folder()
+    if url in [each.url for each in list_running(folder)]:
+        raise ConfigurationError(
+            f"a gateway of yours runs at {url}, perhaps in a container; choose another port, or"
+            f" set {STATE_VARIABLE} to another folder"
+        )
+    place = url.split("//")[1]
+    name = "".join(each if each.isalnum() or each in ".-" else "-" for each in place)
+    return _hold_lock(folder, name, Owner(os.getpid()))
+
+
+def up_lock(file: Path) -> AbstractContextManager[GatewayLock]:
+    """Hold the lock on a file that ``meup up`` runs for the length of a block.
+
+    Its socket is the same at each start, whatever the port.
+
+    Raises:
+        Failure: Another ``meup up`` runs it; the sentence says which, and where.
+    """
+    owner = Owner(os.getpid(), str(file), str(file.resolve().parent))
+    return _hold_lock(up_folder(), digest_of(file), owner)
+
+
+@contextmanager
+def _hold_lock(folder: Path, name: str, owner: Owner) -> Generator[GatewayLock]:
+    make_folder(folder)
+    path = folder / f"{name}{LOCK_SUFFIX}"
+    with ExitStack() as held:
+        with _alone_in(folder):
+            file = held.enter_context(_open_to_lock(path, os.O_CREAT))
+            if not _lock(file):
+                said = _read_owner(file) or owner
+                raise Failure(f"{said}; stop it with Ctrl-C there, or use it")
+            lock = GatewayLock(file, owner, folder / f"{name}{SOCKET_SUFFIX}")
+        try:
+            yield lock
+        finally:
+            # The user may have removed the folder meanwhile; then nothing is left to remove.
+            with suppress(ConfigurationError, OSError), _alone_in(folder):
+                path.unlink()
+
+
+def list_running(folder: Path) -> list[Owner]:
+    """The gateways that run or are starting, by one of the two folders.
+
+    Raises:
+        ConfigurationError: The folder is not this user's alone.
+    """
+    if not os.path.lexists(folder):
+        return []
+    make_folder(folder)
+    with _alone_in(folder):
+        return _list_owners(folder)
+
+
+def running_gateways() -> list[Owner]:
+    """The gateways of this user with tokens to be had: of ``--dev``, and of ``meup up``."""
+    found = [*list_running(dev_folder()), *list_running(up_folder())]
+    named = (each for each in found if each.url and each.token_files)
+    return sorted(named, key=lambda each: each.port)
+
+
+def _list_owners(folder: Path) -> list[Owner]:
+    """The owners that hold their locks; what the others have left is removed."""
+    found: list[Owner] = []
+    for path in sorted(folder.glob(f"*{LOCK_SUFFIX}"))[:MAX_RUNNING]:
+        with suppress(ConfigurationError), _open_to_lock(path) as file:
+            if _lock(file):
+                path.with_suffix(SOCKET_SUFFIX).unlink(missing_ok=True)
+                path.unlink()
+            elif owner := _read_owner(file):
+                found.append(owner)
+    return found
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Generator[None]:
+    """Keep other commands from a folder of locks for the length of a block."""
+    with _open_to_lock(folder / FOLDER_LOCK, os.O_CREAT) as file:
+        _lock(file, wait=True)
+        yield
+
+
+def _open_to_lock(path: Path, flags: int = 0) -> IO[bytes]:
+    with _sentence(path):
+        # For writing, too: network file systems lock no other files.
+        return os.fdopen(os.open(path, flags | os.O_RDWR | os.O_NOFOLLOW, FILE_MODE), "r+b")
+
+
+def _lock(file: IO[bytes], *, wait: bool = False) -> bool:
+    """Lock a file as long as it is open; ``False`` if another process has it locked."""
+    import fcntl  # not on every system, and this module is loaded for a help text, too
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read_owner(file: IO[bytes]) -> Owner | None:
+    try:
+        return msgspec.json.decode(os.pread(file.fileno(), MAX_FILE_BYTES, 0), type=Owner)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+# --- tokens ---
+
+
+def keep_dev_tokens(names: Iterable[str], *, renew: bool = False) -> dict[str, str]:
+    """The token of each participant of ``meup gateway --dev``, which is kept over a restart.
+
+    Raises:
+        ConfigurationError: They cannot be kept, or a gateway uses those that are to be renewed.
+    """
+    folder = dev_folder()
+    make_folder(folder)
+    with _alone_in(folder):
+        if renew and (running := _list_owners(folder)):
+            raise ConfigurationError(
+                f"the gateway at {running[0].url} uses the tokens; stop it, then make new ones"
+            )
+        return {name: keep_token(token_path(folder, name), renew=renew) for name in names}
+
+
+def token_path(folder: Path, participant: str) -> Path:
+    """The file that holds a participant's token, beside the file of its space."""
+    name = quote(participant, safe=" ")
+    if len(name) > MAX_NAME_BYTES or name.startswith("."):
+        name = hashlib.sha256(participant.encode()).hexdigest()
+    return folder / f"{name}{TOKEN_SUFFIX}"
+
+
+def pins_path(folder: Path, prefix: str = "") -> Path:
+    """The file of the accepted tools of a space's MCP servers, beside the tokens."""
+    return folder / f"{quote(prefix, safe='. ')}{PINS_NAME}"
+
+
+def keep_token(path: Path, *, renew: bool = False) -> str:
+    """The token in a file, which is made with a new one if there is none, or if it is renewed.
+
+    Raises:
+        ConfigurationError: The file cannot be used, or others than its user can open it.
+    """
+    if renew:
+        return renew_token(path, keep_token)
+    with _sentence(path), suppress(FileExistsError):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with os.fdopen(os.open(path, flags, FILE_MODE), "w", encoding="ascii") as file:
+            token = new_token()
+            file.write(f"{token}\n")
+            return token
+    return _read_token(path)
+
+
+def _read_token(path: Path) -> str:
+    # Non-blocking: a named pipe in place of the file would be waited for.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    with _sentence(path), os.fdopen(os.open(path, flags), "rb") as held:
+        mode = os.fstat(held.fileno()).st_mode
+        words = held.read(MAX_FILE_BYTES).split() if stat.S_ISREG(mode) else []
+    if len(words) != 1 or not words[0].isascii():
+        raise ConfigurationError(f"{path} must hold a token and nothing else; remove it")
+    if mode & 0o077:
+        raise ConfigurationError(
+            f"{path} can be opened by other users, and holds a token; run: chmod 600 {path}"
+        )
+    return words[0].decode()
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder for this user alone, if it is not there."""
+    advice = f"; set {STATE_VARIABLE} to a folder of your own"
+    with _sentence(path, advice):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            path.mkdir(mode=FOLDER_MODE)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        status = os.fstat(folder)
+        os.close(folder)
+    if status.st_uid != os.geteuid():
+        raise ConfigurationError(f"{path} belongs to another user{advice}")
+    if status.st_mode & 0o077:
+        raise ConfigurationError(
+            f"{path} can be opened by other users, and tokens are kept there; run: chmod 700 {path}"
+        )
+
+
+@contextmanager
+def _sentence(path: Path, advice: str = "") -> Generator[None]:
+    """Make one of what the system says about a file."""
+    try:
+        yield
+    except OSError as error:
+        said = f"{path} cannot be used ({system_reason(error)}){advice}"
+        raise ConfigurationError(said) from None

@@ -1,0 +1,322 @@
+"""Views of a space and a gateway over HTTP: members, proposals, health and metrics."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from functools import partial
+from itertools import islice
+from typing import Any, Final, cast
+from weakref import WeakKeyDictionary
+
+import anyio
+from anyio.lowlevel import checkpoint
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import Response
+
+from meup_agent.gateway.auth import FORBIDDEN, UNAVAILABLE
+from meup_agent.gateway.config import REFERENCE_DIALECT
+from meup_agent.gateway.edge.handshake import is_seq
+from meup_agent.gateway.edge.http.context import (
+    Json,
+    Problem,
+    authenticate,
+    authorize_space,
+    await_callback,
+    bad_query,
+    read_flag,
+    read_journal,
+)
+from meup_agent.gateway.edge.http.messages import page_size
+from meup_agent.gateway.network import is_loopback
+from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.protocol.audit import Audit, proposal_as_json
+from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.space.journal import MAX_SEQ, Entry, FoldBegin
+from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.wire.envelope import TRANSIT_SECONDS, rfc3339
+from meup_agent.transport.handshake import host_name, is_forwarded
+
+# --- the state of a space over HTTP ---
+# Its members, the caller, and its proposals.
+
+
+async def get_me(runtime: GatewayRuntime, request: Request) -> Response:
+    """The participant of the token."""
+    identity = authenticate(runtime, request)
+    host = runtime.spaces[identity.space]
+    return Json(
+        {
+            "id": identity.participant,
+            "space": identity.space,
+            "dialect": runtime.dialect(identity),
+            "capabilities": list(host.owner.grants[identity.participant].patterns),
+        }
+    )
+
+
+async def get_participants(runtime: GatewayRuntime, request: Request) -> Response:
+    """The members of the space, as a welcome lists them."""
+    _, host = authorize_space(runtime, request)
+    return Json({"participants": host.owner.described()})
+
+
+MAX_FOLDED: Final = 10_000
+"""Proposals of a space that are shown; one that was decided is forgotten first."""
+
+FOLD_PAGE: Final = 200
+"""Entries that are read at a time to be folded."""
+
+FOLD_TURN: Final = 40
+"""Entries that are folded in one turn of the loop, a few milliseconds: members are heard in
+between."""
+
+
+TRANSIT: Final = round(TRANSIT_SECONDS * 1_000_000)
+
+
+class SpaceProposals:
+    """The proposals of one space, which each reading brings up to date."""
+
+    def __init__(self) -> None:
+        self.audit = Audit(limit=MAX_FOLDED)
+        self.gap = False
+        self._lock = anyio.Lock()
+        # The last number that was folded, or is not to be; none before the first reading.
+        self._seen: int | None = None
+        self._older = deque[Entry]()
+
+    async def catch_up(self, host: SpaceServer, at: int) -> None:
+        """Fold what was accepted since the last time, up to a time of the gateway's clock.
+
+        Args:
+            host: The space.
+            at: The time, in microseconds since 1970.
+        """
+        floor = host.journal.floor(host.name)
+        if host.journal.damaged(host.name, after=floor, until=MAX_SEQ):
+            self.gap = True
+        async with self._lock:
+            if self._seen is None:
+                find_begin = partial(host.journal.find_begin, host.name, proposals=MAX_FOLDED)
+                begin: FoldBegin = await await_callback(lambda tell: find_begin(then=tell))
+                self._seen, self._older = begin.after, deque(begin.older)
+            until = host.fanout.delivered
+            while self._older or self._seen < until:
+                entries = tuple(islice(self._older, FOLD_PAGE))
+                if not entries:
+                    floor = host.journal.floor(host.name)
+                    self.gap = self.gap or 0 < self._seen < floor
+                    after = max(self._seen, floor)
+                    entries = await read_journal(host, after=after, until=until, limit=FOLD_PAGE)
+                    if not entries:
+                        self._seen = until
+                for nth, entry in enumerate(entries, 1):
+                    self.audit.add(entry)
+                    if self._older:
+                        self._older.popleft()
+                    else:
+                        self._seen = entry.seq
+                    if nth % FOLD_TURN == 0:
+                        await checkpoint()  # where it is cancelled, the next one goes on
+                await checkpoint()
+            # A request that was accepted in time may still be on its way into the journal.
+            self.audit.pass_time(at - TRANSIT)
+
+
+_proposals_by_space: WeakKeyDictionary[SpaceServer, SpaceProposals] = WeakKeyDictionary()
+
+
+def proposals_of(host: SpaceServer) -> SpaceProposals:
+    """The proposals of a space, which all its readers share."""
+    return _proposals_by_space.setdefault(host, SpaceProposals())
+
+
+async def get_proposals(runtime: GatewayRuntime, request: Request) -> Response:
+    """The latest proposals, oldest first, each with its outcome."""
+    _, host = authorize_space(runtime, request)
+    query = request.query_params
+    wanted, state, limit = query.get("id"), query.get("state"), page_size(request)
+    if state is not None and state not in set(ProposalState):
+        raise bad_query(f"state must be one of {', '.join(ProposalState)}")
+    timeline, before = read_flag(request, "timeline", False), query.get("before", "")
+    if before and not is_seq(before):
+        raise bad_query("before must be a proposal's 'seq'")
+    proposals = proposals_of(host)
+    await proposals.catch_up(host, host.now())
+    audit = proposals.audit
+    named = audit.proposals if wanted is None else audit.named(wanted)
+    end = int(before) if before else math.inf
+    found = [each for each in named if state in (None, each.state) and each.first.seq < end]
+    page = found[-limit:]
+    said = list[dict[str, Any]]()
+    for each in page:
+        # The time at which its proposer left, who may come back.
+        pending = each.state.is_pending
+        left = host.owner.left_after(each.proposer, each.first.at) if pending else None
+        shown = proposal_as_json(each, timeline=timeline)
+        said.append({**shown, "proposer_left": None if left is None else rfc3339(left)})
+    older = page[0].first.seq if len(found) > limit else None
+    return Json({"proposals": said, "before": older, "gap": proposals.gap})
+
+
+# --- existing paths ---
+# The paths of existing gateways, for what watches over a space that exists.
+
+FEATURES: Final = ("capabilities", "context", "validation", "http-io")
+"""The features that existing gateways name."""
+
+
+async def get_health(runtime: GatewayRuntime, request: Request) -> Response:
+    """The gateway runs, with numbers that tell nothing of anyone."""
+    return Json(
+        {
+            "status": "ok",
+            "spaces": len(runtime.spaces),
+            "clients": sum(len(space.owner) for space in runtime.spaces.values()),
+            "uptime": round(time.monotonic() - runtime.began, 3),
+            "features": list(FEATURES),
+        }
+    )
+
+
+async def list_participants(runtime: GatewayRuntime, request: Request) -> Response:
+    """The members of the space that is asked for, else of the caller's or the only one."""
+    wanted = request.query_params.get("space")
+    if "authorization" in request.headers or not _is_local(runtime, request):
+        identity = authenticate(runtime, request)
+        if wanted not in (None, identity.space):
+            raise Problem(FORBIDDEN, "forbidden", "the token is for another space")
+        wanted = identity.space
+    elif wanted is None and len(runtime.spaces) == 1:
+        wanted = next(iter(runtime.spaces))
+    space = runtime.spaces.get(wanted or "")
+    present = [] if space is None else space.owner.described(REFERENCE_DIALECT)
+    return Json({"participants": [{**each, "connected": True} for each in present]})
+
+
+def _is_local(runtime: GatewayRuntime, request: Request) -> bool:
+    """True if the caller is on this machine, and not another's browser or proxy on it.
+
+    A page in a browser can make its own name lead here, and names it in ``Host``.
+    """
+    asked = host_name(request.headers.get("host", ""))
+    forwarded = is_forwarded(request.headers.keys())
+    return runtime.local_http and is_loopback(asked) and not forwarded
+
+
+# --- metrics ---
+
+PREFIX: Final = "meup_"
+
+_ABOUT: Final = {
+    "frames_in": ("messages_received", "Messages that members sent."),
+    "accepted": ("envelopes_accepted", "Envelopes of members that were accepted."),
+    "delivered": ("frames_delivered", "Frames handed to members, the gateway's own included."),
+    "dropped": ("envelopes_dropped", "Envelopes of kinds that no participant reads."),
+    "repeated": ("envelopes_repeated", "Envelopes that had been accepted before."),
+    "slowed": ("participants_slowed", "Times that a participant said more than is read at once."),
+    "too_slow": ("queues_dropped", "Queues of readers that were too slow, by the limit's name."),
+    "streams_refused": ("streams_refused", "Event streams beyond those a participant may have."),
+    "stream_frames": ("stream_frames_accepted", "Frames of streams that were accepted."),
+    "stream_frames_delivered": ("stream_frames_delivered", "Frames of streams handed to readers."),
+    "stream_frames_lost": (
+        "stream_frames_lost",
+        "Frames of streams that slow readers lost.",
+    ),
+    "not_expressible": ("envelopes_not_expressible", "Envelopes that a dialect has no words for."),
+    "joined": ("connections_joined", "Connections that joined a space."),
+    "taken_over": ("connections_taken_over", "Connections that a newer one replaced."),
+    "observed": ("connections_observed", "Connections that began to look on."),
+    "left": ("participants_left", "Participants that left a space."),
+    "refused": ("envelopes_refused", "Envelopes that were refused, by the error's code."),
+    "closed": ("connections_closed", "Members that the gateway closed, by close code."),
+    "not_admitted": ("connections_not_admitted", "Callers that did not get in, by status."),
+}
+"""The metric for each counter, and what it says; a further counter is shown under its own name."""
+
+
+_OF_A_SPACE: Final[dict[str, tuple[str, Callable[[GatewayRuntime, SpaceServer], int]]]] = {
+    "members": ("Members of a space.", lambda _, host: len(host.delivery.members)),
+    "observers": (
+        "Connections that look on a space, and are no members of it.",
+        lambda _, host: host.delivery.observers,
+    ),
+    "streams": ("Open streams of a space.", lambda _, host: len(host.owner.streams)),
+    "queued_bytes": (
+        "Bytes that wait for slow readers of a space, observers included.",
+        lambda runtime, host: runtime.backlogs.waiting_in(host.name),
+    ),
+    "journal_behind": (
+        "Envelopes of a space that are on their way into the journal.",
+        lambda _, host: max(0, host.journal.latest(host.name) - host.fanout.delivered),
+    ),
+}
+"""The gauges of each space."""
+
+
+class RuntimeCollector(Collector):
+    """Reads the gateway's numbers when they are asked for."""
+
+    def __init__(self, runtime: GatewayRuntime) -> None:
+        self._runtime = runtime
+
+    def collect(self) -> Iterator[Metric]:
+        """Every number at this moment."""
+        runtime = self._runtime
+        counters = runtime.counters
+        for field in fields(counters):
+            value: object = getattr(counters, field.name)
+            name, about = _ABOUT.get(field.name, (field.name, field.name.replace("_", " ")))
+            if isinstance(value, Counter):
+                family = CounterMetricFamily(PREFIX + name, about, labels=["code"])
+                for code, count in sorted(cast("Counter[object]", value).items(), key=str):
+                    family.add_metric([str(code)], count)
+                yield family
+            elif isinstance(value, int):
+                yield CounterMetricFamily(PREFIX + name, about, value=value)
+        yield GaugeMetricFamily(
+            PREFIX + "connections",
+            "Connections of members, those that have not joined yet included.",
+            value=runtime.open_connections,
+        )
+        for name, (about, measure) in _OF_A_SPACE.items():
+            gauge = GaugeMetricFamily(PREFIX + name, about, labels=["space"])
+            for space, host in runtime.spaces.items():
+                gauge.add_metric([space], measure(runtime, host))
+            yield gauge
+        yield GaugeMetricFamily(
+            PREFIX + "backlog_bytes",
+            "Bytes that wait for slow readers; what waits for several counts once.",
+            value=runtime.backlogs.bytes,
+        )
+
+
+async def get_alive(runtime: GatewayRuntime, request: Request) -> Response:
+    """The process answers."""
+    return Json({"status": "ok"})
+
+
+async def get_ready(runtime: GatewayRuntime, request: Request) -> Response:
+    """Members can join, and the journal keeps what they say."""
+    if not runtime.accepting:
+        raise Problem(UNAVAILABLE, "unavailable", "the gateway does not listen")
+
+    def ask(tell: Callable[[None], None]) -> None:
+        runtime.journal.call_when_kept(partial(tell, None))
+
+    await await_callback(ask)
+    return Json({"status": "ok"})
+
+
+async def get_metrics(runtime: GatewayRuntime, request: Request) -> Response:
+    """Everything that is counted, in Prometheus' form."""
+    encode, media_type = choose_encoder(request.headers.get("accept", ""))
+    return Response(encode(RuntimeCollector(runtime)), media_type=media_type)

@@ -1,0 +1,634 @@
+"""Several bridges in one process, each with a connection of its own to the gateway."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import mcp_types as types
+import msgspec
+from anyio import to_thread
+
+from meup_agent.agent.agent import GRACE, Agent
+from meup_agent.agent.context import Context
+from meup_agent.client.messages import Request, is_own_request, read_params
+from meup_agent.client.tool_changes import (
+    ACCEPT_CALL,
+    TOOL_CHANGES,
+    AcceptCallParams,
+    AcceptToolsParams,
+)
+from meup_agent.errors import ConfigurationError, MeupError, NotExpressible, RequestError, printable
+from meup_agent.mcp.bridge.connection import (
+    MAX_URI_CHARS,
+    Callbacks,
+    ConnectionSettings,
+    ServerConnection,
+    ServerGone,
+    Subscriptions,
+)
+from meup_agent.mcp.bridge.offered_tools import (
+    TOOLS_CHANGED,
+    OfferedTools,
+    ServerNews,
+    remove_unusable,
+)
+from meup_agent.mcp.bridge.transports import OnAsk, RunningCall, RunningCalls, answered
+from meup_agent.mcp.sdk.decisions import words
+from meup_agent.processes.guarded import LineLimiter, keep_running
+from meup_agent.protocol.exchange import Participant
+from meup_agent.protocol.wire import payloads
+from meup_agent.protocol.wire.envelope import MAX_FRAME_BYTES, encode_json
+from meup_agent.protocol.wire.kinds import ACCEPT_TOOLS
+from meup_agent.session import Settings
+from meup_agent.transport.websocket import SpaceConnector
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskStatus
+
+    from meup_agent.client.space import Space
+    from meup_agent.mcp.bridge.config import Server
+    from meup_agent.mcp.bridge.pin import ToolLock
+    from meup_agent.mcp.bridge.transports import ServerStarter
+    from meup_agent.protocol.wire.payloads import JsonObject
+    from meup_agent.session.reconnector import Token
+    from meup_agent.transport.base import Connector
+
+
+# --- the bridge ---
+# An MCP server as a participant of a space.
+#
+# What comes in: requests of participants, for tools, resources, prompts and completions. What goes
+# out: the same to the server, and its answers as they are. The bridge announces what changes in
+# the server, and passes on what the server asks during a call. It decides nothing: who may call
+# which tool is the gateway's rule, and approving a call is a reviewer's. Where tools are pinned it
+# keeps back the calls of one that changed, until a person says that it has seen the change.
+
+log = logging.getLogger("meup_agent.mcp")
+
+MAX_CALLS: Final = 64
+"""Requests that a server works on at once; more are told that it is busy."""
+
+MAX_RESULT_BYTES: Final = MAX_FRAME_BYTES - 65_536
+"""Bytes of a result as JSON: one message of the space, less room for its envelope."""
+
+MAX_ITEMS: Final = 1_000
+"""Resources, templates or prompts of one page."""
+
+MAX_PROGRESS_CHARS: Final = 1_000
+"""Characters of a progress message."""
+
+NEWS_SECONDS: Final = 0.5
+"""Pause after news of a server were passed on: it may announce changes without an end."""
+
+MAX_CHANGES: Final = 1_000
+"""Resources and lists that are noted as changed until the next news."""
+
+RESOURCE_UPDATED: Final = "notifications/resources/updated"
+
+LIST_CHANGED: Final[dict[type[Any], str]] = {
+    types.ToolListChangedNotification: TOOLS_CHANGED,
+    types.PromptListChangedNotification: "notifications/prompts/list_changed",
+    types.ResourceListChangedNotification: "notifications/resources/list_changed",
+}
+"""Notifications of a changed list, by the SDK's types."""
+
+LISTS: Final = {
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+    "prompts/list": "prompts",
+}
+"""Methods that list something, and the member of the result that has it."""
+
+NEEDS: Final = {
+    "tools": "tools",
+    "resources": "resources",
+    "prompts": "prompts",
+    "completion": "completions",
+}
+"""Beginnings of methods, and the capability that a server declares for them."""
+
+OURS: Final = ("server/discover", "subscriptions/listen", "logging/setLevel")
+"""Methods that concern the connection between the bridge and its server."""
+
+_OTHER_HOP: Final = (
+    "io.modelcontextprotocol/protocolVersion",
+    "io.modelcontextprotocol/clientInfo",
+    "io.modelcontextprotocol/clientCapabilities",
+    "io.modelcontextprotocol/subscriptionId",
+    payloads.PROGRESS_TOKEN,
+)
+"""Keys of ``_meta`` that belong to the way from the requester to the bridge."""
+
+
+class Bridge:
+    """One MCP server as one participant.
+
+    Args:
+        name: The server's name, for the log and for what is announced.
+        server: How to reach it.
+        pin: The tools that were accepted: calls of others are asked about until a person accepts
+            them.
+        on_ask: Answers what the server asks during a call, in place of the caller.
+        settings: Limits of the connection to the server.
+        starter: Starts the server's program, if it has one, and may have done so before.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        server: Server,
+        *,
+        pin: ToolLock | None = None,
+        on_ask: OnAsk | None = None,
+        settings: ConnectionSettings | None = None,
+        starter: ServerStarter | None = None,
+    ) -> None:
+        self.name = name
+        self.agent = Agent(name)
+        self.agent.on_request("**")(self._answer)
+        self.agent.on_leave(self._forget)
+        self._on_ask = on_ask
+        self._calls = RunningCalls()
+        self._news = anyio.Event()
+        self._changed: set[str] = set()
+        self._limiter = LineLimiter(lambda text, level: log.log(level, "%s: %s", name, text))
+        self._news_sender = ServerNews(name)
+        self._lost_told = False
+        self._connection = ServerConnection(
+            name,
+            server,
+            Callbacks(
+                connected=self._connected,
+                beside=self._beside,
+                lost=self._lost,
+                notified=self._notified,
+                asked=self._ask,
+                clean=self._clean,
+            ),
+            settings,
+            starter,
+        )
+        self._subscriptions = Subscriptions(self._connection)
+        self._tools = OfferedTools(name, self._connection, pin, self._news_sender, self._warn)
+        if pin is not None:
+            self.agent.on_request(TOOL_CHANGES)(self._tell_changes)
+            self.agent.on_request(ACCEPT_TOOLS)(self._accept_tools)
+            self.agent.on_request(ACCEPT_CALL)(self._accept_call)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[Bridge]:
+        """The block in which the server runs; entered when it has been spoken with.
+
+        Raises:
+            ServerGone: The server could not be started.
+        """
+        async with self._connection.running():
+            yield self
+
+    @asynccontextmanager
+    async def join(
+        self,
+        url: str | Connector | None = None,
+        *,
+        space: str | None = None,
+        token: Token | None = None,
+        participant: str | None = None,
+        settings: Settings | None = None,
+        grace: float = GRACE,
+        hurry: anyio.Event | None = None,
+    ) -> AsyncGenerator[Space]:
+        """Start the server, and be in a space with it for the length of a block.
+
+        The arguments are those of :meth:`meup_agent.Agent.join`.
+
+        Raises:
+            ServerGone: The server could not be started.
+            MeupError: As :meth:`meup_agent.Agent.join`.
+        """
+        async with (
+            self.running(),
+            self.agent.join(
+                url,
+                space=space,
+                token=token,
+                participant=participant,
+                settings=settings,
+                grace=grace,
+                hurry=hurry,
+            ) as joined,
+            self.serving(joined),
+        ):
+            yield joined
+
+    @asynccontextmanager
+    async def serving(self, space: Space) -> AsyncGenerator[None]:
+        """The block in which a space that :attr:`agent` has joined is told what changes."""
+        self._news_sender.spaces.append(space)
+        try:
+            yield
+        finally:
+            self._news_sender.spaces.remove(space)
+
+    # --- requests of participants ---
+
+    async def _answer(self, request: Request, ctx: Context) -> dict[str, Any]:
+        match request.method:
+            case "initialize":
+                return self._describe()
+            case "ping":
+                return {}
+            case payloads.TOOL_LIST:
+                return {"tools": self._tools.offered()}
+            case "resources/subscribe":
+                await self._subscriptions.subscribe(request.sender, _uri(request))
+                return {}
+            case "resources/unsubscribe":
+                await self._subscriptions.unsubscribe(request.sender, _uri(request))
+                return {}
+            case method if method in OURS:
+                raise RequestError(
+                    payloads.METHOD_NOT_FOUND,
+                    f"{method} is between the bridge and the MCP server {self.name!r}",
+                )
+            case _:
+                return await self._forward(request, ctx)
+
+    def _describe(self) -> JsonObject:
+        """The server as it introduced itself."""
+        client = self._connection.client
+        info, instructions = client.server_info, client.instructions
+        capabilities = client.server_capabilities.model_dump(
+            by_alias=True, mode="json", exclude_none=True
+        )
+        described: JsonObject = {
+            "protocolVersion": client.protocol_version,
+            "capabilities": capabilities,
+            "serverInfo": {"name": self.name, "version": "unknown"}
+            if info is None
+            else info.model_dump(by_alias=True, mode="json", exclude_none=True),
+        }
+        if instructions:
+            described["instructions"] = instructions
+        return described
+
+    async def _forward(self, request: Request, ctx: Context) -> JsonObject:
+        """Send a request on to the server, and wait for its result."""
+        await self._connection.wait_ready()
+        if request.method == payloads.TOOL_CALL:
+            await self._tools.wait_current()
+        self._check(request)
+        seen = self._tools.take_accepted_form(request)
+        call = RunningCall(self.name, request, ctx, self._on_ask)
+        on_progress = self._progress(ctx) if _wants_progress(request) else None
+        was_sent = False
+
+        def check() -> None:
+            if request.method == payloads.TOOL_CALL:
+                self._tools.check_call(request.params.get("name"), seen, was_sent=was_sent)
+
+        async def send(params: JsonObject) -> JsonObject:
+            nonlocal was_sent
+            check()  # a call that its server asks about is sent more than once
+            was_sent = True
+            return await self._connection.request(request.method, params, on_progress, check)
+
+        self._calls.add(call)
+        try:
+            async with call.running():
+                result = await answered(call, send, _forwarded(request.params))
+        except ServerGone as error:
+            return self._gone(request, error)
+        except anyio.get_cancelled_exc_class():
+            self._log_cancel(request, call)
+            raise
+        finally:
+            self._calls.remove(call)
+        return self._bounded(request, result)
+
+    # --- tools that changed ---
+
+    async def _tell_changes(self, request: Request, ctx: Context) -> dict[str, Any]:
+        told: dict[str, Any] = msgspec.to_builtins(await self._tools.difference())
+        return told
+
+    async def _accept_tools(self, request: Request, ctx: Context) -> dict[str, Any]:
+        self._check_person(request, ctx)
+        given = read_params(request, AcceptToolsParams)
+        try:
+            await self._tools.accept(given.digest, request.sender)
+        except ConfigurationError as error:
+            raise RequestError(payloads.INTERNAL_ERROR, str(error)) from None
+        return {"server": self.name, "digest": given.digest}
+
+    async def _accept_call(self, request: Request, ctx: Context) -> dict[str, Any]:
+        self._check_person(request, ctx)
+        given = read_params(request, AcceptCallParams)
+        await self._tools.wait_current()
+        self._tools.accept_call(request.sender, given)
+        return {"tool": given.tool, "form": given.form}
+
+    def _check_person(self, request: Request, ctx: Context) -> None:
+        """Refuse an acceptance whose sender is not certain, or not the one that decided it.
+
+        The gateway has let it pass, so its sender's capabilities allow it.
+
+        Raises:
+            RequestError: It says why.
+        """
+        said = ""
+        if not ctx.space.guarantees.identity_checked:
+            said = "the gateway does not check who speaks, so nobody can accept tools here"
+        elif request.sender == ctx.space.me:
+            said = "a server does not accept its own tools"
+        elif not is_own_request(request.envelope):
+            said = "it was proposed by another participant; accept tools by a request of your own"
+        if said:
+            raise RequestError(payloads.INVALID_PARAMS, said)
+
+    def _check(self, request: Request) -> None:
+        """Refuse what the server cannot or shall not do.
+
+        Raises:
+            RequestError: It says why.
+        """
+        needed = NEEDS.get(request.method.partition("/")[0])
+        capabilities = self._connection.client.server_capabilities
+        if needed is not None and getattr(capabilities, needed) is None:
+            raise RequestError(
+                payloads.METHOD_NOT_FOUND, f"the MCP server {self.name!r} has no {needed}"
+            )
+        if len(self._calls) >= MAX_CALLS:
+            raise RequestError(
+                payloads.EXCHANGE_ERROR,
+                f"the MCP server {self.name!r} works on {MAX_CALLS} requests; try again later",
+                {"reason": "busy"},
+            )
+
+    def _progress(self, ctx: Context) -> Any:
+        async def report(done: float, total: float | None, message: str | None) -> None:
+            if not isfinite(done):
+                return
+            if total is not None and not isfinite(total):
+                total = None
+            ctx.progress(done, total, None if message is None else message[:MAX_PROGRESS_CHARS])
+
+        return report
+
+    def _gone(self, request: Request, error: ServerGone) -> JsonObject:
+        """The answer of a server that ended meanwhile."""
+        if request.method == payloads.TOOL_CALL:
+            # The lines are the server's words, and none of ours to a model.
+            return _tool_error(f"It is not known whether the call was carried out: {error}")
+        raise RequestError(payloads.INTERNAL_ERROR, str(error), {"stderr": error.stderr}) from None
+
+    def _bounded(self, request: Request, result: JsonObject) -> JsonObject:
+        """The result, if it fits a message of the space."""
+        key = LISTS.get(request.method)
+        if key is not None and isinstance(result.get(key), list) and len(result[key]) > MAX_ITEMS:
+            self._limiter.line(f"only {MAX_ITEMS} of its {len(result[key])} {key} are passed on")
+            result = {**result, key: result[key][:MAX_ITEMS]}
+        try:
+            size = len(encode_json(result))
+        except NotExpressible as error:
+            problem = f"cannot be passed on: {printable(str(error))[:200]}"
+        else:
+            if size <= MAX_RESULT_BYTES:
+                return result
+            problem = f"has {size} bytes; a message takes {MAX_RESULT_BYTES}"
+        said = f"the result of {request.method} by the MCP server {self.name!r} {problem}"
+        if request.method == payloads.TOOL_CALL:
+            return _tool_error(f"{said}. Ask for less.")
+        raise RequestError(payloads.INTERNAL_ERROR, said)
+
+    def _log_cancel(self, request: Request, call: RunningCall) -> None:
+        what = printable(str(request.params.get("name") or request.method)[:64])
+        how = "stream closed by the client; " if self._connection.closes_streams else ""
+        log.info(
+            "%s: %s for %r (%s) is cancelled: %s%s",
+            self.name,
+            what,
+            request.sender,
+            request.id,
+            how,
+            printable(call.reason or "the bridge stops"),
+        )
+
+    # --- what the server does ---
+
+    async def _ask(self, method: str, params: JsonObject) -> JsonObject:
+        return await self._calls.find().ask(method, params)
+
+    async def _clean(self, result: JsonObject) -> None:
+        problems: list[str] = []
+        # A list can be made to take seconds, in which the space and other servers would wait.
+        await to_thread.run_sync(
+            remove_unusable,
+            result,
+            self._connection.version,
+            problems.append,
+            abandon_on_cancel=True,
+        )
+        for each in problems:
+            self._warn(each)
+
+    def _warn(self, text: str) -> None:
+        self._limiter.line(text, logging.WARNING)
+
+    def _notified(self, notification: types.ServerNotification) -> None:
+        changed = LIST_CHANGED.get(type(notification))
+        if isinstance(notification, types.ResourceUpdatedNotification):
+            uri = notification.params.uri
+            known = len(uri) <= MAX_URI_CHARS and self._subscriptions.watchers(uri)
+            changed = uri if known else None
+        if changed == TOOLS_CHANGED:
+            self._tools.note_changed()
+        if changed is not None and len(self._changed) < MAX_CHANGES:
+            self._changed.add(changed)
+            self._news.set()
+
+    async def _connected(self) -> None:
+        tools = await self._tools.fetch()
+        client = self._connection.client
+        info = client.server_info
+        log.info(
+            "%s: speaks MCP %s with %s, which has %d tool%s",
+            self.name,
+            client.protocol_version,
+            "a server without a name" if info is None else printable(info.name[:64]),
+            len(tools),
+            "" if len(tools) == 1 else "s",
+        )
+        again, self._lost_told = self._tools.are_known, False
+        await self._tools.update(tools)
+        if again:
+            await self._subscriptions.renew()
+            await self._news_sender.send_chat(f"the MCP server {self.name!r} runs again")
+
+    async def _lost(self, error: ServerGone, delay: float) -> None:
+        if self._lost_told:
+            return  # it could not be started again, which the log says
+        self._lost_told = True
+        await self._news_sender.send_chat(
+            f"the MCP server {self.name!r} has gone: {words(error.why)}; it is started again in"
+            f" {delay:.1f} s"
+        )
+
+    async def _forget(self, participant: Participant) -> None:
+        await self._subscriptions.drop(participant.id)
+
+    async def _beside(self) -> None:
+        """Listen to a newer server, and pass on what changes in any, at a bounded pace."""
+        async with anyio.create_task_group() as tasks:
+            if self._connection.is_modern:
+                tasks.start_soon(self._subscriptions.listen, self._connection.client)
+            while True:
+                await self._news.wait()
+                self._news = anyio.Event()
+                await self._pass_on()
+                await anyio.sleep(NEWS_SECONDS)
+
+    async def _pass_on(self) -> None:
+        changed, self._changed = self._changed, set()
+        for each in sorted(changed):
+            if each == TOOLS_CHANGED:
+                try:
+                    await self._tools.update(await self._tools.fetch())
+                except MeupError as error:
+                    log.info("%s: its tools could not be listed: %s", self.name, error)
+                    if self._tools.is_pinned:
+                        # Until they are known, no call of them is sent.
+                        self._changed.add(TOOLS_CHANGED)
+                        self._news.set()
+            elif each in LIST_CHANGED.values():
+                await self._news_sender.notify(each, {})
+            else:
+                await self._news_sender.notify(
+                    RESOURCE_UPDATED, {"uri": each}, to=self._subscriptions.watchers(each)
+                )
+
+
+def _uri(request: Request) -> str:
+    uri = request.params.get("uri")
+    return uri if isinstance(uri, str) else ""
+
+
+def _wants_progress(request: Request) -> bool:
+    return payloads.PROGRESS_TOKEN in payloads.as_object(request.params.get(payloads.META))
+
+
+def _forwarded(params: JsonObject) -> JsonObject:
+    """The parameters without what belongs to the way here."""
+    meta = {
+        name: value
+        for name, value in payloads.as_object(params.get(payloads.META)).items()
+        if name not in _OTHER_HOP and not name.startswith(payloads.PREFIX)
+    }
+    sent = payloads.without_meta(params)
+    if meta:
+        sent[payloads.META] = meta
+    return sent
+
+
+def _tool_error(text: str) -> JsonObject:
+    return {"content": [{"type": "text", "text": text}], "isError": True}
+
+
+# --- bridge group ---
+
+PATIENT: Final = Settings(first_welcome=None)
+"""A gateway that is not there yet is waited for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeEntry:
+    """A bridge, and how it joins its space.
+
+    Attributes:
+        bridge: The bridge.
+        url: The gateway.
+        space: The space.
+        token: The participant's token, or what reads it.
+        participant: The participant's name, for a gateway that does not know it by the token.
+    """
+
+    bridge: Bridge
+    url: str
+    space: str
+    token: str | Callable[[], str]
+    participant: str | None = None
+
+
+@asynccontextmanager
+async def join_bridges(
+    entries: Sequence[BridgeEntry], *, hurry: anyio.Event | None = None
+) -> AsyncGenerator[None]:
+    """The block in which bridges are in their spaces; entered when each is, or has failed.
+
+    One whose server cannot be started is tried again with backoff, and the others go on; where
+    none can be, and where the gateway sends the last one away, the block ends.
+
+    Args:
+        entries: The bridges.
+        hurry: When it is set, running calls get no more time.
+
+    Raises:
+        MeupError: Of the only bridge, or of the last one.
+    """
+    leave = anyio.Event()
+    failures: dict[str, MeupError] = {}
+
+    async def serve(entry: BridgeEntry, *, task_status: TaskStatus[None]) -> None:
+        bridge, statuses = entry.bridge, [task_status]
+
+        async def serve_once() -> str | None:
+            """Be in the space until the end; the reason if the server could not be started."""
+            try:
+                async with bridge.join(
+                    SpaceConnector(entry.url, entry.space),
+                    token=entry.token,
+                    participant=entry.participant,
+                    settings=PATIENT,
+                    grace=GRACE,
+                    hurry=hurry,
+                ) as space:
+                    log.info("%s: is %r in the space %r", bridge.name, space.me, entry.space)
+                    failures.pop(bridge.name, None)
+                    begin()
+                    await leave.wait()
+            except MeupError as error:
+                failures[bridge.name] = error
+                if len(failures) == len(entries):
+                    tasks.cancel_scope.cancel()
+                else:
+                    log.error("%s: %s", bridge.name, error)
+                begin()
+                if isinstance(error, ServerGone) and len(failures) < len(entries):
+                    return error.why
+            return None
+
+        def begin() -> None:
+            while statuses:
+                statuses.pop().started()
+
+        async def failed(_why: str, delay: float) -> None:
+            log.warning("%s: it is started again in %.1f s", bridge.name, delay)
+
+        await keep_running(serve_once, failed, leave)
+
+    async with anyio.create_task_group() as tasks:
+        async with anyio.create_task_group() as starting:
+            for entry in entries:
+                starting.start_soon(tasks.start, serve, entry)
+        if len(failures) < len(entries):
+            try:
+                yield
+            finally:
+                leave.set()
+    if len(failures) == len(entries):
+        raise list(failures.values())[-1]

@@ -1,0 +1,621 @@
+"""The connection to one MCP server: started, spoken with, subscribed, started again.
+
+Older servers are told of each resource once for all who want it; newer ones by the one stream of
+notifications that the bridge listens to, which is opened anew when the resources change.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import anyio
+import mcp_types as types
+from mcp.client import Client
+from mcp.client.subscriptions import SubscriptionLost
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import RootModel, TypeAdapter, ValidationError
+
+from meup_agent.agent.tool import own_version
+from meup_agent.errors import MeupError, RequestError, printable
+from meup_agent.mcp.bridge.config import HttpServer
+from meup_agent.mcp.bridge.transports import ELICITATION, ROOTS, SAMPLING, Traffic, connect
+from meup_agent.processes.guarded import RESTART, LineLimiter, StderrTail, keep_running
+from meup_agent.protocol.wire import payloads
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskStatus
+    from mcp.client import ClientRequestContext, IncomingMessage
+    from mcp.shared.dispatcher import ProgressFnT
+
+    from meup_agent.mcp.bridge.config import Server
+    from meup_agent.mcp.bridge.transports import ServerStarter
+    from meup_agent.protocol.wire.payloads import JsonObject
+    from meup_agent.session.reconnector import Backoff
+
+
+# --- the connection to one MCP server ---
+# Started, spoken with, and started again when it ends.
+
+log = logging.getLogger("meup_agent.mcp")
+
+START_SECONDS: Final = 120.0
+"""Seconds from the start of a server to the end of its handshake: the first start of one may fetch
+its packages."""
+
+STOP_SECONDS: Final = 10.0
+"""Seconds that the end of a connection may take: the SDK gives a server four to end by itself."""
+
+READY_SECONDS: Final = 5.0
+"""Seconds that a request waits for a server that is being started again."""
+
+MAX_ERROR_CHARS: Final = 2_000
+"""Characters of a server's words in an error of ours."""
+
+LOG_LEVELS: Final[dict[str, int]] = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "notice": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+    "alert": logging.CRITICAL,
+    "emergency": logging.CRITICAL,
+}
+"""Levels of a server's messages, and ours."""
+
+
+class RawResult(RootModel[dict[str, Any]]):
+    """A result as the server gave it: fields that the SDK does not know survive."""
+
+
+_Sampled = types.CreateMessageResult | types.CreateMessageResultWithTools
+_SAMPLED: Final[TypeAdapter[_Sampled]] = TypeAdapter(_Sampled)
+
+
+class ServerGone(MeupError):
+    """A server ended, or could not be started.
+
+    Attributes:
+        why: The reason in words.
+        stderr: The last lines of its standard error, safe to print.
+    """
+
+    def __init__(self, server: str, why: str, stderr: list[str]) -> None:
+        super().__init__(f"the MCP server {server!r} {why}")
+        self.why = why
+        self.stderr = stderr
+
+    def __str__(self) -> str:
+        """The reason, with the last lines."""
+        said = super().__str__()
+        if not self.stderr:
+            return said
+        lines = "\n".join(f"  | {line}" for line in self.stderr)
+        return f"{said}; the last lines of its standard error:\n{lines}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callbacks:
+    """Callbacks of a connection, to its owner.
+
+    Attributes:
+        connected: Awaited after each handshake; the connection is used when it has returned.
+        beside: Runs as long as the connection is used, and is cancelled at its end.
+        lost: Told that the server has gone, and in how many seconds it is started again.
+        notified: Told of a notification of the server; returns at once.
+        asked: Answers a question of the server: its method and parameters; may raise RequestError.
+        clean: Takes what is unusable out of the result of a ``tools/list``.
+    """
+
+    connected: Callable[[], Awaitable[None]]
+    beside: Callable[[], Coroutine[Any, Any, None]]
+    lost: Callable[[ServerGone, float], Awaitable[None]]
+    notified: Callable[[types.ServerNotification], None]
+    asked: Callable[[str, JsonObject], Awaitable[JsonObject]]
+    clean: Callable[[JsonObject], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionSettings:
+    """Limits of a connection.
+
+    Attributes:
+        log_level: The least level of the messages that the server is asked for.
+        start_seconds: Seconds until its handshake must be over.
+        mode: ``auto``: the newest revision that both know; ``legacy``: one with a handshake, up to
+            2025-11-25; or the newer revision itself, which is then not asked for.
+        restart: Pauses before it is started again.
+    """
+
+    log_level: types.LoggingLevel = "info"
+    start_seconds: float = START_SECONDS
+    mode: str = "auto"
+    restart: Backoff = RESTART
+
+
+class ServerConnection:
+    """One MCP server, which runs for the length of :meth:`running`.
+
+    Args:
+        name: Its name, for the log and for errors.
+        server: How to reach it.
+        callbacks: The owner's.
+        settings: Its limits.
+        starter: Starts its program, if it has one, and may have done so before.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        server: Server,
+        callbacks: Callbacks,
+        settings: ConnectionSettings | None = None,
+        starter: ServerStarter | None = None,
+    ) -> None:
+        self.name = name
+        self._server = server
+        self._starter = starter
+        self._callbacks = callbacks
+        self._settings = settings or ConnectionSettings()
+        self._mode = self._settings.mode
+        self._client: Client | None = None
+        self._ready = anyio.Event()
+        self._ended = anyio.Event()
+        self._gone = anyio.Event()
+        self._error: ServerGone | None = None
+        self._leaving = anyio.Event()
+        self._limiter = LineLimiter(self._log_message)
+        self._traffic = Traffic(self._note_end, callbacks.clean)
+        self._tail = StderrTail(name)
+
+    # --- what the owner asks ---
+
+    @property
+    def client(self) -> Client:
+        """The SDK's client.
+
+        Raises:
+            RequestError: There is no connection at this moment.
+        """
+        if self._client is None:
+            raise self._busy()
+        return self._client
+
+    def _busy(self) -> RequestError:
+        why = f"; before: {self._error.why}" if self._error is not None else ""
+        said = f"the MCP server {self.name!r} is not running; it is started again{why}"
+        return RequestError(payloads.EXCHANGE_ERROR, said, {"reason": "busy"})
+
+    async def wait_ready(self) -> None:
+        """Wait a moment for a server that is being started again.
+
+        Raises:
+            RequestError: There is no connection after that, either.
+        """
+        with anyio.move_on_after(READY_SECONDS):
+            await self._ready.wait()
+        if not self._ready.is_set():  # its tools may be others now, and are not known yet
+            raise self._busy()
+
+    @property
+    def version(self) -> str:
+        """The revision of MCP that is spoken."""
+        return self.client.protocol_version
+
+    @property
+    def is_modern(self) -> bool:
+        """True for revisions in which each request stands for itself."""
+        return self.version in MODERN_PROTOCOL_VERSIONS
+
+    @property
+    def closes_streams(self) -> bool:
+        """True if a cancellation closes a stream, which carries no reason."""
+        return isinstance(self._server, HttpServer) and self.is_modern
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """The block in which the server runs; entered once it has been spoken with.
+
+        Raises:
+            ServerGone: It could not be started the first time.
+        """
+        failure: Exception | None = None
+        async with anyio.create_task_group() as tasks:
+            try:
+                await tasks.start(self._run)
+                try:
+                    yield
+                finally:
+                    self._leaving.set()
+                    self._ended.set()
+                    with anyio.move_on_after(STOP_SECONDS, shield=True):
+                        await self._gone.wait()
+            except Exception as error:
+                failure = error  # by itself, not in a group
+            tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def request(
+        self,
+        method: str,
+        params: JsonObject,
+        on_progress: ProgressFnT | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> JsonObject:
+        """Send a request; the result as the server gave it. A cancelled caller cancels it there.
+
+        What it may send is checked anew where the server was started again meanwhile.
+
+        Raises:
+            RequestError: The server answered with an error, or with what is no such result.
+            ServerGone: It ended.
+        """
+        try:
+            return await self._request(method, params, on_progress)
+        except SessionForgotten:
+            # A server behind an address that was started again knows no older session.
+            self._ended.set()
+            with anyio.move_on_after(STOP_SECONDS):
+                await self._gone.wait()
+            await self.wait_ready()
+            check()
+            return await self._request(method, params, on_progress)
+
+    async def _request(
+        self, method: str, params: JsonObject, on_progress: ProgressFnT | None
+    ) -> JsonObject:
+        gone, session = self._gone, self.client.session
+        request = types.Request[dict[str, Any], str](method=method, params=params)
+        try:
+            result = await session.send_request(request, RawResult, progress_callback=on_progress)
+        except MCPError as error:
+            if self._is_forgotten(error):
+                raise SessionForgotten(error.code, error.message) from None
+            if _is_closed(error):
+                # Its last words are read first.
+                with anyio.move_on_after(STOP_SECONDS):
+                    await gone.wait()
+                if gone.is_set() and self._error is not None:
+                    raise self._error from None
+            message = error.message[:MAX_ERROR_CHARS]
+            # An integer that no double holds is refused on its way, and the caller would wait.
+            code = error.code if abs(error.code) < 2**53 else payloads.INTERNAL_ERROR
+            raise RequestError(code, message, error.data) from None
+        except ValidationError as error:
+            raise RequestError(
+                payloads.INTERNAL_ERROR,
+                f"the MCP server {self.name!r} answered {method} with no valid result:"
+                f" {_first_problem(error)}",
+            ) from None
+        return result.root
+
+    # --- the server's life ---
+
+    async def _run(self, *, task_status: TaskStatus[None]) -> None:
+        first = True
+
+        async def connected() -> None:
+            nonlocal first
+            await self._callbacks.connected()
+            if first:
+                first = False
+                task_status.started()
+
+        async def run_once() -> str:
+            self._ended, self._gone = anyio.Event(), anyio.Event()
+            self._error = await self._connect_once(connected)
+            if first and not self._leaving.is_set():
+                self._gone.set()
+                raise self._error
+            return self._error.why
+
+        async def failed(why: str, delay: float) -> None:
+            # Its standard error was logged line by line.
+            log.warning("%s %s; it is started again in %.1f s", self.name, why, delay)
+            self._gone.set()
+            assert self._error is not None
+            await self._callbacks.lost(self._error, delay)
+
+        await keep_running(run_once, failed, self._leaving, self._settings.restart)
+        self._gone.set()
+
+    async def _connect_once(self, connected: Callable[[], Awaitable[None]]) -> ServerGone:
+        """One start of the server until its end; the reason of the end."""
+        self._tail = StderrTail(self.name)
+        self._traffic = Traffic(self._note_end, self._callbacks.clean)
+        shaken = False
+        why = "ended"
+        try:
+            with anyio.CancelScope() as scope:
+                scope.deadline = anyio.current_time() + self._settings.start_seconds
+                async with self._build_client() as client:
+                    self._client, shaken = client, True
+                    await self._ask_for_log(client)
+                    await connected()
+                    scope.deadline = float("inf")
+                    self._ready.set()
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(self._callbacks.beside)
+                        await self._ended.wait()
+                        tasks.cancel_scope.cancel()
+                    self._forget_client()
+                    scope.deadline = anyio.current_time() + STOP_SECONDS
+            if scope.cancelled_caught and not self._ended.is_set():
+                why = f"did not answer in {self._settings.start_seconds:g} s"
+        except MeupError as error:
+            why = f"cannot be spoken with: {error}"
+        except Exception as error:
+            why = self._describe(error)
+        finally:
+            self._forget_client()
+        if (
+            not shaken
+            and self._mode == "auto"
+            and self._ended.is_set()
+            and not self._leaving.is_set()
+        ):
+            # Some old servers end at the question that only newer ones know.
+            self._mode = "legacy"
+            self._ended = anyio.Event()
+            return await self._connect_once(connected)
+        # Over HTTP the transport's end hides why we ended it.
+        return ServerGone(self.name, self._traffic.excess or why, self._tail.lines)
+
+    def _build_client(self) -> Client:
+        return Client(
+            connect(self._server, self._traffic, self._tail, self._starter),
+            mode=self._mode,
+            cache=None,
+            log_level=self._settings.log_level,
+            logging_callback=self._receive_message,
+            message_handler=self._receive,
+            elicitation_callback=self._elicit,
+            sampling_callback=self._sample,
+            list_roots_callback=self._list_roots,
+            client_info=types.Implementation(name="meup-bridge", version=own_version()),
+        )
+
+    async def _ask_for_log(self, client: Client) -> None:
+        """Ask an older server for its messages: newer ones are asked with each request."""
+        if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            return
+        if client.server_capabilities.logging is None:
+            return
+        try:
+            await self.request("logging/setLevel", {"level": self._settings.log_level})
+        except RequestError as error:
+            log.debug("%s sets no log level: %s", self.name, error)
+
+    def _is_forgotten(self, error: MCPError) -> bool:
+        """True for the answer of a server that does not know the session."""
+        return self._traffic.session_lost and error.code == types.INVALID_REQUEST
+
+    def _forget_client(self) -> None:
+        self._client = None
+        if self._ready.is_set():
+            # Requests that wait for the next connection wait for one event.
+            self._ready = anyio.Event()
+
+    def _note_end(self) -> None:
+        self._ended.set()
+
+    def _describe(self, error: BaseException) -> str:
+        """The reason for which a connection ended, in words."""
+        while isinstance(error, BaseExceptionGroup):
+            error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+        if isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED:
+            return "ended before it answered"
+        if isinstance(error, MeupError):
+            return str(error)
+        said = printable(str(error))[:MAX_ERROR_CHARS] or type(error).__name__
+        return f"cannot be spoken with: {said}"
+
+    # --- what the server says ---
+
+    async def _receive(self, message: IncomingMessage) -> None:
+        if isinstance(message, Exception):
+            # What is no message of MCP: old servers print to their standard output.
+            why = _first_problem(message) if isinstance(message, ValidationError) else str(message)
+            self._limiter.line(f"sent what is no message: {why[:200]}")
+        else:
+            self._callbacks.notified(message)
+
+    async def _receive_message(self, params: types.LoggingMessageNotificationParams) -> None:
+        said = params.data if isinstance(params.data, str) else json.dumps(params.data, default=str)
+        source = f"{params.logger}: " if params.logger else ""
+        level = LOG_LEVELS.get(params.level, logging.INFO)
+        self._limiter.line(f"{source}{said}"[:MAX_ERROR_CHARS], level)
+
+    def _log_message(self, text: str, level: int) -> None:
+        log.log(level, "%s: %s", self.name, printable(text))
+
+    # --- what the server asks ---
+
+    async def _elicit(
+        self, context: ClientRequestContext, params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
+        validate = types.ElicitResult.model_validate
+        return cast("types.ElicitResult", await self._ask(context, ELICITATION, validate))
+
+    async def _sample(
+        self, context: ClientRequestContext, params: types.CreateMessageRequestParams
+    ) -> _Sampled | types.ErrorData:
+        answer: _Sampled | types.ErrorData
+        answer = await self._ask(context, SAMPLING, _SAMPLED.validate_python)
+        return answer
+
+    async def _list_roots(
+        self, context: ClientRequestContext
+    ) -> types.ListRootsResult | types.ErrorData:
+        answer: types.ListRootsResult | types.ErrorData = await self._ask(
+            context, ROOTS, types.ListRootsResult.model_validate
+        )
+        return answer
+
+    async def _ask(
+        self, context: ClientRequestContext, method: str, read: Callable[[Any], Any]
+    ) -> Any:
+        try:
+            asked = self._traffic.take_asked(context.request_id)
+            return read(await self._callbacks.asked(method, asked))
+        except RequestError as error:
+            code = error.code if isinstance(error.code, int) else payloads.INTERNAL_ERROR
+            log.info("%s asked for %s, and got an error: %s", self.name, method, error)
+            return types.ErrorData(code=code, message=error.message, data=error.data)
+        except ValidationError as error:
+            return types.ErrorData(
+                code=payloads.INTERNAL_ERROR,
+                message=f"the answer to {method} is no valid one: {_first_problem(error)}",
+            )
+
+
+class SessionForgotten(RequestError):
+    """The server knows the session no longer, and has not looked at the request."""
+
+
+def _is_closed(error: MCPError) -> bool:
+    """True for the SDK's word of a connection that has ended; servers have the code, too."""
+    return error.code == types.CONNECTION_CLOSED and error.message == "Connection closed"
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return printable(f"{place}: {first['msg']}")[:MAX_ERROR_CHARS]
+
+
+# --- subscriptions ---
+
+MAX_SUBSCRIPTIONS: Final = 1_000
+"""Resources of a server that are watched, times the participants that do."""
+
+MAX_URI_CHARS: Final = 2_048
+"""Characters of a URI that is remembered."""
+
+LISTEN_AGAIN_SECONDS: Final = 5.0
+"""Pause before a stream of notifications that was lost is opened again."""
+
+
+class Subscriptions:
+    """The resources of a server that participants watch.
+
+    Args:
+        connection: The connection to the server.
+    """
+
+    def __init__(self, connection: ServerConnection) -> None:
+        self._connection = connection
+        self._watchers: dict[str, set[str]] = {}
+        self._changed = anyio.Event()
+
+    def watchers(self, uri: str) -> tuple[str, ...]:
+        """The participants that watch a resource, or what it is a part of."""
+        found: set[str] = set()
+        for watched, names in self._watchers.items():
+            if uri == watched or uri.startswith(f"{watched.rstrip('/')}/"):
+                found |= names
+        return tuple(sorted(found))
+
+    async def subscribe(self, participant: str, uri: str) -> None:
+        """Let a participant watch a resource.
+
+        Raises:
+            RequestError: The server does not allow it, or there are too many.
+        """
+        if not uri or len(uri) > MAX_URI_CHARS:
+            raise RequestError(
+                payloads.INVALID_PARAMS, "a subscription needs the URI of a resource"
+            )
+        names = self._watchers.get(uri, set())
+        if participant in names:
+            return
+        if sum(map(len, self._watchers.values())) >= MAX_SUBSCRIPTIONS:
+            raise RequestError(
+                payloads.EXCHANGE_ERROR, "too many resources are watched", {"reason": "busy"}
+            )
+        if not names and not self._connection.is_modern:
+            await self._connection.request("resources/subscribe", {"uri": uri})
+        self._watchers.setdefault(uri, set()).add(participant)
+        self._changed.set()
+
+    async def unsubscribe(self, participant: str, uri: str) -> None:
+        """Let a participant no longer watch a resource.
+
+        Raises:
+            RequestError: The server answered with an error.
+        """
+        names = self._watchers.get(uri, set())
+        names.discard(participant)
+        if not names and self._watchers.pop(uri, None) is not None:
+            self._changed.set()
+            if not self._connection.is_modern:
+                await self._connection.request("resources/unsubscribe", {"uri": uri})
+
+    async def drop(self, participant: str) -> None:
+        """Forget a participant that left."""
+        for uri in [uri for uri, names in self._watchers.items() if participant in names]:
+            try:
+                await self.unsubscribe(participant, uri)
+            except RequestError as error:
+                log.debug("%s: %s", self._connection.name, error)
+
+    async def renew(self) -> None:
+        """Tell a server that was started again of the resources that are watched."""
+        if self._connection.is_modern:
+            return
+        for uri in list(self._watchers):
+            try:
+                await self._connection.request("resources/subscribe", {"uri": uri})
+            except RequestError as error:
+                log.warning("%s: %r is not watched: %s", self._connection.name, uri, error)
+
+    async def listen(self, client: Client) -> None:
+        """Keep the stream of notifications of a newer server open, until cancelled."""
+        capabilities = client.server_capabilities
+        wanted = {
+            "tools_list_changed": bool(capabilities.tools and capabilities.tools.list_changed),
+            "prompts_list_changed": bool(
+                capabilities.prompts and capabilities.prompts.list_changed
+            ),
+            "resources_list_changed": bool(
+                capabilities.resources and capabilities.resources.list_changed
+            ),
+        }
+        while True:
+            self._changed = anyio.Event()
+            uris = list(self._watchers)
+            if not uris and not any(wanted.values()):
+                await self._changed.wait()
+                continue
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._cancel_when_changed, tasks.cancel_scope)
+                    async with client.listen(**wanted, resource_subscriptions=uris) as stream:
+                        # Each event also comes to the session's handler, as in older revisions.
+                        async for _ in stream:
+                            pass
+                    tasks.cancel_scope.cancel()
+            except* SubscriptionLost:
+                pass
+            except* MCPError as group:
+                error = group.exceptions[0]
+                log.info(
+                    "%s has no stream of notifications: %s",
+                    self._connection.name,
+                    printable(str(error))[:200],
+                )
+                await self._changed.wait()
+            if not self._changed.is_set():
+                with anyio.move_on_after(LISTEN_AGAIN_SECONDS):
+                    await self._changed.wait()
+
+    async def _cancel_when_changed(self, scope: anyio.CancelScope) -> None:
+        await self._changed.wait()
+        scope.cancel()

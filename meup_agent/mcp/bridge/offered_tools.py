@@ -1,0 +1,672 @@
+"""The tools that a server offers to a space: read anew, compared, marked, announced.
+
+Of pinned tools the space reads the texts that were accepted. One whose form is not the accepted one
+carries a mark, by which rules ask (PROTOCOL 5); its calls run only for who has said that it has
+seen this form, until a person accepts it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+import anyio
+import msgspec
+from anyio import to_thread
+from mcp_types.methods import validate_server_result
+from pydantic import ValidationError
+
+from meup_agent.agent.middleware import RequestRefused
+from meup_agent.causes import Reason
+from meup_agent.client.schema_check import MAX_SCHEMA_OBJECTS, check_schema, objects_of
+from meup_agent.client.tool_changes import (
+    CHANGED,
+    MAX_LINE_CHARS,
+    MAX_MARKED_LINES,
+    ChangedTool,
+    ToolDifference,
+    ToolMark,
+    approved_parts,
+    canonical,
+    digest_of_form,
+    form_differences,
+    text_differences,
+    with_accepted_texts,
+)
+from meup_agent.errors import MeupError, NotExpressible, RejectMessage, RequestError, printable
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.envelope import encode_json
+from meup_agent.transport.base import Condition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from meup_agent.client.messages import Request
+    from meup_agent.client.space import Space
+    from meup_agent.client.tool_changes import AcceptCallParams
+    from meup_agent.mcp.bridge.connection import ServerConnection
+    from meup_agent.mcp.bridge.pin import ToolLock
+    from meup_agent.protocol.wire.payloads import JsonObject
+
+
+# --- server news ---
+# News of a server, which the spaces of its bridge are told.
+
+log = logging.getLogger("meup_agent.mcp")
+
+
+class ServerNews:
+    """Words and notifications for the spaces; what a gateway does not allow is left out.
+
+    Args:
+        name: The server's name, for the log.
+
+    Attributes:
+        spaces: The spaces that are told.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.spaces: list[Space] = []
+
+    async def notify(self, method: str, params: JsonObject, to: tuple[str, ...] = ()) -> None:
+        """Send a notification of MCP, to everyone if no addressee is named."""
+        payload = payloads.notification(method, params)
+        await self._each(
+            kinds.MCP_REQUEST, payload, lambda space: space.send(kinds.MCP_REQUEST, payload, to=to)
+        )
+
+    async def send_chat(self, text: str) -> None:
+        """Say something to everyone."""
+        await self._each(kinds.CHAT, {"message": text}, lambda space: space.chat(text))
+
+    async def _each(self, kind: str, payload: JsonObject, send: Callable[[Space], Any]) -> None:
+        for space in self.spaces:
+            if not space.may(kind, payload):
+                log.debug("%s: the gateway does not allow %s", self._name, kind)
+                continue
+            try:
+                await send(space)
+            except MeupError as error:
+                log.info("%s: not told: %s", self._name, error)
+
+
+# --- the tools that a server offers ---
+# What is unusable is left out, and what changed is named.
+
+MAX_TOOLS: Final = 1_000
+"""Tools of one server; a model reads them all, and the largest servers have a tenth of it."""
+
+MAX_PAGES: Final = 100
+"""Pages of a list that are read; a server that gives more does not end."""
+
+MAX_LIST_BYTES: Final = 3 * 1024 * 1024
+"""Of a list of tools as JSON: it has to fit one message of the space."""
+
+MAX_TOOL_NAME_CHARS: Final = 128
+"""Characters of a tool's name: MCP allows no more."""
+
+MAX_SCHEMA_DEPTH: Final = 64
+"""Levels of a schema; checking it recurses."""
+
+MAX_TOOL_DEPTH: Final = 80
+"""Levels of a tool: a message of the space has a hundred."""
+
+MAX_CHECKED_OBJECTS: Final = 4_096
+"""Objects in the schemas of one list that are checked, of which each takes a millisecond; what is
+beyond is passed on as it is."""
+
+MAX_NAMED: Final = 20
+"""Tools that an announcement names."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChanges:
+    """The difference between two lists of tools.
+
+    Attributes:
+        added: Names of the new tools.
+        removed: Names of those that are gone.
+        changed: Name of a tool → the parts that are not what they were.
+    """
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def __bool__(self) -> bool:
+        """True if there is a difference."""
+        return bool(self.added or self.removed or self.changed)
+
+    def __str__(self) -> str:
+        """The difference in words, safe to print."""
+        parts = [
+            _named(
+                "changed", (f"{_shown(name)} ({', '.join(what)})" for name, what in self.changed)
+            ),
+            _named("added", map(_shown, self.added)),
+            _named("removed", map(_shown, self.removed)),
+        ]
+        return "; ".join(part for part in parts if part)
+
+
+def compare_tools(before: Iterable[JsonObject], after: Iterable[JsonObject]) -> ToolChanges:
+    """The difference between two lists of tools."""
+    old, new = ({str(tool["name"]): tool for tool in tools} for tools in (before, after))
+    changed = [
+        (name, what)
+        for name in old
+        if name in new and (what := _find_differences(old[name], new[name]))
+    ]
+    return ToolChanges(
+        tuple(name for name in new if name not in old),
+        tuple(name for name in old if name not in new),
+        tuple(changed),
+    )
+
+
+def digest_of_tools(tools: Iterable[JsonObject]) -> str:
+    """SHA-256, hex, of the parts of several tools that are approved with them."""
+    parts = {str(tool["name"]): approved_parts(tool) for tool in tools}
+    return hashlib.sha256(canonical(parts)).hexdigest()
+
+
+def remove_unusable(result: JsonObject, version: str, warn: Callable[[str], None]) -> None:
+    """Take the tools that no participant could use out of the result of a ``tools/list``.
+
+    It takes seconds for a list that is made for that: call it in a thread.
+
+    Args:
+        result: The result; its list is replaced.
+        version: The revision that the server speaks.
+        warn: Told of each that is taken out.
+    """
+    if not isinstance(result.get("tools"), list):
+        return
+    tools = cast("list[Any]", result["tools"])
+    kept: list[Any] = []
+    budget = _Budget()
+    for tool in tools[:MAX_TOOLS]:
+        problem = _problem(tool, result, version, budget)
+        if problem is None:
+            kept.append(tool)
+        else:
+            name = payloads.as_object(tool).get("name")
+            shown = _shown(name) if isinstance(name, str) else "without a name"
+            warn(f"the tool {shown} is left out: {problem}")
+    if len(tools) > MAX_TOOLS:
+        warn(f"{len(tools) - MAX_TOOLS} tools are left out: {MAX_TOOLS} are taken at most")
+    result["tools"] = kept
+
+
+def merge_pages(pages: Iterable[JsonObject], warn: Callable[[str], None]) -> list[JsonObject]:
+    """The tools of several pages, none of them twice, as many as fit one message."""
+    merged: dict[str, JsonObject] = {}
+    size = 0
+    for tool in (each for page in pages for each in payloads.objects_in(page.get("tools"))):
+        name = str(tool["name"])
+        if name in merged:
+            warn(f"the tool {_shown(name)} is listed twice, and the second one is left out")
+            continue
+        size += len(json.dumps(tool))
+        if size > MAX_LIST_BYTES or len(merged) >= MAX_TOOLS:
+            warn(f"the tools from {_shown(name)} on are left out: there are too many")
+            break
+        merged[name] = tool
+    return [*merged.values()]
+
+
+class _Budget:
+    """The schemas of one list that are still checked, counted by their objects."""
+
+    def __init__(self) -> None:
+        self._left = MAX_CHECKED_OBJECTS
+
+    def takes(self, schema: Any) -> bool:
+        """True if a schema is to be checked: its cost is then taken."""
+        cost = sum(1 for _ in islice(objects_of(schema), MAX_SCHEMA_OBJECTS + 1))
+        if cost > min(self._left, MAX_SCHEMA_OBJECTS):
+            return False
+        self._left -= cost
+        return True
+
+
+def _problem(tool: Any, result: JsonObject, version: str, budget: _Budget) -> str | None:
+    """The reason for which a tool cannot be used; ``None`` if it can."""
+    if not isinstance(tool, dict):
+        return "it is no object"
+    fields = cast("JsonObject", tool)
+    if _depth(fields, MAX_TOOL_DEPTH) > MAX_TOOL_DEPTH:
+        return f"it nests deeper than {MAX_TOOL_DEPTH} levels"
+    try:
+        encode_json(fields)
+    except NotExpressible as error:
+        return printable(str(error))[:200]
+    try:
+        validate_server_result(payloads.TOOL_LIST, version, {**result, "tools": [fields]})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"][-3:])
+        return printable(f"{place}: {first['msg']}")[:200]
+    except (KeyError, ValueError):
+        pass  # a revision without such a check
+    name = fields.get("name")
+    if not isinstance(name, str) or not name or len(name) > MAX_TOOL_NAME_CHARS:
+        return f"a name has 1 to {MAX_TOOL_NAME_CHARS} characters"
+    for part in ("inputSchema", "outputSchema"):
+        schema = fields.get(part)
+        if schema is not None and (why := _schema_problem(schema, budget)) is not None:
+            return f"its {part} is no JSON Schema: {why}"
+    return None
+
+
+def _schema_problem(schema: Any, budget: _Budget) -> str | None:
+    if _depth(schema, MAX_SCHEMA_DEPTH) > MAX_SCHEMA_DEPTH:
+        return f"it nests deeper than {MAX_SCHEMA_DEPTH} levels"
+    if _is_endless(schema):
+        return "it refers to itself and to nothing else"
+    if not budget.takes(schema):
+        return None
+    # It carries no types.
+    jsonschema: Any = import_module("jsonschema")
+    validator_for = jsonschema.validators.validator_for
+    try:
+        check_schema(validator_for(schema, default=jsonschema.Draft202012Validator), schema)
+    except jsonschema.SchemaError as error:
+        return printable(str(error.message))[:200]
+    except Exception as error:  # of a schema that breaks the check itself
+        return type(error).__name__
+    return None
+
+
+def _depth(value: Any, limit: int) -> int:
+    """Levels of objects and lists, counted up to one more than a limit."""
+    level: list[Any] = [value] if isinstance(value, dict | list) else []
+    deep = 0
+    while level and deep <= limit:
+        inner: list[Any] = []
+        for each in level:
+            inner += each.values() if isinstance(each, dict) else each
+        level = [each for each in inner if isinstance(each, dict | list)]
+        deep += 1
+    return deep
+
+
+def _is_endless(schema: Any) -> bool:
+    """True if following the schema's ``$ref`` leads back to where it began, without a step inside.
+
+    A schema that refers to itself from inside a property is a tree, and fine.
+    """
+    seen: set[str] = set()
+    at = payloads.as_object(schema)
+    while isinstance(ref := at.get("$ref"), str) and ref.startswith("#"):
+        if ref in seen:
+            return True
+        seen.add(ref)
+        target: Any = schema
+        for part in ref.lstrip("#").strip("/").split("/") if ref.strip("#/") else ():
+            target = payloads.as_object(target).get(part.replace("~1", "/").replace("~0", "~"))
+        at = payloads.as_object(target)
+    return False
+
+
+def _find_differences(old: JsonObject, new: JsonObject) -> tuple[str, ...]:
+    before, after = approved_parts(old), approved_parts(new)
+    parts = dict.fromkeys((*after, *before))
+    return tuple(
+        part for part in parts if canonical(before.get(part)) != canonical(after.get(part))
+    )
+
+
+def _named(verb: str, names: Iterable[str]) -> str:
+    every = list(names)
+    if not every:
+        return ""
+    more = f" and {len(every) - MAX_NAMED} more" if len(every) > MAX_NAMED else ""
+    return f"{verb} {', '.join(every[:MAX_NAMED])}{more}"
+
+
+def _shown(name: str) -> str:
+    return repr(name[:64])
+
+
+# --- the tools that a server offers to a space ---
+
+CURRENT_SECONDS: Final = 5.0
+"""Wait of a call of a pinned tool for the list of a server that has told of a change."""
+
+MAX_ACCEPTED_CALLS: Final = 1_000
+"""Calls that were accepted and have not come yet; of more, the oldest are accepted no longer."""
+
+MAX_DIFFERENCE_CHARS: Final = 256 * 1024
+"""Characters of a difference that a person reads; what follows is only counted."""
+
+TOOLS_CHANGED: Final = "notifications/tools/list_changed"
+
+_AcceptedCall = tuple[str, str, str]
+
+
+class _Offered(NamedTuple):
+    """A tool as the space reads it, with its mark."""
+
+    tool: JsonObject
+    mark: ToolMark | None = None
+
+
+class OfferedTools:
+    """The tools of one server.
+
+    Args:
+        name: The server's name.
+        connection: The connection to it.
+        pin: The tools that were accepted; ``None``: all of them are offered as they are.
+        news: Tells the space what changes.
+        warn: Logs a warning, at a bounded pace.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        connection: ServerConnection,
+        pin: ToolLock | None,
+        news: ServerNews,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._name = name
+        self._connection = connection
+        self._pin = pin
+        self._news = news
+        self._warn = warn
+        self._tools: list[JsonObject] | None = None
+        self._offered: dict[str, _Offered] = {}
+        # By sender, proposer and proposal: the tool, and the form of it that the sender has seen.
+        self._accepted_calls: OrderedDict[_AcceptedCall, tuple[str, str]] = OrderedDict()
+        self._announced = 0  # changes that the server has told of
+        self._begun = 0  # …before the list that was asked for last
+        self._read = 0  # …before the list that is known
+        self._taken = Condition()
+        self._lock = anyio.Lock()  # of the list that is known, and of what is accepted
+
+    @property
+    def is_pinned(self) -> bool:
+        """True if its tools are compared with those that were accepted."""
+        return self._pin is not None
+
+    @property
+    def are_known(self) -> bool:
+        """True once the server has listed them."""
+        return self._tools is not None
+
+    def offered(self) -> list[JsonObject]:
+        """The tools as the space reads them."""
+        # Known from the start: the space is joined after the first list.
+        return [each.tool for each in self._offered.values()]
+
+    def note_changed(self) -> None:
+        """Note that the server has told of a change, before which no pinned tool is called."""
+        self._announced += 1
+
+    async def wait_current(self) -> None:
+        """Wait until all that the server has told of pinned tools is read.
+
+        Raises:
+            RequestError: It took too long.
+        """
+        announced = self._announced
+        if self._pin is None or self._read >= announced:
+            return
+        with anyio.move_on_after(CURRENT_SECONDS):
+            while self._read < announced:
+                await self._taken.wait()
+        if self._read < announced:
+            raise RequestError(
+                payloads.EXCHANGE_ERROR,
+                f"the tools of the MCP server {self._name!r} have changed, and it does not list"
+                " them; try again later",
+                {"reason": "busy"},
+            )
+
+    # --- calls of tools that changed ---
+
+    def accept_call(self, sender: str, accepted: AcceptCallParams) -> None:
+        """Let a sender carry out one proposal with a tool of the form that it has seen.
+
+        Raises:
+            RequestError: The tool has another form now, or one that needs no such word.
+        """
+        found = self._offered.get(accepted.tool)
+        form = "" if found is None or found.mark is None else found.mark.form
+        if not form or form != accepted.form:
+            raise RequestError(
+                payloads.EXCHANGE_ERROR,
+                f"the tool {accepted.tool[:64]!r} of the MCP server {self._name!r} has changed"
+                " since you looked at it; look again",
+                {"reason": str(Reason.POLICY)},
+            )
+        key = (sender, accepted.proposer, accepted.proposal)
+        self._accepted_calls[key] = (accepted.tool, accepted.form)
+        self._accepted_calls.move_to_end(key)
+        if len(self._accepted_calls) > MAX_ACCEPTED_CALLS:
+            self._accepted_calls.popitem(last=False)
+
+    def take_accepted_form(self, request: Request) -> str:
+        """The form of its tool that the sender of a call has seen, for this call alone."""
+        if request.proposal is None or request.proposer is None:
+            return ""
+        key = (request.sender, request.proposer, request.proposal)
+        tool, form = self._accepted_calls.pop(key, ("", ""))
+        return form if tool == request.params.get("name") else ""
+
+    def check_call(self, tool: object, seen: str, *, was_sent: bool = False) -> None:
+        """Refuse the call of a tool in a form that nobody accepted, or that is not listed.
+
+        Args:
+            tool: The tool's name.
+            seen: The form that the sender has seen.
+            was_sent: The server may have had the call before.
+
+        Raises:
+            RequestError: It says where the tool is accepted.
+        """
+        if self._pin is None:
+            return
+        name = tool if isinstance(tool, str) else ""
+        found = self._offered.get(name)
+        if found is None:
+            # A server may take calls of tools that it does not list, and of one that it lists
+            # no longer.
+            said = f"the MCP server {self._name!r} does not list a tool {name[:64]!r}"
+        elif found.mark is not None and found.mark.form and found.mark.form != seen:
+            said = (
+                f"the tool {name[:64]!r} of the MCP server {self._name!r} is not as it was"
+                f" accepted: {found.mark.difference[0]}; a person sees the difference, and accepts"
+                " it, with `meup inbox accept-tools` or beside a proposal that waits"
+            )
+        else:
+            return
+        if not was_sent:
+            raise RequestRefused(RejectMessage(Reason.POLICY, said))  # its proposal waits on
+        raise RequestError(payloads.EXCHANGE_ERROR, said, {"reason": str(Reason.POLICY)})
+
+    # --- the difference, and its acceptance ---
+
+    async def difference(self) -> ToolDifference:
+        """The difference of the tools from the accepted ones, as far as a person reads.
+
+        Raises:
+            RequestError: The server has announced a change, and does not list its tools.
+        """
+        await self.wait_current()
+        async with self._lock:
+            tools = self._tools or []
+            pinned: Mapping[str, JsonObject] = {}
+            if self._pin is not None:
+                pinned = self._pin.recall(self._name, tools).tools
+            changed = [tool for tool in tools if self._offered[str(tool["name"])].mark is not None]
+            found, omitted = await to_thread.run_sync(_describe, changed, pinned)
+            return ToolDifference(self._name, digest_of_tools(tools), tuple(found), omitted)
+
+    async def accept(self, digest: str, by: str) -> None:
+        """Accept the tools as they are, if they are those of a digest.
+
+        Raises:
+            RequestError: They have changed since.
+            ConfigurationError: It cannot be written down.
+        """
+        await self.wait_current()
+        async with self._lock:
+            tools = self._tools or []
+            if self._pin is None or digest_of_tools(tools) != digest:
+                raise RequestError(
+                    payloads.EXCHANGE_ERROR,
+                    f"the tools of the MCP server {self._name!r} have changed since you looked at"
+                    " them; look again",
+                    {"reason": str(Reason.POLICY)},
+                )
+            self._pin.accept(self._name, tools)
+            await self._offer(tools)
+        said = f"{by!r} has accepted the tools of the MCP server {self._name!r} as they are now"
+        log.warning("%s: %s", self._name, said)
+        await self._news.notify(TOOLS_CHANGED, {})
+        await self._news.send_chat(said)
+
+    async def _offer(self, tools: list[JsonObject]) -> None:
+        """Note tools, each as the space is to read it; under the lock."""
+        pinned = None if self._pin is None else self._pin.recall(self._name, tools)
+        if pinned is not None and pinned.is_new:
+            assert self._pin is not None
+            log.info(
+                "%s: its tools are accepted as they are at this first sight (%d, kept in %s); a"
+                " later change of them is asked about",
+                *(self._name, len(tools), self._pin.path),
+            )
+        accepted = None if pinned is None else pinned.tools
+        # A list that is made for it takes a second.
+        self._offered = await to_thread.run_sync(_mark_all, tools, accepted)
+        self._tools = tools
+
+    async def fetch(self) -> list[JsonObject]:
+        """Every tool that the server lists now, without the unusable ones."""
+        self._begun = self._announced
+        if self._connection.client.server_capabilities.tools is None:
+            return []
+        pages: list[JsonObject] = []
+        cursor: Any = None
+        for _ in range(MAX_PAGES):
+            page = await self._connection.request(
+                payloads.TOOL_LIST, {"cursor": cursor} if cursor else {}
+            )
+            pages.append(page)
+            cursor = page.get("nextCursor")
+            if not isinstance(cursor, str) or not cursor:
+                break
+        else:
+            self._warn(f"only {MAX_PAGES} pages of its tools are read")
+        tools = merge_pages(pages, self._warn)
+        if self._connection.is_modern and '"x-mcp-header"' in msgspec.json.encode(tools).decode():
+            # The SDK notes which arguments go into headers, and drops tools that name them wrong.
+            kept = await self._connection.client.session.list_tools()
+            names = {tool.name for tool in kept.tools}
+            tools = [tool for tool in tools if tool["name"] in names]
+        return tools
+
+    async def update(self, tools: list[JsonObject]) -> None:
+        """Note the tools, mark those that were not accepted, and announce what changed."""
+        begun = self._begun  # before anything waits: another list may be asked for then
+        async with self._lock:
+            before = self._tools
+            changes = ToolChanges() if before is None else compare_tools(before, tools)
+            asked_before = self._asked_about()
+            await self._offer(tools)
+            self._read = begun
+            self._taken.notify_all()
+        about = self._asked_about()
+        asked = ""
+        if about:
+            names = ", ".join(repr(each[:64]) for each in sorted(about)[:MAX_NAMED])
+            more = f" and {len(about) - MAX_NAMED} more" if len(about) > MAX_NAMED else ""
+            asked = f"calls are asked about until a person accepts the change: {names}{more}"
+        if about - asked_before:
+            log.warning("%s: %s", self._name, asked)
+        asked = f" ({asked})" if asked else ""
+        if not changes:
+            return
+        log.warning("%s: its tools have changed: %s%s", self._name, changes, asked)
+        await self._news.notify(TOOLS_CHANGED, {})
+        await self._news.send_chat(
+            f"the tools of the MCP server {self._name!r} have changed: {changes}{asked}"
+        )
+
+    def _asked_about(self) -> frozenset[str]:
+        """The tools whose form is not the accepted one."""
+        offered = self._offered.items()
+        return frozenset(name for name, each in offered if each.mark is not None and each.mark.form)
+
+
+def _mark_all(
+    tools: list[JsonObject], accepted: Mapping[str, JsonObject] | None
+) -> dict[str, _Offered]:
+    """The tools by name, each as the space reads it."""
+    offered: dict[str, _Offered] = {}
+    for tool in tools:
+        name = str(tool["name"])
+        offered[name] = (
+            _without_our_marks(tool) if accepted is None else _marked(tool, accepted.get(name))
+        )
+    return offered
+
+
+def _describe(
+    changed: list[JsonObject], accepted: Mapping[str, JsonObject]
+) -> tuple[list[ChangedTool], int]:
+    """The differences of tools for a person, as many as have room, and the number of the others."""
+    found: list[ChangedTool] = []
+    room, omitted = MAX_DIFFERENCE_CHARS, 0
+    for tool in changed:
+        name = str(tool["name"])
+        shown: list[tuple[str, ...]] = []
+        for differences in (form_differences, text_differences):
+            lines: list[str] = []
+            for each in differences(tool, accepted.get(name)):
+                if room > 0:
+                    lines.append(str(each))
+                    room -= len(lines[-1])
+                else:
+                    omitted += 1
+            shown.append(tuple(lines))
+        found.append(ChangedTool(name, *shown))
+    return found, omitted
+
+
+def _marked(tool: JsonObject, accepted: JsonObject | None) -> _Offered:
+    """A pinned tool as the space reads it."""
+    plain = _without_our_marks(tool)
+    if accepted is not None and canonical(approved_parts(tool)) == canonical(accepted):
+        return plain
+    shown = with_accepted_texts(plain.tool, accepted)
+    mark = ToolMark(texts=canonical(approved_parts(shown)) != canonical(approved_parts(tool)))
+    form = digest_of_form(tool)
+    if accepted is None or form != digest_of_form(accepted):
+        lines = form_differences(tool, accepted)
+        said = [str(line)[:MAX_LINE_CHARS] for line in islice(lines, MAX_MARKED_LINES)]
+        more = sum(1 for _ in lines)
+        said += [f"and {more} more"] if more else []
+        mark = ToolMark(form, tuple(said), mark.texts)
+    meta = {**payloads.as_object(shown.get(payloads.META)), CHANGED: msgspec.to_builtins(mark)}
+    return _Offered({**shown, payloads.META: meta}, mark)
+
+
+def _without_our_marks(tool: JsonObject) -> _Offered:
+    """A tool without what a server puts under the prefix of marks that are ours."""
+    given = payloads.as_object(tool.get(payloads.META))
+    if not any(key.startswith(payloads.PREFIX) for key in given):
+        return _Offered(tool)
+    meta = {key: value for key, value in given.items() if not key.startswith(payloads.PREFIX)}
+    return _Offered({**tool, payloads.META: meta})

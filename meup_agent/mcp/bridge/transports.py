@@ -1,0 +1,968 @@
+"""Transports to MCP servers: the program and its pipes, bounds, and its questions."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter, OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self, cast
+
+import anyio
+import httpx2
+import mcp_types as types
+from mcp.client.sse import sse_client
+from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+
+from meup_agent.errors import CannotConnect, MeupError, RequestError, printable
+from meup_agent.mcp.bridge import windows_copier
+from meup_agent.mcp.bridge.config import HttpServer, Server, StdioServer
+from meup_agent.processes.guarded import KILL_ALL, GuardedProcess
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.payloads import TOOL_LIST
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+    from meup_agent.agent.context import Context
+    from meup_agent.client.messages import Request
+    from meup_agent.processes.guarded import StderrTail
+    from meup_agent.protocol.wire.payloads import JsonObject
+
+
+# --- server asks ---
+# Questions of a server to its client during a call: elicitation, sampling, roots.
+#
+# They go to the participant that made the call, or to a handler, as long as the call runs. A
+# server of 2026-07-28 puts them into its result and is called again with the answers; an older one
+# sends requests of its own, which do not say what call they belong to: over HTTP the stream that
+# they come on tells, and over standard input and output it is certain only while one call runs.
+
+log = logging.getLogger("meup_agent.mcp")
+
+ELICITATION: Final = "elicitation/create"
+SAMPLING: Final = "sampling/createMessage"
+ROOTS: Final = "roots/list"
+
+ASK_METHODS: Final = (ELICITATION, SAMPLING, ROOTS)
+"""Everything that a server may ask its client for."""
+
+MAY_ASK: Final = (payloads.TOOL_CALL, "prompts/get", "resources/read")
+"""Requests during which a server may ask, by 2026-07-28; older revisions name none."""
+
+MAX_ASKS: Final = 32
+"""Questions during one call: a server that asks more would ask without an end."""
+
+MAX_ROUNDS: Final = 10
+"""Results of one call that ask for input before the last one; the SDK's client has the same."""
+
+_EMPTY_ROUND_SECONDS: Final = 0.05
+"""A server that asks for nothing but to be called again is, after so long; it doubles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A question of a server, for a handler.
+
+    Attributes:
+        server: The server's name.
+        method: ``elicitation/create``, ``sampling/createMessage`` or ``roots/list``.
+        params: Its parameters, which are the server's words.
+        participant: The participant whose call the server works on.
+        request: The id of the envelope of that call.
+        proposal: The id of the proposal that it carries out; ``None`` if it carries out none.
+    """
+
+    server: str
+    method: str
+    params: JsonObject
+    participant: str
+    request: str
+    proposal: str | None
+
+
+OnAsk = Callable[[Ask], Awaitable[Mapping[str, Any]]]
+"""Answers a question with MCP's result for it; may raise :class:`RequestError`."""
+
+current_call: ContextVar[RunningCall | None] = ContextVar("meup_agent.mcp.call", default=None)
+"""The call that a message to a server belongs to, or one that comes on the call's own stream."""
+
+
+class RunningCall:
+    """A request that a server works on.
+
+    Args:
+        server: The server's name.
+        request: The request.
+        ctx: Its handler's context.
+        on_ask: Answers in place of the participant that made the call.
+    """
+
+    def __init__(
+        self, server: str, request: Request, ctx: Context, on_ask: OnAsk | None = None
+    ) -> None:
+        self.server = server
+        self.request = request
+        self._ctx = ctx
+        self._on_ask = on_ask
+        self._asks = 0
+        self._tasks: TaskGroup | None = None
+        self._context = contextvars.copy_context()
+
+    @property
+    def asker(self) -> str:
+        """The participant that is asked: the proposer, else the requester."""
+        return self.request.proposer or self.request.sender
+
+    @property
+    def reason(self) -> str | None:
+        """The reason of its cancellation; ``None`` while it was not cancelled."""
+        cause = self._ctx.reason
+        return None if cause is None else str(cause)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """The block in which the server works on it: its questions are answered as part of it."""
+        token = current_call.set(self)
+        failure: Exception | None = None
+        try:
+            self._context = contextvars.copy_context()
+            async with anyio.create_task_group() as self._tasks:
+                try:
+                    yield
+                except Exception as error:
+                    failure = error  # by itself, not in a group
+                # The call has its result, so nothing waits for an answer any more.
+                self._tasks.cancel_scope.cancel()
+        finally:
+            self._tasks = None
+            current_call.reset(token)
+        if failure is not None:
+            raise failure
+
+    async def ask(self, method: str, params: JsonObject) -> JsonObject:
+        """Ask what the server wants to know; from any task.
+
+        Raises:
+            RequestError: It is answered with an error, or cannot be answered.
+        """
+        tasks = self._tasks
+        if method not in ASK_METHODS:
+            raise RequestError(
+                payloads.METHOD_NOT_FOUND, f"a server cannot ask for {method[:64]!r}"
+            )
+        if tasks is None:
+            raise _unanswerable("the call that it belonged to has ended")
+        self._asks += 1
+        if self._asks > MAX_ASKS:
+            raise _unanswerable(f"a server may ask {MAX_ASKS} times during one call")
+        done = anyio.Event()
+        answers: list[JsonObject | RequestError] = []
+
+        async def answer() -> None:
+            try:
+                answers.append(await self._answer(method, params))
+            except RequestError as error:
+                answers.append(error)
+            except MeupError as error:
+                answers.append(_unanswerable(f"{self.asker!r} could not be asked: {error}"))
+            except Exception:
+                log.exception("the handler for %s of %r failed", method, self.server)
+                answers.append(_unanswerable("its handler failed"))
+            finally:
+                done.set()
+
+        # In the handler's task group and with its context: a cancelled call cancels what it asks.
+        self._context.copy().run(tasks.start_soon, answer)
+        await done.wait()
+        if not answers:
+            raise _unanswerable("the call that it belonged to was cancelled")
+        if isinstance(answers[0], RequestError):
+            raise answers[0]
+        return answers[0]
+
+    async def _answer(self, method: str, params: JsonObject) -> JsonObject:
+        request = self.request
+        if self._on_ask is not None:
+            told = Ask(self.server, method, params, self.asker, request.id, request.proposal)
+            return dict(await self._on_ask(told))
+        # Which exchange it belongs to is ours to say: the server's word could name another one.
+        params = payloads.without_our_meta(params)
+        meta = payloads.as_object(params.get(payloads.META))
+        meta = {**meta, payloads.ASKED_IN_REQUEST: request.id}
+        if request.proposal is not None:
+            meta[payloads.ASKED_IN_PROPOSAL] = request.proposal
+        # A person may be asked, who takes time; it ends with the call at the latest.
+        asked = {**params, payloads.META: meta}
+        try:
+            answer = await self._ctx.space.request(self.asker, method, asked, timeout=None)
+        except RequestError as error:
+            # Ours from here on: an error of the participant would be a failure of the handler.
+            raise RequestError(
+                error.code, f"{self.asker!r} answered {method} with: {error.message}", error.data
+            ) from None
+        return payloads.as_object(answer)
+
+
+Call = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+"""Sends a request with some parameters to a server; gives the result."""
+
+
+async def answered(call: RunningCall, send: Call, params: JsonObject) -> JsonObject:
+    """The result of a request, after what the server asked for in results before it.
+
+    Raises:
+        RequestError: The server answered with an error, or asks what cannot be answered.
+    """
+    result = await send(params)
+    wait = _EMPTY_ROUND_SECONDS
+    for _ in range(MAX_ROUNDS):
+        if result.get("resultType") != "input_required":
+            return result
+        asked = payloads.as_object(result.get("inputRequests"))
+        again = {name: value for name, value in params.items() if name != "inputResponses"}
+        if asked:
+            again["inputResponses"] = await _ask_all(call, asked)
+        else:
+            await anyio.sleep(wait)
+            wait = min(2 * wait, 1.0)
+        if "requestState" in result:
+            again["requestState"] = result["requestState"]
+        result = await send(again)
+    if result.get("resultType") != "input_required":
+        return result
+    raise RequestError(
+        payloads.INTERNAL_ERROR,
+        f"the MCP server {call.server!r} asked for more input after {MAX_ROUNDS} rounds",
+    )
+
+
+async def _ask_all(call: RunningCall, asked: JsonObject) -> JsonObject:
+    """The answers to every question of a result, asked at the same time."""
+    answers: JsonObject = {}
+    refused: list[RequestError] = []
+
+    async def ask(key: str, one: JsonObject) -> None:
+        method = one.get("method")
+        try:
+            params = payloads.as_object(one.get("params"))
+            answers[key] = await call.ask(method if isinstance(method, str) else "", params)
+        except RequestError as error:
+            refused.append(error)
+            tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for key, value in asked.items():
+            tasks.start_soon(ask, key, payloads.as_object(value))
+    if refused:
+        raise refused[0]
+    return answers
+
+
+class RunningCalls:
+    """The calls that a server works on, to find the one that a question of it belongs to."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, RunningCall] = {}
+
+    def __len__(self) -> int:
+        """The number of calls."""
+        return len(self._calls)
+
+    def add(self, call: RunningCall) -> None:
+        """Note that the server works on a call."""
+        self._calls[id(call)] = call
+
+    def remove(self, call: RunningCall) -> None:
+        """Note that it does no longer."""
+        self._calls.pop(id(call), None)
+
+    def find(self) -> RunningCall:
+        """The call that the question being handled in this context belongs to.
+
+        Raises:
+            RequestError: None does for certain.
+        """
+        call = current_call.get()
+        if call is not None:
+            if id(call) not in self._calls:
+                raise _unanswerable("the call that it belonged to has ended")
+            return call
+        may_ask = [each for each in self._calls.values() if each.request.method in MAY_ASK]
+        if not may_ask:
+            raise _unanswerable("a server may only ask while it works on a call")
+        if len(may_ask) > 1:
+            # The answer may be a secret, and another participant's call is not to get it.
+            raise _unanswerable("several calls run, and it does not say which one it belongs to")
+        return may_ask[0]
+
+
+def _unanswerable(why: str) -> RequestError:
+    return RequestError(payloads.INVALID_REQUEST, f"this cannot be answered: {why}")
+
+
+# --- watched streams ---
+# Streams of messages between the SDK and a server, and what passes through them.
+#
+# The SDK's transports give a stream to read and one to write. These stand in their places, and
+# pass everything on; what its session does not tell is noted here: that the server has gone, what
+# exactly it asked, and the reason of a cancellation, for which the SDK has fixed words.
+
+if TYPE_CHECKING:
+    import contextvars
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+
+    Item = SessionMessage | Exception
+
+MAX_ASKS_KEPT: Final = 256
+"""Questions of a server whose parameters are kept until the session's callback takes them."""
+
+MAX_OPEN_ASKS: Final = 256
+"""Requests of a server that have no answer yet: each is a task of the SDK, and a server that asks
+without reading would have them without an end."""
+
+MAX_REASON_CHARS: Final = 500
+"""Characters of a reason that a server is told."""
+
+
+FIRST_REVISION: Final = "2024-11-05"
+"""Of MCP. Servers written by hand for existing spaces name versions of their own, as ``0.1.0``,
+and their bridges look at none; a revision of a later date than ours stays refused."""
+
+MAX_VERSION_CHARS: Final = 40
+"""Characters of a version in the log that MCP never had."""
+
+_REVISION: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+class Traffic:
+    """Notes of what passes between the SDK and one server.
+
+    Args:
+        on_end: Called when nothing more comes from the server.
+        clean: Takes what is unusable out of the result of a ``tools/list``.
+
+    Attributes:
+        excess: Why the server is not listened to any more; empty while it is.
+        session_lost: The server has answered that it does not know the session.
+    """
+
+    def __init__(
+        self, on_end: Callable[[], None], clean: Callable[[dict[str, Any]], Awaitable[None]]
+    ) -> None:
+        self.on_end = on_end
+        self.excess = ""
+        self._clean = clean
+        self.session_lost = False
+        self._asked: OrderedDict[types.RequestId, dict[str, Any]] = OrderedDict()
+        self._listing: set[types.RequestId] = set()
+        self._greeting: types.RequestId | None = None
+        self._open: Counter[types.RequestId] = Counter()
+
+    def take_asked(self, request_id: types.RequestId) -> dict[str, Any]:
+        """The parameters of a server's request as they came: the SDK's types drop some."""
+        return self._asked.pop(request_id, {})
+
+    async def received(self, item: Item) -> None:
+        """Note what comes from the server.
+
+        Raises:
+            EndOfStream: The server is not listened to any more.
+        """
+        if isinstance(item, Exception):
+            return
+        message = item.message
+        if isinstance(message, types.JSONRPCRequest):
+            self._open[message.id] += 1
+            if self._open.total() > MAX_OPEN_ASKS:
+                self.excess = f"has asked {MAX_OPEN_ASKS} times without taking an answer"
+                raise anyio.EndOfStream
+            if message.method in ASK_METHODS:
+                self._asked[message.id] = dict(message.params or {})
+                while len(self._asked) > MAX_ASKS_KEPT:
+                    self._asked.popitem(last=False)
+        elif isinstance(message, types.JSONRPCResponse) and message.id in self._listing:
+            self._listing.discard(message.id)
+            # Before the session validates it, which takes a list as a whole or not at all.
+            await self._clean(message.result)
+        elif isinstance(message, types.JSONRPCResponse) and message.id == self._greeting:
+            self._greeting = None
+            self._read_version(message.result)
+        elif isinstance(message, types.JSONRPCNotification) and message.method == kinds.CANCELLED:
+            self.settled((message.params or {}).get("requestId"))
+
+    def _read_version(self, result: dict[str, Any]) -> None:
+        """Take a server that names no revision of MCP for one of the first."""
+        version = result.get("protocolVersion")
+        if isinstance(version, str) and not _REVISION.fullmatch(version):
+            log.warning(
+                "an MCP server says the revision %r, which MCP never had; taken for %s",
+                printable(version[:MAX_VERSION_CHARS]),
+                FIRST_REVISION,
+            )
+            result["protocolVersion"] = FIRST_REVISION
+
+    def settled(self, request_id: object) -> None:
+        """Note that a request of the server is answered, or that the server cancelled it."""
+        if isinstance(request_id, str | int) and self._open[request_id] > 1:
+            self._open[request_id] -= 1
+        elif isinstance(request_id, str | int):
+            del self._open[request_id]
+
+    def prepare(self, item: SessionMessage) -> SessionMessage:
+        """The message to send in place of one of the session's."""
+        message = item.message
+        if isinstance(message, types.JSONRPCRequest):
+            if message.method == TOOL_LIST:
+                self._listing.add(message.id)
+            elif message.method == "initialize":
+                self._greeting = message.id
+        elif isinstance(message, types.JSONRPCNotification) and message.method == kinds.CANCELLED:
+            call = current_call.get()
+            if call is not None and call.reason is not None:
+                params = {**(message.params or {}), "reason": call.reason[:MAX_REASON_CHARS]}
+                ours = types.JSONRPCNotification(
+                    jsonrpc="2.0", method=message.method, params=params
+                )
+                return SessionMessage(ours, item.metadata)
+        return item
+
+
+class _WatchedStream:
+    """A stream of the SDK's transport, in a place where its traffic is noted."""
+
+    def __init__(self, inner: Any, traffic: Traffic) -> None:
+        self._inner = inner
+        self._traffic = traffic
+
+    async def aclose(self) -> None:
+        """Close it."""
+        await self._inner.aclose()
+
+    async def __aenter__(self) -> Self:
+        """Begin the block at whose end it is closed."""
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        """Close it."""
+        closed: bool | None = await self._inner.__aexit__(kind, error, traceback)
+        return closed
+
+
+class WatchedReader(_WatchedStream):
+    """The stream of a server's messages, which notes them and their end."""
+
+    @property
+    def last_context(self) -> contextvars.Context | None:
+        """The context in which the last message was received, where the transport tells."""
+        context: contextvars.Context | None = getattr(self._inner, "last_context", None)
+        return context
+
+    async def receive(self) -> Item:
+        """The next message."""
+        item: Item = await self._inner.receive()
+        await self._traffic.received(item)
+        return item
+
+    def __aiter__(self) -> Self:
+        """The stream itself."""
+        return self
+
+    async def __anext__(self) -> Item:
+        """The next message, or the end."""
+        try:
+            item: Item = await self._inner.__anext__()
+            await self._traffic.received(item)
+        except (StopAsyncIteration, anyio.EndOfStream):
+            self._traffic.on_end()
+            raise StopAsyncIteration from None
+        return item
+
+
+class WatchedWriter(_WatchedStream):
+    """The stream of messages to a server, which puts our reason into a cancellation."""
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Send a message."""
+        await self._inner.send(self._traffic.prepare(item))
+        if isinstance(item.message, types.JSONRPCResponse | types.JSONRPCError):
+            self._traffic.settled(item.message.id)
+
+
+# --- server process ---
+# The program of a server over standard input and output: its process and its pipes.
+#
+# Nothing of this needs the SDK, so a server can be started first, and the SDK be loaded while the
+# server starts (`ServerStarter`): both take a second where a server is on the SDK as well. Its
+# guard ends all of it, also where this process is killed.
+
+MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of a server's message that are read: twice what fits a message of the space."""
+
+INHERITED: Final = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
+"""Variables of ours that a server gets, as the SDK's own client has it."""
+
+EXIT_SECONDS: Final = 2.0
+"""Seconds that a server has to end after its input was closed, and again after SIGTERM."""
+
+LEFT_SECONDS: Final = 5.0
+"""Seconds in which a guard ends what a server has left running: it kills that after one."""
+
+ALONE_SECONDS: Final = 3.0
+"""Seconds that a server has to end after its input ended because we were killed."""
+
+_CHUNK: Final = 65_536
+
+
+def server_environment(server: StdioServer) -> dict[str, str]:
+    """The environment of a server: few variables of ours, and its own."""
+    # A value that begins so was a function of the shell, which an old one would run.
+    ours = {
+        key: value
+        for key in INHERITED
+        if (value := os.environ.get(key)) is not None and not value.startswith("()")
+    }
+    return {**ours, **server.env}
+
+
+def check_startable(server: StdioServer, environment: Mapping[str, str]) -> None:
+    """Check that the command and the folder of a server are there.
+
+    Raises:
+        CannotConnect: One is not.
+    """
+    if server.cwd is not None and not server.cwd.is_dir():
+        raise CannotConnect(f"there is no folder {str(server.cwd)!r}")
+    path = server.command
+    if os.sep in path and server.cwd is not None:
+        path = str(server.cwd / path)
+    if shutil.which(path, path=environment.get("PATH")) is None:
+        raise CannotConnect(f"there is no command {server.command!r}")
+
+
+class ServerProcess:
+    """A server's program that runs.
+
+    Args:
+        server: The server.
+
+    Attributes:
+        stderr: The end to read of its standard error, which does not block.
+
+    Raises:
+        CannotConnect: It cannot be started.
+    """
+
+    def __init__(self, server: StdioServer) -> None:
+        environment = server_environment(server)
+        check_startable(server, environment)
+        self._command = server.command
+        self.stderr, errors = os.pipe()
+        try:
+            self._program = GuardedProcess(
+                (server.command, *server.args),
+                environment,
+                server.cwd,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                alone_seconds=ALONE_SECONDS,
+            )
+        except (OSError, ValueError) as error:
+            os.close(self.stderr)
+            why = error.strerror if isinstance(error, OSError) else "a character of it is invalid"
+            raise CannotConnect(f"{server.command!r} cannot be started: {why}") from None
+        finally:
+            os.close(errors)
+        guard = self._program.guard
+        assert guard.stdin is not None, "it is a pipe"
+        assert guard.stdout is not None, "it is a pipe"
+        self._stdin, self._stdout = guard.stdin, guard.stdout
+        for descriptor in (self.stderr, self._stdin.fileno(), self._stdout.fileno()):
+            os.set_blocking(descriptor, False)
+
+    async def read(self) -> bytes:
+        """The next bytes of its standard output; none at its end."""
+        source = self._stdout.fileno()
+        while True:
+            await anyio.wait_readable(source)
+            with suppress(BlockingIOError):
+                return os.read(source, _CHUNK)
+
+    async def write(self, data: bytes) -> None:
+        """Write to its standard input; an OSError if it reads no more."""
+        rest = memoryview(data)
+        while rest:
+            target = self._stdin.fileno()
+            try:
+                rest = rest[os.write(target, rest) :]
+            except BlockingIOError:
+                await anyio.wait_writable(target)
+
+    def terminate(self) -> None:
+        """Send it SIGTERM."""
+        self._program.send_signal(signal.SIGTERM)
+
+    async def end(self) -> None:
+        """Close its input, then terminate it, then kill it; returns when all of it has ended."""
+        self._stdin.close()
+        for number in (signal.SIGTERM, KILL_ALL, None):
+            with anyio.move_on_after(EXIT_SECONDS):
+                await self._program.wait_ended()
+                break
+            if number is not None:
+                self._program.send_signal(number)
+        self._program.leave()
+        with anyio.move_on_after(LEFT_SECONDS):
+            await self._program.wait_gone()
+
+    def close(self) -> None:
+        """Kill what still runs of it, and close the pipes."""
+        self._program.kill()
+        self._program.leave()
+        self._program.has_gone()
+        self._stdin.close()
+        self._stdout.close()
+        os.close(self.stderr)
+
+    @property
+    def last_words(self) -> str:
+        """The end of the program in words; empty: it is not known."""
+        if self._program.error is not None:
+            return f"cannot start {self._command!r}: {self._program.error.strerror}\n"
+        status = self._program.status
+        if status is None:
+            return ""
+        if status >= 0:
+            return f"the server ended with exit status {status}\n"
+        return f"the server was ended by signal {-status}\n"
+
+
+class ServerStarter:
+    """Starts a server's program for each connection; the first may be started before it is needed.
+
+    Args:
+        server: The server.
+    """
+
+    def __init__(self, server: StdioServer) -> None:
+        self._server = server
+        self._first: ServerProcess | None = None
+
+    def begin(self) -> None:
+        """Start it now, for the first connection; if it cannot be, that connection says so."""
+        with suppress(CannotConnect):
+            self._first = ServerProcess(self._server)
+
+    def take(self) -> ServerProcess:
+        """The program that was started before, or a new one; the caller's to close.
+
+        Raises:
+            CannotConnect: It cannot be started.
+        """
+        first, self._first = self._first, None
+        return first or ServerProcess(self._server)
+
+    def discard(self) -> None:
+        """End what was started and has no connection."""
+        if self._first is not None:
+            self.take().close()
+
+
+# --- sdk transports ---
+
+FLUSH_SECONDS: Final = 0.5
+"""Seconds for the last messages to a server to be written, before its input is closed."""
+
+STDERR_SECONDS: Final = 1.0
+"""After its end a server's last words are waited for so long; a child may hold the pipe open."""
+
+CONNECT_SECONDS: Final = 30.0
+"""Seconds to connect to a server over HTTP, and to send a request."""
+
+READ_SECONDS: Final = 3600.0
+"""Seconds without a byte after which an answer over HTTP is given up. Callers give up sooner, by
+their own timeouts; a stream of events may be silent for long."""
+
+
+COPIER: Final = str(Path(windows_copier.__file__))
+
+_SESSION: Final = "mcp-session-id"
+_NOT_FOUND: Final = 404
+"""The status of a request in a session that the server does not know (MCP 2025-03-26)."""
+
+
+@asynccontextmanager
+async def connect(
+    server: Server, traffic: Traffic, tail: StderrTail, starter: ServerStarter | None = None
+) -> AsyncGenerator[Any]:
+    """The streams to and from a server, which is started, for the length of a block.
+
+    Raises:
+        CannotConnect: There is no such command or folder.
+    """
+    if isinstance(server, HttpServer):
+        opened = _http(server, traffic)
+    elif sys.platform == "win32":
+        opened = _stdio_of_the_sdk(server, tail)
+    else:
+        opened = _stdio(starter or ServerStarter(server), tail, traffic)
+    async with opened as (read, write):
+        yield WatchedReader(read, traffic), WatchedWriter(write, traffic)
+
+
+@asynccontextmanager
+async def _stdio(
+    starter: ServerStarter, tail: StderrTail, traffic: Traffic
+) -> AsyncGenerator[tuple[Any, Any]]:
+    """As the SDK's ``stdio_client``, of a program that may have been started before.
+
+    The SDK keeps a line until it ends; here it is bounded.
+    """
+    process = starter.take()
+    try:
+        async with _reading(tail, process.stderr), anyio.create_task_group() as tasks:
+            received, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+            write, to_send = anyio.create_memory_object_stream[SessionMessage](0)
+            sent = anyio.Event()
+            sending = anyio.CancelScope()
+
+            async def send() -> None:
+                try:
+                    with sending:
+                        await _send(process, to_send, received)
+                finally:
+                    sent.set()
+
+            with received, read, write, to_send:
+                tasks.start_soon(_receive, process, received, traffic)
+                tasks.start_soon(send)
+                try:
+                    yield read, write
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        # What comes from now on is thrown away, so that the server can end.
+                        read.close()
+                        write.close()
+                        with anyio.move_on_after(FLUSH_SECONDS):
+                            await sent.wait()
+                        sending.cancel()
+                        await sent.wait()
+                        await process.end()
+                    tasks.cancel_scope.cancel()
+    finally:
+        process.close()
+        tail.feed(process.last_words.encode())
+
+
+async def _receive(
+    process: ServerProcess,
+    received: MemoryObjectSendStream[SessionMessage | Exception],
+    traffic: Traffic,
+) -> None:
+    """Hand a server's messages to the session, until the server's output ends."""
+    async with received:
+        rest: list[bytes] = []
+        size = 0
+        while chunk := await process.read():
+            first, *others = chunk.split(b"\n")
+            rest.append(first)
+            size += len(first)
+            if size > MAX_MESSAGE_BYTES:
+                traffic.excess = f"sent a message of more than {MAX_MESSAGE_BYTES} bytes"
+                process.terminate()
+                break
+            for line in others:
+                with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    await received.send(_message(b"".join(rest)))
+                rest, size = [line], len(line)
+    # A server that writes on could not end.
+    while await process.read():
+        pass
+
+
+def _message(line: bytes) -> SessionMessage | Exception:
+    # One wrong byte in a message is the message's fault, and not the connection's.
+    text = line.decode(errors="replace")
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(text, by_name=False))
+    except ValueError as error:
+        return error
+
+
+async def _send(
+    process: ServerProcess,
+    to_send: MemoryObjectReceiveStream[SessionMessage],
+    received: MemoryObjectSendStream[SessionMessage | Exception],
+) -> None:
+    """Write the session's messages to a server, until one of both ends."""
+    async with to_send:
+        async for item in to_send:
+            said = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+            try:
+                await process.write(said.encode() + b"\n")
+            except OSError:
+                # It reads no more, and may still run: to the session this is its end.
+                await received.aclose()
+                return
+
+
+@asynccontextmanager
+async def _reading(tail: StderrTail, source: int) -> AsyncGenerator[None]:
+    """The block in which a server's standard error is read, and its last words a little longer."""
+    read_all = anyio.Event()
+
+    async def read() -> None:
+        await tail.read(source)
+        read_all.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        yield
+        with anyio.move_on_after(STDERR_SECONDS):
+            await read_all.wait()
+        tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _stdio_of_the_sdk(
+    server: StdioServer, tail: StderrTail
+) -> AsyncGenerator[tuple[Any, Any]]:
+    """A server on Windows, whose pipes cannot be waited for: the SDK reads them in threads."""
+    environment = {**get_default_environment(), **server.env}
+    check_startable(server, environment)
+    parameters = StdioServerParameters(
+        command=sys.executable,
+        args=["-IS", COPIER, str(MAX_MESSAGE_BYTES), server.command, *server.args],
+        env=dict(server.env),
+        cwd=server.cwd,
+        encoding_error_handler="replace",
+    )
+    with tail.pipe() as (source, file):
+        async with _reading(tail, source), stdio_client(parameters, errlog=file) as streams:
+            file.close()
+            yield streams
+
+
+@asynccontextmanager
+async def _http(server: HttpServer, traffic: Traffic) -> AsyncGenerator[tuple[Any, Any]]:
+    if server.sse:
+        async with sse_client(
+            server.url,
+            headers=dict(server.headers),
+            timeout=CONNECT_SECONDS,
+            sse_read_timeout=READ_SECONDS,
+            httpx_client_factory=_limited_client,
+        ) as opened:
+            yield opened
+        return
+
+    async def note_session(response: httpx2.Response) -> None:
+        if response.status_code == _NOT_FOUND and _SESSION in response.request.headers:
+            traffic.session_lost = True
+
+    client = httpx2.AsyncClient(
+        # What is limited is what is read, and a compressed answer is a thousand times larger.
+        headers={"accept-encoding": "identity", **server.headers},
+        timeout=httpx2.Timeout(CONNECT_SECONDS, read=READ_SECONDS),
+        event_hooks={"response": [_limit_response, note_session]},
+    )
+    async with (
+        client,
+        streamable_http_client(
+            server.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES
+        ) as streams,
+    ):
+        yield streams
+
+
+def _limited_client(
+    headers: dict[str, str] | None = None,
+    timeout: httpx2.Timeout | None = None,
+    auth: httpx2.Auth | None = None,
+) -> httpx2.AsyncClient:
+    """A client whose streams of events are bounded, too: the SDK reads those of 2024 unbounded."""
+
+    async def limit(response: httpx2.Response) -> None:
+        await _limit_response(response)
+        if not isinstance(response.stream, (_Compressed, _LimitedStream)):
+            response.stream = _LimitedEvents(cast("httpx2.AsyncByteStream", response.stream))
+
+    return httpx2.AsyncClient(
+        headers={"accept-encoding": "identity", **(headers or {})},
+        timeout=timeout,
+        auth=auth,
+        event_hooks={"response": [limit]},
+    )
+
+
+async def _limit_response(response: httpx2.Response) -> None:
+    """Bound what is read of an answer that is no stream of events: those have a limit each."""
+    if response.headers.get("content-encoding", "identity").lower() != "identity":
+        response.stream = _Compressed(cast("httpx2.AsyncByteStream", response.stream))
+        return
+    if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+        response.stream = _LimitedStream(cast("httpx2.AsyncByteStream", response.stream))
+
+
+class _AnswerStream(httpx2.AsyncByteStream):
+    """The stream of an answer in place of the client's own, which it closes."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+        self._inner = inner
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Compressed(_AnswerStream):
+    """An answer that is not read: it was asked for as it is."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        raise httpx2.StreamError("the answer is compressed")
+
+
+class _LimitedStream(_AnswerStream):
+    """An answer of limited length."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = MAX_MESSAGE_BYTES
+        async for chunk in self._inner:
+            left -= len(chunk)
+            if left < 0:
+                raise httpx2.StreamError(f"the answer is longer than {MAX_MESSAGE_BYTES} bytes")
+            yield chunk
+
+
+class _LimitedEvents(_AnswerStream):
+    """A stream of events, each of which is limited."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for chunk in self._inner:
+            end = max(chunk.rfind(each) for each in (b"\n\n", b"\r\n\r\n", b"\r\r"))
+            size = size + len(chunk) if end < 0 else len(chunk) - end
+            if size > MAX_MESSAGE_BYTES:
+                raise httpx2.StreamError(f"an event is longer than {MAX_MESSAGE_BYTES} bytes")
+            yield chunk

@@ -1,0 +1,614 @@
+"""The offers of a space as MCP clients see them: names, lists, and news of changes.
+
+The lists are those that :mod:`meup_agent.client.offers` keeps; here they get the names by
+which MCP clients know what is in them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from base64 import b32encode
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import quote, unquote
+
+import anyio
+from anyio.lowlevel import checkpoint
+from mcp.server.subscriptions import (
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ToolsListChanged,
+)
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import x_mcp_header_map
+from mcp_types import INVALID_REQUEST
+from mcp_types.methods import serialize_server_result
+from pydantic import ValidationError
+
+from meup_agent.client.offers import METHODS, PROMPTS, RESOURCES, TEMPLATES, TOOLS
+from meup_agent.client.space import directory_of
+from meup_agent.errors import MeupError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator
+
+    from mcp.server.context import ServerRequestContext
+    from mcp.server.subscriptions import ServerEvent
+    from mcp_types import LoggingLevel
+
+    from meup_agent.client.space import Space
+    from meup_agent.protocol.wire.payloads import JsonObject
+
+
+# --- naming ---
+# Names and URIs of a space's offers as an MCP client sees them; both directions, pure.
+#
+# A name must say for good which participant it belongs to: a call meant for one must never reach
+# another because of who joins or leaves. So a name never depends on the others that are present.
+# Participant and tool are joined by `_`, and the first `_` separates them; where that would not be
+# unambiguous, or the strictest clients would refuse the name, a hash of both follows.
+
+MAX_NAME_CHARS: Final = 64
+"""Of a tool's or prompt's name, in the strictest clients."""
+
+SUFFIX_CHARS: Final = 13
+"""Of the hash: 65 bits, so that no participant finds a name that passes for another's."""
+
+WRAPPED: Final = "meup://participant/"
+"""Beginning of a URI that names the participant along with its own URI."""
+
+_FORBIDDEN: Final = re.compile(r"[^A-Za-z0-9_-]")
+_SUFFIXED: Final = re.compile(rf"-[a-z2-7]{{{SUFFIX_CHARS}}}\Z")
+_EXPRESSION: Final = re.compile(r"(\{[^{}]*\})")
+
+
+class OwnName(NamedTuple):
+    """A participant's own name or URI of something.
+
+    Attributes:
+        participant: The participant.
+        name: Its name, or URI, there.
+    """
+
+    participant: str
+    name: str
+
+
+def exposed_name(participant: str, name: str) -> str:
+    """The name of a participant's tool or prompt for MCP clients; stable, and unique."""
+    plain = f"{participant}_{name}"
+    if (
+        len(plain) <= MAX_NAME_CHARS
+        and participant
+        and name
+        and "_" not in participant
+        and not _FORBIDDEN.search(plain)
+        and not _SUFFIXED.search(plain)
+    ):
+        return plain
+    # The length of the participant's name keeps ("a", "b c") and ("a b", "c") apart.
+    told = f"{len(participant)}:{participant}{name}".encode("utf-8", "surrogatepass")
+    suffix = b32encode(hashlib.sha256(told).digest()).decode().lower()[:SUFFIX_CHARS]
+    kept = _FORBIDDEN.sub("_", plain)[: MAX_NAME_CHARS - SUFFIX_CHARS - 1]
+    return f"{kept}-{suffix}"
+
+
+def needs_wrapping(uri: str) -> bool:
+    """True if a URI cannot stay as it is although one participant alone lists it.
+
+    It would pass for the URI of another participant: a space may offer another space's resources.
+    """
+    return uri.startswith(WRAPPED)
+
+
+def wrap_uri(participant: str, uri: str) -> str:
+    """A URI that names the participant along with its own URI, which is escaped."""
+    return f"{WRAPPED}{quote(participant, safe='')}/{_quote(uri)}"
+
+
+def unwrap_uri(uri: str) -> OwnName | None:
+    """Participant and own URI of a wrapped URI; ``None`` for any other."""
+    if not uri.startswith(WRAPPED):
+        return None
+    participant, slash, own = uri.removeprefix(WRAPPED).partition("/")
+    if not slash or not participant or not own:
+        return None
+    return OwnName(unquote(participant), unquote(own, errors="surrogateescape"))
+
+
+def wrap_template(participant: str, template: str) -> str:
+    """A template whose URIs name the participant; its expressions stay as they are."""
+    parts = _EXPRESSION.split(template)
+    escaped = "".join(part if index % 2 else _quote(part) for index, part in enumerate(parts))
+    return f"{WRAPPED}{quote(participant, safe='')}/{escaped}"
+
+
+class Template:
+    """A participant's URI template, to find which URIs it may have made.
+
+    Args:
+        participant: The participant that lists it.
+        uri: The template as it lists it.
+    """
+
+    def __init__(self, participant: str, uri: str) -> None:
+        self.participant = participant
+        self.uri = uri
+        parts = _EXPRESSION.split(uri)
+        self._literals = tuple(parts[::2])
+        self._escaped = tuple(map(_quote, self._literals))
+        self.literal_chars = sum(map(len, self._literals))
+
+    def matches(self, uri: str) -> bool:
+        """True if a URI may come from this template."""
+        return _captured(self._literals, uri) is not None
+
+    def unwrap(self, uri: str) -> str | None:
+        """The participant's own URI of a wrapped one that a client made from :func:`wrap_template`.
+
+        What the client put into the expressions is escaped as the template says, and stays so.
+        """
+        start = f"{WRAPPED}{quote(self.participant, safe='')}/"
+        if not uri.startswith(start):
+            return None
+        values = _captured(self._escaped, uri.removeprefix(start))
+        if values is None:
+            return None
+        pairs = zip(self._literals, (*values, ""), strict=True)
+        return "".join(literal + value for literal, value in pairs)
+
+
+def _captured(literals: tuple[str, ...], text: str) -> list[str] | None:
+    """The texts between the literals of a template; ``None`` where a text has other literals.
+
+    Each literal is looked for once, from the left: linear in the text, whatever a stranger's
+    template looks like.
+    """
+    first, *others = literals
+    if not text.startswith(first):
+        return None
+    if not others:
+        return [] if text == first else None
+    at, values = len(first), list[str]()
+    for literal in others[:-1]:
+        found = text.find(literal, at)
+        if found < 0:
+            return None
+        values.append(text[at:found])
+        at = found + len(literal)
+    end = len(text) - len(others[-1])
+    if end < at or not text.endswith(others[-1]):
+        return None
+    return [*values, text[at:end]]
+
+
+def _quote(text: str) -> str:
+    return quote(text, safe="", errors="surrogateescape")
+
+
+# --- the offers of a space ---
+
+log = logging.getLogger("meup_agent.mcp")
+
+LIST_SECONDS: Final = 3.0
+"""Wait for a participant's list; then it is left out, and asked for again after a while."""
+
+MAX_OFFERS: Final = 2000
+"""Of one kind, of one participant; the largest servers have some hundreds."""
+
+
+class Ambiguous(Exception):
+    """A URI that several participants list.
+
+    Attributes:
+        owners: The participants.
+    """
+
+    def __init__(self, owners: tuple[str, ...]) -> None:
+        super().__init__(f"listed by {', '.join(owners)}")
+        self.owners = owners
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A tool, prompt, resource or template of a participant.
+
+    Attributes:
+        participant: The participant.
+        name: Its name, or URI, there.
+        exposed: Its name, or URI, for MCP clients.
+        described: Its description for MCP clients, as JSON values; not to be changed.
+    """
+
+    participant: str
+    name: str
+    exposed: str
+    described: JsonObject
+
+    @cached_property
+    def repeats_arguments(self) -> bool:
+        """True if its schema wants some arguments repeated as headers of the request."""
+        return bool(x_mcp_header_map(self.described.get("inputSchema")))
+
+
+class _Built(NamedTuple):
+    """The offers of a kind, and of which lists they were made."""
+
+    revision: int
+    participants: list[str]
+    offers: dict[str, Offer]
+
+
+class Catalog:
+    """The offers of the participants of a space that we may ask.
+
+    Args:
+        space: The space.
+        changed: Called with the kinds of a list that came late; returns at once.
+        start_soon: Does some work beside.
+        bare: One participant, whose names stay as they are.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        changed: Callable[[tuple[str, ...]], None],
+        start_soon: Callable[..., None],
+        *,
+        bare: str | None = None,
+    ) -> None:
+        self._space = space
+        self._changed = changed
+        self._start_soon = start_soon
+        self._bare = bare
+        self._directory = directory_of(space)
+        # A name stays its participant's also while another list is on its way.
+        self._built: dict[str, _Built] = {}
+        self._shown: dict[tuple[str, str], tuple[dict[str, Offer], list[JsonObject]]] = {}
+        self._retried = set[tuple[str, str]]()
+
+    # --- reading it ---
+
+    async def described(self, kind: str, version: str) -> list[JsonObject]:
+        """All offers of a kind, as a revision of MCP describes them; invalid ones are left out."""
+        offers = await self.offers(kind)
+        made_of, shown = self._shown.get((kind, version), ({}, []))
+        if made_of is not offers:
+            shown = [each.described for each in offers.values() if _is_valid(kind, version, each)]
+            self._shown[kind, version] = offers, shown
+        return shown
+
+    async def offers(self, kind: str) -> dict[str, Offer]:
+        """The offers of a kind, by their names or URIs for MCP clients."""
+        lists: dict[str, list[JsonObject]] = {}
+        async with anyio.create_task_group() as tasks:
+            for participant in self._askable(kind):
+                if self._directory.peek(participant, kind) is not None:
+                    continue
+                if self._directory.has_failed(participant, kind):
+                    # One that did not answer is asked again, and not waited for.
+                    if (participant, kind) not in self._retried:
+                        self._retried.add((participant, kind))
+                        self._start_soon(self._retry, participant, kind)
+                else:
+                    tasks.start_soon(self._read, participant, kind, lists)
+        participants, revision = self._askable(kind), self._directory.revision
+        built = self._built.get(kind)
+        if built is None or lists or built[:2] != (revision, participants):
+            for participant in participants:
+                if (kept := self._directory.peek(participant, kind)) is not None:
+                    lists[participant] = kept[:MAX_OFFERS]
+            built = _Built(revision, participants, self._build(kind, lists))
+            self._built[kind] = built
+        return built.offers
+
+    async def find(self, kind: str, exposed: str) -> Offer | None:
+        """The tool or prompt with a name for MCP clients."""
+        built = self._built.get(kind)
+        known = None if built is None else built.offers.get(exposed)
+        if (
+            known is not None
+            and self._may_ask(known.participant, kind)
+            and self._directory.peek(known.participant, kind) is not None
+        ):
+            return known  # whatever became of other participants meanwhile
+        return (await self.offers(kind)).get(exposed)
+
+    async def owner_of(self, uri: str) -> OwnName | None:
+        """The participant that has a resource, and its URI there.
+
+        Raises:
+            Ambiguous: Several participants have it.
+        """
+        resources = await self.offers(RESOURCES)
+        found = resources.get(uri)
+        if found is not None:
+            return OwnName(found.participant, found.name)
+        templates = [
+            Template(each.participant, each.name)
+            for each in (await self.offers(TEMPLATES)).values()
+        ]
+        # The more of a template is fixed, the less it takes what is meant for another.
+        templates.sort(key=lambda each: -each.literal_chars)
+        if (wrapped := unwrap_uri(uri)) is not None:
+            if wrapped.participant not in self._participants():
+                return None
+            for template in templates:
+                if template.participant == wrapped.participant:
+                    own = template.unwrap(uri)
+                    if own is not None:
+                        return OwnName(wrapped.participant, own)
+            return wrapped
+        owners = {each.participant for each in resources.values() if each.name == uri}
+        owners = owners or {each.participant for each in templates if each.matches(uri)}
+        if len(owners) > 1:
+            raise Ambiguous(tuple(sorted(owners)))
+        return OwnName(owners.pop(), uri) if owners else None
+
+    async def template_of(self, exposed: str) -> Offer | None:
+        """The template, or resource, with a URI for MCP clients."""
+        found = (await self.offers(TEMPLATES)).get(exposed)
+        return found or (await self.offers(RESOURCES)).get(exposed)
+
+    def exposed_uris(self, participant: str, uri: str) -> tuple[str, ...]:
+        """The URIs that MCP clients may have subscribed to for a participant's own URI."""
+        return (uri, wrap_uri(participant, uri))
+
+    # --- asking for it ---
+
+    def _participants(self) -> list[str]:
+        me = self._space.me
+        return sorted(each.id for each in self._space.participants if each.id != me)
+
+    def _askable(self, kind: str) -> list[str]:
+        """The participants that we may ask for their lists."""
+        return [each for each in self._participants() if self._may_ask(each, kind)]
+
+    def _may_ask(self, participant: str, kind: str) -> bool:
+        return self._space.may_request(participant, METHODS[kind], {})
+
+    async def _read(
+        self, participant: str, kind: str, lists: dict[str, list[JsonObject]]
+    ) -> list[JsonObject] | None:
+        """Read a list of a participant; one that has changed on its way is good for this once."""
+        try:
+            items = await self._directory.read(participant, kind, LIST_SECONDS)
+        except MeupError as error:
+            log.info("%s of %r could not be had: %s", METHODS[kind], participant, error)
+            return None
+        if items is not None:
+            if len(items) > MAX_OFFERS:
+                log.warning("the %s of %r are too many, and were cut", kind, participant)
+            lists[participant] = items[:MAX_OFFERS]
+        return items
+
+    async def _retry(self, participant: str, kind: str) -> None:
+        try:
+            if await self._read(participant, kind, {}):
+                self._changed((kind,))
+        finally:
+            self._retried.discard((participant, kind))
+
+    # --- names ---
+
+    def _build(self, kind: str, lists: dict[str, list[JsonObject]]) -> dict[str, Offer]:
+        named = _named if kind in (TOOLS, PROMPTS) else _located
+        offers: dict[str, Offer] = {}
+        for offer in named(kind, dict(sorted(lists.items())), self._bare):
+            if offer.exposed in offers:
+                log.error("%r lists %r twice; the first one counts", offer.participant, offer.name)
+            else:
+                offers[offer.exposed] = offer
+        return offers
+
+
+def _named(kind: str, lists: dict[str, list[JsonObject]], bare: str | None) -> Iterator[Offer]:
+    """Tools or prompts, by names that say their participants."""
+    for participant, items in lists.items():
+        for item in items:
+            own = item.get("name")
+            if not isinstance(own, str) or not own:
+                log.error("%r lists an offer without a name among its %s", participant, kind)
+                continue
+            exposed = own if participant == bare else exposed_name(participant, own)
+            yield Offer(participant, own, exposed, {**item, "name": exposed})
+
+
+def _located(kind: str, lists: dict[str, list[JsonObject]], bare: str | None) -> Iterator[Offer]:
+    """Resources or templates, by URIs that say their participants where they must."""
+    field, wrap = ("uri", wrap_uri) if kind == RESOURCES else ("uriTemplate", wrap_template)
+    owners: dict[str, set[str]] = {}
+    for participant, items in lists.items():
+        for item in items:
+            if isinstance(own := item.get(field), str) and own:
+                owners.setdefault(own, set()).add(participant)
+            else:
+                log.error("%r lists an offer without a URI among its %s", participant, kind)
+    for participant, items in lists.items():
+        for item in items:
+            own = item.get(field)
+            if not isinstance(own, str) or not own:
+                continue
+            shared = len(owners[own]) > 1 or needs_wrapping(own)
+            exposed = wrap(participant, own) if shared and participant != bare else own
+            yield Offer(participant, own, exposed, {**item, field: exposed})
+
+
+def _is_valid(kind: str, version: str, offer: Offer) -> bool:
+    """True if a revision of MCP can express an offer; one that it cannot spoils its list."""
+    try:
+        serialize_server_result(METHODS[kind], version, _result_of(kind, [offer.described]))
+    except (ValidationError, RecursionError) as error:
+        why = error.errors()[0] if isinstance(error, ValidationError) else {"msg": "too deep"}
+        where = ".".join(map(str, why.get("loc", ())[2:])) or kind
+        log.error(
+            "%r of %r is left out, it is not valid in MCP %s: %s: %s",
+            offer.name,
+            offer.participant,
+            version,
+            where,
+            why["msg"],
+        )
+        return False
+    return True
+
+
+def _result_of(kind: str, items: list[Any]) -> JsonObject:
+    return {kind: items, "resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+
+
+# --- announcements ---
+# Changes in a space, told to the MCP clients of a participant.
+#
+# Clients of older revisions have a session, and are told on its own stream; those of 2026-07-28
+# ask for a stream with `subscriptions/listen`. Both hear of it here.
+
+MAX_SUBSCRIPTIONS: Final = 1000
+"""Resources that one session is subscribed to."""
+
+NEWS_SECONDS: Final = 0.5
+"""Pause after a session was told of changes; those that come meanwhile are told once."""
+
+SESSION_KEY: Final = "meup_agent.session"
+"""Key of an ASGI scope at which its session's id is noted, so that it is looked for once."""
+
+_EVENTS: Final[dict[str, ServerEvent]] = {
+    TOOLS: ToolsListChanged(),
+    PROMPTS: PromptsListChanged(),
+    RESOURCES: ResourcesListChanged(),
+    TEMPLATES: ResourcesListChanged(),
+}
+
+
+class Announcements:
+    """The changes, for who listens: the SDK's seam ``SubscriptionBus``."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[object, Callable[[ServerEvent], None]] = {}
+
+    def lists_changed(self, of: Iterable[str] = METHODS) -> None:
+        """Tell that lists of some kinds may have changed; each is told once."""
+        for event in dict.fromkeys(_EVENTS[kind] for kind in of):
+            self.announce(event)
+
+    def announce(self, event: ServerEvent) -> None:
+        """Tell every listener; returns at once."""
+        for listener in list(self._listeners.values()):
+            listener(event)
+
+    async def publish(self, event: ServerEvent) -> None:
+        """As :meth:`announce`, for the SDK."""
+        self.announce(event)
+        await checkpoint()
+
+    def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
+        """Tell a listener from here on; returns what ends that."""
+        key = object()
+        self._listeners[key] = listener
+
+        def unsubscribe() -> None:
+            self._listeners.pop(key, None)
+
+        return unsubscribe
+
+
+class ClientSession:
+    """A client's session, from the end of its handshake to its own end.
+
+    Args:
+        ctx: The context of the notification that ended the handshake.
+
+    Attributes:
+        subscribed: The resources that it wants to hear of, by their URIs for it.
+        log_level: The least level of log messages that it wants.
+    """
+
+    def __init__(self, ctx: ServerRequestContext[Any, Any]) -> None:
+        self._session = ctx.session
+        self._pending: dict[ServerEvent, None] = {}
+        self._came = anyio.Event()
+        self.subscribed: dict[str, OwnName] = {}
+        self.log_level: LoggingLevel = "debug"
+
+    def put(self, event: ServerEvent) -> None:
+        """Tell its client, soon; what it was not told yet it is told once."""
+        if isinstance(event, ResourceUpdated) and event.uri not in self.subscribed:
+            return
+        self._pending[event] = None
+        self._came.set()
+
+    async def run(self) -> None:
+        """Tell its client of each change, until cancelled."""
+        while True:
+            await self._came.wait()
+            self._came = anyio.Event()
+            pending, self._pending = self._pending, {}
+            for event in pending:
+                match event:
+                    case ToolsListChanged():
+                        await self._session.send_tool_list_changed()
+                    case PromptsListChanged():
+                        await self._session.send_prompt_list_changed()
+                    case ResourcesListChanged():
+                        await self._session.send_resource_list_changed()
+                    case ResourceUpdated(uri=uri):
+                        await self._session.send_resource_updated(uri)
+            # A participant may announce changes without an end, and each has clients ask for lists.
+            await anyio.sleep(NEWS_SECONDS)
+
+
+class ClientSessions:
+    """The sessions of a participant's clients, by their ids."""
+
+    def __init__(self, announcements: Announcements) -> None:
+        self._announcements = announcements
+        self._sessions: dict[str, ClientSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the sessions."""
+        return list(self._sessions)
+
+    @contextmanager
+    def open(self, ctx: ServerRequestContext[Any, Any]) -> Generator[ClientSession]:
+        """A session for the length of a block, told of what changes."""
+        session_id, session = id_of(ctx), ClientSession(ctx)
+        self._sessions[session_id] = session
+        unsubscribe = self._announcements.subscribe(session.put)
+        try:
+            yield session
+        finally:
+            unsubscribe()
+            if self._sessions.get(session_id) is session:
+                del self._sessions[session_id]
+
+    def get(self, ctx: ServerRequestContext[Any, Any]) -> ClientSession:
+        """The session of a request.
+
+        Raises:
+            MCPError: Its handshake has not ended.
+        """
+        session = self._sessions.get(id_of(ctx))
+        if session is None:
+            raise MCPError(INVALID_REQUEST, "send notifications/initialized first")
+        return session
+
+    def find(self, ctx: ServerRequestContext[Any, Any]) -> ClientSession | None:
+        """The session of a request; ``None`` where its revision has none."""
+        return self._sessions.get(id_of(ctx))
+
+
+def id_of(ctx: ServerRequestContext[Any, Any]) -> str:
+    """The id of the session that a request came in; empty on stdio."""
+    if ctx.request is None:
+        return ""
+    noted: str | None = ctx.request.scope.get(SESSION_KEY)
+    return ctx.request.headers.get("mcp-session-id", "") if noted is None else noted

@@ -1,0 +1,446 @@
+"""The calls that run for MCP clients: their progress, their log, and what is asked during them.
+
+A participant that carries out a call may ask its client something (an elicitation, a sampling, its
+roots), by a request to us that names the call. Only the participant that we called may, and only
+while the call runs. In the revisions with a handshake, and under a task, the client is asked at
+once. In 2026-07-28 it is asked by the result of its own request: the call waits meanwhile, until
+the client comes back with the answers.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import mcp_types as types
+from anyio.lowlevel import checkpoint
+from mcp.server.connection import allowed_log_levels
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import BaseModel, ConfigDict
+
+from meup_agent.client.messages import Progress
+from meup_agent.errors import RequestError
+from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.wire import payloads
+from meup_agent.transport.base import Condition
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from mcp.server.context import ServerRequestContext
+
+    from meup_agent.client.messages import Request
+    from meup_agent.client.proposal_handle import ProposalHandle
+    from meup_agent.protocol.wire.payloads import JsonObject
+
+    Ctx = ServerRequestContext[Any, Any]
+
+log = logging.getLogger("meup_agent.mcp")
+
+ASKED: Final = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
+"""Methods that a participant may ask a client → the capability that it must have declared."""
+
+MAX_REQUESTS: Final = 256
+"""Requests of a participant's clients that wait for answers at once, and calls that run, which may
+wait for their clients in between; one more is refused. Each may be a proposal for people to see."""
+
+MAX_ASKS: Final = 64
+"""Questions during one call."""
+
+MAX_NOTES: Final = 256
+"""Progress and log messages kept for a client that reads slowly; later ones are left out."""
+
+MAX_PROGRESS_CHARS: Final = 1000
+"""Characters of a progress message."""
+
+ANSWER_SECONDS: Final = 600.0
+"""Wait for a client that was asked by a result to come back; then the call is cancelled."""
+
+STATE: Final = "meup:"
+"""Beginning of a ``requestState`` of ours; others are the participants'."""
+
+_STEP: Final = 1e-6
+"""MCP wants progress to grow: what tells of waiting is less than any real progress."""
+
+Note = tuple[str, Any]
+
+
+class _Raw(BaseModel):
+    """A result as it came."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Question:
+    """A question of a participant that a client is to answer by its next request."""
+
+    def __init__(self, method: str, params: JsonObject) -> None:
+        self.method = method
+        self.params = params
+        self.answered = anyio.Event()
+        self.answer: JsonObject = {}
+
+
+class _NoteRelay:
+    """A task that tells a client of notes."""
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self.ended = anyio.Event()
+
+
+class ClientCall:
+    """A call that runs for a client.
+
+    Args:
+        participant: The participant that carries it out.
+        ctx: The client's request.
+        log_level: The least level of log messages that the client wants.
+        start_soon: Starts a task beside the call, for notes.
+
+    Attributes:
+        ids: The ids of its envelopes: a request's, or a proposal's.
+        proposal: The proposal that it became, if it did.
+        questions: What the client is to answer by its next request, by keys of ours.
+        changed: Notified when it has ended, or there is a question.
+    """
+
+    def __init__(
+        self,
+        participant: str,
+        ctx: Ctx,
+        log_level: types.LoggingLevel,
+        start_soon: Callable[..., object],
+    ) -> None:
+        self.participant = participant
+        self.ctx = ctx
+        self.ids: set[str] = set()
+        self.proposal: ProposalHandle | None = None
+        self.questions: dict[str, Question] = {}
+        self.changed = Condition()
+        self._start_soon = start_soon
+        self._log_level = log_level
+        self._asks = 0
+        self._done = -_STEP
+        self._notes: deque[Note] = deque()
+        self._ended = False
+        self._relay: _NoteRelay | None = None
+        self._failure: Exception | None = None
+
+    @property
+    def is_carried_out(self) -> bool:
+        """True once it runs at its participant: before a decision that has nothing to ask."""
+        return self.proposal is None or self.proposal.state is not ProposalState.PENDING
+
+    # --- what it tells its client ---
+
+    @property
+    def wants_progress(self) -> bool:
+        """True if the client asked for progress, or polls the call as a task."""
+        meta = self.ctx.meta or {}
+        polled = self.ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+        return meta.get("progress_token") is not None or (
+            polled and self.ctx.session.can_send_request
+        )
+
+    def put_progress(self, progress: Progress) -> None:
+        """Tell the client of a progress, soon; returns at once."""
+        self._put(("progress", progress))
+
+    def put_waiting(self, text: str) -> None:
+        """Tell the client something that is no progress of the tool's."""
+        self._put(("progress", Progress(float("-inf"), None, text)))
+
+    def put_log(self, params: JsonObject) -> None:
+        """Tell the client of a log message, soon; returns at once."""
+        self._put(("log", params))
+
+    def _put(self, note: Note) -> None:
+        if self._ended or len(self._notes) >= MAX_NOTES:
+            log.debug("left out, the client reads slowly: %r", note)
+            return
+        self._notes.append(note)
+        if self._relay is None:  # a task group of each call would slow down those that tell nothing
+            self._relay = _NoteRelay()
+            self._start_soon(self._relay_notes, self._relay)
+
+    async def finish_notes(self) -> None:
+        """Wait until the client was told of each note.
+
+        Raises:
+            Exception: It could not be told.
+        """
+        while self._relay is not None:
+            await self._relay.ended.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def end(self) -> None:
+        """Tell the client nothing more."""
+        self._ended = True
+        if self._relay is not None:
+            self._relay.scope.cancel()
+
+    async def _relay_notes(self, relay: _NoteRelay) -> None:
+        try:
+            with relay.scope:
+                while self._notes:
+                    what, said = self._notes.popleft()
+                    if what == "progress":
+                        await self._tell_progress(said)
+                    else:
+                        await self._tell_log(said)
+        except Exception as error:  # the call's, and not its participant's
+            self._failure, self._ended = error, True
+        finally:
+            self._relay = None
+            relay.ended.set()
+
+    async def _tell_progress(self, progress: Progress) -> None:
+        self._done = max(progress.done, self._done + _STEP)
+        message = progress.message[:MAX_PROGRESS_CHARS] or None
+        await self.ctx.session.report_progress(self._done, progress.total, message)
+
+    async def _tell_log(self, params: JsonObject) -> None:
+        try:
+            said = types.LoggingMessageNotificationParams.model_validate(params, by_name=False)
+        except ValueError:
+            log.info("%r sends a log message that is none of MCP", self.participant)
+            return
+        meta: Any = self.ctx.meta
+        levels = allowed_log_levels(self.ctx.protocol_version, meta)
+        if said.level in levels and _LEVELS[said.level] >= _LEVELS[self._log_level]:
+            await self.ctx.session.send_notification(
+                types.LoggingMessageNotification(params=said), self.ctx.request_id
+            )
+
+    # --- what it asks its client ---
+
+    async def ask(self, method: str, params: JsonObject) -> JsonObject:
+        """Ask the client; its answer.
+
+        Raises:
+            RequestError: It does not answer such questions, or answers with an error.
+        """
+        if not _is_declared(self.ctx, method):
+            raise _missing_capability(method)
+        self._asks += 1
+        if self._asks > MAX_ASKS:
+            raise RequestError(types.INVALID_REQUEST, f"{MAX_ASKS} questions were asked already")
+        if not self.ctx.session.can_send_request:
+            return await self._ask_by_result(method, params)
+        request = types.Request[dict[str, Any], str](method=method, params=params)
+        try:
+            answer = await self.ctx.session.send_request(
+                request,  # type: ignore[arg-type] # the SDK writes any that has a method
+                _Raw,
+                metadata=ServerMessageMetadata(related_request_id=self.ctx.request_id),
+            )
+        except MCPError as error:
+            raise RequestError(error.code, error.message, error.data) from error
+        except ValueError as error:  # what the SDK's own types do not take
+            raise RequestError(types.INVALID_REQUEST, "the client's answer is invalid") from error
+        return answer.model_dump(by_alias=True, exclude_unset=True)
+
+    async def _ask_by_result(self, method: str, params: JsonObject) -> JsonObject:
+        key, question = secrets.token_urlsafe(8), Question(method, params)
+        self.questions[key] = question
+        self.changed.notify_all()
+        try:
+            await question.answered.wait()
+        finally:
+            self.questions.pop(key, None)
+        return question.answer
+
+
+_LEVELS: Final = {
+    level: rank
+    for rank, level in enumerate(
+        ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+    )
+}
+
+
+class ClientCalls:
+    """The calls that run for the clients of a participant."""
+
+    def __init__(self) -> None:
+        self._calls: set[ClientCall] = set()
+        self._waiting: dict[str, WaitingCall] = {}
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def add(self, call: ClientCall) -> None:
+        """Let a call be found."""
+        self._calls.add(call)
+
+    def discard(self, call: ClientCall) -> None:
+        """Forget a call that has ended."""
+        self._calls.discard(call)
+
+    def find(self, sender: str, params: JsonObject) -> ClientCall | None:
+        """The running call that a participant names; ``None``: none that it carries out."""
+        named = payloads.exchanges_of((), payloads.as_object(params.get(payloads.META)))
+        for call in self._calls:
+            if call.participant != sender or not call.is_carried_out:
+                continue
+            if not call.ids.isdisjoint(named):
+                return call
+        return None
+
+    async def answer(self, request: Request) -> JsonObject:
+        """Answer what a participant asks during a call, by asking the call's client.
+
+        Raises:
+            RequestError: There is no such call, or its client cannot be asked.
+        """
+        call = self.find(request.sender, request.params)
+        if call is None:
+            raise RequestError(
+                types.INVALID_REQUEST, "you may ask only during a call that you carry out for us"
+            )
+        return await call.ask(request.method, payloads.without_our_meta(request.params))
+
+    # --- calls that wait for their clients ---
+
+    def wait_for_client(self, call: WaitingCall) -> str:
+        """Keep a call until its client comes back; the state that the client must bring."""
+        state = f"{STATE}{secrets.token_urlsafe(16)}"
+        self._waiting[state] = call
+        call.scope.deadline = anyio.current_time() + ANSWER_SECONDS
+        return state
+
+    def resume(self, state: str) -> WaitingCall:
+        """The call that a client comes back to.
+
+        Raises:
+            MCPError: It does not wait any more.
+        """
+        call = self._waiting.pop(state, None)
+        if call is None or call.ended:
+            raise MCPError(
+                types.INVALID_PARAMS, "this call waits no longer for an answer; call the tool again"
+            )
+        call.scope.deadline = float("inf")
+        return call
+
+    def forget(self, call: WaitingCall) -> None:
+        """Forget a call that has ended."""
+        for state in [each for each, waiting in self._waiting.items() if waiting is call]:
+            del self._waiting[state]
+
+
+class WaitingCall:
+    """A call that runs beside its client's requests, since it may ask the client by their results.
+
+    Args:
+        call: The call.
+        calls: The calls of its participant.
+    """
+
+    def __init__(self, call: ClientCall, calls: ClientCalls) -> None:
+        self.call = call
+        self.scope = anyio.CancelScope()
+        self.ended = False
+        self._calls = calls
+        self._result: JsonObject = {}
+        self._error: Exception | None = None
+
+    async def run(self, work: Callable[[], Awaitable[JsonObject]]) -> None:
+        """Do the work of the call."""
+        try:
+            with self.scope:
+                self._result = await work()
+            if self.scope.cancelled_caught:
+                self._error = MCPError(types.INTERNAL_ERROR, "the call was cancelled")
+        except Exception as error:
+            self._error = error
+        except anyio.get_cancelled_exc_class():
+            self._error = MCPError(types.INTERNAL_ERROR, "this participant has left the space")
+            raise
+        finally:
+            self.ended = True
+            self._calls.forget(self)
+            self.call.changed.notify_all()
+
+    def cancel(self) -> None:
+        """Cancel the call, since its client's request was; for the reason that that one had."""
+        self.scope.cancel()
+
+    async def next_result(self) -> JsonObject:
+        """Wait for its result, or for questions that its client is to answer first."""
+        while True:
+            if not self.ended and not self.call.questions:
+                await self.call.changed.wait()
+            await checkpoint()  # several questions at once go out together
+            if self.ended:
+                if self._error is not None:
+                    raise self._error
+                return self._result
+            if self.call.questions:
+                asked = {
+                    key: {"method": each.method, "params": each.params}
+                    for key, each in self.call.questions.items()
+                }
+                return {
+                    "resultType": "input_required",
+                    "inputRequests": asked,
+                    "requestState": self._calls.wait_for_client(self),
+                }
+
+    def take_answers(self, answers: JsonObject, ctx: Ctx) -> None:
+        """Go on with a client's answers; a question without one is asked again."""
+        self.call.ctx = ctx
+        for key, question in list(self.call.questions.items()):
+            if key in answers:
+                question.answer = payloads.as_object(answers[key])
+                question.answered.set()
+                self.call.questions.pop(key, None)
+
+
+def declared_only(ctx: Ctx, result: JsonObject) -> JsonObject:
+    """A result that asks its client, without what the client does not answer.
+
+    Raises:
+        RequestError: It answers none of that.
+    """
+    requests = payloads.as_object(result.get("inputRequests"))
+    methods = {key: payloads.as_object(each).get("method") for key, each in requests.items()}
+    kept = {key: requests[key] for key, method in methods.items() if _is_declared(ctx, method)}
+    if requests and not kept:
+        raise _missing_capability(str(next(iter(methods.values()))))
+    return {**result, "inputRequests": kept} if len(kept) < len(requests) else result
+
+
+def _is_declared(ctx: Ctx, method: object) -> bool:
+    declared = ctx.session.client_capabilities
+    capability = ASKED.get(method) if isinstance(method, str) else None
+    return capability is not None and getattr(declared, capability, None) is not None
+
+
+def too_many_requests() -> MCPError:
+    """The answer to a request that is one too many."""
+    return MCPError(
+        types.INVALID_REQUEST,
+        f"{MAX_REQUESTS} requests of this participant wait for their results; try again when one"
+        " of them has ended",
+    )
+
+
+def _missing_capability(method: str) -> RequestError:
+    capability = ASKED.get(method, method[:64])
+    return RequestError(
+        types.MISSING_REQUIRED_CLIENT_CAPABILITY,
+        f"the MCP client of this call has no {capability}",
+        {"requiredCapabilities": {capability: {}}},
+    )

@@ -1,0 +1,351 @@
+"""A space as an MCP server: the handlers of MCP requests, answered by the space's participants."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import anyio
+import mcp_types as types
+from anyio.lowlevel import checkpoint_if_cancelled
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import validate_mcp_param_headers
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from meup_agent.client.offers import PROMPTS, RESOURCES, TEMPLATES, TOOLS
+from meup_agent.errors import MeupError, RequestError
+from meup_agent.mcp.sdk.decisions import CANCELLED
+from meup_agent.mcp.sdk.tasks import TasksExtension, TaskSupport, install_extension
+from meup_agent.mcp.server.cancellation import SDK_SECONDS, OpenStreams
+from meup_agent.mcp.server.catalog import MAX_SUBSCRIPTIONS, Ambiguous, wrap_uri
+from meup_agent.mcp.server.client_calls import declared_only
+from meup_agent.mcp.server.tool_calls import (
+    COMPLETE,
+    CallSettings,
+    answered_with,
+    call_tool,
+    forwarded,
+    is_withdrawn,
+    tool_error,
+)
+from meup_agent.protocol.wire import payloads
+from meup_agent.session.reconnector import ttl_from_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mcp.server.context import ServerRequestContext
+    from mcp.server.models import InitializationOptions
+
+    from meup_agent.mcp.server.catalog import Offer, OwnName
+    from meup_agent.mcp.server.principal import Principal
+    from meup_agent.protocol.wire.payloads import JsonObject
+
+    Ctx = ServerRequestContext[Any, Any]
+
+_RESOURCE_NOT_FOUND: Final = -32002
+
+LISTED: Final = {**COMPLETE, "ttlMs": 0, "cacheScope": "private"}
+"""A list is good until we say that it changed; and what one participant sees is its own."""
+
+
+UNDECIDED_SECONDS: Final = 86_400.0
+"""For the task of a call that may wait for a decision for ever."""
+
+RESULT_SECONDS: Final = 3600.0
+"""A task is kept so much longer than its call may wait for a decision."""
+
+
+class _AnnouncingServer(Server[Any]):
+    """The SDK's server, which says at the handshake that its lists may change."""
+
+    def create_initialization_options(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+    ) -> InitializationOptions:
+        """As the SDK's, with every list said to change."""
+        changing = NotificationOptions(
+            prompts_changed=True, resources_changed=True, tools_changed=True
+        )
+        return super().create_initialization_options(
+            notification_options or changing, experimental_capabilities, extensions
+        )
+
+
+class SpaceHandlers:
+    """The handlers of what MCP clients ask.
+
+    Args:
+        principal_of: The participant that a request's client is.
+        streams: The calls that run.
+        settings: Settings of the calls.
+
+    Attributes:
+        tasks: The calls that became tasks, for as long as it is entered.
+    """
+
+    def __init__(
+        self,
+        principal_of: Callable[[Ctx], Principal],
+        streams: OpenStreams,
+        settings: CallSettings,
+    ) -> None:
+        self._principal_of = principal_of
+        self._streams = streams
+        self._settings = settings
+        ttl = ttl_from_environment() if settings.ttl == "space" else settings.ttl
+        waiting = UNDECIDED_SECONDS if ttl is None else ttl
+        self.tasks = TasksExtension(
+            support=self._task_support,
+            owner=lambda ctx: principal_of(ctx).key,
+            is_withdrawn=is_withdrawn,
+            ttl=waiting + RESULT_SECONDS,
+        )
+
+    # --- lists ---
+
+    async def list_offers(self, kind: str, ctx: Ctx, _: Any) -> JsonObject:
+        """The lists: of tools, prompts, resources and templates."""
+        catalog = self._principal_of(ctx).catalog
+        return {kind: await catalog.described(kind, ctx.protocol_version), **LISTED}
+
+    # --- calls ---
+
+    async def call_tool(self, ctx: Ctx, _: Any) -> JsonObject:
+        """``tools/call``."""
+        principal, params = self._principal_of(ctx), dict(ctx.params or {})
+        result = tool_error(CANCELLED)
+        with principal.answering, self._streams.track(principal.key, ctx) as stream:
+            await checkpoint_if_cancelled()  # of what was cancelled already, nothing is sent
+            offer = await principal.catalog.find(TOOLS, str(params.get("name")))
+            if offer is None:
+                raise MCPError(
+                    INVALID_PARAMS,
+                    f"Unknown tool: {params.get('name')}; ask for tools/list again",
+                )
+            result = await call_tool(principal, offer, params, ctx, self._settings)
+        if stream.reason is not None and ctx.request is None:
+            await anyio.sleep(SDK_SECONDS)
+        return result
+
+    async def _task_support(self, ctx: Ctx, name: str) -> TaskSupport:
+        offer = await self._principal_of(ctx).catalog.find(TOOLS, name)
+        if offer is None:
+            return "forbidden"
+        # Here, where each call of the newest revision comes by before it can become a task.
+        if offer.repeats_arguments:
+            _check_param_headers(offer.described.get("inputSchema"), ctx)
+        match payloads.as_object(offer.described.get("execution")).get("taskSupport"):
+            case "required":
+                return "required"
+            case "forbidden":
+                return "forbidden"
+            case _:
+                return "optional"
+
+    # --- resources and prompts ---
+
+    async def read_resource(self, ctx: Ctx, _: Any) -> JsonObject:
+        """``resources/read``."""
+        principal, params = self._principal_of(ctx), dict(ctx.params or {})
+        uri = str(params.get("uri"))
+        owned = await _owner(principal, uri, ctx)
+        sent = forwarded(params, uri=owned.name)
+        result = await _ask(principal, owned.participant, "resources/read", sent, ctx)
+        for content in payloads.objects_in(result.get("contents")):
+            if content.get("uri") == owned.name:
+                content["uri"] = uri
+        return {**LISTED, **result}
+
+    async def get_prompt(self, ctx: Ctx, _: Any) -> JsonObject:
+        """``prompts/get``."""
+        principal, params = self._principal_of(ctx), dict(ctx.params or {})
+        offer = await _prompt(principal, str(params.get("name")))
+        sent = forwarded(params, name=offer.name)
+        return await _ask(principal, offer.participant, "prompts/get", sent, ctx)
+
+    async def complete(self, ctx: Ctx, _: Any) -> JsonObject:
+        """``completion/complete``."""
+        principal, params = self._principal_of(ctx), dict(ctx.params or {})
+        ref = payloads.as_object(params.get("ref"))
+        if ref.get("type") == "ref/prompt":
+            offer = await _prompt(principal, str(ref.get("name")))
+            own = {**ref, "name": offer.name}
+        else:
+            found = await principal.catalog.template_of(str(ref.get("uri")))
+            if found is None:
+                raise MCPError(INVALID_PARAMS, f"Unknown resource template: {ref.get('uri')}")
+            offer, own = found, {**ref, "uri": found.name}
+        sent = {**forwarded(params), "ref": own}
+        return await _ask(principal, offer.participant, "completion/complete", sent, ctx)
+
+    # --- sessions, subscriptions, logging ---
+
+    async def initialized(self, ctx: Ctx, _: Any) -> None:
+        """``notifications/initialized``: from here to the session's end its client is told."""
+        principal = self._principal_of(ctx)
+        if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS or principal.sessions.find(ctx):
+            return  # no session, or one that is told already: each would be a task
+        with principal.sessions.open(ctx) as session:
+            try:
+                await session.run()
+            finally:
+                for owned in session.subscribed.values():
+                    principal.subscribed.discard(owned)
+
+    async def subscribe(self, ctx: Ctx, params: types.SubscribeRequestParams) -> types.EmptyResult:
+        """``resources/subscribe``."""
+        principal = self._principal_of(ctx)
+        session = principal.sessions.get(ctx)
+        uri = str(params.uri)
+        if uri not in session.subscribed:
+            if len(session.subscribed) >= MAX_SUBSCRIPTIONS:
+                raise MCPError(INVALID_REQUEST, f"{MAX_SUBSCRIPTIONS} subscriptions are the most")
+            owned = await _owner(principal, uri, ctx)
+            await _subscribe(principal, owned)
+            if uri in session.subscribed or principal.sessions.find(ctx) is not session:
+                principal.subscribed.discard(owned)  # another request was faster, or its end
+            else:
+                session.subscribed[uri] = owned
+        return types.EmptyResult()
+
+    async def unsubscribe(
+        self, ctx: Ctx, params: types.UnsubscribeRequestParams
+    ) -> types.EmptyResult:
+        """``resources/unsubscribe``."""
+        principal = self._principal_of(ctx)
+        owned = principal.sessions.get(ctx).subscribed.pop(str(params.uri), None)
+        if owned is not None:
+            principal.subscribed.discard(owned)
+        return types.EmptyResult()
+
+    async def listen(
+        self, ctx: Ctx, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        """``subscriptions/listen``."""
+        principal = self._principal_of(ctx)
+        subscribed: list[OwnName] = []
+        try:
+            for uri in (params.notifications.resource_subscriptions or ())[:MAX_SUBSCRIPTIONS]:
+                with suppress(MCPError):  # as a URI that never changes
+                    owned = await _owner(principal, str(uri), ctx)
+                    await _subscribe(principal, owned)
+                    subscribed.append(owned)
+            return await principal.listen(ctx, params)
+        finally:
+            for owned in subscribed:
+                principal.subscribed.discard(owned)
+
+    async def set_level(self, ctx: Ctx, params: types.SetLevelRequestParams) -> types.EmptyResult:
+        """``logging/setLevel``."""
+        self._principal_of(ctx).sessions.get(ctx).log_level = params.level
+        return types.EmptyResult()
+
+
+async def _owner(principal: Principal, uri: str, ctx: Ctx) -> OwnName:
+    try:
+        owned = await principal.catalog.owner_of(uri)
+    except Ambiguous as error:
+        those = " or ".join(wrap_uri(each, uri) for each in error.owners)
+        raise MCPError(
+            INVALID_PARAMS, f"Several participants have {uri}; ask for {those}"
+        ) from None
+    if owned is None:
+        modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+        code = INVALID_PARAMS if modern else _RESOURCE_NOT_FOUND
+        raise MCPError(code, f"Resource not found: {uri}", {"uri": uri})
+    return owned
+
+
+async def _prompt(principal: Principal, name: str) -> Offer:
+    offer = await principal.catalog.find(PROMPTS, name)
+    if offer is None:
+        raise MCPError(INVALID_PARAMS, f"Unknown prompt: {name}; ask for prompts/list again")
+    return offer
+
+
+async def _subscribe(principal: Principal, owned: OwnName) -> None:
+    if principal.subscribed.is_full:
+        raise MCPError(INVALID_REQUEST, "too many resources are subscribed to already")
+    try:
+        await principal.subscribed.add(owned)
+    except RequestError as error:
+        raise answered_with(error) from error
+    except MeupError as error:
+        raise MCPError(INTERNAL_ERROR, str(error)) from error
+
+
+def _check_param_headers(schema: Any, ctx: Ctx) -> None:
+    """Check that the headers which repeat arguments, for proxies on the way, agree with them.
+
+    Raises:
+        MCPError: They do not.
+    """
+    if ctx.request is None:
+        return
+    arguments = payloads.as_object((ctx.params or {}).get("arguments"))
+    wrong = validate_mcp_param_headers(schema, arguments, ctx.request.headers)
+    if wrong is not None:
+        raise MCPError(wrong.code, wrong.message, wrong.data)
+
+
+async def _ask(
+    principal: Principal, participant: str, method: str, params: JsonObject, ctx: Ctx
+) -> JsonObject:
+    """Ask a participant, and give its answer, or its error, as it came."""
+    try:
+        with principal.answering:
+            answered = await principal.space.request(participant, method, params)
+        answer = payloads.as_object(answered)
+        if answer.get("resultType") == "input_required":
+            if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+                why = (
+                    f"it asks for something first, which MCP {ctx.protocol_version} cannot do here"
+                )
+                raise RequestError(INVALID_REQUEST, f"{method} of {participant!r}: {why}")
+            answer = declared_only(ctx, answer)
+    except RequestError as error:
+        raise answered_with(error) from error
+    except MeupError as error:
+        raise MCPError(INTERNAL_ERROR, str(error)) from error
+    return {**COMPLETE, **answer}
+
+
+def make_server(handlers: SpaceHandlers) -> Server[Any]:
+    """The SDK's server with our handlers."""
+    server = _AnnouncingServer(
+        "meup",
+        version=version("meup-agent"),
+        # Else it would ask for tools/list before each call; see _check_param_headers.
+        get_tool_input_schema=lambda _: None,
+    )
+    for method, params, handler in (
+        (payloads.TOOL_LIST, types.PaginatedRequestParams, partial(handlers.list_offers, TOOLS)),
+        (payloads.TOOL_CALL, types.CallToolRequestParams, handlers.call_tool),
+        ("prompts/list", types.PaginatedRequestParams, partial(handlers.list_offers, PROMPTS)),
+        ("prompts/get", types.GetPromptRequestParams, handlers.get_prompt),
+        ("resources/list", types.PaginatedRequestParams, partial(handlers.list_offers, RESOURCES)),
+        (
+            "resources/templates/list",
+            types.PaginatedRequestParams,
+            partial(handlers.list_offers, TEMPLATES),
+        ),
+        ("resources/read", types.ReadResourceRequestParams, handlers.read_resource),
+        ("completion/complete", types.CompleteRequestParams, handlers.complete),
+        ("resources/subscribe", types.SubscribeRequestParams, handlers.subscribe),
+        ("resources/unsubscribe", types.UnsubscribeRequestParams, handlers.unsubscribe),
+        ("subscriptions/listen", types.SubscriptionsListenRequestParams, handlers.listen),
+        ("logging/setLevel", types.SetLevelRequestParams, handlers.set_level),
+    ):
+        server.add_request_handler(method, cast("Any", params), cast("Any", handler))
+    server.add_notification_handler(
+        "notifications/initialized", types.NotificationParams, handlers.initialized
+    )
+    install_extension(handlers.tasks, server)
+    return server

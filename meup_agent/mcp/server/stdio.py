@@ -1,0 +1,109 @@
+"""A space as an MCP server over standard input and output."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import anyio
+from mcp.server.stdio import stdio_server
+
+from meup_agent.mcp.server.cancellation import CancellingStream, OpenStreams
+from meup_agent.mcp.server.space_server import SpaceHandlers, make_server
+from meup_agent.transport.base import background_tasks
+
+if TYPE_CHECKING:
+    from meup_agent.mcp.server.principal import PrincipalPool
+    from meup_agent.mcp.server.tool_calls import CallSettings
+
+log = logging.getLogger("meup_agent.mcp")
+
+MAX_LINE_BYTES: Final = 16 * 1024 * 1024
+"""Of one message; the largest that a client sends has a file in it."""
+
+_CHUNK: Final = 1 << 16
+
+
+class LineTooLong(Exception):
+    """A client's message has more than :data:`MAX_LINE_BYTES`."""
+
+
+class CancellableInput:
+    """The lines of standard input, whose reader can be cancelled while it waits.
+
+    The SDK reads in a thread, which ends only with the next line: a process that was told to stop
+    would wait for its client.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._rest = b""
+
+    def __aiter__(self) -> CancellableInput:
+        return self
+
+    async def __anext__(self) -> str:
+        start = 0
+        while (end := self._rest.find(b"\n", start)) < 0:
+            start = len(self._rest)
+            if start > MAX_LINE_BYTES:
+                raise LineTooLong(f"a message has more than {MAX_LINE_BYTES} bytes")
+            await anyio.wait_readable(self._fd)
+            read = os.read(self._fd, _CHUNK)
+            if not read:
+                raise StopAsyncIteration
+            self._rest += read
+        line, self._rest = self._rest[: end + 1], self._rest[end + 1 :]
+        return line.decode("utf-8", "replace")
+
+
+async def serve_stdio(pool: PrincipalPool, settings: CallSettings) -> None:
+    """Serve one client over standard input and output, as the participant of this process.
+
+    Args:
+        pool: The participants.
+        settings: Settings of the calls.
+
+    Raises:
+        MeupError: The participant is not in the space, or no longer.
+    """
+    async with pool.run():
+        login = await pool.get(None)
+        assert login is not None  # else it has raised
+        principal = login.principal
+        streams = OpenStreams()
+        handlers = SpaceHandlers(lambda _: principal, streams, settings)
+        server = make_server(handlers)
+        try:
+            async with (
+                background_tasks() as tasks,
+                handlers.tasks,
+                stdio_server(stdin=cast("Any", await _input())) as (read, write),
+            ):
+                tasks.start_soon(principal.raise_at_end)
+                await server.run(
+                    cast("Any", CancellingStream(read, streams, principal.key)),
+                    write,
+                    server.create_initialization_options(),
+                )
+        except* BrokenPipeError:
+            log.info("the client reads no more")
+
+
+async def _input() -> CancellableInput | None:
+    """Standard input; ``None``: it cannot be waited for, and is the SDK's to read."""
+    if sys.platform == "win32":
+        return None
+    with anyio.move_on_after(0):
+        try:
+            await anyio.wait_readable(0)
+        except OSError:  # a file, for one, is always readable
+            return None
+    fd = os.dup(0)
+    # What the handlers' own programs read must not be the client's messages.
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    return CancellableInput(fd)

@@ -1,0 +1,321 @@
+"""One call of a tool, from an MCP client through the space: a request, or a proposal."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from meup_agent.client.proposal_handle import resolve_ttl
+from meup_agent.errors import MeupError, RequestError
+from meup_agent.mcp.sdk import decisions
+from meup_agent.mcp.server.client_calls import (
+    ASKED,
+    MAX_REQUESTS,
+    STATE,
+    ClientCall,
+    WaitingCall,
+    declared_only,
+    too_many_requests,
+)
+from meup_agent.protocol.capability import compile_announced
+from meup_agent.protocol.exchange import Wait
+from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.outcomes import (
+    Fulfillment,
+    Rejection,
+    Responded,
+    Withdrawal,
+    result_of,
+)
+from meup_agent.transport.base import background_tasks
+
+if TYPE_CHECKING:
+    from mcp.server.context import ServerRequestContext
+
+    from meup_agent.client.proposal_handle import ProposalHandle, Ttl
+    from meup_agent.client.space import Space
+    from meup_agent.mcp.server.catalog import Offer
+    from meup_agent.mcp.server.principal import Principal
+    from meup_agent.protocol.wire.outcomes import CallOutcome, Outcome
+    from meup_agent.protocol.wire.payloads import JsonObject
+
+    Ctx = ServerRequestContext[Any, Any]
+
+log = logging.getLogger("meup_agent.mcp")
+
+COMPLETE: Final = {"resultType": "complete"}
+"""A field that 2026-07-28 wants in each result; older revisions take no notice of it."""
+
+OUTCOME: Final = "dev.meup/outcome"
+"""Key of ``_meta`` in the result of a proposal that was not carried out: ``rejected`` …"""
+
+REQUEST_SECONDS: Final = 600.0
+"""Wait for a result, or for progress on the way to it; a client that waits less cancels."""
+
+WAITING_SECONDS: Final = 5.0
+"""Between two notes that a proposal waits: a client's own timeout, reset by each, is longer."""
+
+EXPLANATION_SECONDS: Final = 0.5
+"""Wait for an explanation behind its rejection; none is owed (PROTOCOL 4.3)."""
+
+MAX_ROUNDS: Final = 16
+"""Results of one tool that ask its client instead of ending the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallSettings:
+    """Settings of the calls.
+
+    Attributes:
+        ttl: Seconds that a proposal waits for a decision and its result; ``None``: for ever.
+            By default the space's (``MEUP_TTL``).
+        to: The participants that should decide proposals; empty: any that may, and then the first
+            rejection decides.
+    """
+
+    ttl: Ttl = "space"
+    to: tuple[str, ...] = ()
+
+
+async def call_tool(
+    principal: Principal, offer: Offer, params: JsonObject, ctx: Ctx, settings: CallSettings
+) -> JsonObject:
+    """Call a participant's tool: a request if our capabilities allow it, otherwise a proposal.
+
+    Args:
+        principal: The participant that the client is.
+        offer: The tool.
+        params: The client's parameters.
+        ctx: The client's request.
+        settings: Settings of the calls.
+
+    Returns:
+        The result as JSON values, as it came; for a model also where there is none.
+
+    Raises:
+        MCPError: The call was answered with an error.
+    """
+    state = params.get("requestState")
+    if isinstance(state, str) and state.startswith(STATE):
+        waiting = principal.calls.resume(state)
+        waiting.take_answers(payloads.as_object(params.get("inputResponses")), ctx)
+        return await _wait(waiting)
+    if len(principal.calls) >= MAX_REQUESTS:
+        raise too_many_requests()
+    session = principal.sessions.find(ctx)
+    log_level = "debug" if session is None else session.log_level
+    call = ClientCall(offer.participant, ctx, log_level, principal.start_soon)
+    work = partial(_carry_out, principal, offer, params, call, settings)
+    if not _asks_by_result(ctx):
+        return await work()
+    waiting = WaitingCall(call, principal.calls)
+    principal.start_soon(waiting.run, work)
+    return await _wait(waiting)
+
+
+def _asks_by_result(ctx: Ctx) -> bool:
+    """True if the client answers questions, and only those that come as results."""
+    declared = ctx.session.client_capabilities
+    return (
+        not ctx.session.can_send_request
+        and declared is not None
+        and any(getattr(declared, each) is not None for each in ASKED.values())
+    )
+
+
+async def _wait(waiting: WaitingCall) -> JsonObject:
+    try:
+        return await waiting.next_result()
+    except anyio.get_cancelled_exc_class():
+        waiting.cancel()
+        raise
+
+
+async def _carry_out(
+    principal: Principal,
+    offer: Offer,
+    params: JsonObject,
+    call: ClientCall,
+    settings: CallSettings,
+) -> JsonObject:
+    sent = forwarded(params, name=offer.name)
+    sent.setdefault("arguments", {})
+    failure: Exception | None = None
+    result: JsonObject = {}
+    principal.calls.add(call)
+    try:
+        try:
+            result = await _invoke(principal.space, offer, sent, call, settings)
+        except Exception as error:
+            failure = error
+        await call.finish_notes()
+    finally:
+        principal.calls.discard(call)
+        call.end()
+    match failure:
+        case None:
+            return result
+        case RequestError():
+            raise answered_with(failure) from failure
+        case MeupError():
+            return tool_error(decisions.failed(offer.exposed, str(failure)))
+        case _:
+            raise failure
+
+
+async def _invoke(
+    space: Space, offer: Offer, sent: JsonObject, call: ClientCall, settings: CallSettings
+) -> JsonObject:
+    """Call the tool, and once more with each answer to what its result asks of the client."""
+    for _ in range(MAX_ROUNDS):
+        outcome = await _call_once(space, offer, sent, call, settings)
+        if not isinstance(outcome, Responded):
+            ttl = resolve_ttl(settings.ttl, space.ttl)
+            return await _result_of_proposal(offer.exposed, outcome, ttl)
+        result = result_of(outcome)
+        asked = payloads.as_object(result)
+        if asked.get("resultType") != "input_required":
+            return as_result(result)
+        if not _is_asked_at_once(call.ctx):
+            return declared_only(call.ctx, asked)
+        sent = {**sent, "inputResponses": await _answers(call, asked.get("inputRequests"))}
+        sent["requestState"] = asked.get("requestState")
+    return tool_error(f"The tool asked more than {MAX_ROUNDS} times.")
+
+
+async def _call_once(
+    space: Space, offer: Offer, sent: JsonObject, call: ClientCall, settings: CallSettings
+) -> CallOutcome:
+    async with background_tasks() as tasks:
+
+        def note_proposed(proposal: ProposalHandle) -> None:
+            call.proposal = proposal
+            if call.wants_progress:
+                tasks.start_soon(_tell_waiting, space, sent, proposal, call, settings)
+
+        return await space.invoke(
+            offer.participant,
+            offer.name,
+            payloads.as_object(sent["arguments"]),
+            more=sent,
+            to=settings.to,
+            timeout=REQUEST_SECONDS,
+            ttl=settings.ttl,
+            # A model that waits for another opinion to come waits for nothing, mostly; but a person
+            # who decides often comes because a call waits.
+            wait=Wait.ADDRESSED if settings.to else Wait.LATER,
+            on_progress=call.put_progress if call.wants_progress else None,
+            on_begun=call.ids.add,
+            on_proposed=note_proposed,
+        )
+
+
+def _is_asked_at_once(ctx: Ctx) -> bool:
+    """True if a client does not know results that ask, and answers requests of ours instead."""
+    return ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS
+
+
+async def _answers(call: ClientCall, requests: object) -> JsonObject:
+    """A client's answers to what a result asks."""
+    answers: JsonObject = {}
+    for key, each in payloads.as_object(requests).items():
+        request = payloads.as_object(each)
+        method = str(request.get("method"))
+        if method not in ASKED:
+            raise RequestError(INVALID_REQUEST, f"a tool cannot ask a client for {method[:64]!r}")
+        answers[key] = await call.ask(method, payloads.as_object(request.get("params")))
+    return answers
+
+
+async def _tell_waiting(
+    space: Space,
+    sent: JsonObject,
+    proposal: ProposalHandle,
+    call: ClientCall,
+    settings: CallSettings,
+) -> None:
+    """Tell the client every while that its proposal waits, and for whom."""
+    payload, ttl = (
+        payloads.request(payloads.TOOL_CALL, sent, ""),
+        resolve_ttl(settings.ttl, space.ttl),
+    )
+    began = anyio.current_time()
+    while proposal.state is ProposalState.PENDING:
+        waited = anyio.current_time() - began
+        left = None if ttl is None else ttl - waited
+        deciding = list(settings.to) or [
+            each.id
+            for each in space.participants
+            if each.id != space.me
+            and compile_announced(each.capabilities).allow(kinds.MCP_REQUEST, payload)
+        ]
+        call.put_waiting(decisions.describe_waiting(deciding, left))
+        await anyio.sleep(WAITING_SECONDS)
+
+
+async def _result_of_proposal(tool: str, outcome: Outcome, ttl: float | None) -> JsonObject:
+    """The result of a proposed call that had some seconds, for a model."""
+    if isinstance(outcome, Fulfillment):
+        if payloads.as_object(result_of(outcome)).get("resultType") == "input_required":
+            return tool_error(decisions.asks_first(tool))
+        result = as_result(outcome.response)
+        if outcome.as_proposed:
+            return result
+        note = {"type": "text", "text": decisions.edited(outcome)}
+        return {**result, "content": [*payloads.objects_in(result.get("content")), note]}
+    words = ""
+    if isinstance(outcome, Rejection):
+        words = await outcome.explanation(EXPLANATION_SECONDS)
+    said = tool_error(decisions.undone(tool, outcome, words, ttl))
+    # Programs find the outcome beside the text.
+    return {**said, payloads.META: {OUTCOME: outcome.word}}
+
+
+def forwarded(params: JsonObject, **changed: str) -> JsonObject:
+    """A client's parameters for a participant, without what concerns client and us alone."""
+    sent = {name: value for name, value in params.items() if name not in (payloads.META, "task")}
+    meta = {
+        name: value
+        for name, value in payloads.as_object(params.get(payloads.META)).items()
+        if name != payloads.PROGRESS_TOKEN
+        and not name.startswith((payloads.PREFIX, "io.modelcontextprotocol/"))
+    }
+    return {**sent, **changed, **({payloads.META: meta} if meta else {})}
+
+
+def as_result(result: Any) -> JsonObject:
+    """A participant's result as MCP has it; what is none becomes an error that says so."""
+    given = payloads.as_object(result)
+    meta = payloads.as_object(given.get(payloads.META))
+    if OUTCOME in meta:
+        # Ours to say: a tool that was carried out must not pass for one that was not.
+        kept = {name: value for name, value in meta.items() if name != OUTCOME}
+        given = {**given, payloads.META: kept}
+    if isinstance(given.get("content"), list) or given.get("resultType") not in (None, "complete"):
+        return {**COMPLETE, **given}
+    return tool_error("The tool's answer is no result of MCP: it has no content.")
+
+
+def answered_with(error: RequestError) -> MCPError:
+    """A participant's error, for a client; codes of some peers are texts."""
+    code = error.code if isinstance(error.code, int) else INTERNAL_ERROR
+    return MCPError(code, str(error.message), error.data)
+
+
+def tool_error(text: str) -> JsonObject:
+    """A tool's result that is an error, with a text for a model."""
+    return {**COMPLETE, "content": [{"type": "text", "text": text}], "isError": True}
+
+
+def is_withdrawn(result: object) -> bool:
+    """True if a result says that its proposal was withdrawn."""
+    meta = payloads.as_object(payloads.as_object(result).get(payloads.META))
+    return meta.get(OUTCOME) == Withdrawal.word

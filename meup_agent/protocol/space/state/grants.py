@@ -1,0 +1,329 @@
+"""Capabilities of participants: those of the configuration, and those that were granted.
+
+A grant rests on what its granter had when it was made: its configuration, and earlier grants. So
+grants are in an order in which none rests on a later one, and one walk through them in that order
+finds what is left when something is taken away: no grant outlives what its granter had.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from meup_agent.errors import InvalidPattern
+from meup_agent.protocol.capability import Capabilities, compile_capabilities
+from meup_agent.protocol.capability.covering import covers, first_covering, kinds_of, stripped
+from meup_agent.protocol.capability.reading import Reading
+from meup_agent.protocol.space.journal import Fact, facts_under
+from meup_agent.protocol.wire import kinds
+from meup_agent.protocol.wire.management_payloads import Grant
+from meup_agent.protocol.wire.payloads import JsonObject, objects_in
+
+MAX_GRANTED_TOGETHER: Final = 1_000
+"""Capabilities that are granted in a space at once, over all grants: each may have to be held
+against everything that its granter has when something is revoked."""
+
+GRANT_FACT: Final = "grant/"
+REVOKED_FACT: Final = "revoked/"
+
+_WITHDRAW: dict[str, Any] = {"kind": kinds.MCP_WITHDRAW}
+
+
+def member_capabilities(
+    listed: Iterable[Mapping[str, Any]], *, place: str = "capabilities"
+) -> Capabilities:
+    """The capabilities listed (InvalidPattern names the place), and ``mcp/withdraw``."""
+    own = [dict(capability) for capability in listed]
+    compiled = compile_capabilities(own, place=place)
+    if compiled.allow(kinds.MCP_WITHDRAW, {}):
+        return compiled
+    return compile_capabilities([*own, _WITHDRAW], place=place)
+
+
+class _GrantFact(msgspec.Struct):
+    by: str
+    participant: str
+    capabilities: list[JsonObject]
+    number: int
+    reason: str = ""
+    rests_on: list[str] = []
+
+
+class HeldGrant(msgspec.Struct, frozen=True):
+    """A grant in force."""
+
+    grant: Grant
+    number: int  # its place in the order of grants
+    rests_on: tuple[str, ...] = ()  # the grants to its granter that it rests on, for the audit
+
+    @property
+    def fact(self) -> Fact:
+        """The fact that outlives a restart."""
+        grant = self.grant
+        capabilities = list(grant.capabilities)
+        rests_on = list(self.rests_on)
+        value = _GrantFact(
+            grant.by, grant.participant, capabilities, self.number, grant.reason, rests_on
+        )
+        return Fact(GRANT_FACT + grant.id, msgspec.to_builtins(value))
+
+
+class GrantChange(NamedTuple):
+    """The changes of a grant or a revocation."""
+
+    facts: tuple[Fact, ...]
+    participants: tuple[str, ...]  # participants whose capabilities are others now
+
+
+class GrantStore:
+    """The capabilities of every participant of a space, present or not."""
+
+    def __init__(self, configured: Mapping[str, Capabilities]) -> None:
+        self._configured = dict(configured)
+        self._revoked: dict[str, tuple[JsonObject, ...]] = {}
+        self._grants: dict[str, HeldGrant] = {}
+        self._compiled = dict(configured)
+        self.changes = 0  # counts changes of anyone's capabilities; caches compare it
+
+    def __contains__(self, participant: object) -> bool:
+        """True for a participant of the space."""
+        return participant in self._configured
+
+    def __getitem__(self, participant: str) -> Capabilities:
+        """The capabilities of a participant; KeyError if the space has no such participant."""
+        return self._compiled[participant]
+
+    def __iter__(self) -> Iterator[str]:
+        """The participants of the space, present or not."""
+        return iter(tuple(self._configured))
+
+    @property
+    def _number(self) -> int:
+        """The number of the last grant that is in force."""
+        return max((held.number for held in self._grants.values()), default=0)
+
+    def has_room(self, capabilities: Sequence[JsonObject]) -> bool:
+        """True if so many more can be granted in the space."""
+        granted = sum(len(held.grant.capabilities) for held in self._grants.values())
+        return granted + len(capabilities) <= MAX_GRANTED_TOGETHER
+
+    def grant(self, grant_id: str) -> Grant | None:
+        """A grant in force."""
+        held = self._grants.get(grant_id)
+        return None if held is None else held.grant
+
+    def configure(self, participant: str, capabilities: Capabilities) -> None:
+        """Add a participant, or change its configured capabilities."""
+        self._configured[participant] = capabilities
+        self._compile(participant)
+
+    def first_lacking(self, granter: str, capabilities: Sequence[JsonObject]) -> JsonObject | None:
+        """The first of some capabilities that a participant does not have itself."""
+        own = self._own(granter, self._number + 1)
+        return next((each for each in capabilities if _find_covering(each, own) is None), None)
+
+    def check(self, participant: str, capabilities: Sequence[JsonObject]) -> None:
+        """Raise InvalidPattern if a participant, present or to come, cannot hold these, too."""
+        has = self._listed(participant) if participant in self else []
+        compile_capabilities(list(capabilities))
+        member_capabilities(_once([*has, *capabilities]))
+
+    def give(self, grant: Grant) -> GrantChange:
+        """Add what was granted, after :meth:`first_lacking` and :meth:`check`."""
+        number = self._number + 1
+        own = self._own(grant.by, number)
+        held = HeldGrant(
+            grant, number, _named(_find_covering(each, own) for each in grant.capabilities)
+        )
+        self._grants[grant.id] = held
+        self._compile(grant.participant)
+        return GrantChange((held.fact,), (grant.participant,))
+
+    def revoke(self, grant_id: str) -> GrantChange:
+        """Revoke a grant in force, and what rests on it."""
+        return self._revoke([self._grants[grant_id]])
+
+    def revoke_all(self, participant: str) -> GrantChange:
+        """Revoke everything that a participant was granted, and what rests on it."""
+        given = [each for each in self._grants.values() if each.grant.participant == participant]
+        return self._revoke(given)
+
+    def _revoke(self, given: Sequence[HeldGrant]) -> GrantChange:
+        facts: dict[str, Fact] = {}
+        for held in given:
+            self._replace(held, (), held.rests_on, facts)
+        return self._settle([held.grant.participant for held in given], facts)
+
+    def covered(self, participant: str, patterns: Sequence[JsonObject]) -> bool:
+        """True if a participant has a capability that some patterns cover."""
+        return any(_is_covered(each, patterns) for each in self._listed(participant))
+
+    def find_broader(self, participant: str, patterns: Sequence[JsonObject]) -> JsonObject | None:
+        """A capability of a participant that allows what one of some patterns does, and more."""
+        for pattern in patterns:
+            for each in self._listed(participant):
+                if not _is_covered(each, patterns) and any(
+                    covers(each, one) for one in kinds_of(pattern)
+                ):
+                    return each
+        return None
+
+    def revoke_covered(self, participant: str, patterns: Sequence[JsonObject]) -> GrantChange:
+        """Revoke all that a participant has and that some patterns cover, and what rests on it."""
+        facts: dict[str, Fact] = {}
+        configured = self._configured[participant]
+        revoked = [
+            each
+            for each in stripped(configured.patterns)
+            if each != _WITHDRAW and _is_covered(each, patterns)
+        ]
+        if revoked:
+            known = self._revoked.get(participant, ())
+            together = (*known, *(each for each in revoked if each not in known))
+            self._revoked[participant] = together
+            fact = Fact(REVOKED_FACT + participant, {"capabilities": list(together)})
+            facts[fact.key] = fact
+        for held in tuple(self._grants.values()):
+            if held.grant.participant == participant:
+                kept = tuple(
+                    each for each in held.grant.capabilities if not _is_covered(each, patterns)
+                )
+                self._replace(held, kept, held.rests_on, facts)
+        return self._settle([participant], facts)
+
+    def restore(self, facts: Mapping[str, JsonObject]) -> list[str]:
+        """Restore facts; the ids of grants that could not be made now, and are dropped."""
+        for participant, value in facts_under(facts, REVOKED_FACT):
+            self._revoked[participant] = tuple(objects_in(value.get("capabilities")))
+            if participant in self:
+                self._compile(participant)
+        read = (_held(*fact) for fact in facts_under(facts, GRANT_FACT))
+        recovered = [held for held in read if held is not None]
+        lost: list[str] = []
+        for held in sorted(recovered, key=lambda each: each.number):
+            grant = held.grant
+            own = self._own(grant.by, held.number)
+            kept = tuple(
+                each for each in grant.capabilities if _find_covering(each, own) is not None
+            )
+            if grant.participant not in self or not kept:
+                lost.append(grant.id)
+                continue
+            try:
+                self.check(grant.participant, kept)
+            except InvalidPattern:
+                lost.append(grant.id)
+                continue
+            self._grants[grant.id] = msgspec.structs.replace(
+                held, grant=msgspec.structs.replace(grant, capabilities=kept)
+            )
+            self._compile(grant.participant)
+        return lost
+
+    # --- grants that rest on others ---------------------------------------------------------
+
+    def _settle(self, shrunk: Sequence[str], facts: dict[str, Fact]) -> GrantChange:
+        """Revoke what rests on what some participants have no more; all that changed."""
+        changed = dict.fromkeys(shrunk)
+        for held in tuple(self._grants.values()):
+            grant = held.grant
+            if grant.by not in changed:
+                continue
+            own = self._own(grant.by, held.number)
+            resting = {at: _find_covering(each, own) for at, each in enumerate(grant.capabilities)}
+            kept = tuple(
+                each for at, each in enumerate(grant.capabilities) if resting[at] is not None
+            )
+            self._replace(held, kept, _named(resting.values()), facts)
+            if kept != grant.capabilities:
+                changed[grant.participant] = None
+        for participant in changed:
+            self._compile(participant)
+        return GrantChange(tuple(facts.values()), tuple(changed))
+
+    def _replace(
+        self,
+        held: HeldGrant,
+        kept: tuple[JsonObject, ...],
+        rests_on: tuple[str, ...],
+        facts: dict[str, Fact],
+    ) -> None:
+        key = GRANT_FACT + held.grant.id
+        if not kept:
+            del self._grants[held.grant.id]
+            facts[key] = Fact(key, None)
+        elif (kept, rests_on) != (held.grant.capabilities, held.rests_on):
+            grant = msgspec.structs.replace(held.grant, capabilities=kept)
+            left = HeldGrant(grant, held.number, rests_on)
+            self._grants[grant.id] = left
+            facts[key] = left.fact
+
+    def _own(self, participant: str, before: int) -> list[tuple[JsonObject, str]]:
+        """A participant's capabilities with their grants' ids, without grants from a number on."""
+        own = [(each, "") for each in self._by_configuration(participant)]
+        for held in self._grants.values():
+            if held.grant.participant == participant and held.number < before:
+                own += [(each, held.grant.id) for each in held.grant.capabilities]
+        return own
+
+    def _by_configuration(self, participant: str) -> list[JsonObject]:
+        configured = self._configured.get(participant)
+        if configured is None:
+            return []
+        revoked = self._revoked.get(participant, ())
+        return [each for each in stripped(configured.patterns) if each not in revoked]
+
+    def _listed(self, participant: str) -> list[JsonObject]:
+        return [each for each, _ in self._own(participant, self._number + 1)]
+
+    def _compile(self, participant: str) -> None:
+        self.changes += 1
+        granted = any(held.grant.participant == participant for held in self._grants.values())
+        if granted or participant in self._revoked:
+            self._compiled[participant] = member_capabilities(_once(self._listed(participant)))
+        else:
+            self._compiled[participant] = self._configured[participant]
+
+
+def _find_covering(
+    wanted: JsonObject, own: Sequence[tuple[JsonObject, str]]
+) -> tuple[str, ...] | None:
+    """The grants that cover a capability, ``""`` for a configuration; ``None``: nothing does."""
+    found: list[str] = []
+    for each in kinds_of(wanted):
+        by = next((grant for capability, grant in own if covers(capability, each)), None)
+        if by is None:
+            return None
+        found.append(by)
+    return tuple(found)
+
+
+def _named(resting: Iterable[tuple[str, ...] | None]) -> tuple[str, ...]:
+    """The grants that something rests on, each once."""
+    return tuple(dict.fromkeys(grant for each in resting for grant in each or () if grant))
+
+
+def _is_covered(capability: JsonObject, patterns: Sequence[JsonObject]) -> bool:
+    """True if some patterns to be revoked, which hold back, take a capability (PROTOCOL 7)."""
+    return all(
+        first_covering(patterns, each, Reading.WIDE) is not None for each in kinds_of(capability)
+    )
+
+
+def _once(capabilities: Iterable[JsonObject]) -> list[JsonObject]:
+    """The capabilities without repetitions, which would count against the limit."""
+    return list({json.dumps(each, sort_keys=True): each for each in capabilities}.values())
+
+
+def _held(grant_id: str, value: JsonObject) -> HeldGrant | None:
+    """A grant from its fact; ``None`` if it cannot be read."""
+    try:
+        fact = msgspec.convert(value, _GrantFact)
+        compile_capabilities(fact.capabilities)
+    except (msgspec.ValidationError, InvalidPattern):
+        return None
+    grant = Grant(grant_id, fact.by, fact.participant, tuple(fact.capabilities), fact.reason)
+    return HeldGrant(grant, fact.number, tuple(fact.rests_on))

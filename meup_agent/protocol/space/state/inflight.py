@@ -1,0 +1,834 @@
+"""Requests and proposals in flight in a space, each until it ends (PROTOCOL 4.2).
+
+The gateway needs this to limit the open proposals of a participant, to end what it has in
+flight and may no longer do, and to know who may answer or withdraw what. The last goes for what
+has ended, too, as long as that is remembered: a request to several has several answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from meup_agent.causes import Reason, declines, read_reason
+from meup_agent.protocol.dialects.base import read_addressees
+from meup_agent.protocol.proposals.lifecycle import (
+    DeadlineHeap,
+    ProposalEvent,
+    ProposalState,
+    renewal_problem,
+)
+from meup_agent.protocol.proposals.resolution import choose_addressed, resolve
+from meup_agent.protocol.space.journal import ProposalChange
+from meup_agent.protocol.space.state.decisions import (
+    Broadcast,
+    Consequence,
+    Notice,
+    draft_refusal,
+    gateway_draft,
+)
+from meup_agent.protocol.space.state.indexes import (
+    MAX_DECIDED,
+    MAX_ORIGINS,
+    CancelledRequests,
+    ForgottenProposal,
+    ItemDecision,
+    NotedRejection,
+    OpenIndex,
+    OpenItem,
+    OpenProposals,
+    UndecidedProposals,
+)
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.payloads import JsonObject, as_object, objects_in, read_told_rule
+from meup_agent.protocol.wire.ttl_map import FairTTLMap
+
+# --- tool owners ---
+# The owners of tools, learned from the answers to `tools/list` that pass (PROTOCOL 4.4).
+#
+# A list is its participant's own word. Any participant may name any tool, so a name that several
+# have addresses nothing.
+
+MAX_LISTED_TOOLS: Final = 1_000
+"""Tools of a participant that are remembered: a list is as long as its participant likes."""
+
+
+class _ToolList(msgspec.Struct):
+    names: dict[str, None] = {}
+    is_whole: bool = False  # its last page has passed
+
+
+class ToolOwners:
+    """The tools of each participant, as far as its lists have passed."""
+
+    def __init__(self) -> None:
+        self._lists: dict[str, _ToolList] = {}
+
+    def learn(self, participant: str, payload: JsonObject, cursor: str) -> None:
+        """Learn from an answer to ``tools/list``; ``cursor`` is that of its request, if any."""
+        result, error = payloads.read_response(payload)
+        if error is not None:
+            if error.get("code") == payloads.METHOD_NOT_FOUND:
+                self._lists[participant] = _ToolList({}, is_whole=True)
+            return
+        page = as_object(result)
+        is_last = not isinstance(page.get("nextCursor"), str)
+        known = self._lists.get(participant)
+        if known is None or (is_last and not cursor):
+            # Of a list in pages none is forgotten: two readers may ask for them at the same time.
+            known = self._lists[participant] = _ToolList()
+        known.is_whole = known.is_whole or is_last
+        for tool in objects_in(page.get("tools")):
+            name = tool.get("name")
+            if len(known.names) >= MAX_LISTED_TOOLS:
+                return
+            if isinstance(name, str) and len(name) <= payloads.MAX_KEPT_NAME_CHARS:
+                known.names[name] = None
+
+    def outdate(self, participant: str) -> None:
+        """Note that a participant which has left, or begun anew, may have other tools, too.
+
+        Those that it had count until its next list: else another participant could list one of them
+        before that, and be the only one that has it.
+        """
+        known = self._lists.get(participant)
+        if known is not None:
+            known.is_whole = False
+
+    def has(self, participant: str, tool: str) -> bool:
+        """True if a participant has listed a tool."""
+        known = self._lists.get(participant)
+        return known is not None and tool in known.names
+
+    def may_have(self, participant: str, tool: str) -> bool:
+        """True unless all tools of a participant are known, and this one is not among them."""
+        known = self._lists.get(participant)
+        if known is None or not known.is_whole or len(known.names) >= MAX_LISTED_TOOLS:
+            return True
+        return tool in known.names or len(tool) > payloads.MAX_KEPT_NAME_CHARS
+
+
+def listing_of(payload: JsonObject) -> str | None:
+    """The cursor of a request for tools, empty for the first page; ``None`` for any other."""
+    if payload.get("method") != payloads.TOOL_LIST:
+        return None
+    return payloads.kept_name(as_object(payload.get("params")).get("cursor"))
+
+
+# --- inflight ---
+
+MAX_OPEN_REQUESTS: Final = 1_000
+"""Requests of a participant that are remembered as open; the oldest is forgotten first."""
+
+OPEN_SECONDS: Final = 3_600.0
+"""Time for which something without a deadline is kept where room is needed: some clients withdraw
+nothing that they gave up."""
+
+MAX_RECENT: Final = 500
+"""Decided proposals that are kept to be listed; the proposer of most of them loses the oldest
+first."""
+
+MAX_RECENT_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of the same."""
+
+RECENT_SECONDS: Final = 24 * 3_600.0
+"""Time for which they are: as far as a gateway looks back when it starts."""
+
+MAX_KEPT_REASON_CHARS: Final = 64
+"""Characters of the reason of a rejection that are kept: each participant may reject everything."""
+
+MAX_OPEN_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of frames and payloads that are kept of a participant, to decide about them again."""
+
+TRACKED_KINDS: Final = frozenset(
+    {
+        kinds.MCP_PROPOSAL,
+        kinds.MCP_REQUEST,
+        kinds.MCP_RESPONSE,
+        kinds.MCP_WITHDRAW,
+        kinds.MCP_REJECT,
+        kinds.MCP_RENEW,
+        kinds.SYSTEM_EXPIRED,
+    }
+)
+"""The kinds with which something begins or ends, or is decided."""
+
+_BEGIN: Final = (kinds.MCP_PROPOSAL, kinds.MCP_REQUEST)
+
+_REASONS: Final = frozenset(map(str, Reason))
+
+_OPEN_MICROSECONDS: Final = round(OPEN_SECONDS * 1_000_000)
+
+
+class NamedProposal(NamedTuple):
+    """A proposal that a request names, and its state; pending: it may be, as far as is known."""
+
+    proposer: str
+    id: str
+    state: ProposalState
+    executor: str  # the participant that carries it out if a request says none; empty: any
+    declined: Mapping[str, Reason]  # by whom it was rejected, as far as that decides it
+
+
+class InFlight:
+    """Every open request and proposal of a space, followed from the envelopes that are accepted.
+
+    What has no deadline, or whose end is not told here, counts as open; once it is
+    :data:`OPEN_SECONDS` old, it is forgotten where its participant needs the room.
+    """
+
+    def __init__(self, *, announces: bool = False) -> None:
+        self.tool_owners = ToolOwners()
+        self._requests = OpenIndex(MAX_ORIGINS)
+        self.proposals = OpenIndex(MAX_DECIDED)
+        self._cancelled_requests = CancelledRequests()
+        self._begun = self._ended = 0
+        # Open proposals by number, and those that were decided lately by proposer and number.
+        self._in_order: dict[int, OpenItem] = {}
+        self._decided: FairTTLMap[tuple[str, int], OpenItem] = FairTTLMap(
+            owner=lambda key: key[0],
+            count=MAX_RECENT,
+            seconds=RECENT_SECONDS,
+            size=MAX_RECENT_BYTES,
+        )
+        # The time of what is decided at this moment, in microseconds since 1970 (UTC).
+        self.at = 0
+        self._kept_bytes: dict[str, int] = {}
+        self._changes: list[ProposalChange] = []
+        self.announces = announces
+        self._deadlines = DeadlineHeap[OpenItem]()
+        # Each has the participants under an id, as keys or in order. Looked at for each envelope.
+        self._owners: tuple[Mapping[str, Iterable[str]], ...] = (
+            self.proposals.senders_by_id,
+            self._requests.senders_by_id,
+            self.proposals.ended.by_id,
+            self._requests.ended.by_id,
+        )
+
+    @property
+    def participants(self) -> frozenset[str]:
+        """The participants that have something open."""
+        return frozenset((*self._requests.owners, *self.proposals.owners))
+
+    @property
+    def remembered(self) -> int:
+        """The number of items that are remembered after their end, over all participants."""
+        return len(self._requests.ended) + len(self.proposals.ended)
+
+    def of(self, participant: str) -> tuple[OpenItem, ...]:
+        """The open items of a participant: requests, then proposals, the oldest first."""
+        return (*self._requests.of(participant), *self.proposals.of(participant))
+
+    @property
+    def items(self) -> tuple[OpenItem, ...]:
+        """The open items of all participants."""
+        return tuple(item for each in self.participants for item in self.of(each))
+
+    def open_in_order(self) -> list[OpenItem]:
+        """The open proposals, in the order of their acceptance; expired ones may be among them."""
+        return list(self._in_order.values())
+
+    def decided(self, at: int) -> list[OpenItem]:
+        """The proposals that were decided lately, in the order of their decisions."""
+        return list(self._decided.values(at / 1_000_000))
+
+    def proposed_at(self, proposer: str, proposal: str) -> int | None:
+        """The time at which an open proposal was accepted, in microseconds since 1970 (UTC)."""
+        item = self.proposals.get(proposer, proposal)
+        return None if item is None else item.at
+
+    def find_other_owner(self, envelope_id: str, sender: str) -> str | None:
+        """Another participant that began something under an id, unless the sender did, too."""
+        other = None
+        for owners in self._owners:
+            if envelope_id in owners:
+                for owner in owners[envelope_id]:
+                    if owner == sender:
+                        return None
+                    other = owner
+        return other
+
+    def opened_by(self, envelope_id: str) -> tuple[str, ...]:
+        """The participants that have something open under an id."""
+        return (*self.proposals.opened_by(envelope_id), *self._requests.opened_by(envelope_id))
+
+    def named(self, correlation: tuple[str, ...], at: int) -> dict[str, list[NamedProposal]]:
+        """The proposals that correlation ids name, open or decided, by id."""
+        found: dict[str, list[NamedProposal]] = {}
+        for each in correlation:
+            if each in self.proposals and each not in found:
+                here = [
+                    NamedProposal(
+                        item.envelope.sender, each, item.state_at(at), item.executor, item.declined
+                    )
+                    for item in self.proposals.under(each)
+                ]
+                # A proposer's latest under an id is the one that is meant.
+                latest = {named.proposer for named in here}
+                for proposer, ended in self.proposals.ended.of(each).items():
+                    if proposer not in latest:
+                        here.append(
+                            NamedProposal(
+                                proposer, each, ended.state, ended.executor, ended.declined
+                            )
+                        )
+                found[each] = here
+        return found
+
+    def was_asked(self, participant: str, requests: tuple[str, ...]) -> bool:
+        """True if one of some requests asked a participant, and none asked others alone."""
+        asked = False
+        for request in requests:
+            if request in self._requests:
+                if not self._requests.addressed(request, participant):
+                    return False
+                asked = True
+        return asked
+
+    def proposals_under(self, ids: tuple[str, ...]) -> list[OpenItem]:
+        """The open proposals of these ids."""
+        return [
+            item for each in ids if each in self.proposals for item in self.proposals.under(each)
+        ]
+
+    def has_begun(self, participant: str, names: Iterable[str]) -> bool:
+        """True if a participant began something under one of some ids, open or remembered."""
+        shelves = (self._requests, self.proposals)
+        return any(participant in shelf.senders(name) for name in names for shelf in shelves)
+
+    def begun(self, participant: str, names: Iterable[str]) -> Iterator[OpenItem]:
+        """The open requests and proposals of a participant under one of some ids."""
+        for name in names:
+            for shelf in (self._requests, self.proposals):
+                item = shelf.get(participant, name)
+                if item is not None:
+                    yield item
+
+    def is_open(self, proposer: str, proposal: str, at: int) -> bool:
+        """True if a proposer has a proposal of this id open."""
+        item = self.proposals.get(proposer, proposal)
+        return item is not None and item.state_at(at).is_pending
+
+    def count(self, participant: str, at: int) -> int:
+        """The number of open proposals of a participant; old ones count until they are forgotten.
+
+        Until then they are listed: a person may decide one that waits since yesterday.
+        """
+        self.expire_unannounced(at)
+        return self.proposals.count(participant)
+
+    def abandoned(self, participant: str, at: int, gone_until: int | None) -> list[OpenItem]:
+        """The proposals that are only in the way: expired, too old, or left by a process."""
+        return [
+            item
+            for item in self.proposals.of(participant)
+            if _is_too_old(item, at)
+            or not item.state_at(at).is_pending
+            or (gone_until is not None and item.at <= gone_until and not item.fulfilling)
+        ]
+
+    def drop_abandoned(self, participant: str, at: int, gone_until: int | None) -> None:
+        """Forget what is abandoned, although it was not withdrawn."""
+        for item in self.abandoned(participant, at, gone_until):
+            self._forget(item, at)
+
+    def orphan(self, participant: str) -> None:
+        """Note that the process which began what a participant has open is gone for good."""
+        for item in self.of(participant):
+            item.orphaned = item.beside is None
+
+    def orphaned_requests(self, withdraw: Envelope) -> list[OpenItem]:
+        """The requests that are out for what a withdraw takes back, and that no process cancels."""
+        named = dict.fromkeys(withdraw.correlation)
+        found = (self.proposals.get(withdraw.sender, each) for each in named)
+        return [
+            request
+            for proposal in found
+            if proposal is not None
+            for request in proposal.fulfilling.values()
+            if request.orphaned
+        ]
+
+    def track(
+        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: int | None = None
+    ) -> OpenItem | None:
+        """Follow an accepted envelope, of a tracked kind; what begins with it, if anything does."""
+        self.at = at
+        # The bytes of what has expired are no one's, whenever they were counted last.
+        if envelope.kind in _BEGIN:
+            self.expire_unannounced(at)
+        match envelope.kind:
+            case kinds.MCP_PROPOSAL:
+                return self._proposed(envelope, payload, at, beside=beside)
+            case kinds.MCP_REQUEST:
+                return self._requested(envelope, payload, at, beside=beside)
+            case kinds.MCP_RESPONSE:
+                self._responded(envelope, payload)
+            case kinds.MCP_REJECT:
+                self._rejected(envelope, payload)
+            case kinds.MCP_RENEW:
+                self._renewed(envelope, payload)
+            case kinds.MCP_WITHDRAW:
+                # The gateway's own words come here only when they are read from the journal again.
+                by = payloads.on_behalf_of(envelope.sender, payload)
+                for proposal in envelope.correlation:
+                    self.withdraw(by, proposal, payload, at, said_by=envelope.sender)
+            case kinds.SYSTEM_EXPIRED if envelope.sender in kinds.GATEWAY_NAMES:
+                self._announced_expired(envelope, payload)
+            case _:
+                pass
+        return None
+
+    def end(self, item: OpenItem, rule: str = "") -> None:
+        """Forget something that has ended; another one under its id stays.
+
+        ``rule`` is that by which a proposal was decided.
+        """
+        is_proposal = item.is_proposal
+        if is_proposal and not item.state.is_pending:
+            self._ended += 1
+            item.decision = ItemDecision(self._ended, self.at, rule)
+            key = (item.envelope.sender, item.number)
+            self._decided.put(key, item, self.at / 1_000_000, size=item.size)
+        shelf, envelope = self.proposals if is_proposal else self._requests, item.envelope
+        if shelf.get(envelope.sender, envelope.id) is item:
+            self._remove(shelf, envelope.sender, envelope.id)
+
+    def is_listed(self, item: OpenItem) -> bool:
+        """True if an item has not ended, and no other one is open in its place."""
+        shelf = self.proposals if item.is_proposal else self._requests
+        return shelf.get(item.envelope.sender, item.envelope.id) is item
+
+    def end_if_expired(self, item: OpenItem, at: int) -> bool:
+        """End a proposal that has expired, which is for good; ``False``: it has not."""
+        self.at = at
+        item.expire(at)
+        if not item.state.is_pending:
+            self.end(item)
+        return not item.state.is_pending
+
+    def _proposed(
+        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: int | None
+    ) -> OpenItem:
+        body = payloads.unwrapped(payload)
+        call = payloads.read_call(body)
+        proposal = OpenItem(
+            envelope,
+            at,
+            called=payloads.called(body),
+            addressees=read_addressees(envelope, call).as_kept(),
+            expires_at=call.expiry(at),
+            beside=beside,
+        )
+        self._begin(self.proposals, proposal)
+        self._note_change(proposal, begins=True)
+        self._watch(proposal)
+        return proposal
+
+    def _requested(
+        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: int | None
+    ) -> OpenItem | None:
+        if payload.get("method") == kinds.CANCELLED:
+            params = payloads.as_object(payload.get("params"))
+            by = payloads.on_behalf_of(envelope.sender, params)
+            self._cancelled(by, params.get("requestId"))
+        elif not is_notification(payload):
+            fulfills = None
+            if envelope.correlation:
+                fulfills = self._fulfilled_by(envelope, payloads.read_call(payload))
+            if fulfills is not None:
+                fulfills.step(ProposalEvent.REQUEST, envelope.sender)
+            rpc_name = payloads.rpc_name(payload.get("id"))
+            request = OpenItem(
+                envelope,
+                at,
+                rpc_name=rpc_name,
+                fulfills=fulfills,
+                listing=listing_of(payload),
+                called=payloads.called(payload),
+                beside=beside,
+            )
+            self._begin(self._requests, request)
+            if fulfills is not None:
+                request.rule = _rule_in(payload.get("params"))
+                fulfills.fulfilling[request.number] = request
+            return request
+        return None
+
+    def _fulfilled_by(self, request: Envelope, call: payloads.Call) -> OpenItem | None:
+        """The open proposal that a request carries out; a proposer does not fulfill its own."""
+        record = resolve(request, OpenProposals(self.proposals), 0.0, call).record
+        return None if record is None or record.proposer == request.sender else record
+
+    def find_proposed(
+        self, request: Envelope, call: payloads.Call
+    ) -> list[OpenItem | ForgottenProposal]:
+        """The proposals that a request may carry out, also those that were forgotten undecided."""
+        means = resolve(request, UndecidedProposals(self.proposals), 0.0, call)
+        found = means.named if means.record is None else (means.record,)
+        return [each for each in found if each.proposer != request.sender]
+
+    def _cancelled(self, sender: str, request: object) -> None:
+        """End the request that a cancel names: by its JSON-RPC id, or by its own (PROTOCOL 4.8)."""
+        if not isinstance(request, int | str):
+            return
+        name = str(request)
+        by_id = self._requests.get(sender, name)
+        if by_id is None or by_id.rpc_name != name:
+            named = (item for item in self._requests.of(sender) if item.rpc_name == name)
+            by_id = next(named, by_id)
+        if by_id is not None:
+            self._remove(self._requests, sender, by_id.envelope.id)
+
+    def _declined(self, proposal: str, sender: str, payload: dict[str, Any]) -> None:
+        """Note that a participant has decided, for each of its processes (PROTOCOL 4.4)."""
+        reason = read_reason(payload.get("reason"))
+        if declines(reason):
+            # Its own words are in the journal; what is kept here has a bounded size.
+            known = Reason(reason) if reason in _REASONS else Reason.OTHER
+            self.proposals.decline(proposal, sender, known)
+
+    def renewal_problem(self, renewal: Envelope, until: int, at: int) -> str:
+        """The reason why a renewal gives no more time; empty: it does (PROTOCOL 4.17)."""
+        sender, proposal = renewal.sender, renewal.correlation[0]
+        item = self.proposals.get(sender, proposal)
+        if item is not None:
+            return renewal_problem(item.state, item.expires_at, until, at, item.renewals)
+        ended = self.proposals.ended.of(proposal).get(sender)
+        return "it is not known here" if ended is None else f"it is {ended.state}"
+
+    def _renewed(self, envelope: Envelope, payload: dict[str, Any]) -> None:
+        until = payloads.read_renewal(payload)
+        for proposal in envelope.correlation:
+            item = self.proposals.get(envelope.sender, proposal)
+            if item is not None and until is not None:
+                item.expires_at = until
+                item.renewals += 1
+                self._note_change(item)
+
+    def withdraw(
+        self, sender: str, proposal: str, payload: JsonObject, at: int, *, said_by: str
+    ) -> ProposalState | None:
+        """End a proposal that its proposer withdraws; its last state, ``None`` if it ended before.
+
+        The reason tells an expiry, and what was rejected before was rejected (PROTOCOL 4.5).
+        """
+        item = self.proposals.get(sender, proposal)
+        if item is None:
+            # It was forgotten as too old, not as decided.
+            self.proposals.withdraw_forgotten(sender, proposal)
+            return None
+        self.at = at
+        item.expire(at)
+        item.withdrawn(payload, at, said_by)
+        decided_by = item.decided_by if item.state is ProposalState.REJECTED else None
+        rejection = item.rejections.get(decided_by or "")
+        self.end(item, "" if rejection is None else rejection.rule)
+        return item.state
+
+    def _rejected(self, reject: Envelope, payload: JsonObject) -> None:
+        """Note a rejection of the proposal that its first known id names (PROTOCOL 4.4)."""
+        for name in reject.correlation:
+            if name in self.proposals:
+                self._declined(name, reject.sender, payload)
+                by = reject.sender
+                item = choose_addressed(reject, self.proposals.under(name)).record
+                if item is not None and item.proposer != by and item.has_room_for(by):
+                    reason = read_reason(payload.get("reason"))[:MAX_KEPT_REASON_CHARS]
+                    item.rejections[by] = NotedRejection(reject.id, reason, _rule_in(payload))
+                return
+
+    # --- changes ---
+
+    def pop_changes(self) -> tuple[ProposalChange, ...]:
+        """The proposals that began, moved their deadline, or ended since the last call."""
+        if not self._changes:
+            return ()
+        changes, self._changes = tuple(self._changes), []
+        return changes
+
+    def _note_change(self, item: OpenItem, *, begins: bool = False, ended: bool = False) -> None:
+        sender, name, tool = item.envelope.sender, item.envelope.id, item.called[1]
+        self._changes.append(
+            ProposalChange(sender, name, tool, item.expires_at, item.state, begins, ended)
+        )
+
+    # --- expiries ---
+
+    @property
+    def next_expiry(self) -> int | None:
+        """The last moment of the next proposal that may expire, in microseconds since 1970."""
+        return self._deadlines.next if self.announces else None
+
+    def expire(self, at: int) -> list[OpenItem]:
+        """End the proposals whose time is over, and that no withdraw has ended; these."""
+        self.at = at
+        expired: list[OpenItem] = []
+        for item in self._deadlines.pop_due(at):
+            if not self.is_listed(item):
+                continue
+            item.expire(at)
+            if item.state is ProposalState.EXPIRED:
+                self.end(item)
+                expired.append(item)
+            else:
+                self._watch(item)  # it was renewed
+        return expired
+
+    def expire_unannounced(self, at: int) -> None:
+        """End the proposals whose time is over, unless their ends are still to be announced."""
+        due = self._deadlines.next
+        if due is not None and due < at and not self.announces:
+            self.expire(at)
+
+    def _watch(self, proposal: OpenItem) -> None:
+        self._deadlines.sort_out(self.is_listed)
+        self._deadlines.add(proposal)
+
+    def _announced_expired(self, notice: Envelope, payload: JsonObject) -> None:
+        """End what the gateway has announced as expired before a restart."""
+        proposer = payload.get("by")
+        for proposal in notice.correlation:
+            item = self.proposals.get(str(proposer), proposal)
+            if item is not None and item.state is ProposalState.PENDING:
+                item.step(ProposalEvent.EXPIRY, "", Reason.TIMEOUT)
+                self.end(item)
+
+    def _responded(self, response: Envelope, payload: dict[str, Any]) -> None:
+        """End what a response answers; a refused proposal waits again (PROTOCOL 4.2)."""
+        refused = payloads.is_refusal(payload)
+        for correlated in response.correlation:
+            asked = self._requests.under(correlated)
+            self._learn_tools(asked, correlated, response.sender, payload)
+            for request in asked:
+                if not request.envelope.concerns(response.sender):
+                    continue
+                if refused:
+                    if not _is_refused_by_all(request, response.sender):
+                        continue
+                elif request.fulfills is not None:
+                    self.fulfilled(request.fulfills, request.envelope.sender, request.rule)
+                self.end(request)
+            if "result" in payload:
+                self._responded_late(correlated, response.sender)
+
+    def _learn_tools(
+        self, asked: tuple[OpenItem, ...], request_id: str, sender: str, payload: dict[str, Any]
+    ) -> None:
+        """Learn from an answer to a request for tools, which may be one of several answers."""
+        for request in asked:
+            if request.listing is not None and request.envelope.concerns(sender):
+                self.tool_owners.learn(sender, payload, request.listing)
+                return
+        for ended in self._requests.ended.of(request_id).values():
+            if ended.listing is not None and ended.concerns(sender):
+                self.tool_owners.learn(sender, payload, ended.listing)
+                return
+
+    def _responded_late(self, request_id: str, sender: str) -> None:
+        """A result for a request that has ended, cancelled say: it was carried out all the same."""
+        for requester, ended in self._requests.ended.of(request_id).items():
+            if ended.fulfills is None or not ended.concerns(sender):
+                continue
+            proposer, proposal_id, number = ended.fulfills
+            proposal = self.proposals.get(proposer, proposal_id)
+            if proposal is not None and proposal.number == number:
+                self.fulfilled(proposal, requester)
+
+    def fulfilled(self, proposal: OpenItem, by: str, rule: str = "") -> None:
+        """End a proposal that was answered, and whose request a participant made."""
+        if proposal.state.is_pending:
+            proposal.step(ProposalEvent.RESPONSE, by)
+            self.end(proposal, rule)
+
+    def answered(self, proposer: str, proposal: str, by: str, at: int) -> None:
+        """End an open proposal that a response of a participant decided by itself."""
+        item = self.proposals.get(proposer, proposal)
+        if item is not None:
+            self.at = at
+            self.fulfilled(item, by)
+
+    def _begin(self, shelf: OpenIndex, item: OpenItem) -> None:
+        envelope = item.envelope
+        sender = envelope.sender
+        self._begun += 1
+        item.number = self._begun
+        self._remove(shelf, sender, envelope.id)
+        if shelf is self._requests and shelf.count(sender) >= MAX_OPEN_REQUESTS:
+            oldest = shelf.oldest(sender)
+            if oldest is not None:
+                self.end(oldest)
+        kept = self._kept_bytes.get(sender, 0) + item.size
+        # Here and nowhere else: what is forgotten depends on what was accepted alone.
+        if shelf is self._requests or kept > MAX_OPEN_BYTES:
+            self._forget_old(shelf, sender, item.at)
+            kept = self._kept_bytes.get(sender, 0) + item.size
+        if kept > MAX_OPEN_BYTES:
+            kept -= item.size
+            item.whole = False
+            item.envelope = msgspec.structs.replace(envelope, frame=b"", raw_payload=b"{}")
+            kept += item.size
+        self._kept_bytes[sender] = kept
+        shelf.put(item)
+        if item.is_proposal:
+            self._in_order[item.number] = item
+
+    def _remove(self, shelf: OpenIndex, sender: str, envelope_id: str) -> None:
+        item = shelf.pop(sender, envelope_id)
+        if item is None:
+            return
+        self._in_order.pop(item.number, None)
+        left = self._kept_bytes[sender] - item.size
+        if left:
+            self._kept_bytes[sender] = left
+        else:
+            del self._kept_bytes[sender]
+        self._cancelled_requests.forget_all_of(item)
+        if item.is_proposal:
+            self._note_change(item, ended=True)
+        proposal = item.fulfills
+        if proposal is not None:
+            del proposal.fulfilling[item.number]
+            self._keep_cancelled(item, proposal)
+            if not proposal.fulfilling and proposal.state is ProposalState.IN_PROGRESS:
+                proposal.step(ProposalEvent.REQUEST_CANCELLED, sender)
+                self._watch(proposal)  # its time may have passed meanwhile
+
+    def _keep_cancelled(self, request: OpenItem, proposal: OpenItem) -> None:
+        """Keep what a later result would be about, which completes an open proposal (4.2)."""
+        sender, proposal_id, _ = proposal.key
+        is_open = self.proposals.get(sender, proposal_id) is proposal
+        if is_open and request.whole and not request.was_refused:
+            self._cancelled_requests.keep(request, proposal)
+
+    def _forget_old(self, shelf: OpenIndex, sender: str, at: int) -> None:
+        oldest = shelf.oldest(sender)
+        if oldest is None or oldest.at >= at - _OPEN_MICROSECONDS:
+            return
+        for item in shelf.of(sender):
+            if _is_too_old(item, at):
+                self._forget(item, at)
+
+    def _forget(self, item: OpenItem, at: int) -> None:
+        """End an item as expired where that is known, and else undecided."""
+        self.at = at
+        item.expire(at)
+        self.end(item)
+
+
+def _is_too_old(item: OpenItem, at: int) -> bool:
+    """True for what began too long ago, and may not be decided for hours yet."""
+    too_old = at - _OPEN_MICROSECONDS
+    expires_at = (item.fulfills or item).expires_at
+    return item.at < too_old and (expires_at is None or expires_at < too_old)
+
+
+def is_notification(payload: dict[str, Any]) -> bool:
+    """True for a payload that is a notification, which begins nothing."""
+    method = payload.get("method")
+    return isinstance(method, str) and method.startswith(payloads.NOTIFICATION)
+
+
+def _rule_in(holder: object) -> str:
+    """The name of the rule that parameters, or a payload, tell; empty: none."""
+    told = read_told_rule(holder)
+    return "" if told is None else told.name
+
+
+def _is_refused_by_all(request: OpenItem, sender: str) -> bool:
+    """Record that an addressee refuses a request; true if all of them did."""
+    to = request.envelope.to
+    if not to:
+        return False
+    if sender not in request.refused_by:
+        request.refused_by = (*request.refused_by, sender)
+    return request.was_refused
+
+
+REVOKED = str(Reason.REVOKED)
+
+ORPHANED: Final = "the process that wanted it is gone, and its participant has begun anew"
+"""The words of an end that a new process of a participant brings."""
+
+
+def end_revoked(
+    exchanges: InFlight,
+    participant: str,
+    may: Callable[[str, JsonObject, tuple[str, ...]], bool],
+    at: int,
+) -> Iterator[Consequence]:
+    """End what a participant has open and may not do any more; what the gateway says of it.
+
+    A request is cancelled and a proposal withdrawn, in the gateway's name, and the participant is
+    told that it waits in vain. What was too large to keep is ended, too, as it cannot be judged.
+    """
+    for item in exchanges.of(participant):
+        envelope = item.envelope
+        payload = envelope.payload_object
+        if item.is_proposal:
+            payload = payloads.unwrapped(payload)
+        if item.whole and may(envelope.kind, payload, envelope.to):
+            continue
+        if exchanges.end_if_expired(item, at):
+            continue
+        what = "proposal" if item.is_proposal else "request"
+        told = draft_refusal(
+            participant,
+            REVOKED,
+            f"your {what} {envelope.id} was ended: what allowed it was revoked",
+            about=envelope.id,
+        )
+        yield Notice(participant, told.error)
+        yield from _end(exchanges, item, REVOKED)
+
+
+def end_orphaned(exchanges: InFlight, participant: str, at: int) -> Iterator[Broadcast]:
+    """End what a process that is gone had open, and what runs for it (PROTOCOL 4.2).
+
+    But for the requests by which it carries out what others propose: these wait for the results.
+    """
+    for item in exchanges.of(participant):
+        if not item.orphaned or (item.fulfills is not None and item.fulfills.state.is_pending):
+            continue
+        if not exchanges.end_if_expired(item, at):
+            yield from _end(exchanges, item, Reason.NO_LONGER_NEEDED, ORPHANED)
+
+
+def cancel_orphaned(exchanges: InFlight, request: OpenItem) -> Iterator[Broadcast]:
+    """Cancel a request for what was withdrawn whose own process does not do it any more."""
+    return _end(exchanges, request, Reason.NO_LONGER_NEEDED, ORPHANED)
+
+
+def _end(exchanges: InFlight, item: OpenItem, reason: str, text: str = "") -> Iterator[Broadcast]:
+    """End an item, and all that is out to fulfill it: its fulfiller may not be here to do that."""
+    if not exchanges.is_listed(item):
+        return  # it has ended already
+    running = tuple(item.fulfilling.values())
+    if item.is_proposal:
+        # Read as everybody reads it: it may follow a rejection.
+        said, sender = _withdrawal(item, reason), item.envelope.sender
+        payload = said.payload_object
+        exchanges.withdraw(sender, item.envelope.id, payload, exchanges.at, said_by=kinds.GATEWAY)
+        yield Broadcast(said, changes=exchanges.pop_changes())
+    else:
+        exchanges.end(item)
+    # The first is never cancelled (PROTOCOL 4.7).
+    if not item.is_proposal and item.called[0] != "initialize":
+        yield Broadcast(_cancel(item, f"{reason}: {text}" if text else reason))
+    for request in running:
+        yield from _end(exchanges, request, reason, text)
+
+
+def _cancel(item: OpenItem, reason: str) -> Envelope:
+    envelope = item.envelope
+    cancel = payloads.cancelled_by_gateway(envelope.id, reason, envelope.sender)
+    return gateway_draft(kinds.MCP_REQUEST, cancel, to=envelope.to, about=envelope.id)
+
+
+def _withdrawal(item: OpenItem, reason: str) -> Envelope:
+    envelope = item.envelope
+    payload = {"reason": reason, payloads.META: {payloads.BEGUN_BY: envelope.sender}}
+    return gateway_draft(kinds.MCP_WITHDRAW, payload, to=envelope.to, about=envelope.id)

@@ -1,0 +1,728 @@
+"""Payloads: the MCP messages that travel in envelopes, read leniently and written strictly.
+
+MCP's own types are not needed here: an exchange reads a handful of fields. Code that hands MCP
+content to users takes ``mcp_types``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any, Final, cast
+
+import msgspec
+import rfc8785
+
+from meup_agent.causes import Cause
+from meup_agent.errors import InvalidEnvelope, NotExpressible
+from meup_agent.protocol.wire import kinds
+from meup_agent.protocol.wire.envelope import (
+    Envelope,
+    encode_leniently,
+    find_unsafe_integer,
+    moment_of,
+    read_moment,
+    rfc3339,
+)
+
+# --- payloads ---
+
+META: Final = "_meta"
+PREFIX: Final = "dev.meup/"
+"""Of our own keys in ``_meta`` (PROTOCOL 6), and of our own methods (PROTOCOL 5)."""
+TARGET: Final = "dev.meup/target"
+DIGEST: Final = "dev.meup/digest"
+EDITED: Final = "dev.meup/edited"
+PROPOSER: Final = "dev.meup/proposer"
+"""In a fulfilling request: whose proposal it carries out. It means nothing in a proposal."""
+ASKED_IN_REQUEST: Final = "dev.meup/request"
+"""In a question to the participant that made a call: the id of the request that carries it out."""
+ASKED_IN_PROPOSAL: Final = "dev.meup/proposal"
+"""Beside it: the id of the proposal that this request carries out."""
+EXPIRES_AT: Final = "dev.meup/expires_at"
+TTL: Final = "ttl"
+"""Beside a foreign proposal's method: the milliseconds after which its proposer gives it up."""
+RULE: Final = "dev.meup/rule"
+"""In what a policy decided: the rule that decided, and the policy that it is of."""
+CAUSE: Final = "dev.meup/cause"
+BEGUN_BY: Final = "dev.meup/begun_by"
+"""In an end that the gateway sends for a participant: the participant, whose ids are its own."""
+REJECTED_BY: Final = "dev.meup/rejected_by"
+"""In a withdraw: the participant whose rejection ended the wait, or null: none did."""
+WRAPPED: Final = "dev.meup/wrapped"
+"""In a result: its structured content is ``{"result": value}`` because the value is no object."""
+PROGRESS_TOKEN: Final = "progressToken"
+TRACEPARENT: Final = "traceparent"
+MAX_TRACEPARENT: Final = 128
+"""Characters of a W3C ``traceparent`` that is repeated: it has 55."""
+WRAPPER: Final = "proposal"
+"""The only member of an object that some put around a proposal's payload."""
+
+NOTIFICATION: Final = "notifications/"
+"""Prefix of the methods that want no answer."""
+
+TOOL_CALL: Final = "tools/call"
+TOOL_LIST: Final = "tools/list"
+_PROTOTYPE: Final = b"__proto__"
+_OF_A_TOOL: Final = frozenset({"name", "arguments", META})
+
+MAX_SHOWN_DIGITS: Final = 40
+"""Digits of an integer that a refusal repeats."""
+
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+UNKNOWN_METHOD: Final = frozenset({METHOD_NOT_FOUND, "NOT_IMPLEMENTED"})
+"""The codes by which a peer says that it has no such method; the text is that of ``mew/v0.4``."""
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
+EXCHANGE_ERROR: Final = -32000
+"""``busy``, ``cancelled`` and ``refused``: the reason stands in ``data`` (PROTOCOL 5)."""
+
+REFUSED: Final = "refused"
+"""The reason of an executor that does not carry out what was withdrawn, or done before."""
+
+MAX_RPC_ID_CHARS: Final = 256
+"""Characters of a JSON-RPC id, as of an envelope's: it is remembered, for cancels."""
+
+MAX_KEPT_NAME_CHARS: Final = 256
+"""Characters of a method's, tool's or participant's name that is kept as it is; those in use have
+less than 100."""
+
+MAX_TTL: Final = 366 * 24 * 3600.0
+"""Seconds that a proposal of ours waits at most; a foreign ``ttl`` above is cut to it."""
+
+JsonObject = dict[str, Any]
+
+
+class Call(msgspec.Struct, frozen=True):
+    """The MCP message in a request's or proposal's payload."""
+
+    method: str  # the MCP method, for example ``tools/call``; empty where there was none
+    params: JsonObject
+    # The JSON-RPC id as it was written; ``None`` where there was none.
+    rpc_id: int | str | None = None
+    ttl: float | None = None  # the seconds of a foreign ``ttl``, which is written in milliseconds
+
+    @property
+    def rpc_name(self) -> str | None:
+        """The JSON-RPC id as a cancel names it; ``None`` if there is none, or it is too long."""
+        return rpc_name(self.rpc_id)
+
+    @property
+    def name(self) -> str:
+        """The tool's (or prompt's) name, where the method has one."""
+        name = self.params.get("name")
+        return name if isinstance(name, str) else ""
+
+    @property
+    def arguments(self) -> JsonObject:
+        """The arguments of a tool call; empty where there are none."""
+        return as_object(self.params.get("arguments"))
+
+    @property
+    def beside(self) -> JsonObject:
+        """The parameters of a tool call beside its name, arguments and ``_meta``."""
+        return {name: value for name, value in self.params.items() if name not in _OF_A_TOOL}
+
+    @property
+    def meta(self) -> JsonObject:
+        """The object in ``_meta``."""
+        return as_object(self.params.get(META))
+
+    @property
+    def target(self) -> str | None:
+        """The participant that should execute a proposal (PROTOCOL 4.4)."""
+        target = self.meta.get(TARGET)
+        return target if isinstance(target, str) and target else None
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """The time at which the proposer gives up, by its own clock: a hint (PROTOCOL 6)."""
+        said = read_moment(self.meta.get(EXPIRES_AT))
+        return None if said is None else moment_of(said)
+
+    def expiry(self, accepted: int | None) -> int | None:
+        """The time at which its proposer gives it up; ``None``: it does not say, or not from when.
+
+        Both are in microseconds since 1970 (UTC). A foreign ``ttl`` counts from its acceptance.
+        """
+        said = read_moment(self.meta.get(EXPIRES_AT))
+        if said is not None or self.ttl is None or accepted is None:
+            return said
+        return accepted + round(min(self.ttl, MAX_TTL) * 1_000_000)
+
+    @property
+    def is_notification(self) -> bool:
+        """True if the method begins with ``notifications/``; a missing id alone means nothing."""
+        return self.method.startswith(NOTIFICATION)
+
+
+def rpc_name(rpc_id: object) -> str | None:
+    """A JSON-RPC id as a cancel names it; ``None`` if it is none, or too long."""
+    if not isinstance(rpc_id, int | str) or isinstance(rpc_id, bool):
+        return None
+    name = str(rpc_id)
+    return None if len(name) > MAX_RPC_ID_CHARS else name
+
+
+def as_object(value: object) -> JsonObject:
+    """The value if it is a JSON object, otherwise an empty one."""
+    return cast("JsonObject", value) if isinstance(value, dict) else {}
+
+
+def as_list(value: object) -> list[object]:
+    """The value if it is a JSON list, otherwise an empty one."""
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
+def objects_in(value: object) -> list[JsonObject]:
+    """The values of a list, each as :func:`as_object` sees it; none if it is no list."""
+    return [as_object(item) for item in as_list(value)]
+
+
+def is_wrapper(names: Collection[str]) -> bool:
+    """True if an object with these members is ``{"proposal": {…}}`` (PROTOCOL 1)."""
+    return len(names) == 1 and WRAPPER in names
+
+
+def unwrapped(payload: JsonObject) -> JsonObject:
+    """A proposal's payload as every reader sees it, without the wrapper where it has one.
+
+    A wrapper in a wrapper stays as it is: otherwise who reads the payload after it went through
+    another dialect would see another proposal than the gateway has allowed.
+    """
+    inner = payload.get(WRAPPER)
+    if not is_wrapper(payload) or not isinstance(inner, dict):
+        return payload
+    body = cast("JsonObject", inner)
+    return payload if is_wrapper(body) else body
+
+
+def read_proposal(payload: object) -> Call:
+    """Read a proposal, also in the form ``{"proposal": {…}}`` (PROTOCOL 1)."""
+    return read_call(unwrapped(as_object(payload)))
+
+
+def read_call(payload: object) -> Call:
+    """Read a request."""
+    body = as_object(payload)
+    method = body.get("method")
+    rpc_id = body.get("id")
+    return Call(
+        method=method if isinstance(method, str) else "",
+        params=as_object(body.get("params")),
+        rpc_id=rpc_id if isinstance(rpc_id, int | str) and not isinstance(rpc_id, bool) else None,
+        ttl=_read_ttl(body[TTL]) if TTL in body else None,
+    )
+
+
+def _read_ttl(said: object) -> float | None:
+    """The seconds of a ``ttl`` in milliseconds (PROTOCOL 6); ``None`` if it is no such time."""
+    milliseconds = number(said)
+    return None if milliseconds is None or milliseconds <= 0 else milliseconds / 1000
+
+
+def called(body: JsonObject) -> tuple[str, str]:
+    """The method and tool (or prompt) of a call, as they are kept: all a gateway needs of most."""
+    method, params = body.get("method"), body.get("params")
+    name = cast("JsonObject", params).get("name") if isinstance(params, dict) else None
+    return kept_name(method), kept_name(name)
+
+
+def kept_name(name: object) -> str:
+    """A name as it is kept by the thousand: of a long one its beginning and its hash.
+
+    Two are kept alike only if they are the same name; what is no text is kept as an empty one.
+    """
+    if not isinstance(name, str):
+        return ""
+    if len(name) <= MAX_KEPT_NAME_CHARS:
+        return name
+    return name[:MAX_KEPT_NAME_CHARS] + hashlib.sha256(name.encode()).hexdigest()
+
+
+def meta_of(body: JsonObject) -> JsonObject:
+    """The object in the ``_meta`` of a call; an empty one where there is none."""
+    params = body.get("params")
+    return as_object(cast("JsonObject", params).get(META)) if isinstance(params, dict) else {}
+
+
+def exchanges_of(correlation: tuple[str, ...], meta: JsonObject) -> tuple[str, ...]:
+    """The ids of the exchanges that a request belongs to, by correlation or ``_meta``."""
+    if not meta:
+        return correlation
+    named = (meta.get(ASKED_IN_REQUEST), meta.get(ASKED_IN_PROPOSAL))
+    return (*correlation, *(each for each in named if isinstance(each, str)))
+
+
+def request(method: str, params: JsonObject, rpc_id: str) -> JsonObject:
+    """A JSON-RPC request."""
+    return {"jsonrpc": "2.0", "id": rpc_id, "method": method, "params": params}
+
+
+def notification(method: str, params: JsonObject) -> JsonObject:
+    """A JSON-RPC notification."""
+    return {"jsonrpc": "2.0", "method": method, "params": params}
+
+
+def proposal(method: str, params: JsonObject) -> JsonObject:
+    """A proposal's payload: the call without an envelope of its own."""
+    return {"method": method, "params": params}
+
+
+def result(rpc_id: int | str, value: Any) -> JsonObject:
+    """A JSON-RPC response with a result."""
+    return {"jsonrpc": "2.0", "id": rpc_id, "result": value}
+
+
+def error(rpc_id: int | str, code: int, message: str, data: Any = None) -> JsonObject:
+    """A JSON-RPC response with an error."""
+    body: JsonObject = {"code": code, "message": message}
+    if data is not None:
+        body["data"] = data
+    return {"jsonrpc": "2.0", "id": rpc_id, "error": body}
+
+
+def cancelled(request_id: str, cause: Cause) -> JsonObject:
+    """``notifications/cancelled`` with the chain that led to it, where it is not too long."""
+    params: JsonObject = {"requestId": request_id, "reason": str(cause)}
+    if cause.chain:
+        params[META] = {CAUSE: [step.to_wire() for step in cause.chain]}
+    return notification(kinds.CANCELLED, params)
+
+
+def cancelled_by_gateway(request_id: str, reason: str, requester: str) -> JsonObject:
+    """``notifications/cancelled`` for a request that its requester may make no longer."""
+    params = {"requestId": request_id, "reason": reason, META: {BEGUN_BY: requester}}
+    return notification(kinds.CANCELLED, params)
+
+
+def on_behalf_of(sender: str, said: JsonObject) -> str:
+    """The participant that an end is for: its sender, or the one that a gateway names in it."""
+    if sender not in kinds.GATEWAY_NAMES:
+        return sender
+    name = as_object(said.get(META)).get(BEGUN_BY)
+    return name if isinstance(name, str) and name else sender
+
+
+def progress(token: int | str, done: float, total: float | None, message: str | None) -> JsonObject:
+    """``notifications/progress``."""
+    params: JsonObject = {PROGRESS_TOKEN: token, "progress": done}
+    if total is not None:
+        params["total"] = total
+    if message is not None:
+        params["message"] = message
+    return notification(kinds.PROGRESS, params)
+
+
+def number(value: object) -> float | None:
+    """The value if it is a number that a float can hold, and not infinite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def is_refusal(response: object) -> bool:
+    """True if a response says that the request was refused: nothing was carried out for it."""
+    data = as_object(as_object(as_object(response).get("error")).get("data"))
+    return data.get("reason") == REFUSED
+
+
+def without_meta(params: JsonObject) -> JsonObject:
+    """The parameters without ``_meta``."""
+    return {name: value for name, value in params.items() if name != META}
+
+
+def without_our_meta(params: JsonObject) -> JsonObject:
+    """The parameters without what their ``_meta`` has under our prefix."""
+    given = as_object(params.get(META))
+    meta = {name: value for name, value in given.items() if not name.startswith(PREFIX)}
+    return {**without_meta(params), **({META: meta} if meta else {})}
+
+
+def canonical(method: str, params: JsonObject, target: str | None) -> bytes | None:
+    """A call in RFC 8785 form, which its digest covers (PROTOCOL 6); ``None`` where it has none."""
+    call: JsonObject = {"method": method, "params": without_meta(params)}
+    if target is not None:
+        call["target"] = target
+    try:
+        return rfc8785.dumps(call)
+    except (rfc8785.CanonicalizationError, RecursionError):
+        return None
+
+
+def digest(method: str, params: JsonObject, target: str | None) -> str | None:
+    """SHA-256, hex, of a call's :func:`canonical` form (PROTOCOL 6)."""
+    covered = canonical(method, params, target)
+    return None if covered is None else hashlib.sha256(covered).hexdigest()
+
+
+def proposal_problem(payload: object, raw: bytes) -> str:
+    """The reason for which readers would read a proposal differently; empty: they do not.
+
+    People, rules, the digest and the executor read the same members of a call (PROTOCOL 1), so a
+    call is refused that has something else in their place, or a number that one of them rounds.
+
+    Args:
+        payload: The payload, decoded.
+        raw: The same as it was written.
+    """
+    body = unwrapped(as_object(payload))
+    method, params = body.get("method"), body.get("params")
+    if not isinstance(method, str) or not method:
+        return "the proposal has no 'method'"
+    if params is not None and not isinstance(params, dict):
+        return "the call's 'params' are not an object"
+    return request_problem(body) or value_problem(as_object(body.get("params")), raw)
+
+
+def request_problem(payload: object) -> str:
+    """The reason for which readers would read a request differently; empty: they do not."""
+    body = as_object(payload)
+    if body.get("method") != TOOL_CALL:
+        return ""
+    params = as_object(body.get("params"))
+    name, arguments = params.get("name"), params.get("arguments")
+    if not isinstance(name, str) or not name:
+        return "the call names no tool"
+    if arguments is not None and not isinstance(arguments, dict):
+        return "the call's 'arguments' are not an object"
+    return ""
+
+
+def check_call(method: str, params: JsonObject) -> None:
+    """Check a call of our own as its readers will.
+
+    Raises:
+        NotExpressible: They would read it differently.
+    """
+    body: JsonObject = {"method": method, "params": params}
+    if problem := proposal_problem(body, encode_leniently(body)):
+        raise NotExpressible(problem)
+
+
+def value_problem(params: object, raw: bytes) -> str:
+    """The value in parameters that some readers would read otherwise, in words; empty: none.
+
+    JavaScript rounds integers beyond its doubles, and its SDK of MCP drops arguments called
+    ``__proto__`` (measured with 1.32).
+    """
+    number = find_unsafe_integer(raw, params)
+    if number is not None:
+        return (
+            f"the integer {str(number)[:MAX_SHOWN_DIGITS]} is beyond ±(2^53 - 1), where readers"
+            " round differently; pass it as a text"
+        )
+    if (_PROTOTYPE in raw or b"\\u" in raw) and _has_name(params, _PROTOTYPE.decode()):
+        return "a member is called '__proto__', which readers in JavaScript drop; name it otherwise"
+    return ""
+
+
+def _has_name(value: object, name: str) -> bool:
+    """True if an object in a JSON value has a member with a name."""
+    pending = [value]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, dict):
+            members = cast("JsonObject", each)
+            if name in members:
+                return True
+            pending += members.values()
+        elif isinstance(each, list):
+            pending += cast("list[object]", each)
+    return False
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One value that a fulfillment has and its proposal had otherwise.
+
+    Attributes:
+        path: Where, for example ``arguments.path``; ``target`` is who executed it.
+        proposed: The proposal's value; ``None`` where it had none.
+        fulfilled: The fulfillment's value; ``None`` where it was taken out.
+    """
+
+    path: str
+    proposed: Any
+    fulfilled: Any
+
+
+def changes(proposed: Call, fulfilled: Call, executor: str | None) -> tuple[Change, ...]:
+    """The values that a fulfilling request has otherwise than its proposal, without ``_meta``."""
+    found: list[Change] = []
+    if proposed.method != fulfilled.method:
+        found.append(Change("method", proposed.method, fulfilled.method))
+    if proposed.target is not None and executor != proposed.target:
+        found.append(Change("target", proposed.target, executor))
+    _compare("", without_meta(proposed.params), without_meta(fulfilled.params), found)
+    return tuple(found)
+
+
+def _compare(path: str, before: object, after: object, found: list[Change]) -> None:
+    both = _objects(before, after)
+    if both is not None:
+        old, new = both
+        for name in [*old, *(name for name in new if name not in old)]:
+            inner = f"{path}.{name}" if path else name
+            if name in old and name in new:
+                _compare(inner, old[name], new[name], found)
+            else:
+                found.append(Change(inner, old.get(name), new.get(name)))
+    elif not _same(before, after):
+        found.append(Change(path, before, after))
+
+
+def _same(before: object, after: object) -> bool:
+    """True if two JSON values are one: ``1`` and ``1.0`` are, ``1`` and ``true`` are not."""
+    both = _objects(before, after)
+    if both is not None:
+        old, new = both
+        return old.keys() == new.keys() and all(_same(old[name], new[name]) for name in old)
+    if isinstance(before, list) and isinstance(after, list):
+        items, others = cast("list[object]", before), cast("list[object]", after)
+        return len(items) == len(others) and all(map(_same, items, others))
+    return isinstance(before, bool) == isinstance(after, bool) and before == after
+
+
+def _objects(before: object, after: object) -> tuple[JsonObject, JsonObject] | None:
+    if isinstance(before, dict) and isinstance(after, dict):
+        return cast("JsonObject", before), cast("JsonObject", after)
+    return None
+
+
+def build_proposal(
+    method: str,
+    params: JsonObject,
+    *,
+    target: str | None,
+    expires: datetime | None,
+    progress_token: str | None = None,
+) -> JsonObject:
+    """The payload of a proposal, with its digest (PROTOCOL 6).
+
+    Raises:
+        NotExpressible: Readers would read the call differently (PROTOCOL 1).
+    """
+    check_call(method, params)
+    meta = dict(as_object(params.get(META)))
+    if target is not None:
+        meta[TARGET] = target
+    own_digest = digest(method, params, target)
+    if own_digest is not None:
+        meta[DIGEST] = own_digest
+    if expires is not None:
+        meta[EXPIRES_AT] = expires.isoformat(timespec="milliseconds")
+    if progress_token is not None:
+        meta[PROGRESS_TOKEN] = progress_token
+    return proposal(method, {**params, META: meta} if meta else params)
+
+
+def with_expiry(payload: JsonObject, expires: datetime) -> JsonObject:
+    """A proposal's payload that says when it expires; its digest is of other members."""
+    params = as_object(payload.get("params"))
+    meta = {
+        **as_object(params.get(META)),
+        EXPIRES_AT: expires.isoformat(timespec="milliseconds"),
+    }
+    return {**payload, "params": {**params, META: meta}}
+
+
+def edit_call(call: Call, arguments: JsonObject, target: str | None) -> Call:
+    """A proposed call with other arguments, and at another target if one is given."""
+    params = {**call.params, "arguments": arguments}
+    if target is not None:
+        params[META] = {**call.meta, TARGET: target}
+    return msgspec.structs.replace(call, params=params)
+
+
+def build_fulfillment(
+    call: Call,
+    arguments: JsonObject | None,
+    executor: str,
+    *,
+    proposer: str,
+    rule: JsonObject | None = None,
+) -> tuple[JsonObject, tuple[Change, ...]]:
+    """The parameters of a fulfilling request, with its proposer, and its edits (4.4, 6).
+
+    Raises:
+        NotExpressible: Readers would read the edited call differently (PROTOCOL 1).
+    """
+    params = without_meta(call.params)
+    if arguments is not None:
+        params["arguments"] = arguments
+    check_call(call.method, params)
+    edits = changes(call, Call(call.method, params), executor)
+    meta: JsonObject = {}
+    trace = call.meta.get(TRACEPARENT)
+    if isinstance(trace, str) and len(trace) <= MAX_TRACEPARENT:
+        # All else is shown neither to rules nor to people, and its target might act on it.
+        meta[TRACEPARENT] = trace
+    own_digest = digest(call.method, params, executor if call.target is not None else None)
+    if own_digest is not None:
+        meta[DIGEST] = own_digest
+    if edits:
+        meta[EDITED] = True
+    meta[PROPOSER] = proposer
+    if rule is not None:
+        meta[RULE] = rule
+    params[META] = meta
+    return params, edits
+
+
+def build_renewal(expires_at: int) -> JsonObject:
+    """The payload of a renewal: the later deadline, and nothing that the digest covers."""
+    return {"expires_at": rfc3339(expires_at)}
+
+
+def read_renewal(payload: JsonObject) -> int | None:
+    """The deadline of a renewal in microseconds since 1970; ``None`` if it has none."""
+    return read_moment(payload.get("expires_at"))
+
+
+def build_rejection(reason: str, rule: JsonObject | None = None) -> JsonObject:
+    """The payload of a rejection, with the rule that decided it where a policy did (6)."""
+    return {"reason": reason} if rule is None else {"reason": reason, META: {RULE: rule}}
+
+
+def build_withdrawal(reason: str, meta: JsonObject | None = None) -> JsonObject:
+    """The payload of a withdraw."""
+    return {"reason": reason} if meta is None else {"reason": reason, META: meta}
+
+
+def read_response(payload: object) -> tuple[Any, dict[str, Any] | None]:
+    """Result and error of a response, also of bare results and string codes (PROTOCOL 1)."""
+    body = as_object(payload)
+    error = body.get("error")
+    if error is None:
+        return body.get("result", payload), None
+    if isinstance(error, dict):
+        return None, cast("dict[str, Any]", error)
+    return None, {"code": "error", "message": str(error)}
+
+
+# --- payload reader ---
+# Reads the fields of one payload that must have their form, and names the wrong one.
+
+MAX_REASON_CHARS: Final = 1_000
+"""Characters of a reason or an address: they are kept as long as what they are about."""
+
+MAX_NAME_CHARS: Final = 256
+"""Characters of a participant's name, as of an id."""
+
+
+class PayloadReader:
+    """Reads the fields of one payload, and names the wrong one."""
+
+    def __init__(self, envelope: Envelope, payload: JsonObject) -> None:
+        self.envelope = envelope
+        self.payload = payload
+        self.by = envelope.sender
+
+    def problem(self, what: str) -> InvalidEnvelope:
+        """The error for a payload with which its kind cannot be carried out."""
+        return InvalidEnvelope(
+            "invalid_envelope",
+            f"the {self.envelope.kind!r} cannot be carried out: {what}",
+            envelope_id=self.envelope.id,
+        )
+
+    def name(self, field: str) -> str:
+        """The name in a field."""
+        value = self.payload.get(field)
+        if is_name(value):
+            return cast("str", value)
+        raise self.problem(f"its {field!r} must be a name of 1 to {MAX_NAME_CHARS} characters")
+
+    def text(self, field: str) -> str:
+        """The text in a field; empty where there is none."""
+        value = self.payload.get(field)
+        if value is None:
+            return ""
+        if not isinstance(value, str) or len(value) > MAX_REASON_CHARS:
+            raise self.problem(
+                f"its {field!r} must be a text of up to {MAX_REASON_CHARS} characters"
+            )
+        return value
+
+    def count(self, field: str) -> int | None:
+        """The number in a field; ``None`` where there is none."""
+        value = self.payload.get(field)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self.problem(f"its {field!r} must be a whole number that is not negative")
+        return value
+
+
+def is_name(value: object) -> bool:
+    """True for a text that can be a name: not empty, not too long, all printable."""
+    return isinstance(value, str) and 0 < len(value) <= MAX_NAME_CHARS and value.isprintable()
+
+
+# --- told rules ---
+# The rule of a policy that a decision names, as its sender says (PROTOCOL 6).
+
+MAX_TOLD_CHARS: Final = 200
+"""Characters of a rule's name, verdict or digest, or of a voter's name, that are kept."""
+
+MAX_TOLD_VOTES: Final = 100
+"""Votes that are kept of one decision: as many as a rule has voters."""
+
+
+class ToldRule(msgspec.Struct, frozen=True):
+    """A rule, as a fulfilling request or a rejection tells it.
+
+    Attributes:
+        name: The rule's name.
+        verdict: Its verdict: ``allow``, ``ask``, ``deny`` or ``quorum``.
+        policy: The policy's digest.
+        of: Votes that it takes; 0 where it takes none.
+        votes: The votes that its sender has counted.
+    """
+
+    name: str
+    verdict: str = ""
+    policy: str = ""
+    of: int = 0
+    votes: Mapping[str, str] = {}
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The rule as JSON has it."""
+        said: dict[str, Any] = {
+            "rule": self.name,
+            "verdict": self.verdict or None,
+            "policy": self.policy or None,
+        }
+        return said | {"of": self.of, "votes": dict(self.votes)} if self.of else said
+
+
+def read_told_rule(holder: object) -> ToldRule | None:
+    """The rule in the ``_meta`` of parameters or of a payload; ``None`` where there is none."""
+    said = as_object(as_object(as_object(holder).get(META)).get(RULE))
+    name = said.get("rule")
+    if not isinstance(name, str) or not name:
+        return None
+    of = said.get("of")
+    votes = {
+        voter[:MAX_TOLD_CHARS]: vote[:MAX_TOLD_CHARS]
+        for voter, vote in list(as_object(said.get("votes")).items())[:MAX_TOLD_VOTES]
+        if isinstance(vote, str)
+    }
+    return ToldRule(
+        name[:MAX_TOLD_CHARS],
+        _text(said.get("verdict")),
+        _text(said.get("policy")),
+        of if isinstance(of, int) and not isinstance(of, bool) and of > 0 else 0,
+        votes,
+    )
+
+
+def _text(said: object) -> str:
+    return said[:MAX_TOLD_CHARS] if isinstance(said, str) else ""
