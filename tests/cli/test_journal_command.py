@@ -92,6 +92,8 @@ def test_copy_of_a_journal_written_meanwhile_is_whole_and_its_owners(tmp_path: P
         finally:
             going.set()
             talker.join(PATIENCE)
+        with dialled(port) as alice:  # the copy may have had everything until here
+            accepted.append(say(alice, len(accepted)))
         assert done.code == exit_codes.OK, done.err
         assert process.end(INTERRUPT) == exit_codes.OK
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
