@@ -56,7 +56,12 @@ __all__ = ["TASKS", "TaskSupport", "TasksClientExtension", "TasksExtension", "in
 # first end wins. It starts nothing: `tasks` runs it.
 
 if typing.TYPE_CHECKING:
-    from mcp.server.context import HandlerResult, ServerRequestContext
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from types import TracebackType
+
+    from mcp.client.session import ClientSession
+    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+    from mcp.server.lowlevel.server import Server
     from mcp.shared.dispatcher import CallOptions
     from mcp.shared.message import MessageMetadata
 
@@ -339,13 +344,6 @@ def _timestamp(moment: datetime.datetime) -> str:
 
 
 # --- tasks ---
-
-if typing.TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-    from types import TracebackType
-
-    from mcp.server.context import CallNext, HandlerResult
-    from mcp.server.lowlevel.server import Server
 
 
 TASKS: typing.Final = "io.modelcontextprotocol/tasks"
@@ -691,11 +689,6 @@ def _inline(result: HandlerResult, version: str) -> dict[str, typing.Any]:
 # `io.modelcontextprotocol/tasks` in each request and claims the results of type `task`: these are
 # polled until they end, questions are answered by the client's own callbacks, and a caller that
 # stops waiting cancels the task.
-
-if typing.TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from mcp.client.session import ClientSession
 
 
 CANCEL_TIMEOUT = 2.0
