@@ -33,7 +33,7 @@ async def write_file(path: str, text: str) -> str:
     return f"{len(text)} letters are in {path}"
 
 
-@paula.on_proposal(name="write_file")
+@paula.on_proposal(tool="write_file")
 async def decide(proposal: Proposal) -> None:
     print(f"paula is asked: {proposal.tool} {proposal.arguments['path']}")
     await proposal.fulfill()

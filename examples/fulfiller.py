@@ -10,7 +10,7 @@ agent = Agent("fulfiller")
 MAX_DIGITS = 6
 
 
-@agent.on_proposal(name="divide")
+@agent.on_proposal(tool="divide")
 async def review_division(proposal: Proposal) -> None:
     arguments = proposal.arguments
     divisor, digits = arguments.get("divisor"), arguments.get("digits", 0)
@@ -28,7 +28,7 @@ async def review_division(proposal: Proposal) -> None:
 
 
 # These do no harm. What no handler matches is rejected without our doing.
-@agent.on_proposal(name=["add", "summarize"])
+@agent.on_proposal(tool=["add", "summarize"])
 async def approve(proposal: Proposal, ctx: Context) -> None:
     # If the proposer withdraws now, the tool is cancelled, and so are we.
     outcome = await proposal.fulfill()

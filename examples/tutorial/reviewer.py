@@ -5,7 +5,7 @@ from meup_agent import Agent, Proposal, Reason
 agent = Agent("reviewer")
 
 
-@agent.on_proposal(name="print_pages")
+@agent.on_proposal(tool="print_pages")
 async def review(proposal: Proposal) -> None:
     pages = proposal.arguments["pages"]
     print(f"{proposal.proposer} wants {pages} pages")

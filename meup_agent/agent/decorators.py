@@ -113,7 +113,7 @@ class ProposalOptions:
     """Arguments of ``@on_proposal(…)``: patterns of the method and of the tool's name."""
 
     method: str | tuple[str, ...]
-    name: str | tuple[str, ...] | None
+    tool: str | tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +216,8 @@ def define(type: HandlerType, fn: Handler, options: Options = None) -> HandlerDe
             tool = define_tool(signature, options)
         case ProposalOptions():
             method = _compile(source, "method", options.method, _pattern)
-            if options.name is not None:
-                name = _compile(source, "name", options.name, _pattern)
+            if options.tool is not None:
+                name = _compile(source, "tool", options.tool, _pattern)
         case RequestOptions():
             method = _compile(source, "method", options.methods, _pattern)
         case KindOptions():
@@ -403,7 +403,7 @@ class Decorators:
         /,
         *,
         method: str | Sequence[str] = TOOL_CALL,
-        name: str | Sequence[str] | None = None,
+        tool: str | Sequence[str] | None = None,
     ) -> Callable[[F], F]: ...
     def on_proposal(
         self,
@@ -411,19 +411,19 @@ class Decorators:
         /,
         *,
         method: str | Sequence[str] = TOOL_CALL,
-        name: str | Sequence[str] | None = None,
+        tool: str | Sequence[str] | None = None,
     ) -> F | Callable[[F], F]:
         """Decide proposals of others; of several handlers that match, the first one is asked.
 
         Args:
             fn: The function, where the decorator is used without parentheses.
             method: Pattern, or patterns, of the proposed MCP method (PROTOCOL 7).
-            name: Pattern, or patterns, of the proposed tool's name; any if not given.
+            tool: Pattern, or patterns, of the proposed tool's name; any if not given.
 
         Raises:
             HandlerDefinitionError: The function cannot work as a handler of proposals.
         """
-        options = ProposalOptions(_frozen(method), None if name is None else _frozen(name))
+        options = ProposalOptions(_frozen(method), None if tool is None else _frozen(tool))
         return self._decorate(fn, PROPOSAL, options)
 
     def on_request(

@@ -77,8 +77,8 @@ class MemorySpace:
     def __init__(
         self,
         space: str = "demo",
-        participants: Participants | None = None,
         *,
+        participants: Participants | None = None,
         config: Config | None = None,
         limits: GatewayLimits | None = None,
     ) -> None:

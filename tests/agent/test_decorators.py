@@ -100,7 +100,7 @@ def test_on_proposal_without_parentheses_takes_every_tool() -> None:
 def test_on_proposal_matches_by_pattern(
     method: Any, name: Any, matching: tuple[str, str | None], other: tuple[str, str | None]
 ) -> None:
-    @free.on_proposal(method=method, name=name)
+    @free.on_proposal(method=method, tool=name)
     async def fn(proposal: Proposal) -> None: ...
 
     (definition,) = definitions_of(fn)
@@ -144,7 +144,7 @@ async def answer(chat: Chat) -> None: ...
         (lambda: free.on()(observe), r'on\(…\) takes patterns .* @on\("kind"\)'),
         (lambda: free.on(observe), "takes patterns"),  # type: ignore[arg-type]
         (lambda: free.on("")(observe), r"on observe \(.*kind='' matches nothing"),
-        (lambda: free.on_proposal(name=[])(observe), r"on_proposal observe .*name=\(\) matches"),
+        (lambda: free.on_proposal(tool=[])(observe), r"on_proposal observe .*tool=\(\) matches"),
         (lambda: free.on_proposal(method="/(/")(observe), r"on_proposal .*'/\(/' is no pattern: "),
         (lambda: free.on("/(/")(observe), r"kind='/\(/' is no pattern: "),
         (lambda: free.on_reject(echo), "on_reject echo .*'text' is str"),

@@ -51,7 +51,7 @@ class Base:
     def broken(self) -> str:
         raise RuntimeError("read while looking for handlers")
 
-    @free.on_proposal(name="write_*")
+    @free.on_proposal(tool="write_*")
     async def second(self, proposal: Proposal) -> None: ...
 
     @free.on_proposal

@@ -192,7 +192,7 @@ def _files(stage: Stage) -> Agent:
 def _reviewer(stage: Stage) -> Agent:
     reviewer = Agent("reviewer")
 
-    @reviewer.on_proposal(name="write_file")
+    @reviewer.on_proposal(tool="write_file")
     async def review(proposal: Proposal, space: Space) -> None:
         path = proposal.arguments["path"]
         if path == "bad":
@@ -213,11 +213,11 @@ def _reviewer(stage: Stage) -> Agent:
         else:
             await proposal.fulfill()
 
-    @reviewer.on_proposal(name=["fail", "read_long"])
+    @reviewer.on_proposal(tool=["fail", "read_long"])
     async def carry_out(proposal: Proposal) -> None:
         await proposal.fulfill()
 
-    @reviewer.on_proposal(name="nothing")
+    @reviewer.on_proposal(tool="nothing")
     async def ponder(proposal: Proposal) -> None:
         stage.tell("proposed", proposal.id)
         await anyio.sleep_forever()

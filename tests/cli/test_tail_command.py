@@ -35,7 +35,7 @@ def test_an_exchange_until_ctrl_c(gateway: ThreadedGateway, tail_settings: dict[
     async def add(a: int, b: int) -> int:
         return a + b
 
-    @bob.on_proposal(name="add")
+    @bob.on_proposal(tool="add")
     async def review(proposal: Proposal) -> None:
         await proposal.fulfill({**proposal.arguments, "b": 2})
 

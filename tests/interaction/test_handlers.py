@@ -122,7 +122,7 @@ async def test_rejections_that_do_not_count_are_told_too(meeting: Meeting, notes
 async def test_the_first_handler_that_matches_decides(meeting: Meeting, notes: Notes) -> None:
     reviewer = Agent("reviewer")
 
-    @reviewer.on_proposal(method="tools/call", name=["read_*", "list"])
+    @reviewer.on_proposal(method="tools/call", tool=["read_*", "list"])
     async def read(proposal: Proposal) -> None:
         notes(("read", proposal.tool))
 
@@ -217,7 +217,7 @@ class Files:
     def path(self, name: str) -> str:
         return f"{self.root}/{name}"
 
-    @handlers.on_proposal(name="path")
+    @handlers.on_proposal(tool="path")
     async def review(self, proposal: Proposal) -> None:
         await proposal.reject(Reason.POLICY, explain=self.root)
 

@@ -279,7 +279,7 @@ async def test_a_tool_that_fails_fulfills_with_an_error(meeting: Meeting) -> Non
 async def test_a_proposal_without_a_handler_is_rejected(meeting: Meeting, notes: Notes) -> None:
     reviewer = Agent("reviewer")
 
-    @reviewer.on_proposal(name="read_*")
+    @reviewer.on_proposal(tool="read_*")
     async def approve(proposal: Proposal) -> None:
         notes("reviewed")
 

@@ -68,7 +68,7 @@ async def test_a_withdrawal_stops_everything_in_four_agents(meeting: Meeting, no
         finally:
             notes(story("tools", ctx))
 
-    @reviewer.on_proposal(name="*")
+    @reviewer.on_proposal(tool="*")
     async def review(proposal: Proposal, ctx: Context) -> None:
         try:
             await proposal.fulfill()

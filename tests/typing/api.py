@@ -84,7 +84,7 @@ async def functions_stay_what_they_were(ctx: Context) -> None:
     count_words(1)  # type: ignore[arg-type]
 
 
-@agent.on_proposal(method="tools/call", name="write_*")
+@agent.on_proposal(method="tools/call", tool="write_*")
 async def review(proposal: Proposal, ctx: Context) -> None:
     assert_type(proposal.id, str)
     assert_type(proposal.proposer, str)
@@ -110,7 +110,7 @@ def review_all(proposal: Proposal) -> None:
     assert_type(proposal.tool, str)
 
 
-@agent.on_proposal(method=["tools/call", "resources/*"], name=["a", "b"])
+@agent.on_proposal(method=["tools/call", "resources/*"], tool=["a", "b"])
 async def review_some(space: Space, proposal: Proposal) -> None:
     assert_type(space.me, str)
 
@@ -179,7 +179,7 @@ class Tools:
     async def add(self, a: int, b: int) -> int:
         return a + b
 
-    @handlers.on_proposal(name="add")
+    @handlers.on_proposal(tool="add")
     async def review(self, proposal: Proposal) -> None:
         await proposal.fulfill()
 
@@ -194,7 +194,7 @@ async def methods_stay_what_they_were(tools: Tools) -> None:
 def what_no_decorator_takes() -> None:
     agent.tool(nome="x")  # type: ignore[call-overload]
     agent.tool(name=1)  # type: ignore[call-overload]
-    agent.on_proposal(tool="x")  # type: ignore[call-overload]
+    agent.on_proposal(name="x")  # type: ignore[call-overload]
     agent.on(1)  # type: ignore[arg-type]
     agent.on_request(1)  # type: ignore[arg-type]
     agent.on_chat("hi")  # type: ignore[call-overload]

@@ -316,7 +316,7 @@ def reviewer_agent(stops: StoppedHandlers, withdrawals: EventLog[Withdrawal]) ->
     """
     reviewer = Agent("reviewer")
 
-    @reviewer.on_proposal(name="write_file")
+    @reviewer.on_proposal(tool="write_file")
     async def review_writing(proposal: Proposal) -> None:
         path = str(proposal.arguments.get("path"))
         text = str(proposal.arguments.get("text"))
@@ -327,7 +327,7 @@ def reviewer_agent(stops: StoppedHandlers, withdrawals: EventLog[Withdrawal]) ->
         else:
             await proposal.fulfill()
 
-    @reviewer.on_proposal(name=["list_files", "read_file", "search", "reindex"])
+    @reviewer.on_proposal(tool=["list_files", "read_file", "search", "reindex"])
     async def review_reading(proposal: Proposal, ctx: Context) -> None:
         with stops.noted("reviewer", "review_reading", ctx):
             await proposal.fulfill()
