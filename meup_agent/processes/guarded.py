@@ -202,8 +202,8 @@ KILL_ALL: Final = getattr(signal, "SIGUSR1", signal.SIGTERM)
 
 KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 
-KILLED_SECONDS: Final = 1.0
-"""Seconds that a killed guard is waited for: nothing but the system can hold it."""
+KILLED_SECONDS: Final = 5.0
+"""Seconds that a killed guard is waited for: nothing but the system can hold it, if it is busy."""
 
 _MAX_REPORT: Final = 4_096
 """Bytes of a guard's report that are read at a time; it has two short lines."""
