@@ -296,7 +296,7 @@ def test_a_newer_journal_is_refused(audit: Audit, the_past: Past, tmp_path: Path
     newer = tmp_path / "newer.db"
     with copied(the_past, newer) as target:
         target.execute("PRAGMA user_version = 999")
-    assert_fails(audit(journal=newer), exit_codes.USAGE, "newer version")
+    assert_fails(audit(journal=newer), exit_codes.USAGE, "another version")
 
 
 def test_space_must_be_there(audit: Audit) -> None:

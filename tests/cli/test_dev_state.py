@@ -160,6 +160,11 @@ def test_a_folder_that_vanished_is_no_failure_at_the_end(folder: Path) -> None:
         ("printf 'secret secret' > $T", r"er\.token must hold a token and nothing else; remove it"),
         ("rm -r dev; touch dev", r"dev cannot be used \(not a directory\)"),
         ("ln -s x dev/lock2; mv dev/lock2 dev/lock", r"dev/lock cannot be used \("),
+        (
+            "chmod 666 dev/lock",
+            r"lock can be opened by other users, .*; run: chmod 600 \S*dev/lock",
+        ),
+        ("rm dev/lock; mkfifo -m 600 dev/lock", r"dev/lock is no file; remove it"),
     ],
 )
 def test_what_others_could_put_there_is_unused(folder: Path, spoil: str, said: str) -> None:
@@ -177,6 +182,16 @@ def test_another_users_folder_is_not_used(folder: Path, monkeypatch: pytest.Monk
     for use in (lambda: keep_dev_tokens(NAMES), running_gateways):
         with pytest.raises(ConfigurationError, match="belongs to another user; set MEUP_STATE_DIR"):
             use()
+
+
+def test_a_lock_that_others_may_have_written_names_no_gateway(folder: Path) -> None:
+    """It would say to whom our tokens are sent."""
+    with announced(HARBOUR):
+        assert urls() == [HARBOUR]
+        (lock,) = folder.glob("*.lock")
+        lock.chmod(0o666)
+        assert urls() == []
+        lock.chmod(0o600)
 
 
 def test_nothing_is_written_through_a_link(folder: Path, tmp_path: Path) -> None:

@@ -66,6 +66,8 @@ def bind_socket(path: Path) -> Generator[socket.socket]:
 # --- files of the gateways that this user runs ---
 
 STATE_VARIABLE: Final = "MEUP_STATE_DIR"  # the folder in place of the system's for programs' state
+
+_OTHER_FOLDER: Final = f"; set {STATE_VARIABLE} to a folder of your own"
 TOKEN_SUFFIX: Final = ".token"
 LOCK_SUFFIX: Final = ".lock"
 
@@ -111,7 +113,8 @@ class Owner(msgspec.Struct):
     def __str__(self) -> str:
         """Its process and its address."""
         where = f" at {self.url}" if self.url else ""
-        return f"meup up already runs {self.file}{where} (process {self.process})"
+        what = f"meup up already runs {self.file}" if self.file else "meup gateway --dev runs"
+        return f"{what}{where} (process {self.process})"
 
 
 def dev_folder() -> Path:
@@ -254,10 +257,19 @@ def _alone_in(folder: Path) -> Generator[None]:
         yield
 
 
-def _open_to_lock(path: Path, flags: int = 0) -> IO[bytes]:
-    with _sentence(path):
-        # For writing, too: network file systems lock no other files.
-        return os.fdopen(os.open(path, flags | os.O_RDWR | os.O_NOFOLLOW, FILE_MODE), "r+b")
+@contextmanager
+def _open_to_lock(path: Path, flags: int = 0) -> Generator[IO[bytes]]:
+    # For writing, too: network file systems lock no other files. Non-blocking: a named pipe in
+    # place of the file would be waited for.
+    flags |= os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
+    with ExitStack() as held:
+        with _sentence(path):
+            file = held.enter_context(os.fdopen(os.open(path, flags, FILE_MODE), "r+b", 0))
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ConfigurationError(f"{path} is no file; remove it")
+        _check_private(status, path, "chmod 600")
+        yield file
 
 
 def _lock(file: IO[bytes], *, wait: bool = False) -> bool:
@@ -331,32 +343,33 @@ def _read_token(path: Path) -> str:
     # Non-blocking: a named pipe in place of the file would be waited for.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     with _sentence(path), os.fdopen(os.open(path, flags), "rb") as held:
-        mode = os.fstat(held.fileno()).st_mode
-        words = held.read(MAX_FILE_BYTES).split() if stat.S_ISREG(mode) else []
+        status = os.fstat(held.fileno())
+        words = held.read(MAX_FILE_BYTES).split() if stat.S_ISREG(status.st_mode) else []
     if len(words) != 1 or not words[0].isascii():
         raise ConfigurationError(f"{path} must hold a token and nothing else; remove it")
-    if mode & 0o077:
-        raise ConfigurationError(
-            f"{path} can be opened by other users, and holds a token; run: chmod 600 {path}"
-        )
+    _check_private(status, path, "chmod 600")
     return words[0].decode()
 
 
 def make_folder(path: Path) -> None:
     """Make a folder for this user alone, if it is not there."""
-    advice = f"; set {STATE_VARIABLE} to a folder of your own"
-    with _sentence(path, advice):
+    with _sentence(path, _OTHER_FOLDER):
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             path.mkdir(mode=FOLDER_MODE)
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         status = os.fstat(folder)
         os.close(folder)
+    _check_private(status, path, "chmod 700")
+
+
+def _check_private(status: os.stat_result, path: Path, command: str) -> None:
+    """Check that a folder or file is this user's, and that no other user can open it."""
     if status.st_uid != os.geteuid():
-        raise ConfigurationError(f"{path} belongs to another user{advice}")
+        raise ConfigurationError(f"{path} belongs to another user{_OTHER_FOLDER}")
     if status.st_mode & 0o077:
         raise ConfigurationError(
-            f"{path} can be opened by other users, and tokens are kept there; run: chmod 700 {path}"
+            f"{path} can be opened by other users, and tokens are kept there; run: {command} {path}"
         )
 
 

@@ -156,7 +156,8 @@ def read_resume(asks: str | None, said: str | None) -> tuple[bool, int | None]:
         return False, None
     if said is None:
         return True, None
-    if not is_seq(said.strip()):
+    said = said.strip()
+    if not is_seq(said):
         raise NotAdmitted(BAD_REQUEST, f"{LAST_SEEN_HEADER} must be the last 'seq' that you got")
     return True, int(said)
 

@@ -29,7 +29,7 @@ from meup_agent.protocol.wire.envelope import encode_json
 APPLICATION: Final = 0x4D455550
 """Tells a journal from another database: "MEUP", where SQLite keeps such a mark."""
 
-VERSION: Final = 1
+VERSION: Final = 2
 """The version of the tables; a gateway refuses those of newer ones."""
 
 _TABLES: Final = """
@@ -130,12 +130,12 @@ def has_tables(connection: sqlite3.Connection, path: object) -> bool:
         raise ConfigurationError(
             f"{path} is a database, but no journal of a gateway; give another file"
         )
-    if version > VERSION:
+    if version != VERSION:
         raise ConfigurationError(
-            f"the journal {path} is of a newer version of this package ({version}, not"
+            f"the journal {path} is of another version of this package ({version}, not"
             f" {VERSION}), or damaged; run that one, or give another file"
         )
-    if application != APPLICATION or version != VERSION or not complete:
+    if application != APPLICATION or not complete:
         raise ConfigurationError(
             f"the journal {path} is damaged: its head and its tables are not those of a journal;"
             " restore a backup, or give another file"
