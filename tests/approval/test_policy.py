@@ -29,6 +29,8 @@ def call(tool: str, target: str | None = "files", /, **arguments: Any) -> Call:
 
 BOB: Any = "bob"
 TRUE: Any = True
+NO: Any = False
+NONE: Any = None
 TOOL: Any = "tool"
 ALLOW: Any = "allow"
 """Values that a type checker would not let pass."""
@@ -168,6 +170,9 @@ def test_without_room_to_count_nothing_passes(monkeypatch: pytest.MonkeyPatch) -
         (lambda: AllowRule("a", proposer=["!bob", "!eve"]), "proposer: '!bob' stands in a list"),
         (lambda: AllowRule("a", arguments={"b": ["!c", "!d"]}), "arguments: '!c' stands in a list"),
         (lambda: DenyRule("a", method="tool/call"), "did you mean tools/call"),
+        (lambda: AllowRule("a", method=NONE), "method: has no value"),
+        (lambda: Policy([DenyRule("a", arguments={NO: "b"})]), "the key False is no string; put q"),
+        (lambda: Policy([DenyRule("a", arguments={"b": {NO: "c"}})]), "the key False is no string"),
         (lambda: DenyRule("a", method=["tools/call", "tools.list"]), "did you mean tools/list"),
         (lambda: DenyRule("a", reason="unsave"), "did you mean unsafe"),
         (lambda: DenyRule("a", explain=" "), "explain: expected a text"),

@@ -84,6 +84,8 @@ class PolicyRule:
 
     def __post_init__(self) -> None:
         """Check what can be checked of one rule alone."""
+        if cast("object", self.method) is None:
+            raise ConfigurationError("method: has no value; leave the key out for calls of tools")
         if self.tool is None and self.method == TOOL_CALL:
             raise ConfigurationError("tool: is missing; a rule names the tools that it is for")
         for key in ("tool", "target", "proposer", "method"):
@@ -428,10 +430,14 @@ def _check_others(given: object) -> None:
 
 
 def plain_value(value: Any) -> Any:
-    """The value as JSON and YAML have it, without tuples and enumerations."""
+    """The value as JSON and YAML have it, without tuples and enumerations.
+
+    A key that is no text stays one: a pattern refuses it, and as a text it would name nothing.
+    """
     if isinstance(value, Mapping):
         return {
-            str(key): plain_value(each) for key, each in cast("Mapping[str, Any]", value).items()
+            str(key) if isinstance(key, str) else key: plain_value(each)
+            for key, each in cast("Mapping[object, Any]", value).items()
         }
     if isinstance(value, list | tuple):
         return [plain_value(each) for each in cast("Sequence[Any]", value)]

@@ -348,6 +348,8 @@ async def _own_item(
 ) -> AsyncGenerator[tuple[Inbox, InboxItem]]:
     """The shown proposal, as it waits at the person's own desk, where it is decided."""
     async with context.here.deciding() as desk:
+        # An inbox that has not heard every reviewer would approve where it should vote.
+        await desk.inbox.settle()
         own = desk.inbox.find(item.proposer, item.id)
         # Not as Python compares them: to it 1, 1.0 and true are the same.
         if own is None or (
