@@ -20,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
 
+import msgspec
 import typer
 from anyio.lowlevel import checkpoint
 from rich.cells import cell_len
@@ -53,9 +54,10 @@ from meup_agent.protocol.audit import (
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.space.journal import Entry, NumberRange
+from meup_agent.protocol.space.state.grants import GrantEffect
 from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.envelope import TRANSIT_SECONDS
-from meup_agent.protocol.wire.payloads import ToldRule, as_list, objects_in
+from meup_agent.protocol.wire.payloads import ToldRule, as_list, as_object, objects_in
 from meup_agent.wording import (
     FAILED,
     IGNORED,
@@ -311,10 +313,14 @@ def _space_in(spaces: list[str], path: Path, wanted: str | None) -> str:
 def _entries(space: str, page: dict[str, Any]) -> Iterator[Entry]:
     """The entries of a page; what cannot be read is left out, as a gateway's own reading does."""
     messages, times = (as_list(page.get(name)) for name in ("messages", "times"))
+    grants = as_object(page.get("grants"))
     for message, at in zip(messages, times, strict=False):
         try:
             seq = int(cast("dict[str, Any]", message)["seq"])
-            yield Entry(seq, space, _microseconds(str(at)), decode(json.dumps(message)))
+            envelope = decode(json.dumps(message))
+            effect = msgspec.convert(grants.get(str(seq), {}), GrantEffect)
+            facts = effect.facts(envelope.id)
+            yield Entry(seq, space, _microseconds(str(at)), envelope, facts)
         except (InvalidEnvelope, ValueError, KeyError, TypeError):
             continue
 

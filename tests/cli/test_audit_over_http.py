@@ -40,3 +40,26 @@ def test_the_gateways_clock(gateway: ThreadedGateway, command: Here) -> None:
     found = [json.loads(line)["state"] for line in command(*where).out.splitlines()]
     assert found == ["pending", "pending", "expired", "pending", "expired"]
     assert len(command(*where, "--state", "expired").out.splitlines()) == 2
+
+
+def test_grants_are_told_as_the_gateway_keeps_them(command: Here) -> None:
+    people = {"alice": [{"kind": "**"}], "bob": [], "carol": []}
+    with Gateway(config=one_space_config("demo", people)).in_thread() as gateway:
+
+        def say(by: str, kind: str, **payload: object) -> None:
+            headers = {"Authorization": f"Bearer {gateway.token(by)}"}
+            url = f"{gateway.http_url}/participants/{by}/messages"
+            envelope = {"id": str(payload.pop("id")), "kind": kind, "payload": payload}
+            said = httpx.post(url, json=envelope, headers=headers, verify=NO_TLS, timeout=PATIENCE)
+            assert said.status_code == 200, said.text
+
+        chat = {"kind": "chat"}
+        both = [{"kind": "capability/grant"}, chat]
+        say("alice", "capability/grant", id="g1", recipient="bob", capabilities=both)
+        say("bob", "capability/grant", id="g2", recipient="carol", capabilities=[chat])
+        say("alice", "capability/revoke", id="r1", recipient="bob", grant_id="g1")
+        token = gateway.token("alice")
+        run = command("audit", "--http", gateway.http_url, "--token", token, "--grants", "--json")
+    found = [json.loads(line) for line in run.out.splitlines()]
+    told = {each["id"]: (each["rests_on"], sorted(each["ended"])) for each in found}
+    assert told == {"g1": ([], []), "g2": (["g1"], []), "r1": ([], ["g1", "g2"])}

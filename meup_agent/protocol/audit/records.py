@@ -11,8 +11,8 @@ import msgspec
 
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntry
-from meup_agent.protocol.space.journal import Entry, facts_under
-from meup_agent.protocol.space.state.grants import GRANT_FACT
+from meup_agent.protocol.space.journal import Entry
+from meup_agent.protocol.space.state.grants import GrantEffect
 from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.envelope import Envelope, moment_of, rfc3339
 from meup_agent.protocol.wire.payloads import Change, JsonObject, ToldRule, read_call, read_response
@@ -372,8 +372,7 @@ def read_operation(entry: Entry) -> SpaceOperation | None:
     if what is None:
         return None
     payload = envelope.payload_object
-    grants = dict(facts_under(dict(entry.facts), GRANT_FACT))
-    given = grants.get(envelope.id) or {}
+    effect = GrantEffect.of(entry)
     return SpaceOperation(
         seq=entry.seq,
         at=entry.at,
@@ -383,8 +382,8 @@ def read_operation(entry: Entry) -> SpaceOperation | None:
         whom=_whom(payload),
         grant=_grant(envelope, payload),
         reason=_text(payload.get("reason")),
-        rests_on=tuple(given.get("rests_on", ())),
-        ended=tuple(name for name, value in grants.items() if value is None),
+        rests_on=effect.rests_on,
+        ended=effect.ended,
         details=payload if len(envelope.raw_payload) <= MAX_OPERATION_BYTES else {},
     )
 

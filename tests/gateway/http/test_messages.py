@@ -214,7 +214,7 @@ def test_messages_since_a_time(api: Api) -> None:
     assert [each["seq"] for each in page["messages"]] == later
     page = api.get("/participants/alice/messages", since="2999-01-01T00:00:00Z").json()
     assert page.pop("now") >= moment[:19]
-    nothing: dict[str, object] = {"messages": [], "times": [], "damaged": []}
+    nothing: dict[str, object] = {"messages": [], "times": [], "grants": {}, "damaged": []}
     assert page == {**nothing, "next": None, "gap": False}
 
 

@@ -48,6 +48,7 @@ from meup_agent.protocol.space.state.decisions import (
     draft_refusal,
     shown_limit,
 )
+from meup_agent.protocol.space.state.grants import NO_EFFECT, GrantEffect
 from meup_agent.protocol.space.state.rules import complete_fields
 from meup_agent.protocol.wire.envelope import MAX_DEPTH, check_frame, rfc3339
 from meup_agent.protocol.wire.membership import numbered
@@ -159,10 +160,13 @@ async def get_messages(runtime: GatewayRuntime, request: Request) -> Response:
     page = await read_journal(host, after=after, until=until, limit=limit)
     following = page[-1].seq if page and page[-1].seq < until else None
     messages, times = list[msgspec.Raw](), list[str]()
+    grants = dict[str, GrantEffect]()
     for entry in page:
         with suppress(NotExpressible):
             messages.append(msgspec.Raw(numbered(encode(entry.envelope, dialect), entry.seq)))
             times.append(rfc3339(entry.at))
+            if (effect := GrantEffect.of(entry)) != NO_EFFECT:
+                grants[str(entry.seq)] = effect
     damaged = host.journal.damaged(
         host.name, after=after, until=MAX_SEQ if following is None else following
     )
@@ -170,6 +174,7 @@ async def get_messages(runtime: GatewayRuntime, request: Request) -> Response:
         {
             "messages": messages,
             "times": times,
+            "grants": grants,
             "next": following,
             "gap": gap or bool(damaged),
             "damaged": damaged,

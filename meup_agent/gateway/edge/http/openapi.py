@@ -84,12 +84,24 @@ class EnvelopeBody(_ExtensibleBody):
     seq: int
 
 
+class GrantsBody(_ExtensibleBody):
+    """What a message did to the grants of its space."""
+
+    rests_on: list[str] = Field(
+        description="The grants to its granter that a grant rests on; none: the configuration."
+    )
+    ended: list[str] = Field(description="The grants that are in force no more by it.")
+
+
 class Messages(_ExtensibleBody):
     """A page of what was said in a space."""
 
     messages: list[EnvelopeBody]
     times: list[str] = Field(
         description="When each of them was accepted, by the gateway's clock (RFC 3339)."
+    )
+    grants: dict[str, GrantsBody] = Field(
+        description="What those of them that are about grants did, by their `seq`."
     )
     next: int | None = Field(description="The `since` of the next page; none: this is the last.")
     gap: bool = Field(description="Some of what was asked for may not be known any more.")

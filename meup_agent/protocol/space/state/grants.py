@@ -17,7 +17,7 @@ from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.capability import Capabilities, compile_capabilities
 from meup_agent.protocol.capability.covering import covers, first_covering, kinds_of, stripped
 from meup_agent.protocol.capability.reading import Reading
-from meup_agent.protocol.space.journal import Fact, facts_under
+from meup_agent.protocol.space.journal import Entry, Fact, facts_under
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.management_payloads import Grant
 from meup_agent.protocol.wire.payloads import JsonObject, objects_in
@@ -69,6 +69,32 @@ class HeldGrant(msgspec.Struct, frozen=True):
             grant.by, grant.participant, capabilities, self.number, grant.reason, rests_on
         )
         return Fact(GRANT_FACT + grant.id, msgspec.to_builtins(value))
+
+
+class GrantEffect(msgspec.Struct, frozen=True):
+    """The effect that an entry had on the grants of its space, as its facts tell it."""
+
+    # Of a grant: the grants to its granter that it rests on; none: the configuration.
+    rests_on: tuple[str, ...] = ()
+    ended: tuple[str, ...] = ()  # the grants that are in force no more by it
+
+    @classmethod
+    def of(cls, entry: Entry) -> GrantEffect:
+        """The effect of an entry; empty for one that is about no grant."""
+        grants = dict(facts_under(dict(entry.facts), GRANT_FACT))
+        given = grants.get(entry.envelope.id) or {}
+        ended = tuple(grant for grant, value in grants.items() if value is None)
+        return cls(tuple(given.get("rests_on", ())), ended)
+
+    def facts(self, envelope_id: str) -> tuple[Fact, ...]:
+        """Facts that tell it, for an entry that is read without its own."""
+        ended = (Fact(GRANT_FACT + grant, None) for grant in self.ended)
+        if not self.rests_on:
+            return tuple(ended)
+        return (*ended, Fact(GRANT_FACT + envelope_id, {"rests_on": list(self.rests_on)}))
+
+
+NO_EFFECT: Final = GrantEffect()
 
 
 class GrantChange(NamedTuple):
