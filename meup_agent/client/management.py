@@ -32,12 +32,13 @@ class Invitation:
         token: The token to join with. It is told once and never again, so hand it on safely; it
             stands in no ``repr``. ``None`` for one that had been removed, and comes back with
             the token they have.
-        url: The address to dial, where the gateway knows it.
+        url: The address to dial, where the gateway knows it; it may hold the token, so it stands
+            in no ``repr`` either.
     """
 
     participant: str
     token: str | None = field(repr=False)
-    url: str | None
+    url: str | None = field(repr=False)
 
 
 class AwaitedAnswer:

@@ -189,8 +189,34 @@ class Admission:
                 return self._of_request(exchange)
             case Role.PROPOSAL:
                 return self._of_proposal(exchange)
-            case _:
-                # A notice owes no answer, and carries nothing out: a watcher (``on()``), too.
+            case (
+                Role.REJECT
+                | Role.WITHDRAW
+                | Role.EXPLANATION
+                | Role.EXPIRE
+                | Role.CONFLICT
+                | Role.CHAT
+                | Role.ACKNOWLEDGE
+                | Role.JOIN
+                | Role.LEAVE
+                | Role.GAP
+                | Role.GRANT
+                | Role.REVOKE
+                | Role.PAUSE
+                | Role.RESUME
+                | Role.STATUS_REQUEST
+                | Role.STATUS
+                | Role.FORGET
+                | Role.COMPACT
+                | Role.COMPACT_DONE
+                | Role.CLEAR
+                | Role.RESTART
+                | Role.SHUTDOWN
+                | Role.STREAM
+                | Role.KIND
+            ):
+                # A notice owes no answer, and carries nothing out: a watcher (``on()``), too. Each
+                # is named, so that the type checker asks about a new one.
                 return None
 
     def _of_request(self, exchange: InboundExchange) -> Denial | None:
