@@ -21,25 +21,25 @@ async def note(text: str) -> str:
     return f"{len(context)} notes"
 
 
-@agent.on_pause
+@agent.on_control("pause")
 async def paused(pause: Pause) -> None:
     print(f"paused by {pause.by}: {pause.reason}")
 
 
-@agent.on_request_status
+@agent.on_control("request_status")
 async def status(_: StatusRequest) -> dict[str, Any]:
     tokens = sum(map(len, context)) // 4
     return {"messages_in_context": len(context), "tokens": tokens}
 
 
-@agent.on_compact
+@agent.on_control("compact")
 async def compact(_: Compact) -> dict[str, Any]:
     freed = len(context) - 1
     context[:] = [f"{len(context)} notes in short"]
     return {"freed_messages": freed}
 
 
-@agent.on_shutdown
+@agent.on_control("shutdown")
 async def last(shutdown: Shutdown) -> None:
     print(f"shut down by {shutdown.by}")
 

@@ -17,19 +17,23 @@ ADD: dict[str, Any] = {
 
 async def main() -> None:
     async with agent.join() as space:
-        grant = await space.grant("proposer", [ADD], reason="it adds well")
+        grant = await space.members.grant(
+            "proposer", [ADD], reason="it adds well"
+        )
         print(f"{grant.participant} may call add")
         try:
-            await space.grant("proposer", [{"kind": "mcp/*"}])
+            await space.members.grant("proposer", [{"kind": "mcp/*"}])
         except Refused as refused:
             print(f"not more than we may ourselves: {refused.error}")
-        await space.revoke("proposer", grant=grant, reason="that was enough")
+        await space.members.revoke(
+            "proposer", grant=grant, reason="that was enough"
+        )
         print(f"{grant.participant} may not call add any more")
 
-        guest = await space.invite("guest", [{"kind": "chat"}])
+        guest = await space.members.invite("guest", [{"kind": "chat"}])
         assert guest.token, "hand it on safely: it is told here, and only once"
         print(f"{guest.participant} may join")
-        await space.kick("guest", reason="it is late")
+        await space.members.kick("guest", reason="it is late")
         print(f"{guest.participant} may not join any more")
 
 

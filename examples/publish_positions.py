@@ -15,7 +15,7 @@ async def positions() -> AsyncIterator[dict[str, int]]:
 
 async def publish(space: Space) -> None:
     about = "where the robot is"
-    async with space.stream(format="jsonl", description=about) as out:
+    async with space.streams.open(format="jsonl", description=about) as out:
         async for position in positions():
             await out.send(json.dumps(position))
 

@@ -13,20 +13,24 @@ async def main() -> None:
         await space.present("worker")
         for text in ("one", "two", "three"):
             await space.call("worker", "note", {"text": text})
-        status = await space.request_status("worker", ["messages_in_context"])
+        status = await space.control.request_status(
+            "worker", ["messages_in_context"]
+        )
         notes = status.fields["messages_in_context"]
         print(f"{status.status}, with {notes} notes")
 
-        pause = await space.pause("worker", reason="a look at it", timeout=60)
+        pause = await space.control.pause(
+            "worker", reason="a look at it", timeout=60
+        )
         try:
             await space.call("worker", "note", {"text": "four"})
         except RequestError as error:
             print(f"while it is paused: {error.message}")
-        await space.resume("worker", pause=pause)
+        await space.control.resume("worker", pause=pause)
 
-        done = await space.compact("worker")
+        done = await space.control.compact("worker")
         print(f"freed {done.fields['freed_messages']} of them")
-        await space.shutdown("worker", reason="it is late")
+        await space.control.shutdown("worker", reason="it is late")
 
 
 if __name__ == "__main__":

@@ -154,7 +154,7 @@ class Context:
             metadata=metadata,
         )
         about = (self.envelope.id, *self.envelope.correlation)
-        return streaming_beside(self.space, payload, about)
+        return streaming_beside(self.space.streams, payload, about)
 
     def progress(
         self, done: float, total: float | None = None, message: str | None = None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from types import MappingProxyType, MethodType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, cast, overload
 
 from meup_agent.agent.context import Context
 from meup_agent.agent.signature import Handler, HandlerSignature, Source, read_signature
@@ -341,6 +341,37 @@ REQUEST: Final = HandlerType("on_request", Role.REQUEST, {**ANYWHERE, Request: _
 KIND: Final = HandlerType("on", Role.KIND, ANYWHERE)
 
 
+ControlEvent = Literal[
+    "pause",
+    "resume",
+    "request_status",
+    "forget",
+    "compact",
+    "clear",
+    "restart",
+    "shutdown",
+    "status",
+    "compact_done",
+]
+"""Control messages that a handler can be for."""
+
+CONTROL: Final[Mapping[str, HandlerType]] = {
+    event: HandlerType(f'on_control("{event}")', role, {**ANYWHERE, subject: _subject})
+    for event, role, subject in (
+        ("pause", Role.PAUSE, Pause),
+        ("resume", Role.RESUME, Resumption),
+        ("request_status", Role.STATUS_REQUEST, StatusRequest),
+        ("forget", Role.FORGET, Forget),
+        ("compact", Role.COMPACT, Compact),
+        ("clear", Role.CLEAR, Clear),
+        ("restart", Role.RESTART, Restart),
+        ("shutdown", Role.SHUTDOWN, Shutdown),
+        ("status", Role.STATUS, ParticipantStatus),
+        ("compact_done", Role.COMPACT_DONE, CompactDone),
+    )
+}
+
+
 class Decorators:
     """The decorators of one agent, or the free-standing ones of a module.
 
@@ -541,50 +572,39 @@ class Decorators:
     Grants of others that rested on it end without a word: ``space.may`` tells.
     """
 
-    on_pause = HandlerRow(Role.PAUSE, {Pause: _subject})
-    """Learn that a participant paused us: nothing new begins meanwhile; gets a :class:`Pause`.
+    def on_control(self, event: ControlEvent) -> Callable[[F], F]:
+        """Handle a control message, or the answer to one of ours.
 
-    It runs at once, in the pause; what it begins is refused. What runs goes on.
-    """
+        | event | when | the handler gets |
+        |---|---|---|
+        | `pause` | we were paused, and begin nothing new; what runs goes on | `Pause` |
+        | `resume` | a pause is over, by a participant or by its time | `Resumption` |
+        | `request_status` | our status is asked for | `StatusRequest` |
+        | `forget` | a part of the agent's context is to be dropped | `Forget` |
+        | `compact` | the agent's context is to be shortened | `Compact` |
+        | `clear` | all of the agent's context is to be dropped | `Clear` |
+        | `restart` | the agent begins anew; what ran has been cancelled | `Restart` |
+        | `shutdown` | the agent leaves; what runs, this too, gets some seconds | `Shutdown` |
+        | `status` | another participant told its status | `ParticipantStatus` |
+        | `compact_done` | another participant has shortened its context | `CompactDone` |
 
-    on_resume = HandlerRow(Role.RESUME, {Resumption: _subject})
-    """Learn that a pause is over, by a participant or by its time; gets a :class:`Resumption`."""
+        A handler of `request_status` returns a dict of JSON values, which stand beside what every
+        agent tells: `status`, `handlers`, `queued`, `waiting`, `uptime_seconds` and
+        `messages_in_context`; later statuses repeat it. A handler of `compact` returns a dict as
+        `{"freed_tokens": 2048}`, which is told with the end; without one an agent answers that
+        there was nothing to do. After `forget` and `clear` the status is told by itself.
 
-    on_request_status = HandlerRow(Role.STATUS_REQUEST, {StatusRequest: _subject})
-    """Add to the status that a participant asks for; gets a :class:`StatusRequest`.
-
-    What it returns, a dict of JSON values, stands beside what every agent tells: ``status``,
-    ``handlers``, ``queued``, ``waiting``, ``uptime_seconds`` and ``messages_in_context``. Later
-    statuses repeat it.
-    """
-
-    on_status = HandlerRow(Role.STATUS, {ParticipantStatus: _subject})
-    """Read the statuses of others; gets a :class:`ParticipantStatus`."""
-
-    on_forget = HandlerRow(Role.FORGET, {Forget: _subject})
-    """Drop a part of the agent's context; gets a :class:`Forget`. The status is told by itself."""
-
-    on_compact = HandlerRow(Role.COMPACT, {Compact: _subject})
-    """Shorten the agent's context; gets a :class:`Compact`.
-
-    What it returns, a dict as ``{"freed_tokens": 2048}``, is told with the end. Without such a
-    handler an agent answers that there was nothing to do.
-    """
-
-    on_compact_done = HandlerRow(Role.COMPACT_DONE, {CompactDone: _subject})
-    """Learn that a participant has shortened its context; gets a :class:`CompactDone`."""
-
-    on_clear = HandlerRow(Role.CLEAR, {Clear: _subject})
-    """Drop all of the agent's context; gets a :class:`Clear`. The status is told by itself."""
-
-    on_restart = HandlerRow(Role.RESTART, {Restart: _subject})
-    """Begin anew, as after a start; gets a :class:`Restart`. What ran has been cancelled."""
-
-    on_shutdown = HandlerRow(Role.SHUTDOWN, {Shutdown: _subject})
-    """Put things in order before the agent leaves; gets a :class:`Shutdown`.
-
-    Nothing new begins; what runs, this too, gets some seconds.
-    """
+        Raises:
+            HandlerDefinitionError: There is no such event, or the function cannot work as its
+                handler.
+        """
+        row = CONTROL.get(event) if isinstance(cast("object", event), str) else None
+        # Without its parentheses, the decorator gets the function where an event should be.
+        if row is None:
+            raise HandlerDefinitionError(
+                f"on_control(…) takes one of {', '.join(map(repr, CONTROL))}, not {event!r}"
+            )
+        return self._decorator(row, None)
 
     def _decorate(
         self, fn: F | None, type: HandlerType, options: ToolOptions | ProposalOptions

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from meup_agent.session import Session
 
 
-class ControlVerbs:
-    """The verbs of a participant that controls others; each takes a capability of its kind."""
+class Control:
+    """Control of other participants, as ``space.control``; each verb takes a capability."""
 
-    _session: Session
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
     @property
     def paused(self) -> Pause | None:

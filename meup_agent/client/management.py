@@ -75,8 +75,8 @@ class AwaitedAnswer:
         return answers and envelope.kind == self.kind
 
 
-class ManagementVerbs:
-    """The verbs of a participant that manages a space."""
+class Members:
+    """Management of who is in a space and what they may, as ``space.members``."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -11,12 +11,11 @@ import json
 import logging
 import math
 import re
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 import anyio
 import msgspec
@@ -789,14 +788,10 @@ class OfferFinder:
 # Verbs for the tools, resources and prompts that others offer (MCP 2025-11-25).
 
 
-class ResourceVerbs(ABC):
-    """Requests for lists, resources and prompts; :class:`meup_agent.Space` has them."""
+class SendRequest(Protocol):
+    """Sends an MCP request, as :meth:`meup_agent.Space.request`."""
 
-    _directory: OfferDirectory
-    _finder: OfferFinder
-
-    @abstractmethod
-    def request(
+    def __call__(
         self,
         to: str | None,
         method: str,
@@ -804,53 +799,16 @@ class ResourceVerbs(ABC):
         *,
         timeout: float | None = TIMEOUT,
     ) -> Coroutine[Any, Any, Any]:
-        """Send an MCP request."""
+        """Send it."""
         ...
 
-    @awaited
-    async def tools(
-        self, participant: str, *, refresh: bool = False, timeout: float | None = TIMEOUT
-    ) -> list[dict[str, Any]]:
-        """The tools that a participant has, as MCP describes them (``name``, ``inputSchema`` …).
 
-        A list is kept, and given again without asking, until its participant says that it changed,
-        leaves, or joins anew, or our own connection is lost. While it is kept, calls and proposals
-        are checked by it before they are sent. Callers that ask at the same time share one request.
+class Offers:
+    """What participants offer beside tools, as ``space.offers``: MCP resources and prompts."""
 
-        Args:
-            participant: The participant that has them.
-            refresh: Ask in any case.
-            timeout: Seconds to wait; ``None``: as long as it takes.
-
-        Raises:
-            RequestError: It was answered with an error.
-            MeupError: As :meth:`request`.
-        """
-        return await self._directory.get(participant, timeout=timeout, refresh=refresh)
-
-    @awaited
-    async def find(
-        self, tool: str, *, renew: bool = False, timeout: float = FIND_SECONDS
-    ) -> list[FoundTool]:
-        """The participants that have a tool of a name, those that came first first.
-
-        Every present participant that we may ask is asked for its list, which is kept until it
-        changes; one that does not answer is left out, and asked again half a minute later.
-
-        Names are claimed by whichever participant likes. So the participant that alone has a name
-        when it is first looked for, here or by :meth:`call` and :meth:`request` without a
-        participant, is its owner from then on: they go to no other, and raise
-        :exc:`OwnerChanged` once others have the tool and the owner has not.
-
-        Args:
-            tool: The tool's name.
-            renew: Forget the owner; the participant that alone has it now becomes its owner.
-            timeout: Seconds to wait for each participant's list.
-
-        Raises:
-            ConnectionFailed: Our own connection has failed.
-        """
-        return await self._finder.find(tool, timeout, renew=renew)
+    def __init__(self, directory: OfferDirectory, request: SendRequest) -> None:
+        self._directory = directory
+        self._request = request
 
     @awaited
     async def resources(
@@ -863,7 +821,7 @@ class ResourceVerbs(ABC):
             timeout: Seconds to wait for all of the list; ``None``: as long as it takes.
 
         Raises:
-            MeupError: As :meth:`request`.
+            MeupError: As :meth:`Space.request`.
         """
         return await self._directory.get(participant, kind=RESOURCES, timeout=timeout, refresh=True)
 
@@ -878,7 +836,7 @@ class ResourceVerbs(ABC):
             timeout: Seconds to wait for all of the list; ``None``: as long as it takes.
 
         Raises:
-            MeupError: As :meth:`request`.
+            MeupError: As :meth:`Space.request`.
         """
         return await self._directory.get(participant, kind=TEMPLATES, timeout=timeout, refresh=True)
 
@@ -894,9 +852,9 @@ class ResourceVerbs(ABC):
             timeout: Seconds to wait; ``None``: as long as it takes.
 
         Raises:
-            MeupError: As :meth:`request`.
+            MeupError: As :meth:`Space.request`.
         """
-        result = await self.request(participant, "resources/read", {"uri": uri}, timeout=timeout)
+        result = await self._request(participant, "resources/read", {"uri": uri}, timeout=timeout)
         return _contents(uri, payloads.as_object(result))
 
     @awaited
@@ -910,7 +868,7 @@ class ResourceVerbs(ABC):
             timeout: Seconds to wait for all of the list; ``None``: as long as it takes.
 
         Raises:
-            MeupError: As :meth:`request`.
+            MeupError: As :meth:`Space.request`.
         """
         return await self._directory.get(participant, kind=PROMPTS, timeout=timeout, refresh=True)
 
@@ -932,10 +890,10 @@ class ResourceVerbs(ABC):
             timeout: Seconds to wait; ``None``: as long as it takes.
 
         Raises:
-            MeupError: As :meth:`request`.
+            MeupError: As :meth:`Space.request`.
         """
         params = {"name": name, "arguments": arguments or {}}
-        result = await self.request(participant, "prompts/get", params, timeout=timeout)
+        result = await self._request(participant, "prompts/get", params, timeout=timeout)
         return payloads.as_object(result)
 
     @awaited
@@ -960,12 +918,12 @@ class ResourceVerbs(ABC):
             timeout: Seconds to wait; ``None``: as long as it takes.
 
         Raises:
-            MeupError: As :meth:`request`.
+            MeupError: As :meth:`Space.request`.
         """
         params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
         if known:
             params["context"] = {"arguments": known}
-        result = await self.request(participant, "completion/complete", params, timeout=timeout)
+        result = await self._request(participant, "completion/complete", params, timeout=timeout)
         values = payloads.as_object(payloads.as_object(result).get("completion")).get("values")
         given = payloads.as_list(values)
         return [each for each in given if isinstance(each, str)]

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 from meup_agent.causes import Cause, Reason
-from meup_agent.client.control import ControlVerbs
-from meup_agent.client.management import ManagementVerbs
-from meup_agent.client.offers import TOOLS, OfferDirectory, OfferFinder, ResourceVerbs
+from meup_agent.client.control import Control
+from meup_agent.client.management import Members
+from meup_agent.client.offers import FIND_SECONDS, TOOLS, OfferDirectory, OfferFinder, Offers
 from meup_agent.client.proposal import Proposal, ProposalRecord, read_proposal_pages
 from meup_agent.client.proposal_handle import (
     PendingProposal,
@@ -29,7 +29,7 @@ from meup_agent.client.requests import (
     wait_for_participant,
 )
 from meup_agent.client.running_handler import awaited
-from meup_agent.client.streams import StreamVerbs, reading_of_call
+from meup_agent.client.streams import Streams, reading_of_call
 from meup_agent.client.talk import DecisionReceipt, TalkVerbs, check_may_decide, explainer_of
 from meup_agent.errors import AmbiguousProposal, UsageError
 from meup_agent.protocol.dialects import PUBLISHED
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from meup_agent.client.messages import OnProgress
+    from meup_agent.client.offers import FoundTool
     from meup_agent.client.requests import Outbound
     from meup_agent.client.streams import OnStream
     from meup_agent.client.talk import Explainer
@@ -55,8 +56,15 @@ if TYPE_CHECKING:
     from meup_agent.session.session import EnvelopeStream
 
 
-class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs):
-    """A participant's presence in a space; :meth:`meup_agent.Agent.join` gives one."""
+class Space(TalkVerbs):
+    """A participant's presence in a space; :meth:`meup_agent.Agent.join` gives one.
+
+    Attributes:
+        members: Grants, revocations, invitations, removals.
+        control: Pause, resume, status, restart and shutdown of other participants.
+        streams: The streams that are open; opens, reads and writes them.
+        offers: Resources and prompts of participants.
+    """
 
     def __init__(
         self,
@@ -65,10 +73,14 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
         finder: OfferFinder | None = None,
         outbound: Outbound | None = None,
     ) -> None:
-        super().__init__(session)
+        self._session = session
         self._finder = finder or OfferFinder(session, OfferDirectory(session))
         self._directory = self._finder.lists
         self._outbound = outbound
+        self.members = Members(session)
+        self.control = Control(session)
+        self.streams = Streams(session, outbound)
+        self.offers = Offers(self._directory, self.request)
 
     @property
     def me(self) -> str:
@@ -182,6 +194,51 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
             ParticipantGone: It did not come in time.
         """
         return await wait_for_participant(self._session, participant, timeout)
+
+    @awaited
+    async def tools(
+        self, participant: str, *, refresh: bool = False, timeout: float | None = TIMEOUT
+    ) -> list[dict[str, Any]]:
+        """The tools that a participant has, as MCP describes them (``name``, ``inputSchema`` …).
+
+        A list is kept, and given again without asking, until its participant says that it changed,
+        leaves, or joins anew, or our own connection is lost. While it is kept, calls and proposals
+        are checked by it before they are sent. Callers that ask at the same time share one request.
+
+        Args:
+            participant: The participant that has them.
+            refresh: Ask in any case.
+            timeout: Seconds to wait; ``None``: as long as it takes.
+
+        Raises:
+            RequestError: It was answered with an error.
+            MeupError: As :meth:`request`.
+        """
+        return await self._directory.get(participant, timeout=timeout, refresh=refresh)
+
+    @awaited
+    async def find(
+        self, tool: str, *, renew: bool = False, timeout: float = FIND_SECONDS
+    ) -> list[FoundTool]:
+        """The participants that have a tool of a name, those that came first first.
+
+        Every present participant that we may ask is asked for its list, which is kept until it
+        changes; one that does not answer is left out, and asked again half a minute later.
+
+        Names are claimed by whichever participant likes. So the participant that alone has a name
+        when it is first looked for, here or by :meth:`call` and :meth:`request` without a
+        participant, is its owner from then on: they go to no other, and raise
+        :exc:`OwnerChanged` once others have the tool and the owner has not.
+
+        Args:
+            tool: The tool's name.
+            renew: Forget the owner; the participant that alone has it now becomes its owner.
+            timeout: Seconds to wait for each participant's list.
+
+        Raises:
+            ConnectionFailed: Our own connection has failed.
+        """
+        return await self._finder.find(tool, timeout, renew=renew)
 
     # --- requests ---
 

@@ -9,10 +9,10 @@ call of ours, such as a tool's partial result, are read beside the call.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -35,6 +35,7 @@ from meup_agent.protocol.wire.envelope import MAX_FRAME_BYTES
 from meup_agent.protocol.wire.streams import (
     CANCELLED,
     COMPLETE,
+    StreamInfo,
     build_request,
     build_transfer,
     build_write,
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from meup_agent.client.requests import Outbound
     from meup_agent.protocol.exchange import StreamBuffer
     from meup_agent.protocol.wire.payloads import JsonObject
-    from meup_agent.protocol.wire.streams import StreamInfo
     from meup_agent.session import Session
 
 
@@ -161,7 +161,7 @@ OnStream = Callable[[StreamReader], Awaitable[object]]
 
 
 class StreamWriter:
-    """A stream that we write, for the length of a block; :meth:`Space.stream` gives one."""
+    """A stream that we write, for the length of a block; :meth:`Space.streams.open` gives one."""
 
     def __init__(self, session: Session, own: OwnStream, *, beside: bool = False) -> None:
         self._session = session
@@ -463,18 +463,28 @@ async def reading_of_call(
 # Open one, see those that are open, read them, write in those of others.
 
 
-class StreamVerbs:
-    """Streams of a space; :class:`meup_agent.Space` has them."""
+class Streams(Sequence[StreamInfo]):
+    """The streams of a space that are open, ours included, oldest first, as ``space.streams``."""
 
-    _session: Session
-    _outbound: Outbound | None
+    def __init__(self, session: Session, outbound: Outbound | None) -> None:
+        self._session = session
+        self._outbound = outbound
 
-    @property
-    def streams(self) -> tuple[StreamInfo, ...]:
-        """The streams that are open, ours included, oldest first."""
-        return self._session.table.streams.streams
+    @overload
+    def __getitem__(self, at: int) -> StreamInfo: ...
 
-    def stream(
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[StreamInfo]: ...
+
+    def __getitem__(self, at: int | slice) -> StreamInfo | Sequence[StreamInfo]:
+        """One of them, or several."""
+        return self._session.table.streams.streams[at]
+
+    def __len__(self) -> int:
+        """Their number."""
+        return len(self._session.table.streams.streams)
+
+    def open(
         self,
         *,
         to: str | Iterable[str] = (),
@@ -515,10 +525,10 @@ class StreamVerbs:
             content_type=content_type,
             metadata=metadata,
         )
-        return self._stream(payload, names(about), timeout)
+        return self._request(payload, names(about), timeout)
 
     @asynccontextmanager
-    async def _stream(
+    async def _request(
         self,
         payload: JsonObject,
         about: tuple[str, ...],
@@ -536,24 +546,24 @@ class StreamVerbs:
         async with writing(self._session, payload, about, timeout=timeout, beside=beside) as out:
             yield out
 
-    def read_stream(self, stream: str | StreamInfo) -> AbstractContextManager[StreamReader]:
+    def read(self, stream: str | StreamInfo) -> AbstractContextManager[StreamReader]:
         """Read an open stream from here on, for the length of a block.
 
         Args:
-            stream: One of :attr:`streams`, or its id.
+            stream: One of those that are open, or its id.
 
         Raises:
             UsageError: It is not open.
         """
         return reading(self._session, stream if isinstance(stream, str) else stream.id)
 
-    def write_stream(self, stream: str | StreamInfo) -> AbstractContextManager[StreamWriter]:
+    def write(self, stream: str | StreamInfo) -> AbstractContextManager[StreamWriter]:
         """Write in an open stream of another participant, for the length of a block.
 
         Its owner must have let us (:meth:`StreamWriter.grant_write`). It goes on after the block.
 
         Args:
-            stream: One of :attr:`streams`, or its id.
+            stream: One of those that are open, or its id.
 
         Raises:
             UsageError: It is not open, or its owner has not let us.
@@ -562,8 +572,8 @@ class StreamVerbs:
 
 
 def streaming_beside(
-    space: StreamVerbs, payload: JsonObject, about: tuple[str, ...]
+    streams: Streams, payload: JsonObject, about: tuple[str, ...]
 ) -> AbstractAsyncContextManager[StreamWriter]:
     """Open a stream beside an answer, which does not depend on it; for a handler's context."""
-    stream = space._stream  # pyright: ignore[reportPrivateUsage]
-    return stream(payload, about, OPEN_SECONDS, beside=True)
+    request = streams._request  # pyright: ignore[reportPrivateUsage]
+    return request(payload, about, OPEN_SECONDS, beside=True)

@@ -141,6 +141,8 @@ async def answer(chat: Chat) -> None: ...
 @pytest.mark.parametrize(
     ("decorate", "said"),
     [
+        (lambda: free.on_control(observe), r"on_control\(…\) takes one of 'pause', "),  # type: ignore[arg-type]
+        (lambda: free.on_control("rest")(observe), "not 'rest'"),  # type: ignore[arg-type]
         (lambda: free.on()(observe), r'on\(…\) takes patterns .* @on\("kind"\)'),
         (lambda: free.on(observe), "takes patterns"),  # type: ignore[arg-type]
         (lambda: free.on("")(observe), r"on observe \(.*kind='' matches nothing"),

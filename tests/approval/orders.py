@@ -239,12 +239,12 @@ class Orders:
         right = self.random.choice(DECIDES)
         what: Callable[[], Awaitable[object]] = self.random.choice(
             (
-                lambda: boss.kick(who),
-                lambda: boss.invite(who),
-                lambda: boss.invite(who),
-                lambda: boss.revoke(who, [right]),
-                lambda: boss.grant(who, [right]),
-                lambda: boss.grant(who, [right]),
+                lambda: boss.members.kick(who),
+                lambda: boss.members.invite(who),
+                lambda: boss.members.invite(who),
+                lambda: boss.members.revoke(who, [right]),
+                lambda: boss.members.grant(who, [right]),
+                lambda: boss.members.grant(who, [right]),
             )
         )
         self.begin(what)

@@ -43,11 +43,11 @@ async def test_the_vote_of_one_that_is_removed_is_taken_back(path: Path, notes: 
             p = await stack.enter_async_context(o.proposed())
             async with join(o.meeting, "second") as second:
                 await vote(second, p.id)
-            await o.spaces["deep"].kick("second")
+            await o.spaces["deep"].members.kick("second")
             assert await votes_of(o, p.id) == {}
             assert (await o.vote("deep", p.id))["outcome"] == "open"
         # Nor is it there again after a restart, or after it may come back.
-        await o.spaces["deep"].invite("second")
+        await o.spaces["deep"].members.invite("second")
         async with o.reviewer():
             while not (listed := await o.spaces["deep"].request("reviewer", "dev.meup/waiting"))[
                 "proposals"
@@ -66,11 +66,11 @@ async def test_votes_go_with_the_right_to_vote(path: Path, notes: Notes, is_here
         async with o.proposed() as p, AsyncExitStack() as stack:
             await vote(await stack.enter_async_context(join(o.meeting, "second")), p.id)
             # What has nothing to do with it changes nothing, and neither does leaving.
-            await o.spaces["deep"].grant("second", [{"kind": "chat"}])
+            await o.spaces["deep"].members.grant("second", [{"kind": "chat"}])
             if not is_here:
                 await stack.aclose()
             assert await votes_of(o, p.id) == {"second": "approve"}
-            await o.spaces["deep"].revoke("second", [{"kind": "*"}])
+            await o.spaces["deep"].members.revoke("second", [{"kind": "*"}])
             assert await votes_of(o, p.id) == {}
             assert (await o.vote("deep", p.id))["outcome"] == "open"
     assert notes.all == []
@@ -87,9 +87,9 @@ async def test_a_reviewer_takes_back_what_it_missed(path: Path, notes: Notes, ag
             assert await votes_of(o, p.id) == {"second": "approve"}
             latch.closed = True
             o.meeting.drop("reviewer")
-            await o.spaces["deep"].revoke("second", [{"kind": "*"}])
+            await o.spaces["deep"].members.revoke("second", [{"kind": "*"}])
             if again:
-                await o.spaces["deep"].grant("second", [{"kind": "*"}])
+                await o.spaces["deep"].members.grant("second", [{"kind": "*"}])
             latch.closed = False
             assert await votes_of(o, p.id) == {}
     assert notes.all == []
@@ -113,7 +113,7 @@ async def test_what_the_votes_have_decided_is_not_carried_out_without_them(
             await vote(second, p.id)
         assert (await o.vote("deep", p.id))["outcome"] == "approved"
         await asked.wait()
-        await o.spaces["deep"].kick("second")
+        await o.spaces["deep"].members.kick("second")
         await votes_of(o, p.id)
         go_on.set()
         while await votes_of(o, p.id):

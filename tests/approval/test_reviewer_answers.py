@@ -84,7 +84,7 @@ async def test_one_that_may_carry_it_out_no_more_is_believed_no_more(meeting: Me
         claimant.answer = claim(proposal.id)
         item = await o.until("mallory", ruled)
         assert item.may == {Verb.VOTE, Verb.REJECT}
-        await o.spaces["second"].revoke("deep", [{"kind": "*"}])
+        await o.spaces["second"].members.revoke("deep", [{"kind": "*"}])
         await o.until("mallory", lambda item: item.rule is None)
         assert item.may == {Verb.APPROVE, Verb.REJECT}
         # Nor is it asked to judge an edit.
@@ -102,7 +102,7 @@ async def test_one_that_is_allowed_to_later_is_asked_then(meeting: Meeting) -> N
         claimant.answer = claim(proposal.id)
         item = await o.until("mallory", lambda item: item.tool_facts)
         assert (item.rule, claimant.asked) == (None, [])
-        await o.spaces["second"].grant("observer", [{"kind": "mcp/request"}])
+        await o.spaces["second"].members.grant("observer", [{"kind": "mcp/request"}])
         await o.until("mallory", ruled)
 
 

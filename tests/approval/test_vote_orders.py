@@ -180,11 +180,11 @@ class VoteOrders:
         """A voter may vote no more for a while, and its votes are taken back."""
         voter, boss = self.random.choice(VOTERS), self.spaces["boss"]
         try:
-            await boss.revoke(voter, VOTES)
+            await boss.members.revoke(voter, VOTES)
             for each in self.counted.values():
                 each.pop(voter, None)
             await anyio.sleep(1.0)
-            await boss.grant(voter, VOTES)
+            await boss.members.grant(voter, VOTES)
         except MeupError:
             pass
 

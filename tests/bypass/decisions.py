@@ -208,7 +208,7 @@ def _grant_what_is_approved(place: Place) -> None:
         params = {"name": item.tool, "arguments": dict(item.arguments)}
         like_it = {"kind": "mcp/request", "payload": {"method": "tools/call", "params": params}}
         outcome = await approve(self, item)
-        await self._space.grant(item.proposer, [like_it])
+        await self._space.members.grant(item.proposer, [like_it])
         return outcome
 
     place.patch.setattr(Inbox, "approve", kept)
@@ -276,6 +276,6 @@ async def revoked_approver(place: Place) -> None:
     ):
         await agent.say(kinds.MCP_PROPOSAL, proposed("delete", path="prod.db"), id="p1")
         await until(lambda: bool(held))
-        await manager.revoke("second", [{"kind": "mcp/request"}, {"kind": "*"}])
+        await manager.members.revoke("second", [{"kind": "mcp/request"}, {"kind": "*"}])
         await manager.chat("revoked")
         await attempt(held[0].fulfill())

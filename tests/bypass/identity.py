@@ -112,7 +112,7 @@ def _let_grant(place: Place) -> None:
 @incident(off=_let_grant)
 async def agent_changes_its_rules(place: Place) -> None:
     async with place.joined("reviewer", "agent") as (_, agent):
-        await attempt(agent.grant("agent", CALLS))
+        await attempt(agent.members.grant("agent", CALLS))
         await call_itself(agent, "delete", path="prod.db")
 
 

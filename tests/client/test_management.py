@@ -45,7 +45,7 @@ async def echoed(end: End) -> None:
 
 async def test_grant_is_taken_when_it_comes_back(gate: Gate) -> None:
     grant = await managed(
-        gate, lambda space: space.grant("bob", CHAT, reason="trust"), answer=echoed
+        gate, lambda space: space.members.grant("bob", CHAT, reason="trust"), answer=echoed
     )
     assert isinstance(grant, Grant)
     assert (grant.by, grant.participant, grant.reason) == ("alice", "bob", "trust")
@@ -60,7 +60,7 @@ async def test_where_nothing_comes_back_it_is_not_waited_for(gate: Gate) -> None
         said = await end.hear()
         assert (said.kind, said.payload["participant_id"]) == (kinds.canonical("space.kick"), "bob")
 
-    assert await managed(gate, lambda space: space.kick("bob"), answer=silent) is None
+    assert await managed(gate, lambda space: space.members.kick("bob"), answer=silent) is None
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ async def test_refusal_is_raised_as_it_is(gate: Gate, payload: Any, code: str, w
     async def refuse(end: End) -> None:
         await end.refuse(await end.hear(), payload)
 
-    error = await managed(gate, lambda space: space.grant("bob", CHAT), answer=refuse)
+    error = await managed(gate, lambda space: space.members.grant("bob", CHAT), answer=refuse)
     assert isinstance(error, Refused)
     assert error.error == code
     assert words in str(error)
@@ -90,7 +90,7 @@ async def test_acknowledgement_is_believed_from_the_gateway_alone(gate: Gate) ->
             ack = {"status": "created", "participant_id": "guest", "token": token}
             await end.say("space/invite-ack", ack, sender=sender, correlation=(said.id,))
 
-    invitation = await managed(gate, lambda space: space.invite("guest"), answer=answer)
+    invitation = await managed(gate, lambda space: space.members.invite("guest"), answer=answer)
     assert isinstance(invitation, Invitation)
     assert (invitation.token, invitation.url) == ("real", None)
 
@@ -102,7 +102,7 @@ async def test_acknowledgement_of_something_else_is_none(gate: Gate) -> None:
             ack: dict[str, Any] = {"token": token, "connection_url": []}
             await end.say("space/invite-ack", ack, sender=kinds.GATEWAY, correlation=(about,))
 
-    invitation = await managed(gate, lambda space: space.invite("guest"), answer=answer)
+    invitation = await managed(gate, lambda space: space.members.invite("guest"), answer=answer)
     assert (invitation.token, invitation.url) == (None, None)
 
 
@@ -111,5 +111,7 @@ async def test_what_became_of_it_is_not_known_where_nobody_says_so(gate: Gate) -
     async def nothing(end: End) -> None:
         await end.hear()
 
-    error = await managed(gate, lambda space: space.kick("bob", timeout=0.01), answer=nothing)
+    error = await managed(
+        gate, lambda space: space.members.kick("bob", timeout=0.01), answer=nothing
+    )
     assert isinstance(error, OutcomeUnknown)

@@ -105,18 +105,18 @@ async def test_our_supervisor_controls_their_agent(gateway: ThreadedGateway) -> 
             async with anyio.create_task_group() as tasks:
                 said = ("status", {**status, "status": "active"})
                 tasks.start_soon(answering, "request-status", said)
-                told = await boss.request_status("slow")
+                told = await boss.control.request_status("slow")
                 assert (told.status, told.fields["tokens"]) == ("active", 12)
             async with anyio.create_task_group() as tasks:
                 done = ("compact-done", {"skipped": True, "status": "skipped"})
                 said = ("status", {**status, "status": "compacting"})
                 tasks.start_soon(answering, "compact", said, done)
-                compacted = await boss.compact("slow")
+                compacted = await boss.control.compact("slow")
                 assert compacted.skipped
-            pause = await boss.pause("slow", reason="x", timeout=3600)
+            pause = await boss.control.pause("slow", reason="x", timeout=3600)
             heard = await to_thread.run_sync(slow.until, "participant/pause")
             assert heard["id"] == pause.id
             assert heard["payload"] == {"reason": "x", "timeout_seconds": 3600}
-            await boss.resume("slow", pause=pause)
+            await boss.control.resume("slow", pause=pause)
             resumed = await to_thread.run_sync(slow.until, "participant/resume")
             assert resumed["correlation_id"] == [pause.id]

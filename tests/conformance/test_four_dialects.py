@@ -336,11 +336,11 @@ async def test_a_revocation_stops_what_runs_in_another(
     async with people.joined() as spaces:
         for asks in ("proposer", "reviewer"):
             people.running, people.ended = anyio.Event(), anyio.Event()
-            grant = await spaces["approver"].grant(asks, allowed)
+            grant = await spaces["approver"].members.grant(asks, allowed)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(call, spaces[asks])
                 await people.running.wait()
-                await spaces["approver"].revoke(asks, grant=grant)
+                await spaces["approver"].members.revoke(asks, grant=grant)
                 await people.ended.wait()
     assert people.stopped == ["revoked", "revoked"]
     assert [each.error for each in refused] == ["revoked", "revoked"]

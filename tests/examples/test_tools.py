@@ -40,12 +40,12 @@ def test_calls_beyond_the_limit_are_refused(gateway: ThreadedGateway) -> None:
 
 def test_notes_are_listed_and_read(gateway: ThreadedGateway) -> None:
     async def read(space: Space) -> None:
-        listed = await space.resources("tools")
+        listed = await space.offers.resources("tools")
         assert [each["name"] for each in listed] == ["groceries", "calls"]
-        [content] = await space.read_resource("tools", "note:///calls")
+        [content] = await space.offers.read_resource("tools", "note:///calls")
         assert content["text"] == "the dentist"
         with pytest.raises(RequestError, match="there is no note"):
-            await space.read_resource("tools", "note:///else")
+            await space.offers.read_resource("tools", "note:///else")
 
     with run_example(gateway, "notes.py", "tools") as tools:
         tools.wait_for("connected to")

@@ -143,8 +143,8 @@ async def say(space: Space, text: str) -> None:
 
 async def manage(life: Life, manager: Space) -> Invitation:
     """Grant, invite, revoke and remove."""
-    grant = await manager.grant("alice", [CHAT], reason="to talk")
-    invitation = await manager.invite("guest", [CHAT], reason="for a while")
+    grant = await manager.members.grant("alice", [CHAT], reason="to talk")
+    invitation = await manager.members.invite("guest", [CHAT], reason="for a while")
     assert invitation.token
     life.tokens["guest"] = invitation.token
     life.said.append(repr(invitation))
@@ -164,14 +164,14 @@ async def manage(life: Life, manager: Space) -> Invitation:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(be_kicked)
         await joined.wait()
-        await manager.revoke("alice", grant=grant, reason="enough talk")
-        await manager.kick("guest", reason="it is late")
+        await manager.members.revoke("alice", grant=grant, reason="enough talk")
+        await manager.members.kick("guest", reason="it is late")
         await gone.wait()
     with pytest.raises(TokenRefused) as refused:
         async with life.join("guest"):
             pass
     life.said.append(repr(refused.value))
-    return await manager.invite("guest", [CHAT], reason="again")
+    return await manager.members.invite("guest", [CHAT], reason="again")
 
 
 def audit(life: Life, capfd: pytest.CaptureFixture[str]) -> None:

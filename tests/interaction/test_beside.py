@@ -317,7 +317,7 @@ async def test_what_answers_one_connection_goes_to_that_one(meeting: Meeting) ->
         assert refused.correlation == ("names nothing",)
         invited = await two.hear(of_kind("space/invite-ack"))
         assert invited.payload_object["token"]
-        await second.grant("reviewer", [{"kind": "chat"}])
+        await second.members.grant("reviewer", [{"kind": "chat"}])
         last = await second.chat("last")
         private = (kinds.SYSTEM_ERROR, "space/invite-ack")
         for each in (agent, one, two):
@@ -338,7 +338,7 @@ async def _is_closed(connection: Raw, code: int) -> None:
 
 async def _is_kicked(meeting: Meeting, by: Space) -> None:
     async with join(meeting, "reviewer", beside=True):
-        await by.kick("reviewer")
+        await by.members.kick("reviewer")
         await anyio.sleep_forever()
 
 

@@ -60,31 +60,31 @@ def worker(notes: Notes) -> Agent:
     async def wait(ctx: Context) -> None:
         await sleep_until_stopped(notes, ctx, "waiting")
 
-    @agent.on_pause
+    @agent.on_control("pause")
     async def paused(pause: Pause, space: Space) -> None:
-        notes(("paused", pause.by, pause.reason, space.paused == pause))
+        notes(("paused", pause.by, pause.reason, space.control.paused == pause))
 
-    @agent.on_resume
+    @agent.on_control("resume")
     async def resumed(resumption: Resumption) -> None:
         notes(("resumed", resumption.by))
 
-    @agent.on_request_status
+    @agent.on_control("request_status")
     async def status(asked: StatusRequest) -> dict[str, Any]:
         return {"tokens": 12, "asked_by": asked.by}
 
-    @agent.on_request_status
+    @agent.on_control("request_status")
     async def load(asked: StatusRequest) -> dict[str, Any]:
         return {"load": 0.5}
 
-    @agent.on_compact
+    @agent.on_control("compact")
     async def compact(compact: Compact) -> dict[str, Any]:
         return {"freed_tokens": compact.target_tokens}
 
-    @agent.on_restart
+    @agent.on_control("restart")
     async def restarted(restart: Restart) -> None:
         notes(("restarted", restart.reason))
 
-    @agent.on_shutdown
+    @agent.on_control("shutdown")
     async def last(shutdown: Shutdown) -> None:
         notes(("shut down", shutdown.by, shutdown.reason))
 
@@ -96,23 +96,23 @@ async def test_pause_and_resume(controlled: Meeting, notes: Notes) -> None:
     agent = worker(notes)
     async with gathered(controlled, agent, "boss", "other") as (space, boss, other):
         with pytest.raises(Refused, match="capabilities"):
-            await other.pause("worker")
-        pause = await boss.pause("worker", reason="too loud")
+            await other.control.pause("worker")
+        pause = await boss.control.pause("worker", reason="too loud")
         await notes.until(("paused", "boss", "too loud", True))
         with pytest.raises(RequestError, match="busy: paused for now"):
             await boss.call("worker", "work")
         with pytest.raises(Refused, match="'boss' has paused us: too loud"):
             await space.call("other", "anything")
         with pytest.raises(Refused):
-            await other.resume("worker", pause=pause)
+            await other.control.resume("worker", pause=pause)
         # A new connection is told that it is paused.
         controlled.drop("worker")
         status = await until_status(boss, "paused")
         assert status.fields["paused_by"] == "boss"
-        await boss.resume("worker", pause=pause)
+        await boss.control.resume("worker", pause=pause)
         await notes.until(("resumed", "boss"))
         assert await boss.call("worker", "work") == "done"
-        assert space.paused is None
+        assert space.control.paused is None
 
 
 async def until_status(boss: Space, word: str) -> ParticipantStatus:
@@ -120,7 +120,7 @@ async def until_status(boss: Space, word: str) -> ParticipantStatus:
     while True:
         await boss.present("worker")
         try:
-            status = await boss.request_status("worker", timeout=PATIENCE)
+            status = await boss.control.request_status("worker", timeout=PATIENCE)
         except OutcomeUnknown:
             continue
         if status.status == word:
@@ -130,7 +130,7 @@ async def until_status(boss: Space, word: str) -> ParticipantStatus:
 @pytest.mark.rule("5.control.status", "5.control.memory", "5.control.restart")
 async def test_status_compaction_and_restart(controlled: Meeting, notes: Notes) -> None:
     async with gathered(controlled, worker(notes), "boss") as (_, boss):
-        status = await boss.request_status("worker", ["tokens", "load", "handlers"])
+        status = await boss.control.request_status("worker", ["tokens", "load", "handlers"])
         assert status.fields == {
             "messages_in_context": 0,
             "handlers": 0,
@@ -138,10 +138,10 @@ async def test_status_compaction_and_restart(controlled: Meeting, notes: Notes) 
             "load": 0.5,
             "status": "active",
         }
-        done = await boss.compact("worker", target_tokens=16000)
+        done = await boss.control.compact("worker", target_tokens=16000)
         assert (done.skipped, done.fields["freed_tokens"]) == (False, 16000)
-        await boss.forget("worker", entries=3)
-        await boss.clear("worker")
+        await boss.control.forget("worker", entries=3)
+        await boss.control.clear("worker")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(
                 run_within,
@@ -151,9 +151,9 @@ async def test_status_compaction_and_restart(controlled: Meeting, notes: Notes) 
                 "wait",
             )
             await notes.until("waiting")
-            await boss.restart("worker", reason="stuck")
+            await boss.control.restart("worker", reason="stuck")
         await notes.until(("boss", "no_longer_needed: stuck"), ("restarted", "stuck"))
-        assert (await boss.request_status("worker")).status == "active"
+        assert (await boss.control.request_status("worker")).status == "active"
 
 
 def test_script_ends_well_when_it_is_shut_down() -> None:
@@ -163,7 +163,7 @@ def test_script_ends_well_when_it_is_shut_down() -> None:
         async def shut_down() -> None:
             async with join(OverSockets(gateway), "boss") as boss:
                 await boss.present("worker")
-                await boss.shutdown("worker")
+                await boss.control.shutdown("worker")
 
         with ThreadPoolExecutor(1) as pool:
             done = pool.submit(anyio.run, shut_down)
@@ -173,7 +173,7 @@ def test_script_ends_well_when_it_is_shut_down() -> None:
 
 async def be_shut_down(meeting: Meeting, boss: Space, notes: Notes) -> None:
     async with join(meeting, worker(notes)):
-        await boss.shutdown("worker", reason="enough")
+        await boss.control.shutdown("worker", reason="enough")
         await anyio.sleep_forever()
 
 

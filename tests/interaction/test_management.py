@@ -65,7 +65,7 @@ async def test_grant_is_told_and_of_use_at_once(managed: Meeting, notes: Notes) 
     async with gathered(managed, "admin", worker(notes)) as (admin, space):
         assert not space.may("mcp/request", CALL["payload"])
         async with taped(admin) as tape:
-            grant = await admin.grant("worker", [CALL], reason="trust")
+            grant = await admin.members.grant("worker", [CALL], reason="trust")
             await notes.until(("granted", "admin", "trust", True))
             ack = await tape.until(of_kind("capability/grant-ack"))
         assert (grant.by, grant.participant) == ("admin", "worker")
@@ -74,7 +74,7 @@ async def test_grant_is_told_and_of_use_at_once(managed: Meeting, notes: Notes) 
         # Everybody sees what the other may do now.
         seen = {each.id: each.capabilities for each in admin.participants}
         assert CALL in seen["worker"]
-        await admin.revoke("worker", grant=grant, reason="done")
+        await admin.members.revoke("worker", grant=grant, reason="done")
         await notes.until(("revoked", "admin", "done"))
         assert not space.may("mcp/request", CALL["payload"])
 
@@ -82,7 +82,7 @@ async def test_grant_is_told_and_of_use_at_once(managed: Meeting, notes: Notes) 
 @pytest.mark.rule("3.manage.revoke.pattern")
 async def test_revoked_by_pattern(managed: Meeting, notes: Notes) -> None:
     async with gathered(managed, "admin", worker(notes)) as (admin, space):
-        await admin.revoke("worker", [{"kind": "mcp/*"}], reason="enough")
+        await admin.members.revoke("worker", [{"kind": "mcp/*"}], reason="enough")
         await notes.until(("revoked", "admin", "enough"))
         assert not space.may("mcp/proposal", {})
         with pytest.raises(Refused) as refused:
@@ -93,21 +93,21 @@ async def test_revoked_by_pattern(managed: Meeting, notes: Notes) -> None:
 async def test_refusals_are_raised(managed: Meeting) -> None:
     async with gathered(managed, "admin", "worker") as (admin, space):
         for refused in (
-            space.grant("tools", [CALL]),
-            space.revoke("tools", [CALL]),
-            space.invite("guest"),
-            space.kick("tools"),
+            space.members.grant("tools", [CALL]),
+            space.members.revoke("tools", [CALL]),
+            space.members.invite("guest"),
+            space.members.kick("tools"),
         ):
             with pytest.raises(Refused) as caught:
                 await refused
             assert caught.value.error == "capability_violation"
         with pytest.raises(Refused) as caught:
-            await admin.grant("nobody", [CALL])
+            await admin.members.grant("nobody", [CALL])
         assert caught.value.error == "unknown_participant"
         with pytest.raises(UsageError):
-            await admin.revoke("worker")
+            await admin.members.revoke("worker")
         with pytest.raises(UsageError):
-            await admin.revoke("worker", [CALL], grant="g1")
+            await admin.members.revoke("worker", [CALL], grant="g1")
 
 
 @pytest.mark.rule("3.manage.in_flight", "5.who.gateway")
@@ -116,7 +116,7 @@ async def test_request_ends_when_its_grant_is_revoked(managed: Meeting, notes: N
         gathered(managed, "admin", slow_tools(notes), "worker") as (admin, _, space),
         anyio.create_task_group() as tasks,
     ):
-        grant = await admin.grant("worker", [READ])
+        grant = await admin.members.grant("worker", [READ])
         await until(lambda: space.may("mcp/request", READ["payload"]))
 
         async def call() -> None:
@@ -126,7 +126,7 @@ async def test_request_ends_when_its_grant_is_revoked(managed: Meeting, notes: N
 
         tasks.start_soon(call)
         await notes.until("reading")
-        await admin.revoke("worker", grant=grant)
+        await admin.members.revoke("worker", grant=grant)
         await notes.until(("refused", "revoked"), ("system:gateway", "revoked"))
 
 
@@ -148,7 +148,7 @@ async def test_proposal_in_flight_is_withdrawn(managed: Meeting, notes: Notes) -
         space.propose("tools", "read", ttl=None) as proposal,
     ):
         await notes.until("looking")
-        await admin.revoke("worker", [{"kind": "mcp/proposal"}])
+        await admin.members.revoke("worker", [{"kind": "mcp/proposal"}])
         with pytest.raises(Refused) as refused:
             await proposal.outcome()
         assert refused.value.error == "revoked"
@@ -168,7 +168,7 @@ async def guest_of(managed: Meeting, invitation: Invitation) -> AsyncGenerator[S
 @pytest.mark.rule("3.manage.invite")
 async def test_invited_guest_joins_with_its_token(managed: Meeting) -> None:
     async with gathered(managed, "admin", "worker") as (admin, space), taped(space) as tape:
-        invitation = await admin.invite("guest", [{"kind": "chat"}], reason="helps")
+        invitation = await admin.members.invite("guest", [{"kind": "chat"}], reason="helps")
         assert invitation.token
         assert invitation.token not in repr(invitation)
         await tape.until(lambda e: e.kind == "system/presence" and e.payload["event"] == "invited")
@@ -193,7 +193,7 @@ async def test_who_is_removed_stays_out_until_invited_again(managed: Meeting, no
     async with gathered(managed, "admin") as (admin,), anyio.create_task_group() as tasks:
         tasks.start_soon(be_kicked)
         await notes.until("in")
-        await admin.kick("worker", reason="loud")
+        await admin.members.kick("worker", reason="loud")
         await notes.until(("out", True))
         await until(lambda: "worker" not in {each.id for each in admin.participants})
         with pytest.raises(
@@ -201,7 +201,7 @@ async def test_who_is_removed_stays_out_until_invited_again(managed: Meeting, no
             match=r"removed from this space; ask a participant there to invite you again$",
         ):
             await join(managed, "worker").__aenter__()
-        invitation = await admin.invite("worker")
+        invitation = await admin.members.invite("worker")
         assert invitation.token is None
         async with join(managed, "worker") as again:
             assert again.may("mcp/proposal", {})
@@ -215,7 +215,7 @@ async def test_handlers_are_told_of_nobody_elses_grants(managed: Meeting, notes:
         notes(envelope.kind)
 
     async with gathered(managed, "admin", agent, "tools") as (admin, _, _):
-        grant = await admin.grant("tools", [CALL])
-        await admin.revoke("tools", grant=grant)
+        grant = await admin.members.grant("tools", [CALL])
+        await admin.members.revoke("tools", grant=grant)
         await notes.until("capability/grant", "capability/revoke")
     assert all(isinstance(each, str) for each in notes.all)

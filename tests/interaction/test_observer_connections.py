@@ -163,10 +163,10 @@ async def test_every_verb_says_that_one_only_looks_on(meeting: Meeting) -> None:
         lambda space: space.request("tools", "tools/list"),
         lambda space: space.tools("tools"),
         lambda space: space.call("tools", "write", {"text": "x"}),
-        lambda space: space.grant("proposer", [{"kind": "chat"}]),
-        lambda space: space.revoke("proposer", [{"kind": "chat"}]),
-        lambda space: space.invite("newcomer"),
-        lambda space: space.kick("proposer"),
+        lambda space: space.members.grant("proposer", [{"kind": "chat"}]),
+        lambda space: space.members.revoke("proposer", [{"kind": "chat"}]),
+        lambda space: space.members.invite("newcomer"),
+        lambda space: space.members.kick("proposer"),
     ]
     async with (
         gathered(meeting, tool_owner()),
@@ -230,8 +230,8 @@ async def test_what_is_for_others_alone_is_not_heard(meeting: Meeting) -> None:
         observed(meeting, "reviewer") as observer,
         join(meeting, "proposer") as proposer,
     ):
-        invitation = await running.invite("newcomer", [{"kind": "chat"}])
-        await running.grant("reviewer", [{"kind": "acme/*"}])
+        invitation = await running.members.invite("newcomer", [{"kind": "chat"}])
+        await running.members.grant("reviewer", [{"kind": "acme/*"}])
         async with raw(meeting) as mallory:
             await mallory.say(kinds.MCP_WITHDRAW, {}, id="nothing named")
             await mallory.hear(is_error)
@@ -262,7 +262,7 @@ async def test_who_is_removed_looks_on_no_more(meeting: Meeting) -> None:
 
 async def _kicks(space: Space, name: str, meeting: Meeting) -> None:
     async with join(meeting, "looker", name, observe=True):
-        await space.kick(name)
+        await space.members.kick(name)
         await anyio.sleep_forever()
 
 

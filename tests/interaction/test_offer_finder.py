@@ -221,15 +221,15 @@ async def test_resources_and_prompts_are_routed_by_their_names(meeting: Meeting)
         return lists[request.method]
 
     async with gathered(meeting, library, "second") as (_, space):
-        [text] = await space.read_resource(None, "notes://today")
+        [text] = await space.offers.read_resource(None, "notes://today")
         assert text["text"] == "rain"
-        assert await space.prompt(None, "greet", {"name": "ann"}) == {"messages": []}
+        assert await space.offers.prompt(None, "greet", {"name": "ann"}) == {"messages": []}
         ref = {"type": "ref/prompt", "name": "greet"}
-        assert await space.complete(None, ref, "name", "a") == ["ann"]
+        assert await space.offers.complete(None, ref, "name", "a") == ["ann"]
         # Each list is asked for once.
         assert (said.count("prompts/list"), said.count("resources/list")) == (1, 1)
         with pytest.raises(OwnerUnknown, match="the resource 'notes://never'"):
-            await space.read_resource(None, "notes://never")
+            await space.offers.read_resource(None, "notes://never")
         for method in ("tools/list", "tools/call", "completion/complete"):
             with pytest.raises(UsageError, match="say which participant it is for"):
                 await space.request(None, method, {})
@@ -263,7 +263,7 @@ async def test_what_only_a_template_names_is_routed_and_pinned(meeting: Meeting)
     """A resource that was read keeps its owner: neither a URI nor a broader template takes it."""
 
     async def read(space: Space, uri: str) -> Any:
-        return (await space.read_resource(None, uri))[0]["text"]
+        return (await space.offers.read_resource(None, uri))[0]["text"]
 
     tools = librarian("tools", ["notes://{day}", "files:///{+path}"])
     async with gathered(meeting, tools, "deep", "second") as (_, _, space):
@@ -272,8 +272,8 @@ async def test_what_only_a_template_names_is_routed_and_pinned(meeting: Meeting)
             assert await read(space, "files:///a/b?c") == "tools"
             watched = {"uri": "notes://sunday"}
             assert await space.request(None, "resources/subscribe", watched) == {"by": "tools"}
-            assert await space.complete(None, NOTES, "day", "m") == ["tools"]
-            assert await space.complete(None, ONE_NOTE, "day", "m") == ["tools"]
+            assert await space.offers.complete(None, NOTES, "day", "m") == ["tools"]
+            assert await space.offers.complete(None, ONE_NOTE, "day", "m") == ["tools"]
             # One that knows no templates is asked for them once.
             asked = [each.to for each in tape.calls("resources/templates/list")]
             assert sorted(asked) == [("deep",), ("tools",)]
@@ -283,7 +283,7 @@ async def test_what_only_a_template_names_is_routed_and_pinned(meeting: Meeting)
         async with join(meeting, librarian("mallory", ["{+all}"], resources=listed), "mallory"):
             await here(space, "mallory")
             assert await read(space, "notes://monday") == "tools"
-            assert await space.complete(None, NOTES, "day", "m") == ["tools"]
+            assert await space.offers.complete(None, NOTES, "day", "m") == ["tools"]
             with pytest.raises(OwnerUnknown, match="2 participants have the resource") as caught:
                 await read(space, "notes://friday")
             assert caught.value.owners == ("tools", "mallory")
@@ -294,7 +294,7 @@ async def test_a_template_that_is_gone_gives_its_resources_to_nobody(meeting: Me
     async with gathered(meeting, "second") as (space,):
         async with join(meeting, librarian("tools", ["notes://{day}"])):
             await here(space, "tools")
-            [found] = await space.read_resource(None, "notes://monday")
+            [found] = await space.offers.read_resource(None, "notes://monday")
             assert found["text"] == "tools"
         async with (
             join(meeting, Agent("tools")),
@@ -302,7 +302,7 @@ async def test_a_template_that_is_gone_gives_its_resources_to_nobody(meeting: Me
         ):
             await here(space, "tools", "mallory")
             with pytest.raises(OwnerChanged, match="was that of 'tools'") as caught:
-                await space.read_resource(None, "notes://monday")
+                await space.offers.read_resource(None, "notes://monday")
             assert caught.value.owners == ("mallory",)
 
 
@@ -328,7 +328,9 @@ async def test_contents_that_existing_participants_give_without_a_list_are_read(
         return {"uri": request.params["uri"], **result}
 
     async with gathered(meeting, agent, "second") as (_, space):
-        assert await space.read_resource("tools", "notes://1") == [{"uri": "notes://1", **read}]
+        assert await space.offers.read_resource("tools", "notes://1") == [
+            {"uri": "notes://1", **read}
+        ]
 
 
 @IN_MEMORY

@@ -49,16 +49,18 @@ def library(notes: Notes, asked: list[Any] | None = None) -> Agent:
 async def test_resources_and_prompts_are_read_by_verbs(meeting: Meeting, notes: Notes) -> None:
     asked: list[Any] = []
     async with gathered(meeting, library(notes, asked)), join(meeting, "second") as space:
-        listed = await space.resources("tools")
+        listed = await space.offers.resources("tools")
         assert [each["uri"] for each in listed] == ["file:///a", "file:///b"]
-        assert (await space.resource_templates("tools"))[0]["uriTemplate"] == "file:///{name}"
-        [content] = await space.read_resource("tools", "file:///a")
+        assert (await space.offers.resource_templates("tools"))[0][
+            "uriTemplate"
+        ] == "file:///{name}"
+        [content] = await space.offers.read_resource("tools", "file:///a")
         assert content == {"uri": "file:///a", "text": "words", "x": None}
-        assert [each["name"] for each in await space.prompts("tools")] == ["greet"]
-        prompt = await space.prompt("tools", "greet", {"name": "Ada"})
+        assert [each["name"] for each in await space.offers.prompts("tools")] == ["greet"]
+        prompt = await space.offers.prompt("tools", "greet", {"name": "Ada"})
         assert prompt["messages"][0]["content"]["text"] == "Hello Ada"
         ref = {"type": "ref/prompt", "name": "greet"}
-        values = await space.complete("tools", ref, "name", "o", known={"other": "1"})
+        values = await space.offers.complete("tools", ref, "name", "o", known={"other": "1"})
         assert values == ["one", "two"]
     assert asked[-1] == {
         "ref": ref,
@@ -99,7 +101,7 @@ async def test_too_large_result_is_an_error(meeting: Meeting) -> None:
 
     async with gathered(meeting, agent), join(meeting, "second") as space:
         with pytest.raises(RequestError, match="bytes; at most"):
-            await space.read_resource("tools", "file:///a")
+            await space.offers.read_resource("tools", "file:///a")
 
 
 async def test_request_handler_comes_before_tools(meeting: Meeting) -> None:

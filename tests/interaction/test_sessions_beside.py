@@ -103,7 +103,7 @@ async def test_it_answers_and_rejects_nothing_for_the_agent_beside_it(meeting: O
             await asking.call("reviewer", "missing")
         with pytest.raises(RequestError):
             await asking.request("reviewer", "prompts/list", {})
-        await asking.grant("reviewer", [{"kind": "chat"}])
+        await asking.members.grant("reviewer", [{"kind": "chat"}])
         await tape.until(of_kind("capability/grant-ack"))
         await tape.all_said(second, first)
         assert len(tape.of("capability/grant-ack")) == 1
@@ -120,15 +120,15 @@ async def test_one_that_joins_in_a_pause_goes_on_after_it(meeting: OverSockets) 
     async with gathered(
         meeting, rejecting("tools", notes), rejecting("reviewer", notes), "second"
     ) as (_, agent, boss):
-        pause = await boss.pause("reviewer")
+        pause = await boss.control.pause("reviewer")
         async with beside(meeting, "reviewer") as space:
-            assert (agent.paused, space.paused) == (pause, None)
+            assert (agent.control.paused, space.control.paused) == (pause, None)
             # The gateway holds the participant to its pause, by whichever connection.
             with pytest.raises(Refused):
                 await space.call("tools", "write", {"text": "a"})
             with pytest.raises(RequestError, match="busy"):
                 await boss.call("reviewer", "write", {"text": "b"})
-            await boss.resume("reviewer", pause=pause)
+            await boss.control.resume("reviewer", pause=pause)
             assert await space.call("tools", "write", {"text": "c"}) == "c"
             assert await boss.call("reviewer", "write", {"text": "d"}) == "d"
     assert notes.all == ["ran c", "ran d"]
@@ -264,7 +264,7 @@ async def test_it_writes_in_streams(meeting: OverSockets) -> None:
             frames.append(chunk)
 
     async with gathered(meeting, listener), beside(meeting, "reviewer") as space:
-        async with space.stream(to="second") as out:
+        async with space.streams.open(to="second") as out:
             for number in range(20):
                 await out.send(b"%d\xff" % number)
         await until(lambda: len(frames) == 20)

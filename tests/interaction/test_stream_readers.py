@@ -70,7 +70,7 @@ async def test_streams_open_before_are_read_from_here_on(gate: Gate, notes: Note
     listed = (ours, theirs, to_us, for_all)
     async with joined(gate, reading(notes), "bob", streams=listed) as (space, end):
         await notes.until("to-us of bob", "for-all of bob")
-        assert space.streams == listed
+        assert tuple(space.streams) == listed
         await put(end, "to-us", b"frame")
         await notes.until(b"frame")
         assert len(notes.all) == 3
@@ -104,7 +104,7 @@ async def until_open(space: Space, ids: list[str]) -> None:
 
 async def test_a_stream_without_handlers_is_read_by_its_id(gate: Gate) -> None:
     async with joined(gate, None, "bob", streams=(stream_of("bob"),)) as (space, end):
-        with space.read_stream("s-1") as first, space.read_stream(space.streams[0]) as second:
+        with space.streams.read("s-1") as first, space.streams.read(space.streams[0]) as second:
             await put(end, "s-1", b"one")
             assert [await anext(first), await anext(second)] == [b"one", b"one"]
             await close_stream(end, "s-1", "complete", "bob")
@@ -112,7 +112,7 @@ async def test_a_stream_without_handlers_is_read_by_its_id(gate: Gate) -> None:
             assert first.ended is not None
             assert first.ended.is_complete
         with pytest.raises(UsageError, match=r"is not open; see those in space\.streams"):
-            space.read_stream("s-1").__enter__()
+            space.streams.read("s-1").__enter__()
 
 
 @pytest.mark.rule("8.behind")
@@ -220,7 +220,7 @@ async def test_only_the_gateway_says_what_becomes_of_streams(
     async with joined(gate, reading(notes), "bob", streams=listed) as (space, end):
         await end.say(kind, payload, sender="mallory", correlation=("r-9",))
         await until(lambda: session_of(space).counters["forged_stream"] == 1)
-        assert space.streams == listed
+        assert tuple(space.streams) == listed
 
 
 async def test_what_is_told_of_a_stream_later_is_waited_for(gate: Gate, notes: Notes) -> None:

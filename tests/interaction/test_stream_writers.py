@@ -60,7 +60,7 @@ class Writing:
 
     async def run(self, space: Space) -> None:
         with self.scope:
-            async with space.stream() as self.out:
+            async with space.streams.open() as self.out:
                 self.opened.set()
                 await self.stop.wait()
                 if self.fail is not None:
@@ -91,7 +91,7 @@ async def accepting(gate: Gate, *present: str) -> AsyncGenerator[tuple[Space, En
 
 async def test_a_block_opens_a_stream_sends_frames_and_closes_it(gate: Gate) -> None:
     async with accepting(gate, "bob") as (space, end):
-        async with space.stream(to="bob", about="m-1", format="jsonl") as out:
+        async with space.streams.open(to="bob", about="m-1", format="jsonl") as out:
             assert out.info is not None
             assert (out.id, out.info.targets, out.info.about) == ("s-1", ("bob",), ("m-1",))
             assert (out.info.fields["format"], out.ended) == ("jsonl", None)
@@ -101,7 +101,7 @@ async def test_a_block_opens_a_stream_sends_frames_and_closes_it(gate: Gate) -> 
         assert await frames(end, 2) == [b"#s-1#\xff#raw", b"#s-1#text"]
         closed = await heard(end, kinds.STREAM_CLOSE)
         assert closed.payload == {"stream_id": "s-1", "reason": "complete"}
-        assert space.streams == ()
+        assert tuple(space.streams) == ()
 
 
 async def test_what_the_gateway_refuses_raises_with_its_code(gate: Gate) -> None:
@@ -109,7 +109,7 @@ async def test_what_the_gateway_refuses_raises_with_its_code(gate: Gate) -> None
         error = {"error": "target_not_found", "message": "no carol", "targets": ["carol"]}
         tasks.start_soon(refuse, end, error)
         with pytest.raises(Refused, match="no carol") as raised:
-            async with space.stream(to="carol"):
+            async with space.streams.open(to="carol"):
                 raise AssertionError("it is not open")
         assert raised.value.error == "target_not_found"
         assert raised.value.details["targets"] == ["carol"]
@@ -118,25 +118,25 @@ async def test_what_the_gateway_refuses_raises_with_its_code(gate: Gate) -> None
 async def test_a_stream_that_opens_too_late_is_closed_at_once(gate: Gate) -> None:
     async with joined(gate) as (space, end):
         with pytest.raises(RequestTimeout, match="did not open"):
-            async with space.stream(timeout=0.01):
+            async with space.streams.open(timeout=0.01):
                 raise AssertionError("it is not open")
         await accept(end)
         closed = await heard(end, kinds.STREAM_CLOSE)
         assert closed.payload["stream_id"] == "s-1"
-        assert space.streams == ()
+        assert tuple(space.streams) == ()
 
 
 async def test_a_dialect_without_streams_is_told_before_anything_is_sent(gate: Gate) -> None:
     gate.dialect = "meup/v0.2"
     async with joined(gate) as (space, _):
         with pytest.raises(NotSent, match=r"meup/v0\.2 has none"):
-            async with space.stream():
+            async with space.streams.open():
                 raise AssertionError("it is not open")
 
 
 async def test_a_frame_that_no_one_takes_is_the_callers_mistake(gate: Gate) -> None:
     async with accepting(gate) as (space, _):
-        async with space.stream() as out:
+        async with space.streams.open() as out:
             with pytest.raises(UsageError, match="in parts"):
                 await out.send(b"x" * MAX_FRAME_BYTES)
 
@@ -213,7 +213,7 @@ async def test_send_waits_for_a_slow_connection_and_the_end_wakes_it(gate: Gate)
 
 async def test_frames_leave_in_order_with_what_is_said_between(gate: Gate) -> None:
     async with accepting(gate) as (space, end):
-        async with space.stream() as out:
+        async with space.streams.open() as out:
             await out.send("before")
             await space.chat("between")
             await out.send("after")
@@ -232,7 +232,7 @@ async def test_a_stream_goes_on_after_a_reconnect_where_it_is_still_listed(gate:
             end.drop()
 
         tasks.start_soon(open_and_drop)
-        async with space.stream() as out:
+        async with space.streams.open() as out:
             await out.send(b"one")
             again = await welcomed(gate, streams=tuple(infos))
             await until(lambda: out.gaps == 1)
@@ -270,7 +270,7 @@ async def test_a_request_whose_answer_was_lost_is_found_or_made_again(gate: Gate
             await welcomed(gate, streams=tuple(asked))  # it has opened it
 
         tasks.start_soon(lose)
-        async with space.stream(format="once") as out:
+        async with space.streams.open(format="once") as out:
             assert out.id == "s-9"
 
 
@@ -288,7 +288,7 @@ async def test_the_end_of_the_session_ends_the_streams(gate: Gate) -> None:
 
 async def test_writers_are_let_in_and_put_out_by_the_owner(gate: Gate) -> None:
     async with accepting(gate, "bob") as (space, end), anyio.create_task_group() as tasks:
-        async with space.stream() as out:
+        async with space.streams.open() as out:
             for verb, kind, name in (
                 (out.grant_write, kinds.STREAM_GRANT_WRITE, "participant_id"),
                 (out.revoke_write, kinds.STREAM_REVOKE_WRITE, "participant_id"),
@@ -302,7 +302,7 @@ async def test_writers_are_let_in_and_put_out_by_the_owner(gate: Gate) -> None:
 
 async def test_a_stream_that_was_transferred_does_not_end_with_our_block(gate: Gate) -> None:
     async with accepting(gate, "bob") as (space, end):
-        async with space.stream():
+        async with space.streams.open():
             said = {
                 "stream_id": "s-1",
                 "previous_owner": ME,
@@ -323,7 +323,7 @@ async def test_a_stream_ends_with_the_handler_that_opened_it(gate: Gate, notes: 
 
     @agent.on_chat
     async def pour(chat: Chat, space: Space) -> None:
-        async with space.stream(about=chat.id):
+        async with space.streams.open(about=chat.id):
             notes("open")
             await anyio.sleep_forever()
 
@@ -351,9 +351,9 @@ async def test_a_stream_passes_the_middleware_as_what_is_sent(gate: Gate) -> Non
 
     async with joined(gate, agent) as (space, end), anyio.create_task_group() as tasks:
         with pytest.raises(RejectMessage):
-            async with space.stream(format="secret"):
+            async with space.streams.open(format="secret"):
                 raise AssertionError("it is not open")
         tasks.start_soon(accept, end)
-        async with space.stream(format="plain") as out:
+        async with space.streams.open(format="plain") as out:
             assert out.info is not None
             assert out.info.fields["description"] == "seen"

@@ -32,7 +32,7 @@ async def test_frames_go_to_the_targets_alone_and_whole(meeting: Meeting, notes:
     others = Notes()
     everybody = ("reviewer", recorder(notes), recorder(others, "deep"))
     async with gathered(meeting, *everybody) as (space, second, _):
-        async with space.stream(to="second", about="m", format="raw") as out:
+        async with space.streams.open(to="second", about="m", format="raw") as out:
             await until(lambda: len(second.streams) == 1)
             [info] = second.streams
             assert (info.owner, info.targets, info.about) == ("reviewer", ("second",), ("m",))
@@ -46,7 +46,7 @@ async def test_frames_go_to_the_targets_alone_and_whole(meeting: Meeting, notes:
 
 async def test_a_stream_for_all_is_read_by_newcomers(meeting: Meeting, notes: Notes) -> None:
     async with gathered(meeting, "reviewer") as (space,):
-        async with space.stream(metadata={"n": 1}) as out:
+        async with space.streams.open(metadata={"n": 1}) as out:
             async with join(meeting, recorder(notes)) as later:
                 await notes.until("reads")
                 assert later.streams[0].fields["metadata"] == {"n": 1}
@@ -91,7 +91,7 @@ async def test_a_cancel_ends_the_stream_with_the_reason(meeting: Meeting, notes:
             call = partial(caller.call, "tools", "endless", on_stream=show)
             tasks.start_soon(run_within, scope, call)
             await notes.until(b"begun")
-            with caller.read_stream(caller.streams[0]) as stream:
+            with caller.streams.read(caller.streams[0]) as stream:
                 scope.cancel("disagree", text="seen enough")
                 assert [each async for each in stream] == []
                 assert stream.ended is not None
@@ -103,20 +103,20 @@ async def test_a_cancel_ends_the_stream_with_the_reason(meeting: Meeting, notes:
 async def test_a_reader_may_be_let_to_write(meeting: Meeting, notes: Notes) -> None:
     everybody = ("reviewer", "second", recorder(notes, "deep"))
     async with gathered(meeting, *everybody) as (owner, writer, _):
-        async with owner.stream() as out:
+        async with owner.streams.open() as out:
             await until(lambda: len(writer.streams) == 1)
-            with pytest.raises(UsageError, match="has not let us"), writer.write_stream(out.id):
+            with pytest.raises(UsageError, match="has not let us"), writer.streams.write(out.id):
                 raise AssertionError("it is not ours")
             await out.grant_write("second")
             await until(lambda: "second" in writer.streams[0].writers)
-            with writer.write_stream(out.id) as also:
+            with writer.streams.write(out.id) as also:
                 await also.send(b"from another")
                 await notes.until(b"from another")
                 await out.revoke_write("second")
                 await until(lambda: also.ended is not None)
                 with pytest.raises(StreamEnded, match="revoked"):
                     await also.send(b"no more")
-            with writer.read_stream(out.id):
+            with writer.streams.read(out.id):
                 pass  # it goes on without us
             await out.send(b"ours")
             await notes.until(b"ours")
@@ -129,7 +129,7 @@ async def test_a_cut_loses_no_frame_silently(meeting: Meeting, notes: Notes) -> 
         cut = FaultyConnector(meeting.connector("reviewer"), [plan])
         agent = Agent("reviewer")
         async with agent.join(cut, token=meeting.token("reviewer"), settings=QUICK) as space:
-            async with space.stream(to="second") as out:
+            async with space.streams.open(to="second") as out:
                 for number in range(20):
                     await out.send(b"%d" % number)
                 await until(lambda: out.gaps == 1)
@@ -146,7 +146,7 @@ async def test_a_cut_loses_no_frame_silently(meeting: Meeting, notes: Notes) -> 
 async def test_a_reader_that_comes_back_reads_on(meeting: Meeting, notes: Notes) -> None:
     async with gathered(meeting, "reviewer") as (space,):
         async with join(meeting, recorder(notes)) as second:
-            async with space.stream() as out:
+            async with space.streams.open() as out:
                 await out.send(b"before")
                 await notes.until(b"before")
                 meeting.drop("second")
@@ -163,7 +163,7 @@ async def test_a_reader_that_comes_back_reads_on(meeting: Meeting, notes: Notes)
 
 async def test_streams_end_with_a_gateway_that_forgets_them(meeting: Meeting, notes: Notes) -> None:
     async with gathered(meeting, "reviewer", recorder(notes)) as (space, _):
-        async with space.stream() as out:
+        async with space.streams.open() as out:
             await notes.until("reads")
             meeting.kill()
             meeting.restart()

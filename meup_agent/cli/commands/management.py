@@ -35,7 +35,7 @@ def grant(
         raise Misuse("nothing is granted; name a capability, such as chat")
 
     async def act(session: CommandSession) -> None:
-        made = await session.space.grant(name, given, reason=reason or "", timeout=limit)
+        made = await session.space.members.grant(name, given, reason=reason or "", timeout=limit)
         document = {"grant": made.id, "participant": name, "capabilities": given}
         await session.output.write(as_json_line(document) if join.as_json else f"{made.id}\n")
         session.stderr.note(f"{visible(name, 64)} may do more now")
@@ -66,7 +66,9 @@ def revoke(
         raise Misuse("say what is revoked: either capabilities or --grant")
 
     async def act(session: CommandSession) -> None:
-        await session.space.revoke(name, revoked, grant=grant, reason=reason or "", timeout=limit)
+        await session.space.members.revoke(
+            name, revoked, grant=grant, reason=reason or "", timeout=limit
+        )
         what = {"grant": grant} if grant else {"capabilities": revoked}
         await session.print_json({"participant": name, **what})
         session.stderr.note(f"{visible(name, 64)} may do less now")
@@ -92,7 +94,7 @@ def invite(
     given = read_capabilities(capabilities)
 
     async def act(session: CommandSession) -> None:
-        made = await session.space.invite(name, given, reason=reason or "", timeout=limit)
+        made = await session.space.members.invite(name, given, reason=reason or "", timeout=limit)
         await session.print_json({"participant": name, "token": made.token, "url": made.url})
         if made.token is not None and not join.as_json:
             await session.output.write(f"{visible(made.token, 512)}\n")
@@ -112,7 +114,7 @@ def kick(name: Name, reason: Why = None, *, join: TimedOptions) -> None:
     limit = join.seconds
 
     async def act(session: CommandSession) -> None:
-        await session.space.kick(name, reason=reason or "", timeout=limit)
+        await session.space.members.kick(name, reason=reason or "", timeout=limit)
         await session.print_json({"participant": name})
         session.stderr.note(f"{visible(name, 64)} is removed, and stays out until invited again")
 

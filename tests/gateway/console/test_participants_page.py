@@ -117,7 +117,7 @@ async def test_participants_own_status_is_shown(site: Site) -> None:
 async def test_participant_is_asked_paused_and_resumed(site: Site) -> None:
     agent = Agent("tools")
 
-    @agent.on_request_status
+    @agent.on_control("request_status")
     async def status(_: StatusRequest) -> dict[str, Any]:
         await anyio.lowlevel.checkpoint()
         return {"messages_in_context": 3}

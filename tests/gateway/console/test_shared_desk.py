@@ -96,9 +96,9 @@ async def test_capabilities_that_change_change_what_is_shown(site: Site) -> None
     looker, you = await site.browser("looker"), await site.browser("you")
     assert "write_file" in await you.page()
     assert "Nothing waits" in await looker.page()
-    await boss.grant("looker", [{"kind": "mcp/reject"}])
+    await boss.members.grant("looker", [{"kind": "mcp/reject"}])
     assert "Reject" in await looker.page("/inbox", "write_file")
-    await boss.revoke("looker", [{"kind": "mcp/reject"}])
+    await boss.members.revoke("looker", [{"kind": "mcp/reject"}])
     await looker.page(gone="write_file")
     assert "write_file" in await you.page()
 
@@ -108,10 +108,10 @@ async def test_others_go_on_when_the_one_whose_session_they_follow_is_removed(si
     kicker = await site.join("boss")
     first, second = await site.browser("you"), await site.browser("other")
     # With the same capabilities as the first.
-    await kicker.grant("other", [{"kind": "chat"}])
+    await kicker.members.grant("other", [{"kind": "chat"}])
     for each in (first, second):
         assert "Nothing waits" in await each.page()
-    await kicker.kick("you")
+    await kicker.members.kick("you")
     await site.propose(proposer)
     await second.page("/inbox", "write_file")
     assert (await first.get("/inbox")).status_code == 403
@@ -127,7 +127,7 @@ async def test_gateway_goes_on_without_the_one_whom_a_proposal_names(
     named, other = await site.browser("other"), await site.browser("boss")
     await named.page("/inbox", "write_file")
     if way == "removed":
-        await boss.kick("other")
+        await boss.members.kick("other")
         while (await named.get("/inbox")).status_code != 403:
             await anyio.lowlevel.checkpoint()
     else:

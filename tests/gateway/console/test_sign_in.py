@@ -124,13 +124,13 @@ async def test_session_ends_when_it_is_idle_and_however_it_is_used(site: Site) -
 
 async def test_session_ends_with_its_token(site: Site) -> None:
     boss = await site.join("boss")
-    invitation = await boss.invite("guest", [{"kind": "chat"}])
+    invitation = await boss.members.invite("guest", [{"kind": "chat"}])
     browser = await site.browser()
     assert (await browser.sign_in(str(invitation.token))).status_code == 303
     assert await is_signed_in(browser)
-    await boss.kick("guest")
+    await boss.members.kick("guest")
     assert (await browser.get("/health")).status_code == 403
-    await boss.invite("guest")
+    await boss.members.invite("guest")
 
 
 async def test_session_has_a_new_cookie_at_each_sign_in(site: Site) -> None:

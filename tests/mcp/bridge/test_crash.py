@@ -92,7 +92,7 @@ async def test_a_proposal_outlives_the_server_that_its_call_is_for() -> None:
 async def test_another_request_during_a_crash_is_an_error_with_the_lines() -> None:
     async with bridged(stdio("scripted", "2025-06-18")) as stage:
         with pytest.raises(RequestError) as raised:
-            await stage.caller.read_resource(BRIDGE, "a:b")
+            await stage.caller.offers.read_resource(BRIDGE, "a:b")
         assert raised.value.message.endswith("\n  | the server ended with exit status 4")
         assert raised.value.data["stderr"][-2] == "cannot read"
 

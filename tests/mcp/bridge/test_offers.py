@@ -71,17 +71,17 @@ async def check_offers(space: Space, mode: str) -> None:
     assert described["serverInfo"]["name"] == "offers"
     assert described["instructions"] == "Offers one of each."
     assert await space.request(BRIDGE, "ping", {}) == {}
-    assert [each["uri"] for each in await space.resources(BRIDGE)] == ["note://first"]
-    templates = await space.resource_templates(BRIDGE)
+    assert [each["uri"] for each in await space.offers.resources(BRIDGE)] == ["note://first"]
+    templates = await space.offers.resource_templates(BRIDGE)
     assert [each["uriTemplate"] for each in templates] == ["note://{name}/copy"]
-    (first,) = await space.read_resource(BRIDGE, "note://first")
-    (copy,) = await space.read_resource(BRIDGE, "note://second/copy")
+    (first,) = await space.offers.read_resource(BRIDGE, "note://first")
+    (copy,) = await space.offers.read_resource(BRIDGE, "note://second/copy")
     assert (first["text"], copy["text"]) == ("remember the milk", "a copy of second")
-    assert [each["name"] for each in await space.prompts(BRIDGE)] == ["review"]
-    prompt = await space.prompt(BRIDGE, "review", {"subject": "this"})
+    assert [each["name"] for each in await space.offers.prompts(BRIDGE)] == ["review"]
+    prompt = await space.offers.prompt(BRIDGE, "review", {"subject": "this"})
     assert prompt["messages"][0]["content"]["text"] == "Please review this."
     ref = {"type": "ref/prompt", "name": "review"}
-    values = await space.complete(BRIDGE, ref, "subject", "th", known={"tone": "kind"})
+    values = await space.offers.complete(BRIDGE, ref, "subject", "th", known={"tone": "kind"})
     assert values == ["th!", "kind"]
 
 

@@ -88,8 +88,8 @@ async def test_the_server_that_fetches_pages() -> None:
             space = stage.caller
             (content,) = await space.call(BRIDGE, "fetch", {"url": url, "raw": True})
             assert "High water at noon." in content["text"]
-            assert [prompt["name"] for prompt in await space.prompts(BRIDGE)] == ["fetch"]
-            prompt = await space.prompt(BRIDGE, "fetch", {"url": url})
+            assert [prompt["name"] for prompt in await space.offers.prompts(BRIDGE)] == ["fetch"]
+            prompt = await space.offers.prompt(BRIDGE, "fetch", {"url": url})
             assert "High water at noon." in prompt["messages"][0]["content"]["text"]
 
 
@@ -103,11 +103,11 @@ async def test_a_server_of_the_oldest_revision(tmp_path: Path) -> None:
         await space.call(BRIDGE, "write_query", {"query": "INSERT INTO t VALUES ('Ann')"})
         (rows,) = await space.call(BRIDGE, "read_query", {"query": "SELECT * FROM t"})
         assert rows["text"] == "[{'name': 'Ann'}]"
-        (memo,) = await space.resources(BRIDGE)
+        (memo,) = await space.offers.resources(BRIDGE)
         assert memo["uri"] == "memo://insights"
         await space.call(BRIDGE, "append_insight", {"insight": "tides are regular"})
-        (content,) = await space.read_resource(BRIDGE, "memo://insights")
+        (content,) = await space.offers.read_resource(BRIDGE, "memo://insights")
         assert "tides are regular" in content["text"]
-        (demo,) = await space.prompts(BRIDGE)
-        prompt = await space.prompt(BRIDGE, demo["name"], {"topic": "tides"})
+        (demo,) = await space.offers.prompts(BRIDGE)
+        prompt = await space.offers.prompt(BRIDGE, demo["name"], {"topic": "tides"})
         assert prompt["messages"]

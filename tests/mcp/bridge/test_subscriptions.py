@@ -54,7 +54,7 @@ async def test_what_is_watched_is_watched_again_after_a_crash(log_lines: LogLine
         assert await updated(caller, "note://a") == ("caller",)
         with caller.watch() as envelopes:
             with pytest.raises(RequestError):
-                await caller.read_resource(BRIDGE, "any")
+                await caller.offers.read_resource(BRIDGE, "any")
             async for envelope in envelopes:
                 if envelope.payload_object.get("method") == UPDATED:
                     break

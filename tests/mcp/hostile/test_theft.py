@@ -154,7 +154,7 @@ async def test_a_token_is_in_no_log_and_in_no_answer(caplog: pytest.LogCaptureFi
                 await client.post({"id": 1, "method": "tools/list"})
                 async with server.http(wrong) as http:
                     refused = await http.post(server.url, json=HELLO, headers=BOTH)
-                await admin.kick("bob", reason="gone")
+                await admin.members.kick("bob", reason="gone")
                 answer = await client.post({"id": 2, "method": "ping"})
     logged = "\n".join(f"{each.name} {each.getMessage()}" for each in caplog.records)
     for secret in (token, wrong, stage.token("alice")):

@@ -110,7 +110,7 @@ async def test_a_revoked_token_ends_its_sessions() -> None:
                 request = client.http.build_request("GET", server.url, headers=client.headers)
                 stream = await client.http.send(request, stream=True)
                 assert stream.status_code == 200
-                await admin.kick("bob", reason="gone")
+                await admin.members.kick("bob", reason="gone")
                 assert await stream.aread() is not None
                 ping = {"id": 1, "method": "ping"}
                 assert (await client.post(ping)).status_code == 401

@@ -103,5 +103,5 @@ async def test_a_session_whose_handshake_has_not_ended_ends_with_its_token() -> 
             )
             stream = await http.send(request, stream=True)
             assert stream.status_code == 200
-            await admin.kick("bob", reason="gone")
+            await admin.members.kick("bob", reason="gone")
             await stream.aread()

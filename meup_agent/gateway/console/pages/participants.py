@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from starlette.responses import Response
 
+from meup_agent.client.management import Members
 from meup_agent.client.space import Space
 from meup_agent.errors import InvalidPattern, MeupError, OutcomeUnknown
 from meup_agent.gateway.auth import BAD_REQUEST
@@ -211,19 +212,21 @@ def _describe_allowing(
 
 async def grant(context: PageContext) -> Response:
     """Grant a capability."""
-    return await _change(context, Space.grant, "may now")
+    return await _change(context, Members.grant, "may now")
 
 
 async def revoke(context: PageContext) -> Response:
     """Revoke a capability."""
-    return await _change(context, Space.revoke, "may no longer")
+    return await _change(context, Members.revoke, "may no longer")
 
 
 async def _change(
     context: PageContext, verb: Callable[..., Awaitable[Any]], words: str
 ) -> Response:
     who, pattern = _named(context), _pattern(context)
-    await _manage(context, lambda space: verb(space, who, [pattern], reason=_reason(context)))
+    await _manage(
+        context, lambda space: verb(space.members, who, [pattern], reason=_reason(context))
+    )
     return context.go_on("/participants", f"{who} {words} {describe_capability(pattern)}.")
 
 
@@ -232,7 +235,7 @@ async def invite(context: PageContext) -> Response:
     who = context.form.get("who", "").strip()
     given = [_pattern(context)] if context.form.get("pattern", "").strip() else []
     invitation = await _manage(
-        context, lambda space: space.invite(who, given, reason=_reason(context))
+        context, lambda space: space.members.invite(who, given, reason=_reason(context))
     )
     return context.page("invited.html", invitation=invitation, topics="")
 
@@ -244,7 +247,7 @@ async def kick(context: PageContext) -> Response:
         raise RequestDenied(
             BAD_REQUEST, "Type the participant's name to remove it; nothing was done."
         )
-    await _manage(context, lambda space: space.kick(who, reason=_reason(context)))
+    await _manage(context, lambda space: space.members.kick(who, reason=_reason(context)))
     return context.go_on("/participants", f"{who} was removed from the space.")
 
 
@@ -254,7 +257,7 @@ async def ask_status(context: PageContext) -> Response:
 
     async def ask(space: Space) -> str:
         try:
-            status = await space.request_status(who, timeout=STATUS_SECONDS)
+            status = await space.control.request_status(who, timeout=STATUS_SECONDS)
         except OutcomeUnknown:
             return "was asked, and has not answered yet"
         return f"says of itself: {status.status}"
@@ -271,7 +274,9 @@ async def pause(context: PageContext) -> Response:
             BAD_REQUEST, f"Minutes are a whole number from 1 to {MAX_MINUTES}, or none."
         )
     timeout = 60.0 * int(said) if said else None
-    await _manage(context, lambda space: space.pause(who, reason=_reason(context), timeout=timeout))
+    await _manage(
+        context, lambda space: space.control.pause(who, reason=_reason(context), timeout=timeout)
+    )
     return context.go_on(
         "/participants", f"{who} is paused{f' for {int(said)} min' if said else ''}."
     )
@@ -280,7 +285,7 @@ async def pause(context: PageContext) -> Response:
 async def resume(context: PageContext) -> Response:
     """Let a paused participant go on."""
     who = _named(context)
-    await _manage(context, lambda space: space.resume(who, reason=_reason(context)))
+    await _manage(context, lambda space: space.control.resume(who, reason=_reason(context)))
     return context.go_on("/participants", f"{who} may go on.")
 
 
