@@ -37,7 +37,7 @@ def reviewer(name: str) -> Agent:
             # ours ran nothing. That is no error, there is nothing to do.
             print(f"{name}: the other one was first")
         else:
-            print(f"{name}: approved, {outcome.result()}")
+            print(f"{name}: approved, {outcome.value}")
 
     return agent
 

@@ -13,7 +13,7 @@ async def review(proposal: Proposal) -> None:
         await proposal.reject(Reason.RESOURCE_LIMIT, explain="so much paper!")
         return
     outcome = await proposal.fulfill()
-    print(f"done: {outcome.result()}")
+    print("it failed" if outcome.is_error else f"done: {outcome.value}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from anyio.abc import TaskGroup
 
 from examples import fulfiller
 from examples.tutorial import reviewer
-from meup_agent import Agent, Chat, Rejection, Space
+from meup_agent import Agent, Chat, Fulfillment, Rejection, Space
 from meup_agent.errors import InvalidArguments, RequestError, ToolError
 from meup_agent.gateway import Gateway, ThreadedGateway, dev_config, load_config
 from tests.gateways import ROLES
@@ -158,6 +158,31 @@ def test_fulfillers_let_through_only_what_they_understand(
         assert outcome.reason == reason
 
     in_space(gateway, "proposer", propose)
+
+
+def test_reviewer_tells_a_tool_that_failed_without_a_traceback(
+    gateway: ThreadedGateway, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    tools = Agent("jammed")
+
+    @tools.tool
+    async def print_pages(pages: int) -> None:
+        raise ValueError("paper jam")
+
+    async def propose(space: Space) -> None:
+        async with (
+            tools.join(gateway.url, space="demo", token=gateway.token("tools")),
+            reviewer.agent.join(gateway.url, space="demo", token=gateway.token("fulfiller")),
+            space.propose("tools", "print_pages", {"pages": 3}, to="fulfiller") as proposal,
+        ):
+            outcome = await proposal.outcome()
+        assert isinstance(outcome, Fulfillment)
+        assert outcome.is_error
+        assert outcome.value is None
+
+    in_space(gateway, "proposer", propose)
+    assert "it failed" in capsys.readouterr().out
+    assert not [each for each in caplog.records if "review" in each.getMessage()]
 
 
 def test_fulfiller_notes_a_withdrawal(gateway: ThreadedGateway) -> None:

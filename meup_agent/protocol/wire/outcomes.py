@@ -225,6 +225,11 @@ class _CallAnswer:
         """True if it failed: a JSON-RPC error, or a tool's result with ``isError``."""
         return self.error is not None or as_object(self.response).get("isError") is True
 
+    @property
+    def value(self) -> Any:
+        """The tool's structured content, else its content; ``None`` if the call failed."""
+        return None if self.is_error else value_of(cast("Responded | Fulfillment", self))
+
 
 class Responded(_CallAnswer, msgspec.Struct, frozen=True):
     """A request that was answered.
