@@ -287,7 +287,7 @@ class Space(TalkVerbs):
         Raises:
             RequestError: It was answered with an error.
             RequestTimeout: No response came in time; it was cancelled.
-            Refused: The gateway did not let it through.
+            Refused: The gateway did not let it through, or no participant has that name.
             ParticipantGone: The addressee left, and did not come back.
             OwnerUnknown: It is for no single participant; nothing was sent.
             ConnectionFailed: It was not sent, or its outcome is not known.
@@ -363,7 +363,7 @@ class Space(TalkVerbs):
             ProposalRejected: The proposal was rejected.
             ProposalExpired: It was not decided, or not done, in time.
             RequestTimeout: No response came in time; it was cancelled.
-            Refused: The gateway let through neither.
+            Refused: The gateway let through neither, or no participant has that name.
             ParticipantGone: Every participant that could answer has left.
             ConnectionFailed: It was not sent, or its outcome is not known.
         """
@@ -450,7 +450,7 @@ class Space(TalkVerbs):
             OwnerUnknown: No single participant has a tool of that name; nothing was sent.
             RequestTimeout: No response to a request came in time; it was cancelled.
             ParticipantGone: The addressee of a request left, and did not come back.
-            Refused: The gateway did not let it through.
+            Refused: The gateway did not let it through, or no participant has that name.
             ConnectionFailed: It was not sent, or its outcome is not known.
         """
         session, given = self._session, arguments or {}

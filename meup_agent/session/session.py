@@ -44,6 +44,7 @@ from meup_agent.protocol.exchange import (
 )
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import check_frame, draft, moment_of
+from meup_agent.protocol.wire.outcomes import GatewayRefused
 from meup_agent.protocol.wire.payloads import Call
 from meup_agent.protocol.wire.streams import read_frame
 from meup_agent.session.connection import (
@@ -233,12 +234,8 @@ def read_refusal(error: Envelope, what: str) -> Refused:
 
 def refusal_in(payload: dict[str, Any], what: str) -> Refused:
     """The exception for the payload of a gateway's ``system/error``."""
-    code, said = payload.get("error"), payload.get("message")
-    code = code if isinstance(code, str) and code else "error"
-    message = f"the gateway refused {what}: {code}"
-    if isinstance(said, str) and said:
-        message = f"{message} ({said})"
-    return Refused(code, message, payload)
+    found = GatewayRefused.read(payload, what)
+    return Refused(found.error, found.message, found.details)
 
 
 # --- session ---

@@ -151,10 +151,16 @@ def test_no_connection_tells_none(gateway: ThreadedGateway, tail_settings: dict[
 
 
 def test_who_should_decide_may_still_come(here: Here) -> None:
-    done = here("propose", "files", "nothing", "--to", "revewer", "--ttl", "0.1")
+    done = here("propose", "files", "nothing", "--to", "nobody", "--ttl", "0.1")
     assert done.code == exit_codes.TIMED_OUT
+    assert "'nobody' is not in the space" in done.err
+
+
+def test_who_does_not_exist_will_not_come(here: Here) -> None:
+    done = here("propose", "files", "nothing", "--to", "revewer")
+    assert done.code == exit_codes.REFUSED
     assert "'revewer' is not in the space" in done.err
-    assert "did you mean reviewer?" in done.err
+    assert "there is no participant 'revewer'; did you mean 'reviewer'?" in done.err
 
 
 def test_who_should_execute_must_be_there(here: Here) -> None:

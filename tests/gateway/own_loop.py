@@ -8,7 +8,10 @@ import pytest
 
 from meup_agent.gateway import Gateway, GatewayLimits
 
+PATH_AS_NAME = "..\\..\\x"
+
 HOSTILE: dict[str, list[dict[str, Any]]] = {
+    PATH_AS_NAME: [],
     "bob": [{"kind": "chat"}],
     "mallory": [{"kind": "*"}],
     "carol": [],

@@ -343,7 +343,7 @@ async def test_initialize_is_not_said_to_be_cancelled(meeting: InMemory) -> None
 
 @pytest.mark.rule("4.6.missing")
 async def test_proposal_that_nobody_here_may_carry_out_says_who_could(meeting: InMemory) -> None:
-    people = {"proposer": PROPOSALS, "reviewer": [{"kind": "mcp/reject"}]}
+    people = {"proposer": PROPOSALS, "reviewer": [{"kind": "mcp/reject"}], "files": []}
     meeting.space = MemorySpace(participants=people)
     meeting.token, meeting.connector = meeting.space.token, meeting.space.connector
     async with join(meeting, "reviewer"), join(meeting, "proposer") as space:

@@ -514,13 +514,10 @@ class OutboundTracker(OutboundIndex):
         if exchange is None:
             is_renewal = self.renewals.take_back(envelope_id)
             return is_renewal or self._ended.get(envelope_id, self._context.now) is not None
-        error, words = payload.get("error"), payload.get("message")
-        code = error if isinstance(error, str) else "error"
-        message = f"the gateway refused {exchange.draft.kind} {envelope_id}: {code}"
-        if isinstance(words, str) and words:
-            message = f"{message} ({words})"
         self.note_left(exchange)
-        self.apply(exchange, OutboundEvent.REFUSAL, GatewayRefused(code, message, payload))
+        names = [each.id for each in self._context.roster.participants()]
+        refusal = GatewayRefused.read(payload, f"{exchange.draft.kind} {envelope_id}", names)
+        self.apply(exchange, OutboundEvent.REFUSAL, refusal)
         return True
 
     def end_by_gateway(self, by: str, exchange_id: str, reason: str) -> None:

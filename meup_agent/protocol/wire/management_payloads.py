@@ -28,6 +28,9 @@ has."""
 
 _NO_NAME: Final = ("/", "\\", "..")
 
+UNKNOWN_PARTICIPANT: Final = "unknown_participant"
+"""The error for a name that no participant of the space has (PROTOCOL 3)."""
+
 ALREADY_EXISTS: Final = "already_exists"
 """The status of an invitation of a participant that the space has, in the published dialects."""
 

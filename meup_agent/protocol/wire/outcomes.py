@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from enum import StrEnum
 from itertools import islice
 from typing import Any, ClassVar, Final, NoReturn, cast
@@ -31,7 +32,7 @@ from meup_agent.errors import (
 )
 from meup_agent.protocol.capability import Capabilities, compile_announced
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.management_payloads import GRANT
+from meup_agent.protocol.wire.management_payloads import GRANT, UNKNOWN_PARTICIPANT
 from meup_agent.protocol.wire.payloads import WRAPPED, Change, JsonObject, as_object, objects_in
 
 # --- callers ---
@@ -454,6 +455,21 @@ class GatewayRefused(msgspec.Struct, frozen=True):
     error: str
     message: str
     details: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+
+    @classmethod
+    def read(cls, payload: JsonObject, what: str, names: Iterable[str] = ()) -> GatewayRefused:
+        """The refusal of what we sent, as a ``system/error`` tells it.
+
+        Where we meant a participant that does not exist, it suggests the nearest of ``names``. The
+        gateway suggests none: it knows more of them than its reader may (PROTOCOL 3).
+        """
+        code, said = payload.get("error"), payload.get("message")
+        code = code if isinstance(code, str) and code else "error"
+        unknown = payload.get("participant_id") if code == UNKNOWN_PARTICIPANT else None
+        if isinstance(unknown, str) and (near := get_close_matches(unknown, names, 1)):
+            said = f"there is no participant {unknown!r}; did you mean {near[0]!r}?"
+        words = f" ({said})" if isinstance(said, str) and said else ""
+        return cls(code, f"the gateway refused {what}: {code}{words}", payload)
 
 
 class Unsent(msgspec.Struct, frozen=True):

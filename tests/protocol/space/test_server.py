@@ -116,11 +116,12 @@ def test_closing_tells_nobody_that_the_others_leave() -> None:
 
 def test_those_whom_an_envelope_names_get_it_first() -> None:
     host, members = host_with("alice", "bob", "carol", "dave")
+    host.owner.grants.configure("erin", member_capabilities([]))
     order: list[str] = []
     for member in members:
         member.order = order
 
-    host.receive(members[0], frame_by("alice", "chat", to=["dave", "nobody", "bob", "dave"]))
+    host.receive(members[0], frame_by("alice", "chat", to=["dave", "erin", "bob", "dave"]))
 
     assert order == ["dave", "bob", "alice", "carol"]
 

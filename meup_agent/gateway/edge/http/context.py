@@ -139,6 +139,7 @@ _OF_A_REFUSAL: Final = {
     "stream_not_found": NOT_FOUND,
     "target_not_found": NOT_FOUND,
     "participant_not_found": NOT_FOUND,
+    "unknown_participant": NOT_FOUND,
     "id_in_use": CONFLICT,
     "look_alike": CONFLICT,
     "participant_exists": CONFLICT,

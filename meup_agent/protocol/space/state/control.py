@@ -14,11 +14,10 @@ import msgspec
 
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.space.journal import Fact, facts_under
-from meup_agent.protocol.space.state.decisions import Refusal, refuse
+from meup_agent.protocol.space.state.decisions import Refusal, refuse, refuse_unknown
 from meup_agent.protocol.space.state.grants import GrantStore
 from meup_agent.protocol.space.state.indexes import OriginIndex
 from meup_agent.protocol.space.state.inflight import is_notification
-from meup_agent.protocol.space.state.management import UNKNOWN_PARTICIPANT
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.control_payloads import (
     ANSWERS,
@@ -165,13 +164,7 @@ class ParticipantControl:
             said = f"the {envelope.kind!r} names no participant; put those that it is for into 'to'"
             return refuse(envelope, "invalid_envelope", said)
         unknown = next((name for name in envelope.to if name not in self._grants), None)
-        if unknown is None:
-            return None
-        return refuse(
-            envelope,
-            UNKNOWN_PARTICIPANT,
-            f"{unknown!r} is no participant of this space; correct the name",
-        )
+        return None if unknown is None else refuse_unknown(envelope, unknown)
 
     def _check_resume(self, envelope: Envelope, at: int) -> Refusal | None:
         """Refuse that a participant lifts its own pause, which another made, before its time."""

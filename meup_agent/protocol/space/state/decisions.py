@@ -11,6 +11,7 @@ from meup_agent.protocol.space.journal import Fact, ProposalChange
 from meup_agent.protocol.space.state.indexes import AcceptedEnvelope, OpenItem
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import Envelope, draft, rfc3339
+from meup_agent.protocol.wire.management_payloads import UNKNOWN_PARTICIPANT
 
 if TYPE_CHECKING:
     from meup_agent.protocol.capability import Capabilities
@@ -118,6 +119,15 @@ def draft_refusal(
 def refuse(envelope: Envelope, code: str, message: str, **details: Any) -> Refusal:
     """A refusal of an envelope, for its sender."""
     return draft_refusal(envelope.sender, code, message, about=envelope.id, **details)
+
+
+def refuse_unknown(envelope: Envelope, participant: str) -> Refusal:
+    """A refusal of an envelope about a participant that the space does not have.
+
+    It names no other one: its reader may know fewer names than the gateway (PROTOCOL 3).
+    """
+    message = f"there is no participant {participant!r}; correct the name, or invite it"
+    return refuse(envelope, UNKNOWN_PARTICIPANT, message, participant_id=participant)
 
 
 def over_limit(envelope: Envelope, limit: str, most: float, message: str) -> Refusal:

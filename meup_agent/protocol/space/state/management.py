@@ -23,6 +23,7 @@ from meup_agent.protocol.space.state.decisions import (
     gateway_draft,
     over_limit,
     refuse,
+    refuse_unknown,
 )
 from meup_agent.protocol.space.state.grants import (
     GRANT_FACT,
@@ -46,7 +47,6 @@ from meup_agent.protocol.wire.management_payloads import (
 from meup_agent.protocol.wire.payloads import JsonObject
 from meup_agent.protocol.wire.shown_text import NameSet
 
-UNKNOWN_PARTICIPANT: Final = "unknown_participant"
 INVALID_CAPABILITY: Final = "invalid_capability"
 CAPABILITY_LACKING: Final = "capability_lacking"
 UNKNOWN_GRANT: Final = "unknown_grant"
@@ -256,11 +256,7 @@ class SpaceManager:
     def _check_known(self, envelope: Envelope, participant: str) -> Refusal | None:
         if participant in self._grants:
             return None
-        return refuse(
-            envelope,
-            UNKNOWN_PARTICIPANT,
-            f"{participant!r} is no participant of this space; invite them, or correct the name",
-        )
+        return refuse_unknown(envelope, participant)
 
     def _check_invite(self, envelope: Envelope, invite: Invite, *, answers: bool) -> Refusal | None:
         name = invite.participant

@@ -116,6 +116,10 @@ class AbsenceTracker:
             elif isinstance(at, int):
                 self.left(participant, at)
 
+    def is_away(self, participant: str) -> bool:
+        """True for an absent participant that was here before, as far as the facts tell."""
+        return participant in self._left
+
     def never_seen(self, participant: str, at: int) -> None:
         """Record that a participant with something open was no member, and is away at a time."""
         self._left.setdefault(participant, at)

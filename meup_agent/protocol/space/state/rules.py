@@ -25,6 +25,7 @@ from meup_agent.protocol.space.state.decisions import (
     draft_refusal,
     over_limit,
     refuse,
+    refuse_unknown,
 )
 from meup_agent.protocol.space.state.grants import GrantStore
 from meup_agent.protocol.space.state.indexes import OpenItem
@@ -217,6 +218,7 @@ _MAX_QUOTED_CHARS: Final = 64
 _OF_REQUESTS: Final = (payloads.PROPOSER, payloads.ASKED_IN_REQUEST, payloads.ASKED_IN_PROPOSAL)
 _OF_MEMBERS = frozenset(kinds.MEMBER_KINDS)
 _ENDS = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
+_FOR_ANY_NAME: Final = frozenset({*_ENDS, kinds.MCP_RESPONSE})
 
 ABANDONED_CHECK_SECONDS: Final = 1.0
 """Interval of the check for abandoned proposals, for a participant that has no room for another."""
@@ -272,8 +274,9 @@ class Rules:
                 your_capabilities=list(self._grants[participant].patterns),
             )
         held = self._control.check_held(envelope, arrival.payload, arrival.at)
-        if held is not None:
-            return held
+        refused = held or self._check_addressees(arrival)
+        if refused is not None:
+            return refused
         if envelope.kind in _ENDS and not envelope.correlation:
             return refuse(
                 envelope,
@@ -292,6 +295,30 @@ class Rules:
             refused = self._check_id(envelope) or _check_keys(envelope, arrival.payload)
             return self._check_room(envelope, arrival.at) if refused is None else refused
         return None
+
+    def _check_addressees(self, arrival: InboundFrame) -> Refusal | None:
+        """Refuse what begins for a participant that the space never had (PROTOCOL 3).
+
+        No participant would answer, and its sender would wait for one that might come. What ends or
+        answers something passes: it concerns others as well, who would not hear of the end.
+        """
+        envelope, payload = arrival.envelope, arrival.payload
+        names = envelope.to
+        if envelope.kind == kinds.MCP_PROPOSAL:
+            target = payloads.read_proposal(payload).target
+            names = (*names, target) if target else names
+        unknown = next((each for each in names if not self._is_known(each)), None)
+        if unknown is None or envelope.kind in _FOR_ANY_NAME:
+            return None
+        if spoken(envelope.protocol) in PUBLISHED:
+            return None  # their own gateways let it pass
+        if envelope.kind == kinds.MCP_REQUEST and is_notification(payload):
+            return None
+        return refuse_unknown(envelope, unknown)
+
+    def _is_known(self, name: str) -> bool:
+        """True for a participant that is, or was, one of the space, and for the gateway."""
+        return name in self._grants or name in kinds.GATEWAY_NAMES or self._absences.is_away(name)
 
     def _may(self, participant: str, arrival: InboundFrame) -> bool:
         """True if a member may send an envelope, by its capabilities or whatever they are."""
