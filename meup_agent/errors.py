@@ -374,9 +374,15 @@ class ProposalExpired(PeerError, TimeoutError):
     """
 
     def __init__(
-        self, proposal_id: str, *, sent: bool = True, begun_by: str = "", missing: str = ""
+        self,
+        proposal_id: str,
+        *,
+        sent: bool = True,
+        begun_by: str = "",
+        missing: str = "",
+        failed: str = "",
     ) -> None:
-        why = missing or "no participant decided it in time"
+        why = "; ".join(filter(None, (missing or "no participant decided it in time", failed)))
         why = why if sent else "it could not be sent in time"
         if begun_by:
             why = f"{begun_by!r} had begun to fulfill it, and it was not done in time"

@@ -28,6 +28,7 @@ from meup_agent.protocol.wire.control_payloads import (
 )
 from meup_agent.protocol.wire.management_payloads import Grant, Revocation
 from meup_agent.protocol.wire.membership import Guarantees
+from meup_agent.protocol.wire.outcomes import FailedFulfillment
 from meup_agent.protocol.wire.payloads import Change
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "CompactDone",
     "Conflict",
     "DecisionReceipt",
+    "FailedFulfillment",
     "Forget",
     "FoundTool",
     "Grant",

@@ -18,8 +18,15 @@ from meup_agent import (
     Rejection,
     Withdrawal,
 )
-from meup_agent.errors import ProposalEdited, ProposalExpired, ProposalRejected, UsageError
-from meup_agent.types import Change
+from meup_agent.errors import (
+    ProposalEdited,
+    ProposalExpired,
+    ProposalRejected,
+    RejectMessage,
+    RequestError,
+    UsageError,
+)
+from meup_agent.types import CallNext, Change, InboundMessage
 from tests.interaction.cast import calculator, unwilling, willing
 from tests.interaction.people import Meeting, Notes, gathered, join, until
 from tests.interaction.views import call_of, is_request, is_withdraw, state_of, taped
@@ -251,6 +258,59 @@ async def test_a_proposal_that_nobody_decides_expires_and_is_withdrawn(meeting: 
         assert state_of(reviewers, proposal.id) is ProposalState.EXPIRED
         with pytest.raises(ProposalExpired):
             await proposers.call("tools", "write", timeout=0.05)
+
+
+@pytest.mark.rule("4.2.expiry.tried")
+async def test_expiry_tells_who_tried_before_and_why_it_failed(
+    meeting: Meeting, notes: Notes
+) -> None:
+    async def refuse(message: InboundMessage, call_next: CallNext) -> Any:
+        if message.tool == "locked":
+            raise RejectMessage(Reason.POLICY, "not at night")
+        return await call_next(message)
+
+    tools, reviewer = Agent("tools", middleware=[refuse]), Agent("reviewer")
+
+    @tools.tool
+    async def locked() -> None: ...
+
+    @tools.tool
+    async def endless() -> None:
+        notes("begun")
+        await anyio.sleep_forever()
+
+    @reviewer.on_proposal(tool="endless")
+    async def give_up(proposal: Proposal) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(proposal.fulfill)
+            await notes.until("begun")
+            tasks.cancel_scope.cancel()
+
+    @reviewer.on_proposal(tool="locked")
+    async def fulfill_locked(proposal: Proposal) -> None:
+        with pytest.raises(RequestError):
+            (await proposal.fulfill()).result()
+
+    async with (
+        gathered(meeting, tools, reviewer, "proposer") as (_, _, space),
+        space.propose("tools", "locked", ttl=2) as first,
+        space.propose("tools", "endless", ttl=2) as second,
+    ):
+        refused, cancelled = await first.outcome(), await second.outcome()
+    assert isinstance(refused, Expiry)
+    assert isinstance(cancelled, Expiry)
+    assert (refused.begun_by, cancelled.begun_by) == ("", "")
+    assert refused.failed is not None
+    assert cancelled.failed is not None
+    assert refused.failed.refused
+    assert (refused.failed.by, refused.failed.cause.by) == ("reviewer", "tools")
+    assert "not at night" in refused.failed.cause.text
+    assert not cancelled.failed.refused
+    assert (cancelled.failed.by, cancelled.failed.cause.by) == ("reviewer", "reviewer")
+    with pytest.raises(ProposalExpired, match=r"'reviewer' .* which 'tools' refused: .*not at n"):
+        refused.result()
+    with pytest.raises(ProposalExpired, match=r"'reviewer' .* which 'reviewer' cancelled"):
+        cancelled.result()
 
 
 @pytest.mark.rule("4.2.fulfilled_by_response")

@@ -12,6 +12,7 @@ from meup_agent import (
     Agent,
     Backoff,
     Context,
+    Expiry,
     Gone,
     Progress,
     Proposal,
@@ -339,6 +340,29 @@ async def test_initialize_is_not_said_to_be_cancelled(meeting: InMemory) -> None
     async with raw(meeting), join(meeting, "second") as caller:
         with pytest.raises(RequestTimeout, match="it is never cancelled, so it may still"):
             await caller.request("mallory", "initialize")
+
+
+@pytest.mark.rule("4.2.expiry.tried")
+async def test_executor_that_left_is_told_with_the_expiry(meeting: InMemory, notes: Notes) -> None:
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal
+    async def approve(proposal: Proposal) -> None:
+        with pytest.raises(ParticipantGone):
+            await proposal.fulfill(timeout=None)
+
+    tools = join(meeting, worker(notes), settings=NEVER_BACK)
+    async with join(meeting, reviewer), tools, join(meeting, "proposer") as space:
+        async with space.propose("tools", "endless", ttl=100) as proposal:
+            await notes.until("runs")
+            meeting.drop("tools")
+            expiry = await proposal.outcome()
+    assert isinstance(expiry, Expiry)
+    assert expiry.failed is not None
+    assert (expiry.failed.by, expiry.failed.refused) == ("reviewer", False)
+    assert str(expiry.failed.cause) == "no_longer_needed: tools left the space"
+    with pytest.raises(ProposalExpired, match="'reviewer' had tried to fulfill it, which"):
+        expiry.result()
 
 
 @pytest.mark.rule("4.6.missing")

@@ -101,10 +101,25 @@ def expired(tool: str, outcome: Expiry, seconds: float | None) -> str:
             f" result came {within}: it may have been done, or not. Do not call it again before"
             " that is known; ask the user."
         )
+    failed = outcome.failed
+    if failed is not None and not failed.refused:
+        return (
+            f"{participant(failed.by)} began to have the call of {name(tool)} carried out, and"
+            f" {participant(failed.cause.by)} cancelled that ({words(str(failed.cause))}); then it"
+            f" was not decided {within}. It may have been done, or not. Do not call it again before"
+            " that is known; ask the user."
+        )
+    tried = ""
+    if failed is not None:
+        said = f": {words(failed.cause.text)}" if failed.cause.text else ""
+        tried = (
+            f" {participant(failed.by)} tried to have it carried out, and"
+            f" {participant(failed.cause.by)} refused to{said}."
+        )
     return (
         f"No participant decided on the call of {name(tool)} {within}, so it was not carried out."
-        " That is neither a refusal nor a permission: do not try to do the same by another way."
-        " Tell the user; it may be called again when a participant is there to decide."
+        f"{tried} That is neither a refusal nor a permission: do not try to do the same by another"
+        " way. Tell the user; it may be called again when a participant is there to decide."
     )
 
 

@@ -221,18 +221,18 @@ class InboundRequests(TablePart):
                 context.drop("malformed_cancel", envelope)
             return
         requester, request_id = context.on_behalf_of(envelope, call.params), str(named)
-        self._free_proposal(requester, (request_id, *envelope.correlation))
+        cause = cause_of_cancel(
+            call.params, by=envelope.sender, exchange_id=request_id, at=context.now
+        )
+        self._free_proposal(requester, (request_id, *envelope.correlation), cause)
         if requester != envelope.sender:
-            cause = cause_of_cancel(
-                call.params, by=envelope.sender, exchange_id=request_id, at=context.now
-            )
             self._outbound.end_by_gateway(requester, request_id, cause.code)
         if concerns:
             self._cancel_handler(envelope, call, (requester, request_id))
 
-    def _free_proposal(self, requester: str, names: tuple[str, ...]) -> None:
+    def _free_proposal(self, requester: str, names: tuple[str, ...], cause: Cause) -> None:
         """Let the proposal of a cancelled fulfillment wait again."""
-        record = self._context.fold.cancel(requester, names, self._context.now)
+        record = self._context.fold.cancel(requester, names, self._context.now, cause)
         if record is not None:
             self._reader.note_fulfillment_ended(record)
 

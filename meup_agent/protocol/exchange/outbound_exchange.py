@@ -160,9 +160,11 @@ class OutboundExchange(msgspec.Struct):
             return Unknown(
                 "the connection was lost while it was open, and nothing came until its deadline"
             )
-        begun_by = None if self.proposal is None else self.proposal.in_progress_by
         sent = self.state is not OutboundState.UNSENT
-        return Expiry(self.key.id, sent=sent, begun_by=begun_by or "")
+        if self.proposal is None:
+            return Expiry(self.key.id, sent=sent)
+        begun_by, failed = self.proposal.in_progress_by, self.proposal.failed
+        return Expiry(self.key.id, sent=sent, begun_by=begun_by or "", failed=failed)
 
     def answerable_by(self, envelope: Envelope, me: str) -> bool:
         """True if a response or progress is meant for this request, not for one of the same id."""
@@ -266,6 +268,8 @@ def cause_of(ending: Ending | None) -> Cause:
             return ending.cause
         case Expiry() | Unknown():
             return Cause(Reason.TIMEOUT)
+        case Gone():
+            return Cause(Reason.NO_LONGER_NEEDED, text=str(ending))
         case _:
             return Cause(Reason.NO_LONGER_NEEDED)
 

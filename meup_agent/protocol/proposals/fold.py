@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from meup_agent.causes import Reason, read_reason
+from meup_agent.causes import Cause, Reason, read_reason
 from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState
 from meup_agent.protocol.proposals.record import (
     FulfillingRequest,
@@ -190,9 +190,11 @@ class ProposalFold:
         entered = store.requested(record, fulfillment, now)
         return Folded(record, entered, was_pending=was_pending)
 
-    def cancel(self, requester: str, names: tuple[str, ...], now: float) -> ProposalEntry | None:
+    def cancel(
+        self, requester: str, names: tuple[str, ...], now: float, cause: Cause | None = None
+    ) -> ProposalEntry | None:
         """Let the proposal of a cancelled request wait again; the request has one of some names."""
-        found = (self._store.request_cancelled(requester, name, now) for name in names)
+        found = (self._store.request_cancelled(requester, name, now, cause) for name in names)
         return next((record for record in found if record is not None), None)
 
     def answer(self, response: Envelope, now: float) -> Folded:
@@ -208,11 +210,12 @@ class ProposalFold:
         self, record: ProposalEntry, fulfillment: FulfillingRequest, response: Envelope
     ) -> bool:
         """Take in the answer to a fulfilling request; ``True`` if that was carried out."""
-        if payloads.is_refusal(response.payload):
-            self._store.refused(record, fulfillment, response.sender)
+        error = payloads.read_response(response.payload)[1]
+        if error is not None and payloads.is_refusal(response.payload):
+            said = str(error.get("message", ""))
+            self._store.refused(record, fulfillment, response.sender, said)
             return False
-        is_error = payloads.read_response(response.payload)[1] is not None
-        return self._store.complete(record, fulfillment, is_error=is_error)
+        return self._store.complete(record, fulfillment, is_error=error is not None)
 
 
 def _is_copy(known: ProposalEntry, *, is_new: bool) -> bool:

@@ -21,7 +21,7 @@ from meup_agent.protocol.proposals.lifecycle import (
     state_at,
 )
 from meup_agent.protocol.wire.envelope import Envelope
-from meup_agent.protocol.wire.outcomes import Rejection
+from meup_agent.protocol.wire.outcomes import FailedFulfillment, Rejection
 from meup_agent.protocol.wire.payloads import Call, JsonObject, read_call, read_proposal
 
 
@@ -183,6 +183,7 @@ class ProposalEntry(ProposalProgress[Rejection]):
     fingerprint: int
     # The requests that carry it out, in the gateway's order.
     fulfillments: list[FulfillingRequest] = msgspec.field(default_factory=list[FulfillingRequest])
+    failed: FailedFulfillment | None = None  # the last of them that came to nothing
     # Exchanges and handlers of ours that are about it; while there are any, it is not forgotten.
     holders: int = 0
     handled: bool = False  # a handler of ours has begun on it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meup_agent.causes import Reason
+from meup_agent.causes import MAX_REASON_CHARS, Cause, Reason
 from meup_agent.protocol.proposals.lifecycle import (
     DeadlineHeap,
     ProposalEvent,
@@ -19,7 +19,8 @@ from meup_agent.protocol.proposals.record import (
     fingerprint_of,
 )
 from meup_agent.protocol.wire.envelope import Envelope
-from meup_agent.protocol.wire.payloads import changes, read_proposal
+from meup_agent.protocol.wire.outcomes import FailedFulfillment
+from meup_agent.protocol.wire.payloads import REFUSED, changes, read_proposal
 from meup_agent.protocol.wire.ttl_map import FairTTLMap, PerSenderTTLMap, size_of
 
 MAX_PROPOSALS = 4096
@@ -203,11 +204,17 @@ class ProposalStore:
             if name in item.names
         ]
 
-    def request_cancelled(self, sender: str, request_id: str, now: float) -> ProposalEntry | None:
+    def request_cancelled(
+        self, sender: str, request_id: str, now: float, cause: Cause | None = None
+    ) -> ProposalEntry | None:
         """Note a cancel by a request's sender; the proposal that it was to carry out, if any."""
         theirs = [each for each in self.find_fulfillments(request_id, now) if each[1].by == sender]
         # Some use a JSON-RPC id again: what is out is meant, before what has ended.
         for record, item in sorted(theirs, key=lambda each: not each[1].live):
+            if item.live and cause is not None:
+                # Without its chain, which may be long: many proposals are remembered.
+                ended = Cause(cause.code, cause.by, cause.text)
+                record.failed = FailedFulfillment(sender, ended)
             self.not_carried_out(record, item)
             return record
         return None
@@ -260,7 +267,9 @@ class ProposalStore:
     def _is_kept(self, record: ProposalEntry) -> bool:
         return self._records.peek(record.key) is record
 
-    def refused(self, record: ProposalEntry, fulfillment: FulfillingRequest, by: str) -> bool:
+    def refused(
+        self, record: ProposalEntry, fulfillment: FulfillingRequest, by: str, text: str
+    ) -> bool:
         """Note an executor's refusal; ``True`` if none is left that could carry the request out.
 
         The other executors may run it still, and its own sender cancels it instead. Of one that was
@@ -271,6 +280,8 @@ class ProposalStore:
             fulfillment.refused_by = (*fulfillment.refused_by, by)
         if not executors or not all(name in fulfillment.refused_by for name in executors):
             return False
+        cause = Cause(REFUSED, by, text[:MAX_REASON_CHARS])
+        record.failed = FailedFulfillment(fulfillment.by, cause, refused=True)
         self.not_carried_out(record, fulfillment)
         return True
 

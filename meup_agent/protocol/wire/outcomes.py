@@ -15,6 +15,7 @@ import msgspec
 
 from meup_agent.causes import Cause
 from meup_agent.errors import (
+    MAX_SAID_CHARS,
     AlreadyInProgress,
     MeupError,
     NotSent,
@@ -408,6 +409,30 @@ class Explanation(msgspec.Struct, frozen=True):
     of_withdrawal: bool
 
 
+class FailedFulfillment(msgspec.Struct, frozen=True):
+    """A fulfillment that was tried, and came to nothing, so that the proposal was pending again.
+
+    Attributes:
+        by: The participant that tried to fulfill the proposal.
+        cause: The end of its request: the participant that ended it, the reason, and its words, as
+            a stranger wrote them.
+        refused: The executor refused it (and ``cause`` is its word), so that nothing was carried
+            out. Otherwise ``by``, or the gateway for it, cancelled it, and it may have been begun.
+    """
+
+    by: str
+    cause: Cause
+    refused: bool = False
+
+    def __str__(self) -> str:
+        """A clause about it, safe to print."""
+        ended, why = (
+            ("refused", self.cause.text) if self.refused else ("cancelled", str(self.cause))
+        )
+        said = f": {printable(why[:MAX_SAID_CHARS])}" if why else ""
+        return f"{self.by!r} had tried to fulfill it, which {self.cause.by!r} {ended}{said}"
+
+
 class Expiry(_Undone, msgspec.Struct, frozen=True):
     """A deadline that passed; what was sent was withdrawn or cancelled.
 
@@ -417,6 +442,7 @@ class Expiry(_Undone, msgspec.Struct, frozen=True):
         begun_by: The participant that had begun to fulfill the proposal; empty: none was seen to.
         missing: Of a broadcast proposal, where none present might fulfill it: which capability is
             missing, and which participants could fulfill it with that.
+        failed: The last fulfillment of the proposal that failed before; ``None``: none was seen to.
     """
 
     word: ClassVar[str] = "expired"
@@ -424,6 +450,7 @@ class Expiry(_Undone, msgspec.Struct, frozen=True):
     sent: bool = True
     begun_by: str = ""
     missing: MissingCaller | None = None
+    failed: FailedFulfillment | None = None
 
 
 class Gone(_Undone, msgspec.Struct, frozen=True):
@@ -564,6 +591,7 @@ def raise_for(ending: Ending, *, what: str = "the request") -> NoReturn:
                 sent=ending.sent,
                 begun_by=ending.begun_by,
                 missing=str(ending.missing or ""),
+                failed=str(ending.failed or ""),
             )
         case Gone():
             raise ParticipantGone(f"{what} cannot be answered: {ending}")

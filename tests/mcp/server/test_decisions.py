@@ -6,7 +6,7 @@ import pytest
 
 from meup_agent import Expiry, Fulfillment, Gone, Reason, Rejection, Withdrawal
 from meup_agent.mcp.sdk import decisions
-from meup_agent.types import Cause, Change
+from meup_agent.types import Cause, Change, FailedFulfillment
 from tests.programs import ROOT
 from tests.wire import encode_json
 
@@ -17,12 +17,19 @@ EDITED = Fulfillment(
     "p1", "reviewer", "files", changes=(Change("arguments.path", "/etc/hosts", "hosts.txt"),)
 )
 
+REFUSED = FailedFulfillment(
+    "reviewer", Cause("refused", "files", "it is read-only at night"), refused=True
+)
+CANCELLED = FailedFulfillment("reviewer", Cause("timeout", "reviewer"))
+
 SHOWN = [
     decisions.describe_waiting(["reviewer"], 280),
     decisions.rejected("files_write", REJECTION, "It writes outside the folder."),
     decisions.rejected("files_write", Rejection("p1", Reason.BUSY, "reviewer"), ""),
     decisions.expired("files_write", Expiry("p1"), 300),
     decisions.expired("files_write", Expiry("p1", begun_by="reviewer"), 300),
+    decisions.expired("files_write", Expiry("p1", failed=REFUSED), 300),
+    decisions.expired("files_write", Expiry("p1", failed=CANCELLED), 300),
     decisions.withdrawn("files_write", Withdrawal("p1", "claude", Cause("no_longer_needed"))),
     decisions.gone("files_write", Gone("p1", ("reviewer",))),
     decisions.edited(EDITED),

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from meup_agent import Expiry, Fulfillment, Gone, Rejection, Withdrawal
-from meup_agent.types import Cause, Conflict
+from meup_agent.types import Cause, Conflict, FailedFulfillment
 from tests.protocol.exchange.peer import EXCHANGES, Peer, dropped, of, said, started, unsent, woken
 from tests.tables import Effect, Key, Role, Start
-from tests.wire import Ending, Responded, Unknown, Unsent, kinds
+from tests.wire import OURS, Ending, Responded, Unknown, Unsent, kinds
 
 
 @pytest.mark.rule("5.own.unsent.deadline", "5.own.unsent.gives_up")
@@ -94,7 +94,7 @@ def _late(me: Peer, key: Key) -> list[Effect]:
 @pytest.mark.parametrize(
     ("ends", "ending", "reason"),
     [
-        (_gone, lambda id: Gone(id, ("tool",)), "no_longer_needed"),
+        (_gone, lambda id: Gone(id, ("tool",)), "no_longer_needed: tool left the space"),
         (_late, Expiry, "timeout"),
         (
             lambda me, key: me.gives_up(key, "policy"),
@@ -118,7 +118,8 @@ def test_waiting_its_end_is_told_to_its_addressees(
     (word,) = said(effects)
     assert (word.to, word.correlation) == (("tool",), (key.id,))
     if begins == "begins_proposal":
-        assert (word.kind, word.payload) == ("mcp/withdraw", {"reason": reason})
+        code = reason.partition(": ")[0]
+        assert (word.kind, word.payload) == ("mcp/withdraw", {"reason": code})
     else:
         assert word.payload["method"] == kinds.CANCELLED
         params = word.payload["params"]
@@ -129,6 +130,71 @@ def test_waiting_its_end_is_told_to_its_addressees(
 def test_what_expires_in_progress_names_its_fulfiller(me: Peer) -> None:
     key = me.begins_proposal(deadline=5.0)
     me.request("bob", "b1", to=("tool",), fulfills=key.id)
+    assert woken(me.passes(5)) == {key: Expiry(key.id, begun_by="bob")}
+
+
+REFUSED = {"code": -32000, "message": "not at night", "data": {"reason": "refused"}}
+
+
+def refused_by_tool(me: Peer, proposal: str) -> FailedFulfillment:
+    me.response("tool", "b1", to=("bob",), error=REFUSED)
+    return FailedFulfillment("bob", Cause("refused", "tool", "not at night"), refused=True)
+
+
+def cancelled_by_bob(me: Peer, proposal: str) -> FailedFulfillment:
+    step = {"by": "bob", "id": "b1", "reason": "timeout", "text": "too slow"}
+    meta = {"dev.meup/cause": [step, step]}
+    me.cancel("bob", "b1", to=("tool",), reason="timeout: too slow", _meta=meta)
+    return FailedFulfillment("bob", Cause("timeout", "bob", "too slow"))
+
+
+def cancelled_for_bob(me: Peer, proposal: str) -> FailedFulfillment:
+    meta = {"dev.meup/begun_by": "bob"}
+    me.cancel(kinds.GATEWAY, "b1", to=("tool",), reason="no_longer_needed", _meta=meta)
+    return FailedFulfillment("bob", Cause("no_longer_needed", kinds.GATEWAY))
+
+
+def cancelled_after_its_refusal(me: Peer, proposal: str) -> FailedFulfillment:
+    failed = refused_by_tool(me, proposal)
+    me.cancel("bob", "b1", to=("tool",), reason="no_longer_needed")
+    return failed
+
+
+def cancelled_after_another(me: Peer, proposal: str) -> FailedFulfillment:
+    refused_by_tool(me, proposal)
+    me.request("bob", "b2", to=("tool",), fulfills=proposal)
+    me.cancel("bob", "b2", to=("tool",))
+    return FailedFulfillment("bob", Cause("no_longer_needed", "bob"))
+
+
+@pytest.mark.rule("4.2.expiry.tried")
+@pytest.mark.parametrize(
+    "fails",
+    [
+        refused_by_tool,
+        cancelled_by_bob,
+        cancelled_for_bob,
+        cancelled_after_its_refusal,
+        cancelled_after_another,
+    ],
+)
+def test_expiry_tells_of_the_last_fulfillment_that_failed(
+    fails: Callable[[Peer, str], FailedFulfillment],
+) -> None:
+    me = Peer.among("bob", "tool", gives=OURS)
+    key = me.begins_proposal(deadline=5.0)
+    me.request("bob", "b1", to=("tool",), fulfills=key.id)
+    failed = fails(me, key.id)
+    assert me.own(key).state == "pending"
+    assert woken(me.passes(5)) == {key: Expiry(key.id, failed=failed)}
+
+
+@pytest.mark.rule("4.2.expiry.tried")
+def test_cancel_of_another_changes_nothing(me: Peer) -> None:
+    key = me.begins_proposal(deadline=5.0)
+    me.request("bob", "b1", to=("tool",), fulfills=key.id)
+    me.cancel("mallory", "b1", to=("tool",))
+    me.response("mallory", "b1", to=("bob",), error=REFUSED)
     assert woken(me.passes(5)) == {key: Expiry(key.id, begun_by="bob")}
 
 
