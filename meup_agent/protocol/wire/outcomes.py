@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from enum import StrEnum
 from itertools import islice
 from typing import Any, ClassVar, Final, NoReturn, cast
@@ -493,8 +492,11 @@ class GatewayRefused(msgspec.Struct, frozen=True):
         code, said = payload.get("error"), payload.get("message")
         code = code if isinstance(code, str) and code else "error"
         unknown = payload.get("participant_id") if code == UNKNOWN_PARTICIPANT else None
-        if isinstance(unknown, str) and (near := get_close_matches(unknown, names, 1)):
-            said = f"there is no participant {unknown!r}; did you mean {near[0]!r}?"
+        if isinstance(unknown, str):
+            from difflib import get_close_matches  # loaded where a name is wrong
+
+            if near := get_close_matches(unknown, names, 1):
+                said = f"there is no participant {unknown!r}; did you mean {near[0]!r}?"
         words = f" ({said})" if isinstance(said, str) and said else ""
         return cls(code, f"the gateway refused {what}: {code}{words}", payload)
 

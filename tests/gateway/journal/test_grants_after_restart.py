@@ -39,10 +39,10 @@ async def test_grants_invitations_and_removals_outlive_the_gateway(path: Path) -
 
         with anyio.fail_after(PATIENCE):
             async with join("admin") as admin:
-                grant = await admin.grant("worker", [CALL])
-                await admin.revoke("worker", [{"kind": "mcp/proposal"}])
-                invitation = await admin.invite("guest", [{"kind": "chat"}])
-                await admin.kick("loud")
+                grant = await admin.members.grant("worker", [CALL])
+                await admin.members.revoke("worker", [{"kind": "mcp/proposal"}])
+                invitation = await admin.members.invite("guest", [{"kind": "chat"}])
+                await admin.members.kick("loud")
                 assert invitation.url == f"{url}/ws?space=demo"
         await gateway.restart()
         with anyio.fail_after(PATIENCE):
@@ -54,9 +54,9 @@ async def test_grants_invitations_and_removals_outlive_the_gateway(path: Path) -
             with pytest.raises(TokenRefused):
                 await join("loud").__aenter__()
             async with join("admin") as admin:
-                await admin.revoke("worker", grant=grant)
+                await admin.members.revoke("worker", grant=grant)
                 with pytest.raises(Refused) as again:
-                    await admin.revoke("worker", grant=grant)
+                    await admin.members.revoke("worker", grant=grant)
                 assert again.value.error == "unknown_grant"
             async with join("worker") as worker:
                 assert not worker.may("mcp/request", CALL["payload"])
