@@ -11,13 +11,16 @@ code.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from functools import cache
+from enum import Enum
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import cleandoc
+from pathlib import Path
 from types import CodeType
-from typing import Any, Final, cast
+from typing import Any, Final, cast, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -65,6 +68,37 @@ The help of a group is the docstring of its callback, ``token_group`` of ``token
 """
 
 
+class _Coercion:
+    """Makes values of what is given, by typer only where that takes more than a type's call.
+
+    Typer coerces by pydantic, which takes longer to load than a fast command to run.
+    """
+
+    def __init__(self, typers: Callable[[], Any]) -> None:
+        self._typers = typers
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The value of a parameter; typer's own takes the same arguments."""
+        wanted = param.type_descriptor.annotation
+        try:
+            if get_origin(wanted) is not list:
+                return _coerced(value, wanted)
+            (kind,) = get_args(wanted)
+            return [_coerced(each, kind) for each in value or ()]
+        except (ValueError, TypeError):
+            return self._typers().coerce(value, param=param, ctx=ctx)
+
+
+def _coerced(value: Any, kind: Any) -> Any:
+    if value is None or isinstance(value, kind):
+        return value
+    if kind is Path and (not os.path.exists(value) or os.access(value, os.R_OK)):
+        return Path(value)
+    if issubclass(kind, Enum):
+        return kind(value)
+    raise TypeError
+
+
 class _CommandParser:
     """Common to :class:`Command` and :class:`Group`."""
 
@@ -74,6 +108,9 @@ class _CommandParser:
         for each in parameters:
             if getattr(each, "is_flag", False) and each.metavar is None:
                 each.metavar = ""
+            typers = getattr(each, "get_runtime_param", None)  # not in each version of typer
+            if typers is not None and "get_runtime_param" not in vars(each):
+                each.get_runtime_param = partial(_Coercion, typers)
         return parameters
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
