@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
 
@@ -551,14 +551,11 @@ class IdPrefixes:
         """The short forms of the next ids."""
         texts = {each: visible(each, MAX_NAME) for each in ids}
         ordered = sorted(set(texts.values()))
-        shorts: dict[str, str] = {}
-        for position, each in enumerate(ordered):
-            beside = (
-                *ordered[max(position - 1, 0) : position],
-                *ordered[position + 1 : position + 2],
-            )
-            alike = max((_alike(each, other) for other in beside), default=0)
-            shorts[each] = self._short(each, max(alike + 1, SHORT_ID))
+        beside = [0, *starmap(_alike, pairwise(ordered)), 0]
+        shorts = {
+            each: self._short(each, max(*alike, SHORT_ID - 1) + 1)
+            for each, alike in zip(ordered, pairwise(beside), strict=False)
+        }
         for text, short in shorts.items():
             # All of its beginnings: each of them would mean this one, too.
             for length in range(min(SHORT_ID, len(short)), len(short) + 1):

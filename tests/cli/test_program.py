@@ -117,16 +117,29 @@ for command in sys.argv[1:]:
     run(command.split())
     print("loaded:", *sorted({"meup_agent.agent.agent", *HEAVY} & set(sys.modules)))
 """
-HEAVY = ("httpx", "jsonschema", "mcp_types", "picows", "prometheus_client", "starlette", "uvicorn")
+HEAVY = (
+    "httpx",
+    "jsonschema",
+    "mcp_types",
+    "picows",
+    "prometheus_client",
+    "pydantic",
+    "starlette",
+    "uvicorn",
+)
 
 
 def test_a_command_loads_what_it_needs() -> None:
     """One after another in one process: those that need nothing come first."""
     program = LOADED.replace("*HEAVY", f"*{HEAVY}")
-    commands = ("--version", "token new", "gateway --help", "--help", "who")
+    audit = "audit --journal nowhere.db --proposal 4f2a --state pending"
+    commands = ("--version", "token new", audit, "gateway --help", "--help", "who")
     done = meup(*commands, command=(sys.executable, "-c", program))
     loaded = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("loaded:")]
-    assert loaded == [[], [], [], [], ["meup_agent.agent.agent"]]
+    *fast, config, helped, agent = loaded
+    assert fast == [[], [], []]
+    assert config == helped == ["pydantic"]
+    assert agent == ["meup_agent.agent.agent", "pydantic"]
 
 
 INTERRUPTED_WHILE_LOADING = """
