@@ -26,10 +26,9 @@ def test_it_tells_its_version() -> None:
 
 
 def test_each_module_of_commands_is_listed() -> None:
-    modules = {path.stem for path in Path(str(commands.__file__)).parent.glob("*.py")}
-    # `policy` has commands of its own.
-    own = {name for name in modules if name.startswith("policy_")}
-    assert modules - own - {"__init__"} == {*commands.COMMANDS.values()}
+    modules = Path(str(commands.__file__)).parent.glob("*/*.py")
+    names = {f"{path.parent.name}.{path.stem}" for path in modules if path.stem != "__init__"}
+    assert names == {*commands.COMMANDS.values()}
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])
@@ -177,7 +176,7 @@ IN_A_CLASS = "raise RuntimeError('Error calling __set_name__') from KeyboardInte
     [
         "meup_agent.cli.program",
         "meup_agent.cli.commands",
-        "meup_agent.cli.commands.who",
+        "meup_agent.cli.commands.participant.who",
         "meup_agent.client.space",
     ],
 )
@@ -207,7 +206,7 @@ def test_ctrl_c_before_and_after_the_work_shows_no_traceback(program: str, code:
 
 BROKEN = """
 import sys
-import meup_agent.cli.commands.tail as module
+import meup_agent.cli.commands.participant.tail as module
 def fail(*_): raise RuntimeError("a defect\\nof ours \\x1b[31m")
 module.SpaceOptions.address = fail
 from meup_agent.cli import main

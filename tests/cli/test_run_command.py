@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from meup_agent import Agent
-from meup_agent.cli.commands.run import load_agent
+from meup_agent.cli.commands.programs.run import load_agent
 from meup_agent.gateway import ThreadedGateway
 from tests.cli.commands import Failure, exit_codes
 from tests.cli.processes import INTERRUPT, TERMINATE, meup, running

@@ -1,12 +1,11 @@
 """The commands of ``meup``; a module is loaded when a command of it is used.
 
-Loading an agent takes most of the time: ``meup gateway`` and ``meup token`` start in a third of it.
-So this package knows the commands by name only; ``meup --help`` lists them by their docstrings,
-which compiled code has without running. A command is a function that typer reads: it checks
-its options, then runs its work itself, or in a space by a
-:class:`~meup_agent.cli.session.CommandSession`. Most of what it prints is made in
-``render``. It never ends the process itself: it returns or raises, and ``program`` makes the exit
-code.
+Each folder has one kind of them. Loading an agent takes most of the time: ``meup gateway`` and
+``meup token`` start in a third of it. So this package knows the commands by name only; ``meup
+--help`` lists them by their docstrings, which compiled code has without running. A command is a
+function that typer reads: it checks its options, then runs its work itself, or in a space by a
+:class:`~meup_agent.cli.session.CommandSession`. Most of what it prints is made in ``render``. It
+never ends the process itself: it returns or raises, and ``program`` makes the exit code.
 """
 
 from __future__ import annotations
@@ -33,38 +32,38 @@ CommandLineError: Final = cast("type[Exception]", typer.BadParameter.__mro__[2])
 """A command line that is wrong. Typer keeps a copy of click, whose names are not public."""
 
 COMMANDS: Final = {
-    "audit": "audit",
-    "bridge": "bridge",
-    "call": "call",
-    "chat": "chat",
-    "demo": "demo",
-    "doctor": "doctor",
-    "env": "env",
-    "fulfill": "fulfill",
-    "gateway": "gateway",
-    "grant": "management",
-    "inbox": "inbox",
-    "init": "init",
-    "invite": "management",
-    "journal": "journal",
-    "kick": "management",
-    "mcp": "mcp",
-    "policy": "policy",
-    "propose": "call",
-    "reject": "inbox",
-    "reviewer": "reviewer",
-    "revoke": "management",
-    "run": "run",
-    "tail": "tail",
-    "tools": "tools",
-    "who": "who",
-    "withdraw": "inbox",
-    "token": "token",
-    "up": "up",
+    "audit": "inspection.audit",
+    "bridge": "programs.bridge",
+    "call": "participant.call",
+    "chat": "participant.chat",
+    "demo": "programs.demo",
+    "doctor": "inspection.doctor",
+    "env": "hosting.env",
+    "fulfill": "participant.fulfill",
+    "gateway": "hosting.gateway",
+    "grant": "participant.management",
+    "inbox": "participant.inbox",
+    "init": "hosting.init",
+    "invite": "participant.management",
+    "journal": "inspection.journal",
+    "kick": "participant.management",
+    "mcp": "programs.mcp",
+    "policy": "inspection.policy",
+    "propose": "participant.call",
+    "reject": "participant.inbox",
+    "reviewer": "programs.reviewer",
+    "revoke": "participant.management",
+    "run": "programs.run",
+    "tail": "participant.tail",
+    "tools": "participant.tools",
+    "who": "participant.who",
+    "withdraw": "participant.inbox",
+    "token": "hosting.token",
+    "up": "hosting.up",
 }
 """The commands in the order of the help, and their modules; each is what has its name there.
 
-The help of a group is the docstring of its callback, ``token_group`` of ``token``.
+The help of a group is the docstring of its callback, ``token_group`` of ``hosting.token``.
 """
 
 

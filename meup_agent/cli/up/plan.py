@@ -34,7 +34,7 @@ from meup_agent.mcp.bridge.transports import ServerStarter
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from meup_agent.cli.commands.gateway import ListenOptions
+    from meup_agent.cli.commands.hosting.gateway import ListenOptions
     from meup_agent.cli.up.children import ChildProgram, Children
     from meup_agent.gateway.config import Config
     from meup_agent.gateway.server import RunningGateway

@@ -180,7 +180,7 @@ def _pool_of_space(at: SpaceOptions, http: str | None) -> tuple[PrincipalPool, b
 
 def _pool_of_agent(target: str) -> PrincipalPool:
     """One participant beside an agent, in a space of their own in memory."""
-    from meup_agent.cli.commands.run import load_agent
+    from meup_agent.cli.commands.programs.run import load_agent
     from meup_agent.mcp.server.principal import PrincipalPool
     from meup_agent.testing import MemorySpace
 

@@ -25,7 +25,7 @@ from meup_agent.cli.render.output import log_to_stderr
 EXPECTED: Final = "expected module:agent or path/to/file.py:agent"
 
 _NOT_THEIRS: Final = (
-    str(Path(__file__).parents[2]) + os.sep,
+    str(Path(__file__).parents[3]) + os.sep,
     str(Path(importlib.__file__).parent) + os.sep,
     "<frozen importlib",
 )

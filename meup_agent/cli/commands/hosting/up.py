@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from meup_agent.cli.commands.gateway import (
+from meup_agent.cli.commands.hosting.gateway import (
     GatewayStop,
     ListenOptions,
     announced,

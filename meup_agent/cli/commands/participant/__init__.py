@@ -1,0 +1,3 @@
+"""Commands of a participant: each joins a space, does or shows one thing, and leaves."""
+
+from __future__ import annotations
