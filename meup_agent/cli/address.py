@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypedDict
 from urllib.parse import quote, urlsplit
+
+from msgspec import structs
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.failures import Failure, Misuse
@@ -112,8 +113,7 @@ class HttpAddress(NamedTuple):
     space: str | None = None  # the token must be for it; None: any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpaceOptions(OptionGroup):
+class SpaceOptions(OptionGroup, frozen=True):
     """The options that name a space and a participant."""
 
     url: Url = None
@@ -132,8 +132,7 @@ class SpaceOptions(OptionGroup):
         return Address(url, space, token, _given(self.participant, "MEUP_PARTICIPANT"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpOptions(OptionGroup):
+class HttpOptions(OptionGroup, frozen=True):
     """The options of a command that asks the gateway's HTTP API."""
 
     http: Http = None
@@ -155,16 +154,14 @@ class HttpOptions(OptionGroup):
         return HttpAddress(found, token, _given(self.space, "MEUP_SPACE"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinOptions(SpaceOptions):
+class JoinOptions(SpaceOptions, frozen=True):
     """The options of a command that joins a space, does one thing, and leaves."""
 
     as_json: Json = False
     no_colour: NoColour = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedOptions(JoinOptions):
+class TimedOptions(JoinOptions, frozen=True):
     """The same, for a command that waits for nothing but the gateway."""
 
     timeout: Timeout = 10.0
@@ -175,8 +172,7 @@ class TimedOptions(JoinOptions):
         return seconds(self.timeout, "--timeout")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActingOptions(JoinOptions):
+class ActingOptions(JoinOptions, frozen=True):
     """The same, for a command that can insist on acting beside the participant's agent."""
 
     act_as: As = None
@@ -192,13 +188,13 @@ class ActingOptions(JoinOptions):
 
     def beneath(self, outer: ActingOptions) -> ActingOptions:
         """These options, and those of the group of commands that are not among them."""
-        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        given = structs.asdict(self)
         # One of two ways to say the same takes the place of both.
         for group in (("token", "token_file"), ("url",), ("space",), ("act_as", "participant")):
             if all(given[name] is None for name in group):
                 given |= {name: getattr(outer, name) for name in group}
         flags = {name: given[name] or getattr(outer, name) for name in ("as_json", "no_colour")}
-        return replace(self, **{**given, **flags})
+        return structs.replace(self, **given | flags)
 
 
 def find_http_url(given: str | None) -> str | None:

@@ -13,7 +13,6 @@ import re
 import time
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice, pairwise, starmap
@@ -198,8 +197,7 @@ class DamageNote:
             stderr.note(f"warning: damage took {said} of the journal")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JournalOptions(HttpOptions):
+class JournalOptions(HttpOptions, frozen=True):
     """The options that name a journal, and the time from which it is read."""
 
     journal: JournalFile = None

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
+import msgspec
 import typer
 
 from meup_agent.errors import ConfigurationError
@@ -173,8 +173,7 @@ def seconds(value: float, option: str) -> float | None:
 # --- groups ---
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptionGroup:
+class OptionGroup(msgspec.Struct, frozen=True):
     """Options that belong together; each field is one, declared as a parameter would be."""
 
 
@@ -193,7 +192,7 @@ def expand_groups(command: Callable[..., object]) -> Callable[..., object]:
 
     def expanded(**given: Any) -> object:
         for name, group in groups.items():
-            given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
+            given[name] = group(**{each: given.pop(each) for each in group.__struct_fields__})
         return command(**given)
 
     expanded.__name__, expanded.__doc__ = command.__name__, command.__doc__
@@ -203,12 +202,9 @@ def expand_groups(command: Callable[..., object]) -> Callable[..., object]:
 
 
 def _options_of(group: type[OptionGroup]) -> Iterator[Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    for each in fields(group):
-        default = Parameter.empty if each.default is MISSING else each.default
-        yield Parameter(
-            each.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[each.name]
-        )
+    for each in msgspec.structs.fields(group):
+        default = Parameter.empty if each.required else each.default
+        yield Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=each.type)
 
 
 # --- completion, which asks nothing over the network ---

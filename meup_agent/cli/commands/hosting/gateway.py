@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -59,8 +59,7 @@ DECIDES: Final = "fulfiller"
 log = logging.getLogger("meup_agent.gateway")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListenOptions(OptionGroup):
+class ListenOptions(OptionGroup, frozen=True):
     """The options that say where a gateway listens, over its file."""
 
     host: Annotated[

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import anyio
@@ -94,7 +94,7 @@ def doctor(
         raise ConfigurationError("the url is missing; give it as an argument or set MEUP_URL")
     limit = seconds(timeout, "--timeout") or math.inf
     log_nothing()
-    given = replace(where, url=found)
+    given = structs.replace(where, url=found)
     output = Output(colour=not no_colour)
     run_until_signal(_Doctor(given, output, limit, as_json=as_json).run, STOPPING)
 

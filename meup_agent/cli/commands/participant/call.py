@@ -75,8 +75,7 @@ MAX_SENTENCE: Final = 1_000
 MAX_NAMED: Final = 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallOptions(OptionGroup):
+class CallOptions(OptionGroup, frozen=True):
     """The options that name a call, and what is done with a proposal of it."""
 
     owner: Owner
