@@ -7,7 +7,7 @@ strangers wrote is on one line and printable in all of it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from meup_agent.causes import Reason
@@ -77,6 +77,16 @@ IGNORED: Final = {
     Ignored.FORGED: "forged",
 }
 """Reason for which a step changed nothing → its words."""
+
+
+def shown_name(name: str) -> str:
+    """The name of a participant, a tool or a kind; also an id, or another word of its length."""
+    return visible(name, MAX_NAME)
+
+
+def shown_names(names: Iterable[str]) -> str:
+    """Some names."""
+    return ", ".join(map(shown_name, names))
 
 
 def describe_reason(code: str) -> str:

@@ -27,6 +27,7 @@ from meup_agent.transport.handshake import (
     without_tls,
 )
 from meup_agent.transport.http import ANSWER_SECONDS, check_http_url, fetch, open_client
+from meup_agent.wording import shown_name
 
 if TYPE_CHECKING:
     import httpx
@@ -329,7 +330,7 @@ async def open_http_api(where: HttpAddress) -> AsyncGenerator[HttpApi]:
         api = HttpApi(client, where.url, await _ask(client, where.url, "/me"))
         if where.space not in (None, api.space):
             raise Misuse(
-                f"the token is for the space {visible(api.space, 64)}, not {where.space!r};"
+                f"the token is for the space {shown_name(api.space)}, not {where.space!r};"
                 " check --space or MEUP_SPACE"
             )
         yield api

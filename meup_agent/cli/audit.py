@@ -67,6 +67,8 @@ from meup_agent.wording import (
     duration,
     format_call,
     format_proposed,
+    shown_name,
+    shown_names,
 )
 
 if TYPE_CHECKING:
@@ -94,16 +96,6 @@ def time_of(at: int, *, beside: int | None = None) -> str:
     return f"{moment:%H:%M:%S}" if same_day else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
-def name(participant: str) -> str:
-    """A participant's name."""
-    return visible(participant, MAX_NAME)
-
-
-def names(participants: Iterable[str]) -> str:
-    """The names of some participants."""
-    return ", ".join(map(name, participants))
-
-
 def state_of(proposal: ProposalAudit) -> str:
     """The state of a proposal; fulfilled by an answer that is an error: ``failed``."""
     answered = proposal.answered
@@ -122,15 +114,15 @@ def by_rule(rule: ToldRule | None) -> str:
     """The rule that a decision tells, and its votes; empty where it tells none."""
     if rule is None:
         return ""
-    said = f"by the rule {visible(rule.name, MAX_NAME)}"
+    said = f"by the rule {shown_name(rule.name)}"
     if rule.policy:
-        said += f" of policy {visible(rule.policy, MAX_NAME)}"
+        said += f" of policy {shown_name(rule.policy)}"
     if not rule.of:
         return said
     votes: dict[str, list[str]] = {}
     for voter, vote in rule.votes.items():
         votes.setdefault(vote, []).append(voter)
-    each = (f"{visible(vote, MAX_NAME)}: {names(who)}" for vote, who in votes.items())
+    each = (f"{shown_name(vote)}: {shown_names(who)}" for vote, who in votes.items())
     return f"{said}, {rule.of} approvals needed ({'; '.join(each) or 'no votes'})"
 
 
@@ -420,13 +412,13 @@ class ProposalListing:
         """Shorten the next ids, and make room for them and for the senders."""
         self._shown_ids = self._ids.of([item.id for item in items])
         self._id_width = max(self._id_width, *map(cell_len, self._shown_ids.values()), 0)
-        widest = max((cell_len(name(each)) for each in senders), default=0)
+        widest = max((cell_len(shown_name(each)) for each in senders), default=0)
         self._who_width = max(self._who_width, min(widest, WIDEST_NAME))
 
     def _entry(
         self, item: _Item, at: int, sender: str, what: str, state: str, details: Iterator[str]
     ) -> Text:
-        time, short, who = f"{time_of(at)}  ", self._shown_ids[item.id], name(sender)
+        time, short, who = f"{time_of(at)}  ", self._shown_ids[item.id], shown_name(sender)
         if self._width is None:
             said = [time + short.ljust(self._id_width), who, what, state, "; ".join(details)]
             return Text("  ".join(filter(None, said)), no_wrap=True)
@@ -470,7 +462,8 @@ class ProposalListing:
             when = time_of(decision.at, beside=item.first.at)
             took = duration((decision.at - item.first.at) / 1_000_000)
             said = why(decision.reason, item.explanation(decision.step))
-            yield f"by {name(decision.by)} {when}, after {took}" + (f": {said}" if said else "")
+            because = f": {said}" if said else ""
+            yield f"by {shown_name(decision.by)} {when}, after {took}{because}"
             if rule := by_rule(decision.step.rule):
                 yield rule
         yield from self._fulfilled(item)
@@ -488,9 +481,9 @@ class ProposalListing:
         for fulfillment in item.fulfillments:
             if begun_by is not None and fulfillment.request.live:
                 since = time_of(fulfillment.step.at, beside=item.first.at)
-                yield f"{name(fulfillment.by)} carries it out since {since}"
+                yield f"{shown_name(fulfillment.by)} carries it out since {since}"
         if item.record.envelope.to and begun_by is None:
-            yield f"waits for {names(item.record.envelope.to)}"
+            yield f"waits for {shown_names(item.record.envelope.to)}"
         if item.is_past(self._now):
             yield f"past its time, which was {self._until(item)}"
 
@@ -511,17 +504,21 @@ class ProposalListing:
 
 def _rejection(item: ProposalAudit, step: Step) -> str:
     said = (why(step.reason, item.explanation(step)), by_rule(step.rule))
-    return f"{name(step.by)} ({', '.join(filter(None, said))})"
+    return f"{shown_name(step.by)} ({', '.join(filter(None, said))})"
 
 
 def _about_operation(item: SpaceOperation) -> Iterator[str]:
     if item.reason:
         yield why(item.reason)
     if item.rests_on:
-        yield f"rests on the grant {names(item.rests_on)}"
+        yield f"rests on the grant {shown_names(item.rests_on)}"
     also = [each for each in item.ended if each != item.grant]
     if also:
-        yield f"ended the grant {names(also)}, too" if item.grant else f"ended {names(also)}"
+        yield (
+            f"ended the grant {shown_names(also)}, too"
+            if item.grant
+            else f"ended {shown_names(also)}"
+        )
 
 
 def _operation(item: SpaceOperation) -> str:
@@ -531,8 +528,8 @@ def _operation(item: SpaceOperation) -> str:
         for each in objects_in(item.details.get(key))
     )
     words = [_DONE.get(item.what, item.what)]
-    words += [name(item.whom)] if item.whom else []
-    words += [f"the grant {visible(item.grant, MAX_NAME)}"] if item.grant else []
+    words += [shown_name(item.whom)] if item.whom else []
+    words += [f"the grant {shown_name(item.grant)}"] if item.grant else []
     words += [f"({capabilities})"] if capabilities else []
     if not (item.whom or item.grant or capabilities):
         words.append(compact(item.details, MAX_NAME))
@@ -547,7 +544,7 @@ class IdPrefixes:
 
     def of(self, ids: Iterable[str]) -> dict[str, str]:
         """The short forms of the next ids."""
-        texts = {each: visible(each, MAX_NAME) for each in ids}
+        texts = {each: shown_name(each) for each in ids}
         ordered = sorted(set(texts.values()))
         beside = [0, *starmap(_alike, pairwise(ordered)), 0]
         shorts = {
@@ -614,7 +611,7 @@ class ProposalTimeline:
     def lines(self, proposal: ProposalAudit) -> Iterator[Text]:
         """The proposal in a few lines, then what was said about it, in the gateway's order."""
         yield from self._head(proposal)
-        who = max(cell_len(name(step.by)) for step in proposal.steps)
+        who = max(cell_len(shown_name(step.by)) for step in proposal.steps)
         if self._width is not None:
             # A longer name is cut there: what follows it on its line is not pushed out.
             who = min(who, max(self._width - _TIME - _NOUN - 2 * len("  "), NARROWEST))
@@ -632,17 +629,19 @@ class ProposalTimeline:
 
     def _head(self, proposal: ProposalAudit) -> Iterator[Text]:
         state = state_of(proposal)
-        line = Text(visible(proposal.id, MAX_NAME), style="bold cyan", no_wrap=True)
+        line = Text(shown_name(proposal.id), style="bold cyan", no_wrap=True)
         yield line.append("  ").append(state, style=STATE_STYLES.get(state, ""))
-        whom = names(proposal.record.envelope.to)
+        whom = shown_names(proposal.record.envelope.to)
         to = f" to {whom}" if whom else ""
-        lines = [f"{name(proposal.proposer)} proposed {format_proposed(proposal.call, WHOLE)}{to}"]
+        lines = [
+            f"{shown_name(proposal.proposer)} proposed {format_proposed(proposal.call, WHOLE)}{to}"
+        ]
         decision = proposal.decision
         if decision is not None:
             said = why(decision.reason, proposal.explanation(decision.step))
             took = duration((decision.at - proposal.first.at) / 1_000_000)
             because = f": {said}" if said else ""
-            how = f"decided by {name(decision.by)}" if decision.by else "expired"
+            how = f"decided by {shown_name(decision.by)}" if decision.by else "expired"
             lines.append(f"{how} after {took}{because}")
             lines += filter(None, [by_rule(decision.step.rule)])
         if changes := describe_changes(proposal.changes):
@@ -657,7 +656,7 @@ class ProposalTimeline:
         line = Text(no_wrap=True)
         moment = local(step.at)
         line.append(f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d}  ", style="dim")
-        who = Text(name(step.by) if step.by else "")
+        who = Text(shown_name(step.by) if step.by else "")
         who.truncate(who_width, overflow="ellipsis")
         who.align("left", who_width)
         line.append_text(who).append("  ")
@@ -677,7 +676,7 @@ class ProposalTimeline:
         return line
 
     def _said(self, step: Step, proposal: ProposalAudit) -> str:
-        whom = f" {self._glyphs.arrow} {names(step.to)}" if step.to else ""
+        whom = f" {self._glyphs.arrow} {shown_names(step.to)}" if step.to else ""
         match step.what:
             case StepKind.PROPOSED:
                 return f"{format_proposed(proposal.call, more='the beginning')}{whom}"

@@ -20,11 +20,10 @@ from meup_agent.cli.options import argument, option
 from meup_agent.cli.session import CommandSession, send_confirmed
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
-from meup_agent.escape import visible
 from meup_agent.protocol.wire.membership import ProposalQuery
 from meup_agent.protocol.wire.payloads import digest as digest_of_call
 from meup_agent.protocol.wire.payloads import read_proposal
-from meup_agent.wording import format_proposed
+from meup_agent.wording import format_proposed, shown_name
 
 if TYPE_CHECKING:
     from meup_agent.cli.render.output import Stderr
@@ -82,7 +81,7 @@ async def find_pending(
     found = await list_known(space, given, proposer)
     found = [each for each in found if digest in (None, digest_of(each))]
     if not found:
-        whose = "proposal" if proposer is None else f"proposal of {visible(proposer, 64)}"
+        whose = "proposal" if proposer is None else f"proposal of {shown_name(proposer)}"
         raise Failure(f"the gateway knows no {whose} {given!r}; meup audit lists those it knows")
     return choose_pending(found, given, in_progress=in_progress, whichever_call=whichever_call)
 
@@ -145,7 +144,7 @@ def _several(given: str, found: list[ProposalRecord]) -> Failure:
 def _in_words(record: ProposalRecord) -> str:
     call = format_proposed(read_proposal(record.envelope.payload), more="meup audit --proposal")
     state = str(record.state).replace("_", " ")
-    return f"{visible(record.id, 64)} of {visible(record.proposer, 64)}, {call}, {state}"
+    return f"{shown_name(record.id)} of {shown_name(record.proposer)}, {call}, {state}"
 
 
 # --- decision ---

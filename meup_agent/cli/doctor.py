@@ -61,6 +61,7 @@ from meup_agent.transport.handshake import (
     without_tls,
 )
 from meup_agent.transport.websocket import WebSocketTransport, websocket_connector
+from meup_agent.wording import shown_name
 
 if TYPE_CHECKING:
     from typing import Self
@@ -632,8 +633,8 @@ class _Diagnosis:
             return None
         self.report.space = where.space
         self._participant = where.participant
-        as_whom = "" if where.participant is None else f", as {visible(where.participant, 64)}"
-        await self._good("settings", f"space {visible(where.space, 64)}, with a token{as_whom}")
+        as_whom = "" if where.participant is None else f", as {shown_name(where.participant)}"
+        await self._good("settings", f"space {shown_name(where.space)}, with a token{as_whom}")
         return where._replace(token=token)
 
     async def _way(self, place: HostPort) -> None:
@@ -711,7 +712,7 @@ class _Diagnosis:
     async def _made(self, headers: Mapping[str, str]) -> None:
         """The handshake is done; what came with it."""
         said = [
-            f"{name} {visible(headers[key], 64)}"
+            f"{name} {shown_name(headers[key])}"
             for key, name in (("meup-protocol", "MEUP-Protocol"), ("server", "Server"))
             if headers.get(key)
         ]
@@ -759,7 +760,7 @@ class _Diagnosis:
         report.participants = tuple(each.id for each in space.participants)
         report.capabilities = space.capabilities
         report.permissions = permissions_of(report.capabilities)
-        me = visible(space.me, 64)
+        me = shown_name(space.me)
         if space.guarantees.identity_checked:
             await self._good("token", f"good: the gateway knows it as {me}")
         else:
@@ -768,7 +769,7 @@ class _Diagnosis:
                 "taken, as any would be: this gateway does not check who is who",
                 "believe no name in this space; let the network decide who gets to it",
             )
-        await self._good("space", visible(report.space, 64))
+        await self._good("space", shown_name(report.space))
         await self._good(
             "welcome", f"{(recording.seconds or 0.0) * 1000:.0f} ms after the handshake"
         )
@@ -783,13 +784,13 @@ class _Diagnosis:
     async def _dialect_and_gateway(self) -> None:
         report = self.report
         asked = "as asked" if report.adopted == report.asked else f"asked for {report.asked}"
-        await self._good("dialect", f"{visible(report.adopted, 64)}, {asked}")
+        await self._good("dialect", f"{shown_name(report.adopted)}, {asked}")
         if report.said_guarantees:
             await self._good("gateway", "it says what it guarantees (below)")
         else:
             await self._good(
                 "gateway",
-                f"an existing one of {visible(report.adopted, 64)}: it says nothing of itself, so"
+                f"an existing one of {shown_name(report.adopted)}: it says nothing of itself, so"
                 " what gateways of its kind were seen to do is assumed (below)",
             )
 

@@ -31,6 +31,7 @@ from meup_agent.session import Settings
 from meup_agent.session.session import read_refusal
 from meup_agent.transport.base import ABNORMAL, CloseInfo, Transport, background_tasks
 from meup_agent.transport.websocket import websocket_connector
+from meup_agent.wording import shown_name
 
 if TYPE_CHECKING:
     from meup_agent.client.space import Space
@@ -237,7 +238,7 @@ class CommandSession:
         others = self.others()
         here = name_some(others, MAX_NAMED) or "no others"
         close = get_close_matches(names[0], others, n=1)
-        hint = f"; did you mean {visible(close[0], 64)}?" if close else ""
+        hint = f"; did you mean {shown_name(close[0])}?" if close else ""
         who = ", ".join(map(repr, names))
         verb = "is" if len(names) == 1 else "are"
         return f"{who} {verb} not in the space {self.where.space!r}; here: {here}{hint}"

@@ -21,7 +21,7 @@ from meup_agent.escape import compact, visible
 from meup_agent.protocol.wire.payloads import TOOL_CALL, without_meta
 from meup_agent.protocol.wire.shown_text import segments
 from meup_agent.transport.base import background_tasks
-from meup_agent.wording import WHOLE, format_proposed
+from meup_agent.wording import WHOLE, format_proposed, shown_name, shown_names
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -325,7 +325,7 @@ def card_rows(item: InboxItem, shown: ShownValue) -> Iterator[CardRow]:
     for rejection in item.rejections:
         if any(each.startswith(f"{rejection.by} is against it") for each in dangers):
             continue
-        said = f"{visible(rejection.by, MAX_NAME)}: {visible(rejection.reason, MAX_NAME)}"
+        said = f"{shown_name(rejection.by)}: {shown_name(rejection.reason)}"
         yield row(Part("rejected already by ", "dim"), said)
     yield CardRow()
     yield from call_rows(item, shown)
@@ -350,7 +350,7 @@ def _rule(rule: InboxRule) -> Iterator[CardRow]:
     missing = [each for each in rule.among if each not in rule.votes][:MAX_VOTES]
     if missing:
         parts.append(Part("  not yet: ", "dim"))
-        parts += [Part(", ".join(visible(each, MAX_NAME) for each in missing), "dim")]
+        parts += [Part(shown_names(missing), "dim")]
     yield row(*parts)
 
 
@@ -374,8 +374,8 @@ def _similar(item: InboxItem) -> Iterator[CardRow]:
         yield row(Part("No call of this tool was decided before, as far as is known here.", "dim"))
         return
     past = similar.past
-    by = f" by {visible(past.by, MAX_NAME)}" if past.by else ""
-    whose = "" if past.proposer == item.proposer else f" of {visible(past.proposer, MAX_NAME)}"
+    by = f" by {shown_name(past.by)}" if past.by else ""
+    whose = "" if past.proposer == item.proposer else f" of {shown_name(past.proposer)}"
     ended = f"the last one{whose}, {past.state}{by}"
     if not similar.changes:
         yield row(Part(f"The same call as {ended}.", "dim"))
@@ -423,7 +423,7 @@ def why_no_approval(item: InboxItem) -> str:
         return "it does not say who should carry it out; see meup fulfill --executor"
     if item.target is None:
         return "you may not approve it"
-    return f"you may not approve it, or {visible(item.target, MAX_NAME)} is not here"
+    return f"you may not approve it, or {shown_name(item.target)} is not here"
 
 
 # --- notifier ---
@@ -482,8 +482,8 @@ class Notifier(AsyncContextManagerMixin):
     async def _run(self, item: InboxItem) -> None:
         # No part of it is a word of the command: a shell in it sees variables alone.
         told = {
-            "MEUP_PROPOSAL": visible(item.id, 64),
-            "MEUP_PROPOSER": visible(item.proposer, 64),
+            "MEUP_PROPOSAL": shown_name(item.id),
+            "MEUP_PROPOSER": shown_name(item.proposer),
             "MEUP_CALL": format_proposed(item.call, more=SHOW),
         }
         try:

@@ -29,7 +29,6 @@ from meup_agent.approval.inbox.item import InboxRenewed, ItemArrived, ItemChange
 from meup_agent.causes import Reason
 from meup_agent.cli.arguments import read_json
 from meup_agent.cli.inbox.card import (
-    MAX_NAME,
     ONLY_HEARD,
     CardRow,
     Part,
@@ -47,7 +46,7 @@ from meup_agent.errors import MeupError, system_reason
 from meup_agent.escape import visible
 from meup_agent.protocol.wire.payloads import Call, changes
 from meup_agent.protocol.wire.shown_text import Mark, segments
-from meup_agent.wording import time_left
+from meup_agent.wording import shown_name, time_left
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -510,7 +509,7 @@ class PersonDecisions:
 
     async def accept_tools(self, participant: str, difference: ToolDifference) -> None:
         """Accept the tools of a participant as they were shown."""
-        tools = f"the tools of {visible(participant, MAX_NAME)}"
+        tools = f"the tools of {shown_name(participant)}"
         with self._telling_failure(tools):
             await self._inbox.accept_tools(participant, difference)
             self._tell(f"you accepted {tools}", style="good")

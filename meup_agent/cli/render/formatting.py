@@ -15,7 +15,14 @@ from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.protocol.wire.outcomes import Responded, value_of
 from meup_agent.protocol.wire.payloads import as_object, objects_in
-from meup_agent.wording import MAX_CALL, MAX_NAME, format_call, format_proposed, mark_cut
+from meup_agent.wording import (
+    MAX_CALL,
+    MAX_NAME,
+    format_call,
+    format_proposed,
+    mark_cut,
+    shown_name,
+)
 
 # --- rows of columns for a terminal of any width ---
 # What does not fit goes on below, and is never cut.
@@ -215,7 +222,7 @@ class FormattedEnvelope(NamedTuple):
 
 def name_some(names: Sequence[str], limit: int) -> str:
     """The first of some names, safe to print, and how many more there are."""
-    shown = ", ".join(visible(name, MAX_NAME) for name in names[:limit])
+    shown = ", ".join(shown_name(name) for name in names[:limit])
     return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
 
 
@@ -236,12 +243,12 @@ def format_envelope(envelope: Envelope) -> FormattedEnvelope:
         who, whom = _name(envelope.payload_object.get("participant")), ""
     elif envelope.sender in kinds.GATEWAY_NAMES:
         who = "gateway"
-    return _content(envelope)._replace(who=visible(who, MAX_NAME), whom=whom)
+    return _content(envelope)._replace(who=shown_name(who), whom=whom)
 
 
 def _content(envelope: Envelope) -> FormattedEnvelope:
     payload = envelope.payload_object
-    noun = _NOUNS.get(envelope.kind, visible(envelope.kind, MAX_NAME))
+    noun = _NOUNS.get(envelope.kind, shown_name(envelope.kind))
     failed = False
     match envelope.kind:
         case kinds.MCP_PROPOSAL | kinds.MCP_REQUEST as kind:

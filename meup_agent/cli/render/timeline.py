@@ -44,7 +44,6 @@ from meup_agent.cli.render.formatting import (
     format_envelope,
 )
 from meup_agent.client.proposal_feed import ProposalFeed
-from meup_agent.escape import visible
 from meup_agent.protocol.audit import Ignored
 from meup_agent.protocol.audit.records import IGNORED_DROPS
 from meup_agent.protocol.capability import compile_kind
@@ -57,7 +56,7 @@ from meup_agent.protocol.wire.envelope import TRANSIT_SECONDS, Envelope, microse
 from meup_agent.protocol.wire.outcomes import Rejection
 from meup_agent.protocol.wire.payloads import read_response
 from meup_agent.protocol.wire.ttl_map import TTLMap
-from meup_agent.wording import FAILED, IGNORED, MAX_NAME, STATES
+from meup_agent.wording import FAILED, IGNORED, STATES, shown_name
 
 if TYPE_CHECKING:
     from meup_agent.client.space import Space
@@ -440,7 +439,7 @@ class Timeline:
         except (msgspec.MsgspecError, RecursionError, ValueError):
             # Not every gateway checks what it lets through.
             observation = Observation(envelope.id)
-            kind, who = visible(envelope.kind, MAX_NAME), visible(envelope.sender, MAX_NAME)
+            kind, who = shown_name(envelope.kind), shown_name(envelope.sender)
             words = FormattedEnvelope(kind, UNREADABLE, who=who)
         if envelope.context and envelope.kind in REASONING:
             words = self._counted(envelope, words, at)
@@ -553,8 +552,7 @@ def _with_what_happened(said: str, observation: Observation) -> str:
         return f"{said} (edited)"
     if observation.rejection is not None and observation.state == REJECTED:
         by, why = (
-            visible(each, MAX_NAME)
-            for each in (observation.rejection.by, observation.rejection.reason)
+            shown_name(each) for each in (observation.rejection.by, observation.rejection.reason)
         )
         return f"{said}, since {by} rejected it: {why}"
     return said
@@ -582,7 +580,7 @@ class ShortIds:
         known = self._shorts.get(name, at)
         if known is not None:
             return known
-        shown = visible(name, MAX_NAME)
+        shown = shown_name(name)
         length = len(shown) if len(shown) <= WHOLE_ID else SHORT_ID
         while length < len(shown) and self._taken.get(shown[:length], at) is not None:
             length += 1
@@ -617,7 +615,7 @@ def suggest_kinds(words: Iterable[str]) -> list[str]:
     known = [*NOUNS, *kinds.KINDS, *map(kinds.dotted, kinds.KINDS)]
     strange = [word for word in words if word not in known and not PATTERN.intersection(word)]
     return [
-        f"no kind is called {visible(word, MAX_NAME)!r}, as far as is known (did you mean {name}?)"
+        f"no kind is called {shown_name(word)!r}, as far as is known (did you mean {name}?)"
         for word in strange
         for name in get_close_matches(word, known, n=1)
     ]

@@ -39,6 +39,7 @@ from meup_agent.processes.guarded import (
     keep_running,
 )
 from meup_agent.transport.base import background_tasks
+from meup_agent.wording import shown_name
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -118,7 +119,7 @@ class Children:
         """
 
         async def failed(why: str, delay: float) -> None:
-            log.warning("%s %s; it is started again in %.1f s", visible(name, 64), why, delay)
+            log.warning("%s %s; it is started again in %.1f s", shown_name(name), why, delay)
 
         async def keep() -> None:
             with CancelScope(shield=True):
@@ -139,7 +140,7 @@ class Children:
 
     async def _run(self, program: ChildProgram) -> str | None:
         """Start a program, and wait for its end; why it failed, if it is to be started again."""
-        name = visible(program.name, 64)
+        name = shown_name(program.name)
         tail = StderrTail(
             name, LineLimiter(lambda line, _: self.show(program.name, line), LINES_PER_SECOND)
         )

@@ -30,6 +30,7 @@ from meup_agent.gateway.auth import new_token
 from meup_agent.gateway.config import DEFAULT_PORT, ROLES, ParticipantConfig, participant
 from meup_agent.mcp.bridge.config import StdioServer
 from meup_agent.mcp.bridge.transports import ServerStarter
+from meup_agent.wording import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -282,7 +283,7 @@ def read_plan(file: Path, listen: ListenOptions, *, renew: bool = False) -> Plan
             except ConfigurationError as error:
                 warn(f"participants.{name}: {error}")
             if isinstance(entry.command, str) and entry.auto_start is None:
-                log.info("%s is not started: its auto_start does not say so", visible(name, 64))
+                log.info("%s is not started: its auto_start does not say so", shown_name(name))
         spaces[at] = replace(space, participants=participants)
     settings = replace(settings, spaces=tuple(spaces))
     settings.tokens()  # each is one participant's alone
@@ -379,7 +380,7 @@ def _with_token(
         return None, entry
     else:
         token = keep_token(path, renew=renew)
-        log.info("the token of %s is in %s", visible(name, 64), path)
+        log.info("the token of %s is in %s", shown_name(name), path)
     return token, replace(entry, tokens=(token,))
 
 

@@ -17,7 +17,6 @@ from meup_agent.cli.audit import (
     Pages,
     ProposalListing,
     ProposalTimeline,
-    names,
     time_of,
 )
 from meup_agent.cli.failures import Failure, Misuse
@@ -25,7 +24,7 @@ from meup_agent.cli.options import AcceptDamage, NoColour, flag, option
 from meup_agent.cli.render.formatting import counted
 from meup_agent.cli.render.output import Output, Stderr, log_nothing, progress_line
 from meup_agent.errors import ConfigurationError
-from meup_agent.escape import as_json_line, visible
+from meup_agent.escape import as_json_line
 from meup_agent.protocol.audit import (
     Audit,
     ProposalAudit,
@@ -35,7 +34,7 @@ from meup_agent.protocol.audit import (
     proposal_as_json,
 )
 from meup_agent.protocol.proposals.lifecycle import ProposalState
-from meup_agent.wording import MAX_NAME
+from meup_agent.wording import shown_name, shown_names
 
 if TYPE_CHECKING:
     from meup_agent.gateway.journal.decisions import DecisionQuery
@@ -231,12 +230,12 @@ def _one(found: Sequence[ProposalAudit], wanted: str) -> ProposalAudit:
         proposers = list(dict.fromkeys(item.proposer for item in found))
         if len(proposers) > 1:
             raise Misuse(
-                f"several participants have used the id {wanted!r}: {names(proposers)};"
+                f"several participants have used the id {wanted!r}: {shown_names(proposers)};"
                 " say with --from whose is meant"
             )
         raise Misuse(
-            f"{names(proposers)} has used the id {wanted!r} {len(found)} times; meup audit --json"
-            " shows all of them, and --since tells them apart"
+            f"{shown_names(proposers)} has used the id {wanted!r} {len(found)} times; meup audit"
+            " --json shows all of them, and --since tells them apart"
         )
-    ids = ", ".join(visible(item.id, MAX_NAME) for item in found[:4])
+    ids = ", ".join(shown_name(item.id) for item in found[:4])
     raise Misuse(f"several proposals begin with {wanted!r}: {ids}")

@@ -57,7 +57,7 @@ from meup_agent.protocol.wire.outcomes import (
     value_of,
 )
 from meup_agent.transport.base import background_tasks
-from meup_agent.wording import MAX_NAME, describe_changes
+from meup_agent.wording import MAX_NAME, describe_changes, shown_name, shown_names
 
 if TYPE_CHECKING:
     from meup_agent.cli.arguments import GivenArguments
@@ -232,7 +232,7 @@ class _ToolCall:
             def note_proposed(proposal: ProposalHandle) -> None:
                 session.given_up = f"proposal {proposal.id} was withdrawn"
                 session.remark_absence(to)
-                who = ", ".join(visible(name, MAX_NAME) for name in to) or "a participant"
+                who = shown_names(to) or "a participant"
                 waiting.rename(f"waiting for {who} to decide")
                 why = "" if self.as_proposal else ", since you may not call it yourself"
                 said = f"{self.name}({in_words(arguments, 200)})"
@@ -314,7 +314,7 @@ async def _tell_rejections(session: CommandSession, proposal: ProposalHandle) ->
 
     with session.space.watch(may_be_told) as envelopes:
         async for envelope in envelopes:
-            by = visible(envelope.sender, MAX_NAME)
+            by = shown_name(envelope.sender)
             if envelope.kind == kinds.CHAT:
                 words = envelope.payload_object.get("message")
                 is_about = told.get(envelope.sender) in envelope.correlation

@@ -34,7 +34,7 @@ from meup_agent.protocol.wire.payloads import (
     build_fulfillment,
     without_meta,
 )
-from meup_agent.wording import MAX_NAME, WHOLE, describe_changes
+from meup_agent.wording import WHOLE, describe_changes, shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -120,7 +120,7 @@ def fulfill(
             to = await _find_executor(session, envelope, call)
         arguments = _edited(call.arguments, given)
         params, changes = build_fulfillment(call, arguments, to, proposer=envelope.sender)
-        said = f"{visible(to, 64)}.{visible(call.name or call.method, 64)}"
+        said = f"{shown_name(to)}.{shown_name(call.name or call.method)}"
         for line in _shown(envelope, to, Call(call.method, params), changes):
             session.stderr.write_lines(line)
         if not yes:
@@ -134,7 +134,7 @@ def fulfill(
             elsewhere = to if to != call.target else None
             feed = ProposalFeed(session.space)
             await EditCheck(session.space, feed).check(envelope, given_now, target=elsewhere)
-        session.given_up = f"{visible(to, 64)} was asked to stop"
+        session.given_up = f"{shown_name(to)} was asked to stop"
         try:
             async with progress_line(session.stderr.console, f"waiting for {to}") as waiting:
                 answer = await session.space.proposal(record).fulfill(
@@ -196,7 +196,7 @@ async def _ended_meanwhile(space: Space, record: ProposalRecord) -> Failure | No
         if each.state is ProposalState.WITHDRAWN:
             return Failure(
                 f"{record.proposer!r} withdrew proposal {record.id} while it was carried out:"
-                f" {visible(each.reason or '', MAX_NAME)}"
+                f" {shown_name(each.reason or '')}"
             )
         if each.state is ProposalState.EXPIRED:
             return Failure(f"proposal {record.id} expired while it was carried out")
@@ -209,8 +209,8 @@ def _shown(
     """A call in as many lines as it has arguments, and its differences; none of it is cut."""
     is_tool = call.method == TOOL_CALL
     values = call.arguments if is_tool else without_meta(call.params)
-    whose = visible(proposal.sender, MAX_NAME)
-    yield f"proposal {visible(proposal.id, MAX_NAME)} of {whose}:"
+    whose = shown_name(proposal.sender)
+    yield f"proposal {shown_name(proposal.id)} of {whose}:"
     yield f"  {visible(executor)}.{visible(call.name or call.method)}"
     for name, value in values.items():
         yield f"    {visible(name)} = {compact(value, WHOLE)}"

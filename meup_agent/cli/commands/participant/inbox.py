@@ -51,7 +51,7 @@ from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.outcomes import value_of
 from meup_agent.protocol.wire.payloads import without_meta
-from meup_agent.wording import MAX_NAME, format_proposed, time_left
+from meup_agent.wording import format_proposed, shown_name, time_left
 
 # --- reject ---
 # `meup reject` and `withdraw`: end a proposal, as a decider or as its proposer.
@@ -178,8 +178,8 @@ def withdraw(
         session.stderr.note(
             f"proposal {whole} is withdrawn"
             if state == "withdrawn"
-            else f"the withdrawal of {whole} came too late: it is {visible(state, 64)},"
-            f" by {visible(record.decided_by or '', 64)}"
+            else f"the withdrawal of {whole} came too late: it is {shown_name(state)},"
+            f" by {shown_name(record.decided_by or '')}"
         )
         await session.print_json({"withdrawal": withdrawal, "proposal": whole, "state": state})
 
@@ -250,7 +250,7 @@ async def _show_live(session: CommandSession, *, notify: str | None, light: bool
 
     space = session.space
     async with Inbox(space) as box, Notifier(notify) as told:
-        me, name = visible(space.me, MAX_NAME), visible(session.where.space, MAX_NAME)
+        me, name = shown_name(space.me), shown_name(session.where.space)
 
         async def edit(text: str) -> str:
             return await run_editor(text, app.suspended)
@@ -288,7 +288,7 @@ async def _list(session: CommandSession) -> None:
         for item in box.items:
             call = format_proposed(item.call, more=SHOW)
             may = ", ".join(sorted(item.may))
-            whose = visible(item.proposer, MAX_NAME)
+            whose = shown_name(item.proposer)
             danger = "!" if item.danger else " "
             left = time_left(item.seconds_left)
             line = f"{visible(item.id[:12])} {danger} {left:>13}  {whose}: {call}  [{may}]"
@@ -380,7 +380,7 @@ def approve(
                 if not session.as_json:
                     said = document.get("result", "voted for")
                     shown = said if isinstance(said, str) else json.dumps(said)
-                    await session.output.write(f"{visible(each.item.id, 64)}: {visible(shown)}\n")
+                    await session.output.write(f"{shown_name(each.item.id)}: {visible(shown)}\n")
             await session.print_json({"proposals": documents})
             if failed is not None:
                 count = sum("error" in each for each in documents)
@@ -448,7 +448,7 @@ def accept_tools_(
             if not yes:
                 await confirm(session.stderr, "accept these tools?")
             await accept_tools(session.space, server, difference.digest)
-            session.stderr.note(f"the tools of {visible(server, MAX_NAME)} are accepted")
+            session.stderr.note(f"the tools of {shown_name(server)} are accepted")
         accepted = [each.name for each in difference.tools]
         await session.print_json({"server": server, "accepted": accepted})
 
@@ -471,7 +471,7 @@ def _plain(item: InboxItem) -> str:
     """A proposal as its card shows it, without a screen, and all of its call."""
     offered = ", ".join(sorted(item.may)) or "nothing"
     left = time_left(item.seconds_left)
-    lines = [f"proposal {visible(item.id, MAX_NAME)}, {left}; you may: {offered}"]
+    lines = [f"proposal {shown_name(item.id)}, {left}; you may: {offered}"]
     lines.extend(each.plain for each in card_rows(item, ShownValue(room=None)))
     return "\n".join(lines) + "\n"
 

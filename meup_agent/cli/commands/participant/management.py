@@ -10,6 +10,7 @@ from meup_agent.cli.failures import Misuse
 from meup_agent.cli.options import Capabilities, Name, Why, argument, option
 from meup_agent.cli.session import CommandSession
 from meup_agent.escape import as_json_line, visible
+from meup_agent.wording import shown_name
 
 
 def grant(
@@ -38,7 +39,7 @@ def grant(
         made = await session.space.members.grant(name, given, reason=reason or "", timeout=limit)
         document = {"grant": made.id, "participant": name, "capabilities": given}
         await session.output.write(as_json_line(document) if join.as_json else f"{made.id}\n")
-        session.stderr.note(f"{visible(name, 64)} may do more now")
+        session.stderr.note(f"{shown_name(name)} may do more now")
 
     CommandSession(join).run(act)
 
@@ -71,7 +72,7 @@ def revoke(
         )
         what = {"grant": grant} if grant else {"capabilities": revoked}
         await session.print_json({"participant": name, **what})
-        session.stderr.note(f"{visible(name, 64)} may do less now")
+        session.stderr.note(f"{shown_name(name)} may do less now")
 
     CommandSession(join).run(act)
 
@@ -99,7 +100,7 @@ def invite(
         if made.token is not None and not join.as_json:
             await session.output.write(f"{visible(made.token, 512)}\n")
         kept = "" if made.token else " again, with the token they have"
-        session.stderr.note(f"{visible(name, 64)} may join{kept}")
+        session.stderr.note(f"{shown_name(name)} may join{kept}")
 
     CommandSession(join).run(act)
 
@@ -116,6 +117,6 @@ def kick(name: Name, reason: Why = None, *, join: TimedOptions) -> None:
     async def act(session: CommandSession) -> None:
         await session.space.members.kick(name, reason=reason or "", timeout=limit)
         await session.print_json({"participant": name})
-        session.stderr.note(f"{visible(name, 64)} is removed, and stays out until invited again")
+        session.stderr.note(f"{shown_name(name)} is removed, and stays out until invited again")
 
     CommandSession(join).run(act)

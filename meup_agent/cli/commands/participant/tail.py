@@ -23,9 +23,9 @@ from meup_agent.cli.render.timeline import (
 )
 from meup_agent.cli.session import ReportingConnector, format_loss
 from meup_agent.cli.signals import STOPPING, run_until_signal
-from meup_agent.escape import as_json_line, visible
+from meup_agent.escape import as_json_line
 from meup_agent.protocol.wire.envelope import Envelope
-from meup_agent.wording import MAX_NAME
+from meup_agent.wording import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -165,9 +165,9 @@ class _Tail:
                     await self._send.send(envelope)
 
     def _greeting(self, space: client.Space) -> Iterator[str]:
-        self._me = visible(space.me, MAX_NAME)
+        self._me = shown_name(space.me)
         here = ", ".join(
-            visible(each.id, MAX_NAME)
+            shown_name(each.id)
             for each in space.participants
             if each.id != space.me or space.observing
         )
@@ -176,7 +176,7 @@ class _Tail:
         if space.guarantees.hidden_targets:
             yield "this gateway shows only what is for everybody, or for us"
         if self.shown.chain is not None:
-            wanted = visible(self.shown.chain.wanted, MAX_NAME)
+            wanted = shown_name(self.shown.chain.wanted)
             yield f"waiting for {wanted}; what came before this moment is not shown"
 
     async def _note_connection(self, closed: CloseInfo | None) -> None:
@@ -246,7 +246,7 @@ class _Tail:
 
 def _not_clear(chain: ExchangeFilter) -> str:
     wanted, shown, other = (
-        visible(each, MAX_NAME) for each in (chain.wanted, chain.exchange, chain.other)
+        shown_name(each) for each in (chain.wanted, chain.exchange, chain.other)
     )
     return f"more than one id begins with {wanted}: this is {shown}; for {other}, give more of it"
 

@@ -19,7 +19,7 @@ from meup_agent.client.offers import ask_each
 from meup_agent.errors import MeupError, Refused
 from meup_agent.escape import visible
 from meup_agent.protocol.wire import payloads
-from meup_agent.wording import MAX_NAME
+from meup_agent.wording import MAX_NAME, shown_name, shown_names
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -87,7 +87,7 @@ def _find_refusal(space: Space, error: MeupError) -> Failure | None:
     if not isinstance(error, Refused) or space.may_request(None, payloads.TOOL_LIST, {}):
         return None
     return Failure(
-        f"{visible(space.me, MAX_NAME)!r} may not ask for tools: that takes the capability"
+        f"{shown_name(space.me)!r} may not ask for tools: that takes the capability"
         " mcp/request with the method tools/list; meup who shows what everybody may send",
         exit_codes.REFUSED,
     )
@@ -132,11 +132,11 @@ def _without(listed: list[_ToolListing]) -> Iterator[Text]:
     """The participants without tools, and those without an answer."""
     none = [each.participant for each in listed if each.error is None and not each.tools]
     if none:
-        names = ", ".join(visible(name, MAX_NAME) for name in none)
+        names = shown_names(none)
         yield Text(f"no tools: {names}", style="dim", no_wrap=True)
     for each in listed:
         if each.error is not None:
-            name, why = visible(each.participant, MAX_NAME), visible(str(each.error), MAX_ABOUT)
+            name, why = shown_name(each.participant), visible(str(each.error), MAX_ABOUT)
             yield Text(f"no answer from {name}: {why}", style="yellow", no_wrap=True)
     if not listed:
         yield Text("no other participant is here", style="dim")
@@ -144,7 +144,7 @@ def _without(listed: list[_ToolListing]) -> Iterator[Text]:
 
 def _block(listed: _ToolListing, width: int | None) -> Iterator[Text]:
     """A participant with its tools."""
-    yield Text(visible(listed.participant, MAX_NAME), style="bold")
+    yield Text(shown_name(listed.participant), style="bold")
     for tool in listed.tools:
         yield Text(f"  {visible(str(tool.get('name')), MAX_NAME)}", style="cyan", no_wrap=True)
         about = tool.get("description", tool.get("title"))
@@ -155,7 +155,7 @@ def _block(listed: _ToolListing, width: int | None) -> Iterator[Text]:
 
 
 def _arguments(arguments: list[InputField], width: int | None) -> Iterator[Text]:
-    names = [visible(each.name, MAX_NAME) for each in arguments]
+    names = [shown_name(each.name) for each in arguments]
     types = [visible(_type(each), MAX_TYPE) for each in arguments]
     wide = max(map(len, names), default=0)
     for name, type_, each in zip(names, types, arguments, strict=True):

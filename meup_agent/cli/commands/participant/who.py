@@ -23,7 +23,7 @@ from meup_agent.protocol.wire.outcomes import (
     allowed_arguments,
     find_missing,
 )
-from meup_agent.wording import MAX_NAME
+from meup_agent.wording import shown_name
 
 if TYPE_CHECKING:
     from meup_agent.client.space import Space
@@ -131,7 +131,7 @@ async def _show(session: CommandSession, asked: _ToolAccess | None) -> None:
         capabilities = {name: capabilities[name] for name in asked.allowed}
         if not capabilities:
             return
-    names = {name: visible(name, MAX_NAME) for name in capabilities}
+    names = {name: shown_name(name) for name in capabilities}
     width = max(map(cell_len, names.values()))
     room = console.width - width - 7 if session.output.is_terminal else None
     for each in sorted(capabilities, key=lambda each: (each != space.me, each)):
