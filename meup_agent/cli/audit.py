@@ -25,7 +25,7 @@ from anyio.lowlevel import checkpoint
 from rich.cells import cell_len
 from rich.text import Text
 
-from meup_agent.cli.address import HttpAddress, HttpOptions, find_http_url
+from meup_agent.cli.address import HttpAddress, HttpOptions, find_http_url, open_http_api
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import Since
 from meup_agent.cli.render.formatting import (
@@ -54,9 +54,8 @@ from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.space.journal import Entry, NumberRange
 from meup_agent.protocol.space.state.grants import GrantEffect
-from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.envelope import TRANSIT_SECONDS
-from meup_agent.protocol.wire.payloads import ToldRule, as_list, as_object, objects_in
+from meup_agent.protocol.wire.payloads import ToldRule, as_list, as_object, objects_in, read_call
 from meup_agent.wording import (
     FAILED,
     IGNORED,
@@ -264,8 +263,6 @@ async def read_over_http(where: HttpAddress, since: int | None) -> Pages:
     Raises:
         Failure: It has no end.
     """
-    from meup_agent.cli.address import open_http_api
-
     async with open_http_api(where) as api:
         begin, read = None if since is None else _rfc3339(since), -1
         while True:
@@ -704,7 +701,7 @@ class ProposalTimeline:
     def _request(self, item: FulfillmentAudit | None, whom: str) -> str:
         if item is None:
             return whom.lstrip()
-        call = payloads.read_call(item.request.envelope.payload)
+        call = read_call(item.request.envelope.payload)
         changed = describe_changes(item.changes)
         edited = f", edited: {changed}" if changed else ""
         return f"{format_call(call, WHOLE)}{whom}{edited}"

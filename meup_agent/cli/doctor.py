@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from errno import ECONNREFUSED
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol, Self, cast
 from urllib.parse import urlsplit
 
 import anyio
@@ -64,8 +64,6 @@ from meup_agent.transport.websocket import WebSocketTransport, websocket_connect
 from meup_agent.wording import shown_name
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from meup_agent.protocol.wire.envelope import Envelope
 
 

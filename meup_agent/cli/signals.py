@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -15,8 +16,6 @@ from meup_agent.cli import exit_codes
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from anyio.abc import TaskGroup, TaskStatus
 
 _HANGUP = (signal.SIGHUP,) if sys.platform != "win32" else ()

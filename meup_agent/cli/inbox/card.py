@@ -6,34 +6,29 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from subprocess import DEVNULL
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
 
 import anyio
 from anyio import AsyncContextManagerMixin
 from rich.cells import cell_len, chop_cells
 
-from meup_agent.approval.inbox.item import Verb
+from meup_agent.approval.inbox.item import InboxItem, Verb
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.escape import compact, visible
-from meup_agent.protocol.wire.payloads import TOOL_CALL, without_meta
+from meup_agent.protocol.wire.payloads import TOOL_CALL, Change, without_meta
 from meup_agent.protocol.wire.shown_text import segments
 from meup_agent.transport.base import background_tasks
 from meup_agent.wording import WHOLE, format_proposed, shown_name, shown_names
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
-    from typing import Self
-
     from anyio.abc import TaskGroup
 
-    from meup_agent.approval.inbox.item import InboxItem
     from meup_agent.approval.inbox.listing import ProposerRecord
     from meup_agent.approval.reviewer.rules import InboxRule
     from meup_agent.client.tool_changes import ToolDifference
-    from meup_agent.protocol.wire.payloads import Change
 
 
 # --- rows ---

@@ -7,8 +7,8 @@ import os
 import shlex
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence, Set
+from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
@@ -17,7 +17,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
-from textual.app import App
+from textual.app import App, ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
@@ -25,7 +25,16 @@ from textual.strip import Strip
 from textual.theme import Theme
 from textual.widgets import Input, Static
 
-from meup_agent.approval.inbox.item import InboxRenewed, ItemArrived, ItemChanged, ItemLeft, Verb
+from meup_agent.approval.inbox.item import (
+    InboxChange,
+    InboxChanges,
+    InboxItem,
+    InboxRenewed,
+    ItemArrived,
+    ItemChanged,
+    ItemLeft,
+    Verb,
+)
 from meup_agent.causes import Reason
 from meup_agent.cli.arguments import read_json
 from meup_agent.cli.inbox.card import (
@@ -49,14 +58,9 @@ from meup_agent.protocol.wire.shown_text import Mark, segments
 from meup_agent.wording import shown_name, time_left
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from contextlib import AbstractContextManager
-
     from textual import events
-    from textual.app import ComposeResult
 
     from meup_agent.approval.inbox.inbox import Inbox
-    from meup_agent.approval.inbox.item import InboxChange, InboxChanges, InboxItem
     from meup_agent.client.tool_changes import ToolDifference
 
 
@@ -99,31 +103,27 @@ LIGHT: Final = {
 }
 """Styles of parts by name; each has a contrast of 4.5 on its background."""
 
+
+def _theme(
+    name: str, styles: dict[str, str], background: str, panel: str, success: str, *, dark: bool
+) -> Theme:
+    return Theme(
+        name=name,
+        primary=styles["key"],
+        foreground=styles[""],
+        background=background,
+        surface=background,
+        panel=panel,
+        success=success,
+        error="#b3261e",
+        warning=styles["late"].removeprefix("bold "),
+        dark=dark,
+    )
+
+
 THEMES: Final = (
-    Theme(
-        name="meup-dark",
-        primary="#8fc7ff",
-        foreground="#d8dee9",
-        background="#12161d",
-        surface="#12161d",
-        panel="#1d2430",
-        success="#1f7a3a",
-        error="#b3261e",
-        warning="#ffcb6b",
-        dark=True,
-    ),
-    Theme(
-        name="meup-light",
-        primary="#0550ae",
-        foreground="#24292f",
-        background="#ffffff",
-        surface="#ffffff",
-        panel="#eef2f7",
-        success="#0f6b2d",
-        error="#b3261e",
-        warning="#8a4600",
-        dark=False,
-    ),
+    _theme("meup-dark", DARK, "#12161d", "#1d2430", "#1f7a3a", dark=True),
+    _theme("meup-light", LIGHT, "#ffffff", "#eef2f7", "#0f6b2d", dark=False),
 )
 
 
@@ -135,12 +135,9 @@ class LinesView(ScrollView):
     """Lines that scroll; the style of all of them is looked up once for each drawing."""
 
     can_focus = False
-
-    def __init__(self, **more: Any) -> None:
-        super().__init__(**more)
-        self.base = Style()
-        self.styles_by_name = DARK
-        self._width_to_come = 0
+    base = Style()
+    styles_by_name = DARK
+    _width_to_come = 0
 
     @property
     def width(self) -> int:
@@ -161,12 +158,10 @@ class LinesView(ScrollView):
 class RowsView(LinesView):
     """Rows, wrapped to the width; it knows how much of them has been seen."""
 
-    def __init__(self, **more: Any) -> None:
-        super().__init__(**more)
-        self.rows: tuple[CardRow, ...] = ()
-        self._lines: list[list[Part]] = []
-        self._wrapped_at = 0
-        self._seen = bytearray()  # for each line 1 if it has been on the screen
+    rows: tuple[CardRow, ...] = ()
+    _lines: Sequence[list[Part]] = ()
+    _wrapped_at = 0
+    _seen = bytearray()  # for each line 1 if it has been on the screen
 
     @property
     def unseen_lines(self) -> int:
@@ -176,11 +171,7 @@ class RowsView(LinesView):
     @property
     def is_seen_at_once(self) -> bool:
         """True if all of it fits the screen."""
-        return len(self._lines) <= self._height
-
-    @property
-    def _height(self) -> int:
-        return self.size.height
+        return len(self._lines) <= self.size.height
 
     def show(self, rows: Iterable[CardRow], *, anew: bool = True) -> None:
         """Show rows, from the first on, or at the place of before where little has changed."""
@@ -207,7 +198,7 @@ class RowsView(LinesView):
 
     def _mark_seen(self) -> None:
         first = min(round(self.scroll_y), len(self._lines))
-        last = min(first + self._height, len(self._lines))
+        last = min(first + self.size.height, len(self._lines))
         self._seen[first:last] = b"\x01" * (last - first)
 
     def on_resize(self, event: events.Resize) -> None:
@@ -236,14 +227,12 @@ class RowsView(LinesView):
 class QueueView(LinesView):
     """The queue: a line for each proposal that waits, and a mark for what is chosen."""
 
-    def __init__(self, **more: Any) -> None:
-        super().__init__(**more)
-        self._items: Sequence[InboxItem] = ()
-        self._current: InboxItem | None = None
-        self._marked: set[InboxItem] = set()
+    _items: Sequence[InboxItem] = ()
+    _current: InboxItem | None = None
+    _marked: Set[InboxItem] = frozenset()
 
     def show(
-        self, items: Sequence[InboxItem], current: InboxItem | None, marked: set[InboxItem]
+        self, items: Sequence[InboxItem], current: InboxItem | None, marked: Set[InboxItem]
     ) -> None:
         """Show a queue, with the one that is decided now."""
         self._items, self._marked = items, marked

@@ -51,10 +51,18 @@ from meup_agent.protocol.exchange import Drop, ExchangeTable
 from meup_agent.protocol.proposals.fold import Folded
 from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState, last_moment
 from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
-from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import TRANSIT_SECONDS, Envelope, microseconds
 from meup_agent.protocol.wire.outcomes import Rejection
-from meup_agent.protocol.wire.payloads import read_response
+from meup_agent.protocol.wire.payloads import (
+    EDITED,
+    PROGRESS_TOKEN,
+    as_object,
+    changes,
+    is_refusal,
+    read_call,
+    read_response,
+)
 from meup_agent.protocol.wire.ttl_map import TTLMap
 from meup_agent.wording import FAILED, IGNORED, STATES, shown_name
 
@@ -172,7 +180,7 @@ class ExchangeObserver:
             found = _ExchangePart(refers_to[0] if refers_to else envelope.id, "")
         if envelope.kind == kinds.MCP_REQUEST and not _is_notification(envelope):
             found = _ExchangePart(found.exchange, envelope.id)
-            rpc_name = payloads.read_call(envelope.payload).rpc_name
+            rpc_name = read_call(envelope.payload).rpc_name
             if rpc_name is not None:
                 self._calls.put((envelope.sender, rpc_name), found, now)
         self._parts.put(envelope.id, found, now)
@@ -213,7 +221,7 @@ class ExchangeObserver:
         if record is not None and folded.was_pending and not record.state.is_pending:
             self._failed.put(record.key, failed, now)
             return self._state_of(record, now)
-        if payloads.is_refusal(response.payload):
+        if is_refusal(response.payload):
             return REFUSED
         if TOO_LATE in ends:
             return TOO_LATE
@@ -231,19 +239,19 @@ class ExchangeObserver:
 def _fails(response: Envelope) -> bool:
     """True if a response is an error or the result of a failed tool."""
     result, error = read_response(response.payload)
-    return error is not None or payloads.as_object(result).get("isError") is True
+    return error is not None or as_object(result).get("isError") is True
 
 
 def _is_edited(envelope: Envelope, folded: Folded) -> bool:
     if envelope.kind != kinds.MCP_REQUEST or _is_notification(envelope):
         return False
-    call = payloads.read_call(envelope.payload)
-    if call.meta.get(payloads.EDITED) is True:
+    call = read_call(envelope.payload)
+    if call.meta.get(EDITED) is True:
         return True
     if folded.record is None or folded.fulfillment is None:
         return False
     executor = envelope.to[0] if len(envelope.to) == 1 else None
-    return bool(payloads.changes(folded.record.call, call, executor))
+    return bool(changes(folded.record.call, call, executor))
 
 
 def _refers_to(envelope: Envelope) -> tuple[str, ...]:
@@ -252,22 +260,17 @@ def _refers_to(envelope: Envelope) -> tuple[str, ...]:
         return (*envelope.correlation, envelope.context)
     if envelope.correlation or not _is_notification(envelope):
         return envelope.correlation
-    params = payloads.read_call(envelope.payload).params
-    named = params.get("requestId", params.get(payloads.PROGRESS_TOKEN))
+    params = read_call(envelope.payload).params
+    named = params.get("requestId", params.get(PROGRESS_TOKEN))
     return (str(named),) if isinstance(named, int | str) else ()
 
 
 def _is_cancel(envelope: Envelope) -> bool:
-    return (
-        _is_notification(envelope)
-        and payloads.read_call(envelope.payload).method == kinds.CANCELLED
-    )
+    return _is_notification(envelope) and read_call(envelope.payload).method == kinds.CANCELLED
 
 
 def _is_notification(envelope: Envelope) -> bool:
-    return (
-        envelope.kind == kinds.MCP_REQUEST and payloads.read_call(envelope.payload).is_notification
-    )
+    return envelope.kind == kinds.MCP_REQUEST and read_call(envelope.payload).is_notification
 
 
 # --- expiries on a timeline ---

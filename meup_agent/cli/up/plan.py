@@ -9,7 +9,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -23,24 +23,35 @@ from anyio import to_thread
 from meup_agent.cli.console_link import link_lines
 from meup_agent.cli.failures import require_extra
 from meup_agent.cli.render.output import warn
-from meup_agent.cli.up.state import digest_of, keep_token, make_folder, token_path, up_folder
+from meup_agent.cli.up.state import (
+    digest_of,
+    keep_token,
+    make_folder,
+    pins_path,
+    token_path,
+    up_folder,
+)
 from meup_agent.errors import ConfigurationError, MeupError
 from meup_agent.escape import visible
 from meup_agent.gateway.auth import new_token
-from meup_agent.gateway.config import DEFAULT_PORT, ROLES, ParticipantConfig, participant
-from meup_agent.mcp.bridge.config import StdioServer
+from meup_agent.gateway.config import (
+    DEFAULT_PORT,
+    ROLES,
+    Config,
+    HttpConfig,
+    ParticipantConfig,
+    SpaceConfig,
+    participant,
+)
+from meup_agent.mcp.bridge.config import Server, StdioServer, fill_variables, read_servers
 from meup_agent.mcp.bridge.transports import ServerStarter
 from meup_agent.wording import shown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from meup_agent.cli.commands.hosting.gateway import ListenOptions
     from meup_agent.cli.up.children import ChildProgram, Children
-    from meup_agent.gateway.config import Config
     from meup_agent.gateway.server import RunningGateway
     from meup_agent.gateway.space_yaml import MakeTokens
-    from meup_agent.mcp.bridge.config import Server
     from meup_agent.mcp.bridge.pin import ToolLock
 
 
@@ -126,8 +137,6 @@ def check_command(server: Server) -> None:
     Raises:
         ConfigurationError: It is not.
     """
-    from meup_agent.mcp.bridge.config import StdioServer
-
     if isinstance(server, StdioServer) and os.sep not in server.command:
         path = server.env.get("PATH", os.environ.get("PATH"))
         if shutil.which(server.command, path=path) is None:
@@ -260,7 +269,6 @@ def read_plan(file: Path, listen: ListenOptions, *, renew: bool = False) -> Plan
 
     With ``renew`` tokens that are kept in files of their own are made anew.
     """
-    from meup_agent.cli.up.state import pins_path, token_path
     from meup_agent.gateway.space_yaml import base_of
 
     settings = load_file(file, listen, "renewed" if renew else "existing")
@@ -301,21 +309,17 @@ def read_servers_plan(
     path: Path, policy: Path | None, listen: ListenOptions, *, renew: bool = False
 ) -> Plan:
     """The plan of a client's configuration, and of a policy for its servers."""
-    from meup_agent.cli.up import plan as servers_space
-    from meup_agent.cli.up.state import pins_path, token_path
-    from meup_agent.gateway.config import Config, HttpConfig, SpaceConfig
     from meup_agent.gateway.config_file import environment_over
-    from meup_agent.mcp.bridge.config import read_servers
 
     servers = read_servers(path, os.environ, warn)
-    deciding = {} if policy is None else {servers_space.REVIEWER: _reviewer(policy)}
-    taken = {*servers_space.CAPABILITIES, *deciding}
-    joining = servers_space.server_participants(servers, warn, taken)
+    deciding = {} if policy is None else {REVIEWER: _reviewer(policy)}
+    taken = {*CAPABILITIES, *deciding}
+    joining = server_participants(servers, warn, taken)
     if not joining:
         raise ConfigurationError(f"{path}: none of its servers can be started")
-    folder = servers_space.token_folder(path)
-    people = servers_space.people(folder, renew=renew)
-    space = SpaceConfig(servers_space.SPACE, {**people, **deciding, **joining})
+    folder = token_folder(path)
+    participants = {**people(folder, renew=renew), **deciding, **joining}
+    space = SpaceConfig(SPACE, participants)
     settings = listen.over(environment_over(Config((space,))))
     if settings.http is None:
         # The user decides over HTTP.
@@ -335,7 +339,7 @@ def read_servers_plan(
         settings=settings,
         folder=path.resolve().parent,
         launches=launches,
-        token_files={name: token_path(folder, name) for name in servers_space.CAPABILITIES},
+        token_files={name: token_path(folder, name) for name in CAPABILITIES},
         people=folder,
         policy=policy,
     )
@@ -368,9 +372,6 @@ def _with_token(
     entry: ParticipantConfig, path: Path, name: str, *, renew: bool
 ) -> tuple[str | None, ParticipantConfig]:
     """A participant's first token, and the participant with it if it had none that is known."""
-    from meup_agent.cli.up.state import keep_token
-    from meup_agent.gateway.auth import new_token
-
     for token in (*entry.tokens, *entry.token_files):
         return token, entry
     if entry.starts:
@@ -391,7 +392,6 @@ def _server(name: str, entry: ParticipantConfig, folder: Path) -> Server | None:
         return None
     if entry.command is not None:
         raise ConfigurationError("has a command and an mcp_server; remove one of them")
-    from meup_agent.mcp.bridge.config import StdioServer, read_servers
 
     if given.file is not None:
         servers = read_servers(folder / given.file, os.environ, warn)
@@ -415,8 +415,6 @@ def _words(command: str | tuple[str, ...], args: tuple[str, ...]) -> tuple[str, 
 
 def _fill_env(env: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
     """Variables of a file, with those filled in that their values name."""
-    from meup_agent.mcp.bridge.config import fill_variables
-
     variables = {**os.environ, **known}
     return {key: fill_variables(value, f"env.{key}", variables) for key, value in env.items()}
 

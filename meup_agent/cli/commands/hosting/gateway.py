@@ -28,16 +28,14 @@ from meup_agent.cli.options import (
 )
 from meup_agent.cli.render.output import log_to_stderr, warn
 from meup_agent.cli.signals import STOPPING, watch_signals
-from meup_agent.cli.up.state import bind_socket
+from meup_agent.cli.up.state import GatewayLock, bind_socket, dev_folder, dev_lock, token_path
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.config import DEFAULT_HOST, DEFAULT_PORT
+from meup_agent.gateway.config import DEFAULT_HOST, DEFAULT_PORT, PARTICIPANTS, Config, dev_config
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.transport.base import background_tasks
 from meup_agent.transport.handshake import socket_url
 
 if TYPE_CHECKING:
-    from meup_agent.cli.up.state import GatewayLock
-    from meup_agent.gateway.config import Config
     from meup_agent.gateway.console import Console
     from meup_agent.gateway.server import RunningGateway
     from meup_agent.gateway.space_yaml import MakeTokens
@@ -175,7 +173,6 @@ def gateway(
     if open_console and not dev:
         raise ConfigurationError("--open is for --dev; sign in with a token of the file")
     log_gateway(check=listen.check)
-    from meup_agent.gateway.config import PARTICIPANTS, dev_config
     from meup_agent.gateway.config_file import environment_over, load_config
 
     if dev:
@@ -383,8 +380,6 @@ async def _shown(
     settings: Config, running: RunningGateway, link: str | None
 ) -> AsyncGenerator[None]:
     """Announce a ``--dev`` gateway, and tell the user how to be a participant."""
-    from meup_agent.cli.up.state import dev_folder, dev_lock, token_path
-
     (space,) = settings.spaces
     folder = dev_folder()
     token_files = {name: token_path(folder, name) for name in space.participants}

@@ -15,6 +15,18 @@ import typer
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.options import option
 from meup_agent.cli.render.output import warn
+from meup_agent.cli.up.plan import (
+    AGENT,
+    CAPABILITIES,
+    DECIDER,
+    REVIEWER,
+    SERVER,
+    YOU,
+    own_program,
+    people,
+    server_participants,
+)
+from meup_agent.cli.up.state import token_path
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.escape import visible
 
@@ -99,8 +111,6 @@ def init(
     found = {} if given == NONE else _servers(Path(given), folder, reviewed=rules is not None)
     command = _command(_answer(agent, "The command of your agent", NONE))
 
-    from meup_agent.cli.up.plan import people
-
     people(folder)
     if policy is not None and is_new:
         _write(policy, RULES)
@@ -161,7 +171,6 @@ def _rules(path: Path, folder: Path, *, is_new: bool) -> str:
 
 def _servers(path: Path, folder: Path, *, reviewed: bool) -> dict[str, str]:
     """The servers of a configuration, each with the configuration's path as seen from a folder."""
-    from meup_agent.cli.up.plan import CAPABILITIES, REVIEWER, server_participants
     from meup_agent.mcp.bridge.config import read_servers
 
     taken = [*CAPABILITIES, *([REVIEWER] if reviewed else [])]
@@ -171,17 +180,6 @@ def _servers(path: Path, folder: Path, *, reviewed: bool) -> dict[str, str]:
 
 def _text(name: str, command: list[str], servers: Mapping[str, str], rules: str | None) -> str:
     """The file. Texts stand in it as in JSON, which is YAML too."""
-    from meup_agent.cli.up.plan import (
-        AGENT,
-        CAPABILITIES,
-        DECIDER,
-        REVIEWER,
-        SERVER,
-        YOU,
-        own_program,
-    )
-    from meup_agent.cli.up.state import token_path
-
     text: Callable[[Any], str] = json.dumps
     lines = [
         "# A space, and what belongs to it. Start all of it:  meup up",

@@ -24,11 +24,13 @@ from meup_agent.cli.console_link import make_console, sign_in_link
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.loading_notice import LOADING
 from meup_agent.cli.options import argument, flag, option
-from meup_agent.cli.render.output import warn
+from meup_agent.cli.render.output import open_prefixed, warn
 from meup_agent.cli.signals import ENDING, end_by_signals
 from meup_agent.cli.up.plan import (
+    YOU,
     Place,
     Plan,
+    banner,
     can_listen,
     end_loading,
     load_file,
@@ -175,7 +177,6 @@ def _check(file: Path, listen: ListenOptions) -> None:
 
 def _run(plan: Plan, lock: GatewayLock, starters: Mapping[Place, ServerStarter]) -> None:
     """Run a plan until a signal."""
-    from meup_agent.cli.render.output import open_prefixed
     from meup_agent.cli.up.children import adopt_orphans, run_children
     from meup_agent.cli.up.state import list_running, up_folder
     from meup_agent.gateway.history import log_programs
@@ -219,7 +220,6 @@ def _run(plan: Plan, lock: GatewayLock, starters: Mapping[Place, ServerStarter])
 
 
 def _banner(plan: Plan, folder: Path, running: RunningGateway, console: Console | None) -> str:
-    from meup_agent.cli.up.plan import YOU, banner
 
     (space,) = plan.settings.spaces
     you = space.participants[YOU]

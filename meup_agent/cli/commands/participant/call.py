@@ -10,6 +10,7 @@ import typer
 from meup_agent.cli import exit_codes
 from meup_agent.cli.address import ActingOptions
 from meup_agent.cli.arguments import (
+    GivenArguments,
     convert_arguments,
     did_you_mean,
     read_arguments,
@@ -33,7 +34,7 @@ from meup_agent.cli.options import (
 from meup_agent.cli.render.formatting import name_some
 from meup_agent.cli.render.output import progress_line
 from meup_agent.cli.session import CommandSession
-from meup_agent.client.proposal_handle import resolve_ttl
+from meup_agent.client.proposal_handle import ProposalHandle, Ttl, resolve_ttl
 from meup_agent.client.schema_check import ArgumentChecker
 from meup_agent.errors import (
     ParticipantGone,
@@ -49,7 +50,10 @@ from meup_agent.protocol.capability import compile_announced
 from meup_agent.protocol.exchange import Wait
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.outcomes import (
+    CallOutcome,
     Fulfillment,
+    MissingCaller,
+    Outcome,
     Rejection,
     Responded,
     find_missing,
@@ -60,11 +64,8 @@ from meup_agent.transport.base import background_tasks
 from meup_agent.wording import MAX_NAME, describe_changes, shown_name, shown_names
 
 if TYPE_CHECKING:
-    from meup_agent.cli.arguments import GivenArguments
-    from meup_agent.client.proposal_handle import ProposalHandle, Ttl
     from meup_agent.client.space import Space
     from meup_agent.protocol.wire.envelope import Envelope
-    from meup_agent.protocol.wire.outcomes import CallOutcome, MissingCaller, Outcome
 
 LIST_SECONDS: Final = 5.0  # wait for a participant's list of tools; then the call goes unchecked
 

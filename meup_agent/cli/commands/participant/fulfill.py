@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from meup_agent.cli.address import ActingOptions
-from meup_agent.cli.arguments import convert_arguments, read_arguments
+from meup_agent.cli.arguments import GivenArguments, convert_arguments, read_arguments
 from meup_agent.cli.decision import (
     ProposalId,
     Proposer,
@@ -25,25 +26,22 @@ from meup_agent.client.requests import TIMEOUT
 from meup_agent.errors import OutcomeUnknown, OwnerUnknown, RequestError, ToolError
 from meup_agent.escape import compact, visible
 from meup_agent.protocol.proposals.lifecycle import ProposalState
-from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.outcomes import value_of
 from meup_agent.protocol.wire.payloads import (
     TOOL_CALL,
     Call,
+    Change,
     as_object,
     build_fulfillment,
+    read_proposal,
     without_meta,
 )
 from meup_agent.wording import WHOLE, describe_changes, shown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from meup_agent.cli.arguments import GivenArguments
     from meup_agent.client.proposal import ProposalRecord
     from meup_agent.client.space import Space
     from meup_agent.protocol.wire.envelope import Envelope
-    from meup_agent.protocol.wire.payloads import Change
 
 
 def fulfill(
@@ -114,7 +112,7 @@ def fulfill(
                 f"proposal {envelope.id} is {session.space.me!r}'s own, and no participant approves"
                 " its own; use the token of a participant that decides it"
             )
-        call = payloads.read_proposal(envelope.payload)
+        call = read_proposal(envelope.payload)
         to = executor or call.target
         if to is None:
             to = await _find_executor(session, envelope, call)

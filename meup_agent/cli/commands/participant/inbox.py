@@ -33,7 +33,14 @@ from meup_agent.cli.decision import (
     send_explained,
 )
 from meup_agent.cli.failures import Failure, Misuse, code_for
-from meup_agent.cli.inbox.card import ONLY_HEARD, SHOW, ShownValue, card_rows, difference_rows
+from meup_agent.cli.inbox.card import (
+    ONLY_HEARD,
+    SHOW,
+    Notifier,
+    ShownValue,
+    card_rows,
+    difference_rows,
+)
 from meup_agent.cli.options import (
     Timeout,
     argument,
@@ -48,9 +55,9 @@ from meup_agent.client.tool_changes import accept_tools, read_difference
 from meup_agent.errors import AlreadyDecided, MeupError, NotOffered
 from meup_agent.escape import visible
 from meup_agent.protocol.proposals.lifecycle import ProposalState
-from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.outcomes import value_of
-from meup_agent.protocol.wire.payloads import without_meta
+from meup_agent.protocol.wire.payloads import REJECTED_BY, build_withdrawal, without_meta
 from meup_agent.wording import format_proposed, shown_name, time_left
 
 # --- reject ---
@@ -167,8 +174,8 @@ def withdraw(
         record = await find_pending(session.space, proposal, proposer=me, in_progress=True)
         whole, to = record.id, record.to
         # Else it would count as taken for an answer, if a participant has rejected it.
-        meta = {payloads.REJECTED_BY: None} if record.rejections else None
-        said = payloads.build_withdrawal(reason, meta)
+        meta = {REJECTED_BY: None} if record.rejections else None
+        said = build_withdrawal(reason, meta)
         send = partial(session.space.send, kinds.MCP_WITHDRAW, said, to=to, correlation=whole)
         withdrawal, _ = await send_explained(session, "withdrawal", send, explain, to)
         for each in await list_known(session.space, whole, me):
@@ -245,7 +252,6 @@ inbox.callback()(expand_groups(inbox_group))
 
 
 async def _show_live(session: CommandSession, *, notify: str | None, light: bool) -> None:
-    from meup_agent.cli.inbox.card import Notifier
     from meup_agent.cli.inbox.screen import InboxApp, run_editor
 
     space = session.space

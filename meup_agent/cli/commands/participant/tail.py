@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -28,8 +29,6 @@ from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.wording import shown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from anyio.abc import TaskGroup
 
     from meup_agent.client import space as client

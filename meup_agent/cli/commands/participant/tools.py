@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -13,7 +14,7 @@ from meup_agent.cli.arguments import InputField, read_input_schema
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import argument, option, seconds
 from meup_agent.cli.render.formatting import hang
-from meup_agent.cli.render.output import progress_line
+from meup_agent.cli.render.output import Output, progress_line
 from meup_agent.cli.session import CommandSession
 from meup_agent.client.offers import ask_each
 from meup_agent.errors import MeupError, Refused
@@ -22,9 +23,6 @@ from meup_agent.protocol.wire import payloads
 from meup_agent.wording import MAX_NAME, shown_name, shown_names
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-
-    from meup_agent.cli.render.output import Output
     from meup_agent.client.space import Space
 
 AT_ONCE: Final = 16  # participants that are asked at the same time

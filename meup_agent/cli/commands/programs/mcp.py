@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import sys
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -31,9 +32,6 @@ from meup_agent.errors import ConfigurationError, TokenRefused
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-    from contextlib import AbstractAsyncContextManager
-
     from meup_agent.agent.agent import Agent
     from meup_agent.client.space import Space
     from meup_agent.gateway.config import TlsConfig
