@@ -581,14 +581,14 @@ async def diagnose(given: SpaceOptions, listener: DoctorListener, *, timeout: fl
     return diagnosis.report
 
 
+@dataclass(slots=True)
 class _Diagnosis:
-    def __init__(self, given: SpaceOptions, listener: DoctorListener, timeout: float) -> None:
-        self.report = Report()
-        self._given = given
-        self._listener = listener
-        self._timeout = timeout
-        self._participant: str | None = None
-        self._socket: str | None = None
+    _given: SpaceOptions
+    _listener: DoctorListener
+    _timeout: float
+    report: Report = field(default_factory=Report)
+    _participant: str | None = None
+    _socket: str | None = None
 
     async def run(self) -> None:
         """All checks."""

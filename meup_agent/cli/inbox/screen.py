@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
@@ -439,21 +440,19 @@ def _in_columns() -> list[ScreenLine]:
 # Carried out beside it, and told when they are done.
 
 
+@dataclass(slots=True)
 class PersonDecisions:
     """The decisions of a person; what they come to is told, whatever it is.
 
-    Args:
-        inbox: The inbox that carries them out.
-        tell: Shows a line of parts, in a ``style``.
+    ``inbox`` carries them out, ``tell`` shows a line of parts, in a ``style``.
 
     Attributes:
         underway: Approved calls that run.
     """
 
-    def __init__(self, inbox: Inbox, tell: Callable[..., None]) -> None:
-        self._inbox = inbox
-        self._tell = tell
-        self.underway = 0
+    _inbox: Inbox
+    _tell: Callable[..., None]
+    underway: int = 0
 
     async def approve(self, item: InboxItem, arguments: dict[str, Any] | None = None) -> None:
         """Approve a proposal."""

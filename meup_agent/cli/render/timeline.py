@@ -669,6 +669,7 @@ class TimelineFilter:
         )
 
 
+@dataclass(slots=True)
 class ExchangeFilter:
     """All of one exchange.
 
@@ -676,10 +677,9 @@ class ExchangeFilter:
     as the timeline has them.
     """
 
-    def __init__(self, wanted: str) -> None:
-        self.wanted = wanted
-        self.exchange: str = ""
-        self.other: str = ""
+    wanted: str
+    exchange: str = ""
+    other: str = ""  # the first other one that fits
 
     def holds(self, observation: Observation) -> bool:
         """True if an envelope belongs to it; the first that fits decides on the exchange."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated
 
 import anyio
 from rich.text import Text
@@ -36,9 +37,6 @@ from meup_agent.protocol.audit import (
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.wording import shown_name, shown_names
 
-if TYPE_CHECKING:
-    from meup_agent.gateway.journal.decisions import DecisionQuery
-
 
 class StateName(StrEnum):
     """The states that can be asked for, as a person writes them."""
@@ -49,25 +47,6 @@ class StateName(StrEnum):
     REJECTED = "rejected"
     WITHDRAWN = "withdrawn"
     EXPIRED = "expired"
-
-
-class AuditFilter(NamedTuple):
-    """Selects what is shown of an audit."""
-
-    proposal: str | None  # its id, or the beginning of it
-    proposer: str | None
-    states: frozenset[ProposalState]
-    grants: bool  # operations on the space, and no proposals
-    as_json: bool
-
-    @property
-    def query(self) -> DecisionQuery | None:
-        """The query to a journal's file; ``None``: all of it."""
-        if self.proposal is None and not self.states:
-            return None
-        from meup_agent.gateway.journal.decisions import DecisionQuery  # loads SQLite
-
-        return DecisionQuery(self.proposal, self.proposer, self.states)
 
 
 def audit(
@@ -122,101 +101,108 @@ def audit(
     if grants and (proposal or state):
         raise ConfigurationError("--grants shows no proposals; leave --proposal and --state out")
     states = frozenset(ProposalState(each.value.replace("-", "_")) for each in state or ())
-    shown = AuditFilter(proposal, proposer, states, grants, as_json)
     log_nothing()
-    pages = source.open_pages(accept_damage=accept_damage, query=shown.query)
-    run = _AuditRun(shown, time.time(), colour=not no_colour, all_kept=source.since is None)
-    anyio.run(run.run, pages)
+    query = None  # all of the journal
+    if proposal is not None or states:
+        from meup_agent.gateway.journal.decisions import DecisionQuery  # loads SQLite
+
+        query = DecisionQuery(proposal, proposer, states)
+    pages = source.open_pages(accept_damage=accept_damage, query=query)
+    output, stderr = Output(colour=not no_colour), Stderr(colour=not no_colour)
+    run = _AuditRun(output, stderr, proposal, proposer, states, grants, as_json)
+    anyio.run(run.run, pages, source.since is None)
 
 
+@dataclass
 class _AuditRun:
     """One run of the command."""
 
-    def __init__(self, shown: AuditFilter, now: float, *, colour: bool, all_kept: bool) -> None:
-        self._shown = shown
-        self._all_kept = all_kept
-        self._begin: int | None = None
-        self._found = 0
-        self._output, self._stderr = Output(colour=colour), Stderr(colour=colour)
-        self._listing = ProposalListing(self._output.width, now)
+    output: Output
+    stderr: Stderr
+    wanted: str | None  # the only proposal's id, or the beginning of it
+    proposer: str | None
+    states: frozenset[ProposalState]
+    grants: bool  # operations on the space, and no proposals
+    as_json: bool
+    found: int = 0
 
-    async def run(self, pages: Pages) -> None:
+    def __post_init__(self) -> None:
+        self.listing = ProposalListing(self.output.width, time.time())
+
+    async def run(self, pages: Pages, all_kept: bool) -> None:
         """Take the journal in, and show what is settled as soon as it is."""
         async with aclosing(pages), AsyncExitStack() as meanwhile:
-            audit, count, wanted = Audit(), 0, self._shown.proposal
-            damage = DamageNote()
+            audit, count, wanted, damage = Audit(), 0, self.wanted, DamageNote()
+            begin: int | None = None
             settled = SettledProposals(
                 audit, keep=lambda item: wanted is not None and item.id.startswith(wanted)
             )
             waiting = await meanwhile.enter_async_context(
-                progress_line(self._stderr.console, "reading the journal")
+                progress_line(self.stderr.console, "reading the journal")
             )
             async for page in pages:
                 for entry in page.entries:
                     audit.add(entry)
                 if page.entries and not count:
-                    self._begin = page.entries[0].at
+                    begin = page.entries[0].at
                 count += len(page.entries)
                 damage.add(page)
                 if page.now is not None:
                     audit.pass_time(page.now)
                 waiting.rename(f"reading the journal: {count:,} envelopes")
                 lines = self._lines(list(settled.pop(count)), audit.pop_operations())
-                if lines and self._output.is_terminal:
+                if lines and self.output.is_terminal:
                     # The lines themselves show how far it is; on one terminal the two would mix.
                     await meanwhile.aclose()
-                await self._output.show_all(lines)
+                await self.output.show_all(lines)
             await meanwhile.aclose()
-            damage.write(self._stderr)
+            damage.write(self.stderr)
             if wanted is not None:
                 await self._show_chain(audit, wanted)
                 return
-            await self._output.show_all(self._lines(list(audit.proposals), []))
-            self._remark(0 if self._shown.grants else audit.unknown)
+            await self.output.show_all(self._lines(list(audit.proposals), []))
+            if not self.as_json and (self.output.is_terminal or not self.found):
+                self._remark(audit.unknown, begin if all_kept else None)
 
     def _lines(
         self, proposals: Sequence[ProposalAudit], operations: Sequence[SpaceOperation]
     ) -> list[str | Text]:
         """The entries that the filters let through."""
-        shown = self._shown
-        if shown.proposal is not None:
+        if self.wanted is not None:
             return []
-        if shown.grants:
-            done = [item for item in operations if shown.proposer in (None, item.by)]
-            self._found += len(done)
-            if shown.as_json:
+        if self.grants:
+            done = [item for item in operations if self.proposer in (None, item.by)]
+            self.found += len(done)
+            if self.as_json:
                 return [as_json_line(operation_as_json(item)) for item in done]
-            return list(self._listing.operations(done))
+            return list(self.listing.operations(done))
         found = [
             item
             for item in proposals
-            if (not shown.states or item.state in shown.states)
-            and shown.proposer in (None, item.proposer)
+            if (not self.states or item.state in self.states)
+            and self.proposer in (None, item.proposer)
         ]
-        self._found += len(found)
-        if shown.as_json:
+        self.found += len(found)
+        if self.as_json:
             return [as_json_line(proposal_as_json(item)) for item in found]
-        return list(self._listing.proposals(found))
+        return list(self.listing.proposals(found))
 
-    def _remark(self, unknown: int) -> None:
+    def _remark(self, unknown: int, begin: int | None) -> None:
         """Say how many there are, and where the journal begins: before that, nothing is known."""
-        if self._shown.as_json or (self._found and not self._output.is_terminal):
-            return
-        said = counted(self._found, "operation" if self._shown.grants else "proposal")
-        if self._begin is not None and self._all_kept:
-            begin = f"{time_of(self._begin)}"
-            said += f"; what is kept begins {begin}"
-            if unknown:
+        said = counted(self.found, "operation" if self.grants else "proposal")
+        if begin is not None:
+            said += f"; what is kept begins {time_of(begin)}"
+            if unknown and not self.grants:
                 said += f"; about older proposals: {counted(unknown, 'decision')}"
-        self._stderr.note(said)
+        self.stderr.note(said)
 
     async def _show_chain(self, audit: Audit, wanted: str) -> None:
-        found = _one(audit.named(wanted, proposer=self._shown.proposer), wanted)
-        if self._shown.as_json:
-            await self._output.write(as_json_line(proposal_as_json(found, timeline=True)))
+        found = _one(audit.named(wanted, proposer=self.proposer), wanted)
+        if self.as_json:
+            await self.output.write(as_json_line(proposal_as_json(found, timeline=True)))
         else:
-            await self._output.show_all(
-                ProposalTimeline(self._output.width, self._output.glyphs).lines(found)
+            await self.output.show_all(
+                ProposalTimeline(self.output.width, self.output.glyphs).lines(found)
             )
 
 

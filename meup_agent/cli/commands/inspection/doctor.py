@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import anyio
@@ -96,19 +96,19 @@ def doctor(
     log_nothing()
     given = structs.replace(where, url=found)
     output = Output(colour=not no_colour)
-    run_until_signal(_Doctor(given, output, limit, as_json=as_json).run, STOPPING)
+    run_until_signal(_Doctor(given, output, limit, as_json).run, STOPPING)
 
 
+@dataclass(slots=True)
 class _Doctor:
     """One run of the command."""
 
-    def __init__(self, given: SpaceOptions, output: Output, limit: float, *, as_json: bool) -> None:
-        self._given = given
-        self._output = output
-        self._limit = limit
-        self._as_json = as_json
-        self._waits_for = ""
-        self._changed = anyio.Event()
+    _given: SpaceOptions
+    _output: Output
+    _limit: float
+    _as_json: bool
+    _waits_for: str = ""
+    _changed: anyio.Event = field(default_factory=anyio.Event)
 
     async def run(self, tasks: TaskGroup) -> int:
         """Look into everything; the exit code."""

@@ -241,13 +241,12 @@ def _run(
         silence_sdk_logs()
 
     settings = ConnectionSettings(log_level=log_level.value)
-    entries: list[BridgeEntry] = []
-    for name, server, address in targets:
-        bridge = Bridge(name, server, pin=lock if server.pin else None, settings=settings)
-        entry = BridgeEntry(
-            bridge=bridge,
+    entries = [
+        BridgeEntry(
+            bridge=Bridge(name, server, pin=lock if server.pin else None, settings=settings),
             url=address.url,
             **address.identity,
         )
-        entries.append(entry)
+        for name, server, address in targets
+    ]
     run_joined(lambda hurry: join_bridges(entries, hurry=hurry))
