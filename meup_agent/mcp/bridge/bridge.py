@@ -38,7 +38,7 @@ from meup_agent.mcp.bridge.offered_tools import (
     ServerNews,
     remove_unusable,
 )
-from meup_agent.mcp.bridge.transports import OnAsk, RunningCall, RunningCalls, answered
+from meup_agent.mcp.bridge.transports import OnAsk, RunningCall, answered, call_asked_about
 from meup_agent.mcp.sdk.decisions import words
 from meup_agent.processes.guarded import LineLimiter, keep_running
 from meup_agent.protocol.exchange import Participant
@@ -154,7 +154,7 @@ class Bridge:
         self.agent.on_request("**")(self._answer)
         self.agent.on_leave(self._forget)
         self._on_ask = on_ask
-        self._calls = RunningCalls()
+        self._calls = set[RunningCall]()
         self._news = anyio.Event()
         self._changed: set[str] = set()
         self._limiter = LineLimiter(lambda text, level: log.log(level, "%s: %s", name, text))
@@ -422,7 +422,7 @@ class Bridge:
     # --- what the server does ---
 
     async def _ask(self, method: str, params: JsonObject) -> JsonObject:
-        return await self._calls.find().ask(method, params)
+        return await call_asked_about(self._calls).ask(method, params)
 
     async def _clean(self, result: JsonObject) -> None:
         problems: list[str] = []

@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
@@ -19,14 +20,16 @@ from mcp.client import Client
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import RootModel, TypeAdapter, ValidationError
+from pydantic import RootModel, ValidationError
 
 from meup_agent.agent.tool import own_version
 from meup_agent.errors import MeupError, RequestError, printable
 from meup_agent.mcp.bridge.config import HttpServer
-from meup_agent.mcp.bridge.transports import ELICITATION, ROOTS, SAMPLING, Traffic, connect
+from meup_agent.mcp.bridge.transports import Traffic, connect
+from meup_agent.mcp.sdk.questions import ANSWERS, ELICITATION, ROOTS, SAMPLING
 from meup_agent.processes.guarded import RESTART, LineLimiter, StderrTail, keep_running
 from meup_agent.protocol.wire import payloads
+from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
     from anyio.abc import TaskStatus
@@ -72,10 +75,6 @@ LOG_LEVELS: Final[dict[str, int]] = {
 
 class RawResult(RootModel[dict[str, Any]]):
     """A result as the server gave it: fields that the SDK does not know survive."""
-
-
-_Sampled = types.CreateMessageResult | types.CreateMessageResultWithTools
-_SAMPLED: Final[TypeAdapter[_Sampled]] = TypeAdapter(_Sampled)
 
 
 class ServerGone(MeupError):
@@ -225,22 +224,15 @@ class ServerConnection:
         Raises:
             ServerGone: It could not be started the first time.
         """
-        failure: Exception | None = None
-        async with anyio.create_task_group() as tasks:
+        async with background_tasks() as tasks:
+            await tasks.start(self._run)
             try:
-                await tasks.start(self._run)
-                try:
-                    yield
-                finally:
-                    self._leaving.set()
-                    self._ended.set()
-                    with anyio.move_on_after(STOP_SECONDS, shield=True):
-                        await self._gone.wait()
-            except Exception as error:
-                failure = error  # by itself, not in a group
-            tasks.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+                yield
+            finally:
+                self._leaving.set()
+                self._ended.set()
+                with anyio.move_on_after(STOP_SECONDS, shield=True):
+                    await self._gone.wait()
 
     async def request(
         self,
@@ -292,7 +284,7 @@ class ServerConnection:
             raise RequestError(
                 payloads.INTERNAL_ERROR,
                 f"the MCP server {self.name!r} answered {method} with no valid result:"
-                f" {_first_problem(error)}",
+                f" {first_problem(error)}",
             ) from None
         return result.root
 
@@ -337,14 +329,13 @@ class ServerConnection:
                 scope.deadline = anyio.current_time() + self._settings.start_seconds
                 async with self._build_client() as client:
                     self._client, shaken = client, True
-                    await self._ask_for_log(client)
+                    await self._ask_for_log()
                     await connected()
                     scope.deadline = float("inf")
                     self._ready.set()
-                    async with anyio.create_task_group() as tasks:
+                    async with background_tasks() as tasks:
                         tasks.start_soon(self._callbacks.beside)
                         await self._ended.wait()
-                        tasks.cancel_scope.cancel()
                     self._forget_client()
                     scope.deadline = anyio.current_time() + STOP_SECONDS
             if scope.cancelled_caught and not self._ended.is_set():
@@ -376,17 +367,15 @@ class ServerConnection:
             log_level=self._settings.log_level,
             logging_callback=self._receive_message,
             message_handler=self._receive,
-            elicitation_callback=self._elicit,
-            sampling_callback=self._sample,
-            list_roots_callback=self._list_roots,
+            elicitation_callback=partial(self._ask, ELICITATION),
+            sampling_callback=partial(self._ask, SAMPLING),
+            list_roots_callback=partial(self._ask, ROOTS),
             client_info=types.Implementation(name="meup-bridge", version=own_version()),
         )
 
-    async def _ask_for_log(self, client: Client) -> None:
+    async def _ask_for_log(self) -> None:
         """Ask an older server for its messages: newer ones are asked with each request."""
-        if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
-            return
-        if client.server_capabilities.logging is None:
+        if self.is_modern or self.client.server_capabilities.logging is None:
             return
         try:
             await self.request("logging/setLevel", {"level": self._settings.log_level})
@@ -422,7 +411,7 @@ class ServerConnection:
     async def _receive(self, message: IncomingMessage) -> None:
         if isinstance(message, Exception):
             # What is no message of MCP: old servers print to their standard output.
-            why = _first_problem(message) if isinstance(message, ValidationError) else str(message)
+            why = first_problem(message) if isinstance(message, ValidationError) else str(message)
             self._limiter.line(f"sent what is no message: {why[:200]}")
         else:
             self._callbacks.notified(message)
@@ -438,33 +427,11 @@ class ServerConnection:
 
     # --- what the server asks ---
 
-    async def _elicit(
-        self, context: ClientRequestContext, params: types.ElicitRequestParams
-    ) -> types.ElicitResult | types.ErrorData:
-        validate = types.ElicitResult.model_validate
-        return cast("types.ElicitResult", await self._ask(context, ELICITATION, validate))
-
-    async def _sample(
-        self, context: ClientRequestContext, params: types.CreateMessageRequestParams
-    ) -> _Sampled | types.ErrorData:
-        answer: _Sampled | types.ErrorData
-        answer = await self._ask(context, SAMPLING, _SAMPLED.validate_python)
-        return answer
-
-    async def _list_roots(
-        self, context: ClientRequestContext
-    ) -> types.ListRootsResult | types.ErrorData:
-        answer: types.ListRootsResult | types.ErrorData = await self._ask(
-            context, ROOTS, types.ListRootsResult.model_validate
-        )
-        return answer
-
-    async def _ask(
-        self, context: ClientRequestContext, method: str, read: Callable[[Any], Any]
-    ) -> Any:
+    async def _ask(self, method: str, context: ClientRequestContext, _params: object = None) -> Any:
         try:
             asked = self._traffic.take_asked(context.request_id)
-            return read(await self._callbacks.asked(method, asked))
+            answer = await self._callbacks.asked(method, asked)
+            return ANSWERS[method].validate_python(answer)
         except RequestError as error:
             code = error.code if isinstance(error.code, int) else payloads.INTERNAL_ERROR
             log.info("%s asked for %s, and got an error: %s", self.name, method, error)
@@ -472,7 +439,7 @@ class ServerConnection:
         except ValidationError as error:
             return types.ErrorData(
                 code=payloads.INTERNAL_ERROR,
-                message=f"the answer to {method} is no valid one: {_first_problem(error)}",
+                message=f"the answer to {method} is no valid one: {first_problem(error)}",
             )
 
 
@@ -485,9 +452,10 @@ def _is_closed(error: MCPError) -> bool:
     return error.code == types.CONNECTION_CLOSED and error.message == "Connection closed"
 
 
-def _first_problem(error: ValidationError) -> str:
+def first_problem(error: ValidationError, part: slice = slice(None)) -> str:
+    """The first thing that is wrong with a message, at some part of the path to it."""
     first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
+    place = ".".join(map(str, first["loc"][part]))
     return printable(f"{place}: {first['msg']}")[:MAX_ERROR_CHARS]
 
 
@@ -513,7 +481,7 @@ class Subscriptions:
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
         self._watchers: dict[str, set[str]] = {}
-        self._changed = anyio.Event()
+        self._listening: anyio.CancelScope | None = None  # for these resources
 
     def watchers(self, uri: str) -> tuple[str, ...]:
         """The participants that watch a resource, or what it is a part of."""
@@ -543,7 +511,7 @@ class Subscriptions:
         if not names and not self._connection.is_modern:
             await self._connection.request("resources/subscribe", {"uri": uri})
         self._watchers.setdefault(uri, set()).add(participant)
-        self._changed.set()
+        self._listen_anew()
 
     async def unsubscribe(self, participant: str, uri: str) -> None:
         """Let a participant no longer watch a resource.
@@ -554,7 +522,7 @@ class Subscriptions:
         names = self._watchers.get(uri, set())
         names.discard(participant)
         if not names and self._watchers.pop(uri, None) is not None:
-            self._changed.set()
+            self._listen_anew()
             if not self._connection.is_modern:
                 await self._connection.request("resources/unsubscribe", {"uri": uri})
 
@@ -580,42 +548,32 @@ class Subscriptions:
         """Keep the stream of notifications of a newer server open, until cancelled."""
         capabilities = client.server_capabilities
         wanted = {
-            "tools_list_changed": bool(capabilities.tools and capabilities.tools.list_changed),
-            "prompts_list_changed": bool(
-                capabilities.prompts and capabilities.prompts.list_changed
-            ),
-            "resources_list_changed": bool(
-                capabilities.resources and capabilities.resources.list_changed
-            ),
+            f"{kind}_list_changed": bool(
+                getattr(getattr(capabilities, kind), "list_changed", False)
+            )
+            for kind in ("tools", "prompts", "resources")
         }
         while True:
-            self._changed = anyio.Event()
-            uris = list(self._watchers)
-            if not uris and not any(wanted.values()):
-                await self._changed.wait()
-                continue
-            try:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._cancel_when_changed, tasks.cancel_scope)
-                    async with client.listen(**wanted, resource_subscriptions=uris) as stream:
-                        # Each event also comes to the session's handler, as in older revisions.
-                        async for _ in stream:
-                            pass
-                    tasks.cancel_scope.cancel()
-            except* SubscriptionLost:
-                pass
-            except* MCPError as group:
-                error = group.exceptions[0]
-                log.info(
-                    "%s has no stream of notifications: %s",
-                    self._connection.name,
-                    printable(str(error))[:200],
-                )
-                await self._changed.wait()
-            if not self._changed.is_set():
-                with anyio.move_on_after(LISTEN_AGAIN_SECONDS):
-                    await self._changed.wait()
+            with anyio.CancelScope() as self._listening:
+                await self._listen_once(client, wanted)
 
-    async def _cancel_when_changed(self, scope: anyio.CancelScope) -> None:
-        await self._changed.wait()
-        scope.cancel()
+    def _listen_anew(self) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+
+    async def _listen_once(self, client: Client, wanted: dict[str, bool]) -> None:
+        uris = list(self._watchers)
+        if not uris and not any(wanted.values()):
+            await anyio.sleep_forever()
+        try:
+            async with client.listen(**wanted, resource_subscriptions=uris) as stream:
+                # Each event also comes to the session's handler, as in older revisions.
+                async for _ in stream:
+                    pass
+        except SubscriptionLost:
+            pass
+        except MCPError as error:
+            said = printable(str(error))[:200]
+            log.info("%s has no stream of notifications: %s", self._connection.name, said)
+            await anyio.sleep_forever()
+        await anyio.sleep(LISTEN_AGAIN_SECONDS)

@@ -11,16 +11,24 @@ import signal
 import subprocess
 import sys
 from collections import Counter, OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+)
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 import httpx2
 import mcp_types as types
+from anyio.abc import ObjectSendStream
 from mcp.client.sse import sse_client
 from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
 from mcp.client.streamable_http import streamable_http_client
@@ -30,9 +38,12 @@ from mcp_types import jsonrpc_message_adapter
 from meup_agent.errors import CannotConnect, MeupError, RequestError, printable
 from meup_agent.mcp.bridge import windows_copier
 from meup_agent.mcp.bridge.config import HttpServer, Server, StdioServer
+from meup_agent.mcp.sdk.questions import CAPABILITIES
+from meup_agent.mcp.sdk.streams import ForwardingReader
 from meup_agent.processes.guarded import KILL_ALL, GuardedProcess
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.payloads import TOOL_LIST
+from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -40,6 +51,7 @@ if TYPE_CHECKING:
 
     from meup_agent.agent.context import Context
     from meup_agent.client.messages import Request
+    from meup_agent.mcp.sdk.streams import Item
     from meup_agent.processes.guarded import StderrTail
     from meup_agent.protocol.wire.payloads import JsonObject
 
@@ -53,13 +65,6 @@ if TYPE_CHECKING:
 # they come on tells, and over standard input and output it is certain only while one call runs.
 
 log = logging.getLogger("meup_agent.mcp")
-
-ELICITATION: Final = "elicitation/create"
-SAMPLING: Final = "sampling/createMessage"
-ROOTS: Final = "roots/list"
-
-ASK_METHODS: Final = (ELICITATION, SAMPLING, ROOTS)
-"""Everything that a server may ask its client for."""
 
 MAY_ASK: Final = (payloads.TOOL_CALL, "prompts/get", "resources/read")
 """Requests during which a server may ask, by 2026-07-28; older revisions name none."""
@@ -138,21 +143,14 @@ class RunningCall:
     async def running(self) -> AsyncGenerator[None]:
         """The block in which the server works on it: its questions are answered as part of it."""
         token = current_call.set(self)
-        failure: Exception | None = None
         try:
             self._context = contextvars.copy_context()
-            async with anyio.create_task_group() as self._tasks:
-                try:
-                    yield
-                except Exception as error:
-                    failure = error  # by itself, not in a group
-                # The call has its result, so nothing waits for an answer any more.
-                self._tasks.cancel_scope.cancel()
+            # At its end the call has its result, so nothing waits for an answer any more.
+            async with background_tasks() as self._tasks:
+                yield
         finally:
             self._tasks = None
             current_call.reset(token)
-        if failure is not None:
-            raise failure
 
     async def ask(self, method: str, params: JsonObject) -> JsonObject:
         """Ask what the server wants to know; from any task.
@@ -161,7 +159,7 @@ class RunningCall:
             RequestError: It is answered with an error, or cannot be answered.
         """
         tasks = self._tasks
-        if method not in ASK_METHODS:
+        if method not in CAPABILITIES:
             raise RequestError(
                 payloads.METHOD_NOT_FOUND, f"a server cannot ask for {method[:64]!r}"
             )
@@ -218,37 +216,36 @@ class RunningCall:
         return payloads.as_object(answer)
 
 
-Call = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
-"""Sends a request with some parameters to a server; gives the result."""
-
-
-async def answered(call: RunningCall, send: Call, params: JsonObject) -> JsonObject:
+async def answered(
+    call: RunningCall, send: Callable[[JsonObject], Awaitable[JsonObject]], params: JsonObject
+) -> JsonObject:
     """The result of a request, after what the server asked for in results before it.
+
+    Args:
+        call: The call.
+        send: Sends the request with some parameters, and gives the result.
+        params: The parameters.
 
     Raises:
         RequestError: The server answered with an error, or asks what cannot be answered.
     """
-    result = await send(params)
-    wait = _EMPTY_ROUND_SECONDS
-    for _ in range(MAX_ROUNDS):
-        if result.get("resultType") != "input_required":
-            return result
-        asked = payloads.as_object(result.get("inputRequests"))
+    again, wait, rounds = params, _EMPTY_ROUND_SECONDS, 0
+    while (result := await send(again)).get("resultType") == "input_required":
+        rounds += 1
+        if rounds > MAX_ROUNDS:
+            raise RequestError(
+                payloads.INTERNAL_ERROR,
+                f"the MCP server {call.server!r} asked for more input after {MAX_ROUNDS} rounds",
+            )
         again = {name: value for name, value in params.items() if name != "inputResponses"}
-        if asked:
+        if asked := payloads.as_object(result.get("inputRequests")):
             again["inputResponses"] = await _ask_all(call, asked)
         else:
             await anyio.sleep(wait)
             wait = min(2 * wait, 1.0)
         if "requestState" in result:
             again["requestState"] = result["requestState"]
-        result = await send(again)
-    if result.get("resultType") != "input_required":
-        return result
-    raise RequestError(
-        payloads.INTERNAL_ERROR,
-        f"the MCP server {call.server!r} asked for more input after {MAX_ROUNDS} rounds",
-    )
+    return result
 
 
 async def _ask_all(call: RunningCall, asked: JsonObject) -> JsonObject:
@@ -273,42 +270,27 @@ async def _ask_all(call: RunningCall, asked: JsonObject) -> JsonObject:
     return answers
 
 
-class RunningCalls:
-    """The calls that a server works on, to find the one that a question of it belongs to."""
+def call_asked_about(calls: Collection[RunningCall]) -> RunningCall:
+    """The call that the question being handled in this context belongs to.
 
-    def __init__(self) -> None:
-        self._calls: dict[int, RunningCall] = {}
+    Args:
+        calls: The calls that the server works on.
 
-    def __len__(self) -> int:
-        """The number of calls."""
-        return len(self._calls)
-
-    def add(self, call: RunningCall) -> None:
-        """Note that the server works on a call."""
-        self._calls[id(call)] = call
-
-    def remove(self, call: RunningCall) -> None:
-        """Note that it does no longer."""
-        self._calls.pop(id(call), None)
-
-    def find(self) -> RunningCall:
-        """The call that the question being handled in this context belongs to.
-
-        Raises:
-            RequestError: None does for certain.
-        """
-        call = current_call.get()
-        if call is not None:
-            if id(call) not in self._calls:
-                raise _unanswerable("the call that it belonged to has ended")
-            return call
-        may_ask = [each for each in self._calls.values() if each.request.method in MAY_ASK]
-        if not may_ask:
-            raise _unanswerable("a server may only ask while it works on a call")
-        if len(may_ask) > 1:
-            # The answer may be a secret, and another participant's call is not to get it.
-            raise _unanswerable("several calls run, and it does not say which one it belongs to")
-        return may_ask[0]
+    Raises:
+        RequestError: None does for certain.
+    """
+    call = current_call.get()
+    if call is not None:
+        if call not in calls:
+            raise _unanswerable("the call that it belonged to has ended")
+        return call
+    may_ask = [each for each in calls if each.request.method in MAY_ASK]
+    if not may_ask:
+        raise _unanswerable("a server may only ask while it works on a call")
+    if len(may_ask) > 1:
+        # The answer may be a secret, and another participant's call is not to get it.
+        raise _unanswerable("several calls run, and it does not say which one it belongs to")
+    return may_ask[0]
 
 
 def _unanswerable(why: str) -> RequestError:
@@ -321,13 +303,6 @@ def _unanswerable(why: str) -> RequestError:
 # The SDK's transports give a stream to read and one to write. These stand in their places, and
 # pass everything on; what its session does not tell is noted here: that the server has gone, what
 # exactly it asked, and the reason of a cancellation, for which the SDK has fixed words.
-
-if TYPE_CHECKING:
-    import contextvars
-    from collections.abc import Awaitable, Callable
-    from types import TracebackType
-
-    Item = SessionMessage | Exception
 
 MAX_ASKS_KEPT: Final = 256
 """Questions of a server whose parameters are kept until the session's callback takes them."""
@@ -363,18 +338,18 @@ class Traffic:
     """
 
     def __init__(
-        self, on_end: Callable[[], None], clean: Callable[[dict[str, Any]], Awaitable[None]]
+        self, on_end: Callable[[], None], clean: Callable[[JsonObject], Awaitable[None]]
     ) -> None:
         self.on_end = on_end
         self.excess = ""
         self._clean = clean
         self.session_lost = False
-        self._asked: OrderedDict[types.RequestId, dict[str, Any]] = OrderedDict()
+        self._asked: OrderedDict[types.RequestId, JsonObject] = OrderedDict()
         self._listing: set[types.RequestId] = set()
         self._greeting: types.RequestId | None = None
         self._open: Counter[types.RequestId] = Counter()
 
-    def take_asked(self, request_id: types.RequestId) -> dict[str, Any]:
+    def take_asked(self, request_id: types.RequestId) -> JsonObject:
         """The parameters of a server's request as they came: the SDK's types drop some."""
         return self._asked.pop(request_id, {})
 
@@ -384,29 +359,29 @@ class Traffic:
         Raises:
             EndOfStream: The server is not listened to any more.
         """
-        if isinstance(item, Exception):
-            return
-        message = item.message
-        if isinstance(message, types.JSONRPCRequest):
-            self._open[message.id] += 1
-            if self._open.total() > MAX_OPEN_ASKS:
-                self.excess = f"has asked {MAX_OPEN_ASKS} times without taking an answer"
-                raise anyio.EndOfStream
-            if message.method in ASK_METHODS:
-                self._asked[message.id] = dict(message.params or {})
-                while len(self._asked) > MAX_ASKS_KEPT:
-                    self._asked.popitem(last=False)
-        elif isinstance(message, types.JSONRPCResponse) and message.id in self._listing:
-            self._listing.discard(message.id)
-            # Before the session validates it, which takes a list as a whole or not at all.
-            await self._clean(message.result)
-        elif isinstance(message, types.JSONRPCResponse) and message.id == self._greeting:
-            self._greeting = None
-            self._read_version(message.result)
-        elif isinstance(message, types.JSONRPCNotification) and message.method == kinds.CANCELLED:
-            self.settled((message.params or {}).get("requestId"))
+        match getattr(item, "message", None):
+            case types.JSONRPCRequest(id=asked, method=method, params=params):
+                self._open[asked] += 1
+                if self._open.total() > MAX_OPEN_ASKS:
+                    self.excess = f"has asked {MAX_OPEN_ASKS} times without taking an answer"
+                    raise anyio.EndOfStream
+                if method in CAPABILITIES:
+                    self._asked[asked] = dict(params or {})
+                    while len(self._asked) > MAX_ASKS_KEPT:
+                        self._asked.popitem(last=False)
+            case types.JSONRPCResponse(id=answered, result=result) if answered in self._listing:
+                self._listing.discard(answered)
+                # Before the session validates it, which takes a list as a whole or not at all.
+                await self._clean(result)
+            case types.JSONRPCResponse(id=answered, result=result) if answered == self._greeting:
+                self._greeting = None
+                self._read_version(result)
+            case types.JSONRPCNotification(method=kinds.CANCELLED, params=params):
+                self.settled((params or {}).get("requestId"))
+            case _:
+                pass
 
-    def _read_version(self, result: dict[str, Any]) -> None:
+    def _read_version(self, result: JsonObject) -> None:
         """Take a server that names no revision of MCP for one of the first."""
         version = result.get("protocolVersion")
         if isinstance(version, str) and not _REVISION.fullmatch(version):
@@ -419,10 +394,8 @@ class Traffic:
 
     def settled(self, request_id: object) -> None:
         """Note that a request of the server is answered, or that the server cancelled it."""
-        if isinstance(request_id, str | int) and self._open[request_id] > 1:
-            self._open[request_id] -= 1
-        elif isinstance(request_id, str | int):
-            del self._open[request_id]
+        if isinstance(request_id, str | int):
+            self._open -= Counter((request_id,))  # which keeps no zeros
 
     def prepare(self, item: SessionMessage) -> SessionMessage:
         """The message to send in place of one of the session's."""
@@ -443,85 +416,50 @@ class Traffic:
         return item
 
 
-class _WatchedStream:
-    """A stream of the SDK's transport, in a place where its traffic is noted."""
+class WatchedReader(ForwardingReader):
+    """The stream of a server's messages, which notes them and their end."""
+
+    def __init__(self, inner: Any, traffic: Traffic) -> None:
+        super().__init__(inner)
+        self._traffic = traffic
+
+    async def receive(self) -> Item:
+        """The next message."""
+        try:
+            item = await super().receive()
+            await self._traffic.received(item)
+        except anyio.EndOfStream:
+            self._traffic.on_end()
+            raise
+        return item
+
+
+class WatchedWriter(ObjectSendStream[SessionMessage]):
+    """The stream of messages to a server, which puts our reason into a cancellation."""
 
     def __init__(self, inner: Any, traffic: Traffic) -> None:
         self._inner = inner
         self._traffic = traffic
 
-    async def aclose(self) -> None:
-        """Close it."""
-        await self._inner.aclose()
-
-    async def __aenter__(self) -> Self:
-        """Begin the block at whose end it is closed."""
-        await self._inner.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
-        """Close it."""
-        closed: bool | None = await self._inner.__aexit__(kind, error, traceback)
-        return closed
-
-
-class WatchedReader(_WatchedStream):
-    """The stream of a server's messages, which notes them and their end."""
-
-    @property
-    def last_context(self) -> contextvars.Context | None:
-        """The context in which the last message was received, where the transport tells."""
-        context: contextvars.Context | None = getattr(self._inner, "last_context", None)
-        return context
-
-    async def receive(self) -> Item:
-        """The next message."""
-        item: Item = await self._inner.receive()
-        await self._traffic.received(item)
-        return item
-
-    def __aiter__(self) -> Self:
-        """The stream itself."""
-        return self
-
-    async def __anext__(self) -> Item:
-        """The next message, or the end."""
-        try:
-            item: Item = await self._inner.__anext__()
-            await self._traffic.received(item)
-        except (StopAsyncIteration, anyio.EndOfStream):
-            self._traffic.on_end()
-            raise StopAsyncIteration from None
-        return item
-
-
-class WatchedWriter(_WatchedStream):
-    """The stream of messages to a server, which puts our reason into a cancellation."""
-
-    async def send(self, item: SessionMessage, /) -> None:
+    async def send(self, item: SessionMessage) -> None:
         """Send a message."""
         await self._inner.send(self._traffic.prepare(item))
         if isinstance(item.message, types.JSONRPCResponse | types.JSONRPCError):
             self._traffic.settled(item.message.id)
 
+    async def aclose(self) -> None:
+        """Close it."""
+        await self._inner.aclose()
+
 
 # --- server process ---
 # The program of a server over standard input and output: its process and its pipes.
 #
-# Nothing of this needs the SDK, so a server can be started first, and the SDK be loaded while the
-# server starts (`ServerStarter`): both take a second where a server is on the SDK as well. Its
-# guard ends all of it, also where this process is killed.
+# A server can be started before it is needed (`ServerStarter`): one that is on the SDK takes a
+# second. Its guard ends all of it, also where this process is killed.
 
 MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
 """Bytes of a server's message that are read: twice what fits a message of the space."""
-
-INHERITED: Final = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
-"""Variables of ours that a server gets, as the SDK's own client has it."""
 
 EXIT_SECONDS: Final = 2.0
 """Seconds that a server has to end after its input was closed, and again after SIGTERM."""
@@ -537,16 +475,10 @@ _CHUNK: Final = 65_536
 
 def server_environment(server: StdioServer) -> dict[str, str]:
     """The environment of a server: few variables of ours, and its own."""
-    # A value that begins so was a function of the shell, which an old one would run.
-    ours = {
-        key: value
-        for key in INHERITED
-        if (value := os.environ.get(key)) is not None and not value.startswith("()")
-    }
-    return {**ours, **server.env}
+    return {**get_default_environment(), **server.env}
 
 
-def check_startable(server: StdioServer, environment: Mapping[str, str]) -> None:
+def check_startable(server: StdioServer) -> None:
     """Check that the command and the folder of a server are there.
 
     Raises:
@@ -557,7 +489,7 @@ def check_startable(server: StdioServer, environment: Mapping[str, str]) -> None
     path = server.command
     if os.sep in path and server.cwd is not None:
         path = str(server.cwd / path)
-    if shutil.which(path, path=environment.get("PATH")) is None:
+    if shutil.which(path, path=server_environment(server).get("PATH")) is None:
         raise CannotConnect(f"there is no command {server.command!r}")
 
 
@@ -575,14 +507,13 @@ class ServerProcess:
     """
 
     def __init__(self, server: StdioServer) -> None:
-        environment = server_environment(server)
-        check_startable(server, environment)
+        check_startable(server)
         self._command = server.command
         self.stderr, errors = os.pipe()
         try:
             self._program = GuardedProcess(
                 (server.command, *server.args),
-                environment,
+                server_environment(server),
                 server.cwd,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -850,8 +781,7 @@ async def _stdio_of_the_sdk(
     server: StdioServer, tail: StderrTail
 ) -> AsyncGenerator[tuple[Any, Any]]:
     """A server on Windows, whose pipes cannot be waited for: the SDK reads them in threads."""
-    environment = {**get_default_environment(), **server.env}
-    check_startable(server, environment)
+    check_startable(server)
     parameters = StdioServerParameters(
         command=sys.executable,
         args=["-IS", COPIER, str(MAX_MESSAGE_BYTES), server.command, *server.args],
@@ -882,12 +812,10 @@ async def _http(server: HttpServer, traffic: Traffic) -> AsyncGenerator[tuple[An
         if response.status_code == _NOT_FOUND and _SESSION in response.request.headers:
             traffic.session_lost = True
 
-    client = httpx2.AsyncClient(
-        # What is limited is what is read, and a compressed answer is a thousand times larger.
-        headers={"accept-encoding": "identity", **server.headers},
-        timeout=httpx2.Timeout(CONNECT_SECONDS, read=READ_SECONDS),
-        event_hooks={"response": [_limit_response, note_session]},
-    )
+    timeout = httpx2.Timeout(CONNECT_SECONDS, read=READ_SECONDS)
+    client = _limited_client(dict(server.headers), timeout)
+    # The SDK bounds events here itself.
+    client.event_hooks = {"response": [_limit_response, note_session]}
     async with (
         client,
         streamable_http_client(
@@ -903,34 +831,33 @@ def _limited_client(
     auth: httpx2.Auth | None = None,
 ) -> httpx2.AsyncClient:
     """A client whose streams of events are bounded, too: the SDK reads those of 2024 unbounded."""
-
-    async def limit(response: httpx2.Response) -> None:
-        await _limit_response(response)
-        if not isinstance(response.stream, (_Compressed, _LimitedStream)):
-            response.stream = _LimitedEvents(cast("httpx2.AsyncByteStream", response.stream))
-
     return httpx2.AsyncClient(
+        # What is limited is what is read, and a compressed answer is a thousand times larger.
         headers={"accept-encoding": "identity", **(headers or {})},
         timeout=timeout,
         auth=auth,
-        event_hooks={"response": [limit]},
+        event_hooks={"response": [_limit_response, _limit_events]},
     )
 
 
 async def _limit_response(response: httpx2.Response) -> None:
     """Bound what is read of an answer that is no stream of events: those have a limit each."""
     if response.headers.get("content-encoding", "identity").lower() != "identity":
-        response.stream = _Compressed(cast("httpx2.AsyncByteStream", response.stream))
-        return
-    if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-        response.stream = _LimitedStream(cast("httpx2.AsyncByteStream", response.stream))
+        response.stream = _Compressed(response)
+    elif not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+        response.stream = _LimitedStream(response)
+
+
+async def _limit_events(response: httpx2.Response) -> None:
+    if not isinstance(response.stream, _AnswerStream):
+        response.stream = _LimitedEvents(response)
 
 
 class _AnswerStream(httpx2.AsyncByteStream):
     """The stream of an answer in place of the client's own, which it closes."""
 
-    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
-        self._inner = inner
+    def __init__(self, response: httpx2.Response) -> None:
+        self._inner = cast("httpx2.AsyncByteStream", response.stream)
 
     async def aclose(self) -> None:
         await self._inner.aclose()

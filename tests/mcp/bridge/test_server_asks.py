@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from meup_agent.errors import RequestError
-from meup_agent.mcp.bridge.transports import RunningCall, RunningCalls, current_call
+from meup_agent.mcp.bridge.transports import RunningCall, call_asked_about, current_call
 
 
 def running(method: str) -> RunningCall:
@@ -17,31 +17,31 @@ def running(method: str) -> RunningCall:
 
 
 def test_without_a_stream_only_one_call_is_certain() -> None:
-    calls = RunningCalls()
+    calls = set[RunningCall]()
     with pytest.raises(RequestError, match="only ask while it works on a call"):
-        calls.find()
+        call_asked_about(calls)
     one, two, listing = running("tools/call"), running("prompts/get"), running("tools/list")
     calls.add(listing)
     calls.add(one)
-    assert calls.find() is one
+    assert call_asked_about(calls) is one
     calls.add(two)
     with pytest.raises(RequestError, match="several calls run"):
-        calls.find()
+        call_asked_about(calls)
     calls.remove(one)
-    assert calls.find() is two
+    assert call_asked_about(calls) is two
 
 
 def test_a_late_question_on_the_stream_of_a_call_goes_to_no_other_call() -> None:
-    calls = RunningCalls()
+    calls = set[RunningCall]()
     ended, other = running("tools/call"), running("tools/call")
     calls.add(ended)
     calls.add(other)
     token = current_call.set(ended)
     try:
-        assert calls.find() is ended
+        assert call_asked_about(calls) is ended
         calls.remove(ended)
         with pytest.raises(RequestError, match="the call that it belonged to has ended"):
-            calls.find()
+            call_asked_about(calls)
     finally:
         current_call.reset(token)
 
