@@ -13,35 +13,40 @@ cancelled is not begun.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import msgspec
 from mcp.shared.dispatcher import as_request_id, coerce_request_id
+from mcp_types import JSONRPCNotification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from meup_agent.causes import MAX_REASON_CHARS
 from meup_agent.client.running_handler import CallScope
 from meup_agent.errors import printable
+from meup_agent.mcp.sdk.streams import ForwardingReader
 from meup_agent.mcp.sdk.tasks import TaskSession
 from meup_agent.mcp.server.catalog import SESSION_KEY, id_of
 from meup_agent.mcp.server.principal import MAX_PRINCIPALS
-from meup_agent.protocol.wire import payloads
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.ttl_map import PerSenderTTLMap
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from collections.abc import Generator
 
     from mcp.server.context import ServerRequestContext
     from mcp_types import RequestId
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from meup_agent.mcp.sdk.streams import Item
+
     Ctx = ServerRequestContext[Any, Any]
 
 log = logging.getLogger("meup_agent.mcp")
 
-CANCELLED: Final = "notifications/cancelled"
 NO_REASON: Final = "no reason given"
 CLOSED: Final = "stream closed by the client"
 
@@ -76,15 +81,7 @@ class _MessageStart(msgspec.Struct):
     params: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class _CancelledParams(msgspec.Struct):
-    """The parameters of ``notifications/cancelled``."""
-
-    requestId: Any = None  # noqa: N815 - MCP's own name
-    reason: Any = None
-
-
 _heads: Final = msgspec.json.Decoder(_MessageStart)
-_cancels: Final = msgspec.json.Decoder(_CancelledParams)
 
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Exceptions raised for a body that is no such message."""
@@ -114,53 +111,30 @@ class OpenStream:
             self.scope.cancel(text=reason)
 
 
-class CancelledCalls:
-    """The calls of HTTP sessions that were cancelled lately, whether they have come or not."""
-
-    def __init__(self) -> None:
-        # By participant, in the order of their last cancels: a flood pushes out its own.
-        self._calls: OrderedDict[str, OrderedDict[Key, tuple[str, float]]] = OrderedDict()
-
-    def __len__(self) -> int:
-        """Number of calls that are remembered."""
-        return sum(map(len, self._calls.values()))
-
-    def add(self, key: Key, reason: str) -> None:
-        """Remember that a call was cancelled."""
-        if max(len(key[1]), len(str(key[2]))) > MAX_KEY_CHARS:
-            return
-        calls = self._calls.setdefault(key[0], OrderedDict())
-        self._calls.move_to_end(key[0])
-        calls[key] = (reason, anyio.current_time() + CANCELLED_SECONDS)
-        calls.move_to_end(key)
-        if len(calls) > MAX_CANCELLED_CALLS:
-            calls.popitem(last=False)
-        if len(self._calls) > MAX_PRINCIPALS:
-            self._calls.popitem(last=False)
-
-    def reason(self, key: Key) -> str | None:
-        """The reason with which a call was cancelled; ``None`` if it was not, or long ago."""
-        calls = self._calls.get(key[0])
-        reason, until = ("", 0.0) if calls is None else calls.get(key, ("", 0.0))
-        return reason if until > anyio.current_time() else None
-
-
 class OpenStreams:
     """The calls that run, and by participant, session and request id those that have a session."""
 
     def __init__(self) -> None:
         self._open: set[OpenStream] = set()
         self._by_key: dict[Key, OpenStream] = {}
-        self.cancelled = CancelledCalls()
+        # The calls of sessions that were cancelled lately, whether they have come or not: with the
+        # reason, and a share for each participant.
+        self.cancelled = PerSenderTTLMap[Key, str](
+            senders=MAX_PRINCIPALS, count=MAX_CANCELLED_CALLS, seconds=CANCELLED_SECONDS
+        )
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def cancel(self, key: Key, reason: object) -> bool:
+    def cancel(self, key: Key | None, reason: object) -> bool:
         """End a call; ``False``: it is not here, and if it comes to its session it is not begun."""
+        if key is None:
+            return False
         said = printable(reason[:MAX_REASON_CHARS]) if isinstance(reason, str) else ""
-        if key[1]:  # other connections keep the order of a call and its cancel
-            self.cancelled.add(key, said)
+        participant, session, request_id = key
+        # Connections without a session keep the order of a call and its cancel.
+        if session and max(len(session), len(str(request_id))) <= MAX_KEY_CHARS:
+            self.cancelled.put(participant, key, said, anyio.current_time())
         stream = self._by_key.get(key)
         if stream is None:
             return False
@@ -173,7 +147,7 @@ class OpenStreams:
         self._open.add(stream)
         if key is not None:
             self._by_key[key] = stream
-            reason = self.cancelled.reason(key)
+            reason = self.cancelled.get(key[0], key, anyio.current_time())
             if reason is not None:
                 stream.cancel(reason)
         return stream
@@ -184,48 +158,30 @@ class OpenStreams:
         if stream.key is not None and self._by_key.get(stream.key) is stream:
             del self._by_key[stream.key]
 
-    def track(self, participant: str, ctx: Ctx) -> TrackedCall:
-        """A call for the length of a block, which a cancel ends."""
-        stream: OpenStream | None = None
-        if ctx.request is not None:
-            stream = ctx.request.scope.get(_SCOPE_KEY)
+    @contextmanager
+    def track(self, participant: str, ctx: Ctx) -> Generator[OpenStream]:
+        """The block in which a call runs, which a cancel ends."""
+        stream: OpenStream | None = ctx.request and ctx.request.scope.get(_SCOPE_KEY)
         if stream is None or stream.started:
-            stream = self.add(None if _is_closed_to_cancel(ctx) else key_of(participant, ctx))
-        return TrackedCall(self, stream, ctx)
-
-
-class TrackedCall:
-    """The block of :meth:`OpenStreams.track`."""
-
-    __slots__ = ("_ctx", "_stream", "_streams")
-
-    def __init__(self, streams: OpenStreams, stream: OpenStream, ctx: Ctx) -> None:
-        self._streams = streams
-        self._stream = stream
-        self._ctx = ctx
-
-    def __enter__(self) -> OpenStream:
-        self._stream.started = True
-        self._stream.scope.__enter__()
-        return self._stream
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        stream, ctx = self._stream, self._ctx
-        ended = False
+            key = (
+                None
+                if _is_closed_to_cancel(ctx)
+                else key_of(participant, id_of(ctx), ctx.request_id)
+            )
+            stream = self.add(key)
+        stream.started = True
+        why: str | None = None
         try:
-            ended = stream.scope.__exit__(kind, error, traceback)
+            with stream.scope:
+                yield stream
+        except anyio.get_cancelled_exc_class():
+            why = _ended(ctx)
+            raise
         finally:
-            self._streams.discard(stream)
-            if stream.reason is not None:
-                log.info("call %s was cancelled: %s", ctx.request_id, stream.reason or NO_REASON)
-            elif not ended and isinstance(error, anyio.get_cancelled_exc_class()):
-                log.info("call %s was cancelled: %s", ctx.request_id, _ended(ctx))
-        return ended
+            self.discard(stream)
+            why = why if stream.reason is None else stream.reason or NO_REASON
+            if why is not None:
+                log.info("call %s was cancelled: %s", ctx.request_id, why)
 
 
 def _is_closed_to_cancel(ctx: Ctx) -> bool:
@@ -233,10 +189,10 @@ def _is_closed_to_cancel(ctx: Ctx) -> bool:
     return ctx.request is not None and ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
-def key_of(participant: str, ctx: Ctx) -> Key:
-    """The key of a request; ids compare as the SDK compares them."""
-    request_id = ctx.request_id
-    return participant, id_of(ctx), coerce_request_id("" if request_id is None else request_id)
+def key_of(participant: str, session: str, request_id: object) -> Key | None:
+    """The key of a request; ``None``: it has no id. Ids compare as the SDK compares them."""
+    found = as_request_id(request_id)
+    return None if found is None else (participant, session, coerce_request_id(found))
 
 
 def _ended(ctx: Ctx) -> str:
@@ -282,11 +238,10 @@ class CancellationLayer:
             return
         head = _decode(body)
         participant = getattr(scope.get("user"), "key", "")
-        request_id = as_request_id(head.id)
-        if head.method == payloads.TOOL_CALL and request_id is not None:
-            key = (participant, session, coerce_request_id(request_id)) if session else None
-            await self._track(key, scope, replay, send)
-        elif head.method == CANCELLED and self._cancel(participant, session, head):
+        key = key_of(participant, session, head.id)
+        if head.method == payloads.TOOL_CALL and key is not None:
+            await self._track(key if session else None, scope, replay, send)
+        elif head.method == kinds.CANCELLED and self._cancel(participant, session, head):
             answer = Response(status_code=202, headers={"mcp-session-id": session})
             await answer(scope, replay, send)
         else:
@@ -294,12 +249,22 @@ class CancellationLayer:
 
     async def _track(self, key: Key | None, scope: Scope, receive: Receive, send: Send) -> None:
         stream = scope[_SCOPE_KEY] = self._streams.add(key)
+        complete = False
+
+        async def watched_receive() -> Message:
+            message = await receive()
+            if key is None and message["type"] == "http.disconnect" and not complete:
+                stream.cancel(CLOSED)
+            return message
+
+        async def watched_send(message: Message) -> None:
+            nonlocal complete
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                complete = True
+            await send(message)
+
         try:
-            if key is None:
-                watched = _DisconnectWatch(stream, receive, send)
-                await self._app(scope, watched.receive, watched.send)
-            else:
-                await self._app(scope, receive, send)
+            await self._app(scope, watched_receive, watched_send)
         finally:
             if not stream.started:
                 self._streams.discard(stream)
@@ -308,46 +273,19 @@ class CancellationLayer:
         if not session:
             return False
         try:
-            said = _cancels.decode(head.params)
+            params = payloads.as_object(msgspec.json.decode(head.params))
         except _UNREADABLE:
             return False
-        request_id = as_request_id(said.requestId)
-        if request_id is None:
-            return False
-        key = (participant, session, coerce_request_id(request_id))
-        return self._streams.cancel(key, said.reason)
-
-
-class _DisconnectWatch:
-    """Cancels a call whose client closes its stream before the answer is complete."""
-
-    def __init__(self, stream: OpenStream, receive: Receive, send: Send) -> None:
-        self._stream = stream
-        self._receive = receive
-        self._send = send
-        self._complete = False
-
-    async def receive(self) -> Message:
-        message = await self._receive()
-        if message["type"] == "http.disconnect" and not self._complete:
-            self._stream.cancel(CLOSED)
-        return message
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.body" and not message.get("more_body", False):
-            self._complete = True
-        await self._send(message)
+        key = key_of(participant, session, params.get("requestId"))
+        return self._streams.cancel(key, params.get("reason"))
 
 
 def _session_of(scope: Scope) -> str:
     """The session that a message is posted to; empty: none, as always in the newest revision."""
-    session = ""
-    for name, value in scope["headers"]:
-        if name == b"mcp-protocol-version" and value.decode("latin-1") in MODERN_PROTOCOL_VERSIONS:
-            return ""
-        if name == b"mcp-session-id":
-            session = value.decode("latin-1")
-    return session
+    headers = Headers(scope=scope)
+    if headers.get("mcp-protocol-version") in MODERN_PROTOCOL_VERSIONS:
+        return ""
+    return headers.get("mcp-session-id", "")
 
 
 async def _read(receive: Receive, limit: int) -> tuple[bytes | None, Receive]:
@@ -380,7 +318,7 @@ def _decode(body: bytes) -> _MessageStart:
         return _MessageStart()  # the SDK says what is wrong with it
 
 
-class CancellingStream:
+class CancellingStream(ForwardingReader):
     """The SDK's stream of a client's messages, which cancels calls before the SDK does.
 
     The SDK does not tell a handler the reason; and it lets a cancelled call end without an answer.
@@ -392,42 +330,17 @@ class CancellingStream:
     """
 
     def __init__(self, stream: Any, streams: OpenStreams, participant: str) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._streams = streams
         self._participant = participant
 
-    @property
-    def last_context(self) -> Any:
-        """The context of the last message's sender, for the SDK."""
-        return self._stream.last_context
-
-    async def receive(self) -> Any:
+    async def receive(self) -> Item:
         """The next message."""
-        item = await self._stream.receive()
-        message = getattr(item, "message", None)
-        if getattr(message, "method", None) == CANCELLED:
-            params = payloads.as_object(getattr(message, "params", None))
-            request_id = as_request_id(params.get("requestId"))
-            if request_id is not None:
-                key = (self._participant, "", coerce_request_id(request_id))
+        item = await super().receive()
+        match getattr(item, "message", None):
+            case JSONRPCNotification(method=kinds.CANCELLED, params=dict(params)):
+                key = key_of(self._participant, "", params.get("requestId"))
                 self._streams.cancel(key, params.get("reason"))
+            case _:
+                pass
         return item
-
-    async def aclose(self) -> None:
-        """Close the stream."""
-        await self._stream.aclose()
-
-    def __aiter__(self) -> CancellingStream:
-        return self
-
-    async def __anext__(self) -> Any:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-    async def __aenter__(self) -> CancellingStream:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()

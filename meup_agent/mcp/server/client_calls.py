@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -25,6 +26,7 @@ from pydantic import BaseModel, ConfigDict
 
 from meup_agent.client.messages import Progress
 from meup_agent.errors import RequestError
+from meup_agent.mcp.sdk.questions import CAPABILITIES, Question, is_declared
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.wire import payloads
 from meup_agent.transport.base import Condition
@@ -41,13 +43,6 @@ if TYPE_CHECKING:
     Ctx = ServerRequestContext[Any, Any]
 
 log = logging.getLogger("meup_agent.mcp")
-
-ASKED: Final = {
-    "elicitation/create": "elicitation",
-    "sampling/createMessage": "sampling",
-    "roots/list": "roots",
-}
-"""Methods that a participant may ask a client → the capability that it must have declared."""
 
 MAX_REQUESTS: Final = 256
 """Requests of a participant's clients that wait for answers at once, and calls that run, which may
@@ -71,31 +66,11 @@ STATE: Final = "meup:"
 _STEP: Final = 1e-6
 """MCP wants progress to grow: what tells of waiting is less than any real progress."""
 
-Note = tuple[str, Any]
-
 
 class _Raw(BaseModel):
     """A result as it came."""
 
     model_config = ConfigDict(extra="allow")
-
-
-class Question:
-    """A question of a participant that a client is to answer by its next request."""
-
-    def __init__(self, method: str, params: JsonObject) -> None:
-        self.method = method
-        self.params = params
-        self.answered = anyio.Event()
-        self.answer: JsonObject = {}
-
-
-class _NoteRelay:
-    """A task that tells a client of notes."""
-
-    def __init__(self) -> None:
-        self.scope = anyio.CancelScope()
-        self.ended = anyio.Event()
 
 
 class ClientCall:
@@ -111,7 +86,7 @@ class ClientCall:
         ids: The ids of its envelopes: a request's, or a proposal's.
         proposal: The proposal that it became, if it did.
         questions: What the client is to answer by its next request, by keys of ours.
-        changed: Notified when it has ended, or there is a question.
+        changed: Notified when it has ended, there is a question, or its client was told of all.
     """
 
     def __init__(
@@ -131,9 +106,9 @@ class ClientCall:
         self._log_level = log_level
         self._asks = 0
         self._done = -_STEP
-        self._notes: deque[Note] = deque()
+        self._notes: deque[Callable[[], Awaitable[None]]] = deque()
         self._ended = False
-        self._relay: _NoteRelay | None = None
+        self._relay: anyio.CancelScope | None = None
         self._failure: Exception | None = None
 
     @property
@@ -154,23 +129,23 @@ class ClientCall:
 
     def put_progress(self, progress: Progress) -> None:
         """Tell the client of a progress, soon; returns at once."""
-        self._put(("progress", progress))
+        self._put(partial(self._tell_progress, progress))
 
     def put_waiting(self, text: str) -> None:
         """Tell the client something that is no progress of the tool's."""
-        self._put(("progress", Progress(float("-inf"), None, text)))
+        self.put_progress(Progress(float("-inf"), None, text))
 
     def put_log(self, params: JsonObject) -> None:
         """Tell the client of a log message, soon; returns at once."""
-        self._put(("log", params))
+        self._put(partial(self._tell_log, params))
 
-    def _put(self, note: Note) -> None:
+    def _put(self, note: Callable[[], Awaitable[None]]) -> None:
         if self._ended or len(self._notes) >= MAX_NOTES:
             log.debug("left out, the client reads slowly: %r", note)
             return
         self._notes.append(note)
         if self._relay is None:  # a task group of each call would slow down those that tell nothing
-            self._relay = _NoteRelay()
+            self._relay = anyio.CancelScope()
             self._start_soon(self._relay_notes, self._relay)
 
     async def finish_notes(self) -> None:
@@ -180,7 +155,7 @@ class ClientCall:
             Exception: It could not be told.
         """
         while self._relay is not None:
-            await self._relay.ended.wait()
+            await self.changed.wait()
         if self._failure is not None:
             raise self._failure
 
@@ -188,22 +163,18 @@ class ClientCall:
         """Tell the client nothing more."""
         self._ended = True
         if self._relay is not None:
-            self._relay.scope.cancel()
+            self._relay.cancel()
 
-    async def _relay_notes(self, relay: _NoteRelay) -> None:
+    async def _relay_notes(self, relay: anyio.CancelScope) -> None:
         try:
-            with relay.scope:
+            with relay:
                 while self._notes:
-                    what, said = self._notes.popleft()
-                    if what == "progress":
-                        await self._tell_progress(said)
-                    else:
-                        await self._tell_log(said)
+                    await self._notes.popleft()()
         except Exception as error:  # the call's, and not its participant's
             self._failure, self._ended = error, True
         finally:
             self._relay = None
-            relay.ended.set()
+            self.changed.notify_all()
 
     async def _tell_progress(self, progress: Progress) -> None:
         self._done = max(progress.done, self._done + _STEP)
@@ -231,7 +202,7 @@ class ClientCall:
         Raises:
             RequestError: It does not answer such questions, or answers with an error.
         """
-        if not _is_declared(self.ctx, method):
+        if not is_declared(self.ctx.session.client_capabilities, method):
             raise _missing_capability(method)
         self._asks += 1
         if self._asks > MAX_ASKS:
@@ -271,27 +242,20 @@ _LEVELS: Final = {
 
 
 class ClientCalls:
-    """The calls that run for the clients of a participant."""
+    """The calls for the clients of a participant.
+
+    Attributes:
+        running: Those that run, and can be found.
+    """
 
     def __init__(self) -> None:
-        self._calls: set[ClientCall] = set()
+        self.running: set[ClientCall] = set()
         self._waiting: dict[str, WaitingCall] = {}
-
-    def __len__(self) -> int:
-        return len(self._calls)
-
-    def add(self, call: ClientCall) -> None:
-        """Let a call be found."""
-        self._calls.add(call)
-
-    def discard(self, call: ClientCall) -> None:
-        """Forget a call that has ended."""
-        self._calls.discard(call)
 
     def find(self, sender: str, params: JsonObject) -> ClientCall | None:
         """The running call that a participant names; ``None``: none that it carries out."""
         named = payloads.exchanges_of((), payloads.as_object(params.get(payloads.META)))
-        for call in self._calls:
+        for call in self.running:
             if call.participant != sender or not call.is_carried_out:
                 continue
             if not call.ids.isdisjoint(named):
@@ -388,13 +352,9 @@ class WaitingCall:
                     raise self._error
                 return self._result
             if self.call.questions:
-                asked = {
-                    key: {"method": each.method, "params": each.params}
-                    for key, each in self.call.questions.items()
-                }
                 return {
                     "resultType": "input_required",
-                    "inputRequests": asked,
+                    "inputRequests": {k: each.wire() for k, each in self.call.questions.items()},
                     "requestState": self._calls.wait_for_client(self),
                 }
 
@@ -416,16 +376,11 @@ def declared_only(ctx: Ctx, result: JsonObject) -> JsonObject:
     """
     requests = payloads.as_object(result.get("inputRequests"))
     methods = {key: payloads.as_object(each).get("method") for key, each in requests.items()}
-    kept = {key: requests[key] for key, method in methods.items() if _is_declared(ctx, method)}
+    declared = ctx.session.client_capabilities
+    kept = {key: requests[key] for key, method in methods.items() if is_declared(declared, method)}
     if requests and not kept:
         raise _missing_capability(str(next(iter(methods.values()))))
     return {**result, "inputRequests": kept} if len(kept) < len(requests) else result
-
-
-def _is_declared(ctx: Ctx, method: object) -> bool:
-    declared = ctx.session.client_capabilities
-    capability = ASKED.get(method) if isinstance(method, str) else None
-    return capability is not None and getattr(declared, capability, None) is not None
 
 
 def too_many_requests() -> MCPError:
@@ -438,7 +393,7 @@ def too_many_requests() -> MCPError:
 
 
 def _missing_capability(method: str) -> RequestError:
-    capability = ASKED.get(method, method[:64])
+    capability = CAPABILITIES.get(method, method[:64])
     return RequestError(
         types.MISSING_REQUIRED_CLIENT_CAPABILITY,
         f"the MCP client of this call has no {capability}",

@@ -17,8 +17,9 @@ from meup_agent.agent.agent import Agent
 from meup_agent.client.messages import Request
 from meup_agent.client.offers import CHANGES
 from meup_agent.errors import CannotObserve, MeupError, SessionEnded, UsageError
+from meup_agent.mcp.sdk.questions import CAPABILITIES
 from meup_agent.mcp.server.catalog import Announcements, Catalog, ClientSessions
-from meup_agent.mcp.server.client_calls import ASKED, MAX_REQUESTS, ClientCalls, too_many_requests
+from meup_agent.mcp.server.client_calls import MAX_REQUESTS, ClientCalls, too_many_requests
 from meup_agent.protocol.space.allowance import NoticeThrottle
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.transport.base import background_tasks
@@ -179,7 +180,7 @@ class Principal:
         self.ended = anyio.Event()
         self.left = False
         self.agent = Agent("meup-mcp")
-        self.agent.on_request(*ASKED)(self._answer)
+        self.agent.on_request(*CAPABILITIES)(self._answer)
         self._bare = bare
         self._scope = anyio.CancelScope()
         self._tasks: TaskGroup | None = None

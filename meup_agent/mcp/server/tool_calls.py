@@ -15,8 +15,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from meup_agent.client.proposal_handle import resolve_ttl
 from meup_agent.errors import MeupError, RequestError
 from meup_agent.mcp.sdk import decisions
+from meup_agent.mcp.sdk.questions import CAPABILITIES, is_declared
 from meup_agent.mcp.server.client_calls import (
-    ASKED,
     MAX_REQUESTS,
     STATE,
     ClientCall,
@@ -108,7 +108,7 @@ async def call_tool(
         waiting = principal.calls.resume(state)
         waiting.take_answers(payloads.as_object(params.get("inputResponses")), ctx)
         return await _wait(waiting)
-    if len(principal.calls) >= MAX_REQUESTS:
+    if len(principal.calls.running) >= MAX_REQUESTS:
         raise too_many_requests()
     session = principal.sessions.find(ctx)
     log_level = "debug" if session is None else session.log_level
@@ -124,10 +124,8 @@ async def call_tool(
 def _asks_by_result(ctx: Ctx) -> bool:
     """True if the client answers questions, and only those that come as results."""
     declared = ctx.session.client_capabilities
-    return (
-        not ctx.session.can_send_request
-        and declared is not None
-        and any(getattr(declared, each) is not None for each in ASKED.values())
+    return not ctx.session.can_send_request and any(
+        is_declared(declared, each) for each in CAPABILITIES
     )
 
 
@@ -150,7 +148,7 @@ async def _carry_out(
     sent.setdefault("arguments", {})
     failure: Exception | None = None
     result: JsonObject = {}
-    principal.calls.add(call)
+    principal.calls.running.add(call)
     try:
         try:
             result = await _invoke(principal.space, offer, sent, call, settings)
@@ -158,7 +156,7 @@ async def _carry_out(
             failure = error
         await call.finish_notes()
     finally:
-        principal.calls.discard(call)
+        principal.calls.running.discard(call)
         call.end()
     match failure:
         case None:
@@ -229,7 +227,7 @@ async def _answers(call: ClientCall, requests: object) -> JsonObject:
     for key, each in payloads.as_object(requests).items():
         request = payloads.as_object(each)
         method = str(request.get("method"))
-        if method not in ASKED:
+        if method not in CAPABILITIES:
             raise RequestError(INVALID_REQUEST, f"a tool cannot ask a client for {method[:64]!r}")
         answers[key] = await call.ask(method, payloads.as_object(request.get("params")))
     return answers

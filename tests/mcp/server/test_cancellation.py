@@ -414,7 +414,7 @@ async def test_what_is_remembered_of_a_cancelled_call_is_small() -> None:
             assert await stream.aread() == LAST % b"7"
         assert len(kept) == 1
         key = ("", client.headers["mcp-session-id"], 7)
-        assert len(kept.reason(key) or "") == MAX_REASON_CHARS
+        assert len(kept.get("", key, anyio.current_time()) or "") == MAX_REASON_CHARS
 
 
 async def test_a_client_over_stdio_that_goes_withdraws() -> None:
