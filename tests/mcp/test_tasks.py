@@ -290,7 +290,7 @@ async def test_tasks_end_with_the_server() -> None:
 async def test_an_extension_is_entered_once() -> None:
     tasks = TasksExtension()
     async with tasks:
-        with pytest.raises(RuntimeError, match="once"):
+        with pytest.raises(RuntimeError, match="already been entered"):
             await tasks.__aenter__()
 
 

@@ -40,6 +40,7 @@ from meup_agent.mcp.bridge.offered_tools import (
 )
 from meup_agent.mcp.bridge.transports import OnAsk, RunningCall, answered, call_asked_about
 from meup_agent.mcp.sdk.decisions import words
+from meup_agent.mcp.sdk.messages import as_json
 from meup_agent.processes.guarded import LineLimiter, keep_running
 from meup_agent.protocol.exchange import Participant
 from meup_agent.protocol.wire import payloads
@@ -263,15 +264,12 @@ class Bridge:
         """The server as it introduced itself."""
         client = self._connection.client
         info, instructions = client.server_info, client.instructions
-        capabilities = client.server_capabilities.model_dump(
-            by_alias=True, mode="json", exclude_none=True
-        )
         described: JsonObject = {
             "protocolVersion": client.protocol_version,
-            "capabilities": capabilities,
+            "capabilities": as_json(client.server_capabilities),
             "serverInfo": {"name": self.name, "version": "unknown"}
             if info is None
-            else info.model_dump(by_alias=True, mode="json", exclude_none=True),
+            else as_json(info),
         }
         if instructions:
             described["instructions"] = instructions

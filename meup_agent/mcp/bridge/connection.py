@@ -26,7 +26,7 @@ from meup_agent.agent.tool import own_version
 from meup_agent.errors import MeupError, RequestError, printable
 from meup_agent.mcp.bridge.config import HttpServer
 from meup_agent.mcp.bridge.transports import Traffic, connect
-from meup_agent.mcp.sdk.questions import ANSWERS, ELICITATION, ROOTS, SAMPLING
+from meup_agent.mcp.sdk.messages import ANSWERS, ELICITATION, ROOTS, SAMPLING, first_problem
 from meup_agent.processes.guarded import RESTART, LineLimiter, StderrTail, keep_running
 from meup_agent.protocol.wire import payloads
 from meup_agent.transport.base import background_tasks
@@ -450,13 +450,6 @@ class SessionForgotten(RequestError):
 def _is_closed(error: MCPError) -> bool:
     """True for the SDK's word of a connection that has ended; servers have the code, too."""
     return error.code == types.CONNECTION_CLOSED and error.message == "Connection closed"
-
-
-def first_problem(error: ValidationError, part: slice = slice(None)) -> str:
-    """The first thing that is wrong with a message, at some part of the path to it."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(map(str, first["loc"][part]))
-    return printable(f"{place}: {first['msg']}")[:MAX_ERROR_CHARS]
 
 
 # --- subscriptions ---

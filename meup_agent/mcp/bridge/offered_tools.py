@@ -41,6 +41,7 @@ from meup_agent.client.tool_changes import (
     with_accepted_texts,
 )
 from meup_agent.errors import MeupError, NotExpressible, RejectMessage, RequestError, printable
+from meup_agent.mcp.sdk.messages import first_problem
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import encode_json
 from meup_agent.transport.base import Condition
@@ -252,9 +253,7 @@ def _problem(tool: Any, result: JsonObject, version: str, budget: _Budget) -> st
     try:
         validate_server_result(payloads.TOOL_LIST, version, {**result, "tools": [fields]})
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"][-3:])
-        return printable(f"{place}: {first['msg']}")[:200]
+        return first_problem(error, skip=-3)[:200]
     except (KeyError, ValueError):
         pass  # a revision without such a check
     name = fields.get("name")

@@ -38,7 +38,7 @@ from mcp_types import jsonrpc_message_adapter
 from meup_agent.errors import CannotConnect, MeupError, RequestError, printable
 from meup_agent.mcp.bridge import windows_copier
 from meup_agent.mcp.bridge.config import HttpServer, Server, StdioServer
-from meup_agent.mcp.sdk.questions import CAPABILITIES
+from meup_agent.mcp.sdk.messages import CAPABILITIES
 from meup_agent.mcp.sdk.streams import ForwardingReader
 from meup_agent.processes.guarded import KILL_ALL, GuardedProcess
 from meup_agent.protocol.wire import kinds, payloads

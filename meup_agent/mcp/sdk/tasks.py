@@ -17,17 +17,17 @@ Every task runs inside ``async with extension``, and ends with it.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import datetime
 import logging
 import secrets
-import typing
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 
 import anyio
 import mcp_types
+from anyio import AsyncContextManagerMixin
 from mcp.client.context import ClientRequestContext
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.server.connection import Connection
@@ -44,7 +44,9 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from meup_agent.protocol.wire.payloads import TOOL_CALL
+from meup_agent.mcp.sdk.messages import ANSWERS, Question, as_json, is_declared
+from meup_agent.protocol.wire.payloads import TOOL_CALL, JsonObject
+from meup_agent.transport.base import background_tasks
 
 __all__ = ["TASKS", "TaskSupport", "TasksClientExtension", "TasksExtension", "install_extension"]
 
@@ -55,54 +57,26 @@ __all__ = ["TASKS", "TaskSupport", "TasksClientExtension", "TasksExtension", "in
 # A `ToolTask` is changed by the run of its handler, by `tasks/update` and by `tasks/cancel`; the
 # first end wins. It starts nothing: `tasks` runs it.
 
-if typing.TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
-    from types import TracebackType
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
 
     from mcp.client.session import ClientSession
-    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+    from mcp.server.context import CallNext, HandlerResult
     from mcp.server.lowlevel.server import Server
     from mcp.shared.dispatcher import CallOptions
     from mcp.shared.message import MessageMetadata
 
+    Context = ServerRequestContext[Any, Any]
+
 logger = logging.getLogger(__name__)
 
-TaskStatus = typing.Literal["working", "input_required", "completed", "failed", "cancelled"]
-
-#: The capability that a client must declare to be asked by each method.
-INPUT_CAPABILITY: typing.Final = {
-    "elicitation/create": "elicitation",
-    "sampling/createMessage": "sampling",
-    "roots/list": "roots",
-}
+TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
 
 MAX_STATUS_MESSAGE = 1000
 """Characters of the text beside a task's status; longer ones are progress texts of strangers."""
 
 MAX_INPUT_REQUESTS = 16
 """Questions of one task that wait for their answers at a time."""
-
-_ANSWERS: dict[str, TypeAdapter[typing.Any]] = {
-    "elicitation/create": TypeAdapter(mcp_types.ElicitResult),
-    "sampling/createMessage": TypeAdapter(
-        mcp_types.CreateMessageResult | mcp_types.CreateMessageResultWithTools
-    ),
-    "roots/list": TypeAdapter(mcp_types.ListRootsResult),
-}
-
-
-class InputRequest:
-    """A question to the client, until it is answered."""
-
-    def __init__(self, method: str, params: Mapping[str, typing.Any] | None) -> None:
-        self.method = method
-        self.params = dict(params or {})
-        self.answered = anyio.Event()
-        self.answer: dict[str, typing.Any] = {}
-
-    def wire(self) -> dict[str, typing.Any]:
-        """The entry of ``inputRequests``."""
-        return {"method": self.method, "params": self.params}
 
 
 class ToolTask:
@@ -112,7 +86,7 @@ class ToolTask:
         self.id = secrets.token_urlsafe(16)
         self.status: TaskStatus = "working"
         self.status_message: str | None = None
-        self.created = self.updated = datetime.datetime.now(datetime.UTC)
+        self.created = self.updated = datetime.now(UTC)
         self.ttl = ttl
         self.poll_interval = poll_interval
         #: When it is forgotten, by the loop's clock.
@@ -123,11 +97,11 @@ class ToolTask:
         #: Set once the request is answered with the task, so that its stream leads nowhere.
         self.detached = False
         self.result: HandlerResult = None
-        self.inlined: dict[str, typing.Any] | None = None
+        self.inlined: JsonObject | None = None
         #: Bytes of that.
         self.size = 0
         self.error: mcp_types.ErrorData | None = None
-        self._inputs: dict[str, InputRequest] = {}
+        self._inputs: dict[str, Question] = {}
 
     @property
     def ended(self) -> bool:
@@ -155,47 +129,53 @@ class ToolTask:
     def note(self, message: str) -> None:
         """Show a text beside the status."""
         self.status_message = message[:MAX_STATUS_MESSAGE]
-        self.updated = datetime.datetime.now(datetime.UTC)
+        self.updated = datetime.now(UTC)
 
     async def ask(
-        self, method: str, params: Mapping[str, typing.Any] | None, timeout: float | None = None
-    ) -> dict[str, typing.Any]:
+        self, method: str, params: Mapping[str, Any] | None, timeout: float | None = None
+    ) -> JsonObject:
         """Put a question into ``inputRequests``, and wait for its answer.
 
         Raises:
             MCPError: There are too many questions, or ``timeout`` seconds went by.
         """
-        request = InputRequest(method, params)
-        key = self._add_input(secrets.token_urlsafe(8), request)
+        question = Question(method, dict(params or {}))
         try:
             with anyio.fail_after(timeout):
-                await request.answered.wait()
+                await self._wait_for({secrets.token_urlsafe(8): question})
         except TimeoutError:
             raise MCPError(
                 mcp_types.REQUEST_TIMEOUT, f"{method} was not answered within {timeout} seconds"
             ) from None
-        finally:
-            self._remove_input(key)
-        return request.answer
+        return question.answer
 
-    async def ask_all(
-        self, requests: Mapping[str, mcp_types.InputRequest]
-    ) -> dict[str, typing.Any]:
+    async def ask_all(self, requests: Mapping[str, mcp_types.InputRequest]) -> JsonObject:
         """Put the questions of an ``input_required`` result, and wait for all answers."""
-        inputs: dict[str, InputRequest] = {}
-        try:
-            for key, request in requests.items():
-                dumped = request.model_dump(by_alias=True, mode="json", exclude_none=True)
-                inputs[key] = InputRequest(dumped["method"], dumped.get("params"))
-                self._add_input(key, inputs[key])
-            for waiting in inputs.values():
-                await waiting.answered.wait()
-        finally:
-            for key in inputs:
-                self._remove_input(key)
-        return {key: waiting.answer for key, waiting in inputs.items()}
+        dumped = {key: as_json(request) for key, request in requests.items()}
+        questions = {
+            key: Question(each["method"], each.get("params") or {}) for key, each in dumped.items()
+        }
+        await self._wait_for(questions)
+        return {key: each.answer for key, each in questions.items()}
 
-    def answer(self, responses: Mapping[str, typing.Any]) -> None:
+    async def _wait_for(self, questions: Mapping[str, Question]) -> None:
+        try:
+            for key, question in questions.items():
+                if len(self._inputs) >= MAX_INPUT_REQUESTS:
+                    raise MCPError(
+                        mcp_types.INTERNAL_ERROR,
+                        f"a task asks at most {MAX_INPUT_REQUESTS} at a time",
+                    )
+                self._inputs[key] = question
+                self._change("input_required")
+                self.ready.set()
+            for question in questions.values():
+                await question.answered.wait()
+        finally:
+            for key in questions:
+                self._remove_input(key)
+
+    def answer(self, responses: Mapping[str, Any]) -> None:
         """Take the answers to questions that wait; others are ignored, as the protocol says.
 
         Raises:
@@ -204,7 +184,7 @@ class ToolTask:
         taken = {key: self._inputs[key] for key in responses if key in self._inputs}
         for key, request in taken.items():
             try:
-                _ANSWERS[request.method].validate_python(responses[key], by_name=False)
+                ANSWERS[request.method].validate_python(responses[key], by_name=False)
             except ValidationError:
                 raise MCPError(
                     mcp_types.INVALID_PARAMS,
@@ -215,28 +195,17 @@ class ToolTask:
             request.answered.set()
             self._remove_input(key)
 
-    def _add_input(self, key: str, request: InputRequest) -> str:
-        if len(self._inputs) >= MAX_INPUT_REQUESTS:
-            raise MCPError(
-                mcp_types.INTERNAL_ERROR,
-                f"a task asks at most {MAX_INPUT_REQUESTS} at a time",
-            )
-        self._inputs[key] = request
-        self._change("input_required")
-        self.ready.set()
-        return key
-
     def _remove_input(self, key: str) -> None:
         if self._inputs.pop(key, None) is not None and not self.ended:
             self._change("input_required" if self._inputs else "working")
 
     def _change(self, status: TaskStatus) -> None:
         self.status = status
-        self.updated = datetime.datetime.now(datetime.UTC)
+        self.updated = datetime.now(UTC)
 
-    def wire(self) -> dict[str, typing.Any]:
+    def wire(self) -> JsonObject:
         """The fields that every form of a task has."""
-        fields: dict[str, typing.Any] = {
+        fields: JsonObject = {
             "taskId": self.id,
             "status": self.status,
             "createdAt": _timestamp(self.created),
@@ -248,13 +217,13 @@ class ToolTask:
             fields["statusMessage"] = self.status_message
         return fields
 
-    def detailed(self) -> dict[str, typing.Any]:
+    def detailed(self) -> JsonObject:
         """The answer to ``tasks/get``."""
         fields = self.wire()
         if self.status == "completed":
             fields["result"] = self.inlined
         elif self.status == "failed" and self.error is not None:
-            fields["error"] = self.error.model_dump(mode="json", by_alias=True, exclude_none=True)
+            fields["error"] = as_json(self.error)
         elif self.status == "input_required":
             fields["inputRequests"] = {key: asked.wire() for key, asked in self._inputs.items()}
         return fields
@@ -270,7 +239,7 @@ class TaskChannel:
     transport = TransportContext(kind="task", can_send_request=True)
     message_metadata: MessageMetadata = None
 
-    def __init__(self, task: ToolTask, ctx: ServerRequestContext[typing.Any, typing.Any]) -> None:
+    def __init__(self, task: ToolTask, ctx: Context) -> None:
         self._task = task
         self._request = ctx.session
         self._capabilities = ctx.session.client_capabilities
@@ -285,31 +254,30 @@ class TaskChannel:
     async def send_raw_request(
         self,
         method: str,
-        params: Mapping[str, typing.Any] | None,
+        params: Mapping[str, Any] | None,
         opts: CallOptions | None = None,
-    ) -> dict[str, typing.Any]:
+    ) -> JsonObject:
         """Ask the client, if it declared that it answers such questions."""
-        capability = INPUT_CAPABILITY.get(method)
-        if capability is None or getattr(self._capabilities, capability, None) is None:
+        if not is_declared(self._capabilities, method):
             raise NoBackChannelError(method)
         return await self._task.ask(method, params, (opts or {}).get("timeout"))
 
     async def notify(
         self,
         method: str,
-        params: Mapping[str, typing.Any] | None,
+        params: Mapping[str, Any] | None,
         opts: CallOptions | None = None,
     ) -> None:
         """Send a notification, which is dropped once the request is answered."""
         if self._task.detached:
             logger.debug("dropped %s: its request was answered with a task", method)
             return
-        notification = mcp_types.Notification[dict[str, typing.Any], str](
+        notification = mcp_types.Notification[JsonObject, str](
             method=method, params=dict(params or {})
         )
         # The SDK's type lists its own notifications; it writes whatever has a method.
         await self._request.send_notification(
-            typing.cast("mcp_types.ServerNotification", notification),
+            cast("mcp_types.ServerNotification", notification),
             related_request_id=self.request_id,
         )
 
@@ -330,7 +298,7 @@ class TaskSession(ServerSession):
         task: The task.
     """
 
-    def __init__(self, task: ToolTask, ctx: ServerRequestContext[typing.Any, typing.Any]) -> None:
+    def __init__(self, task: ToolTask, ctx: Context) -> None:
         channel = TaskChannel(task, ctx)
         connection = Connection.from_envelope(ctx.protocol_version, None, None, outbound=channel)
         connection.client_params = ctx.session.client_params
@@ -339,18 +307,18 @@ class TaskSession(ServerSession):
         self.task = task
 
 
-def _timestamp(moment: datetime.datetime) -> str:
+def _timestamp(moment: datetime) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 # --- tasks ---
 
 
-TASKS: typing.Final = "io.modelcontextprotocol/tasks"
+TASKS: Final = "io.modelcontextprotocol/tasks"
 
 #: ``forbidden`` always answers with the result, ``required`` always with a task; ``optional`` with
 #: a task when the result is not there within a moment.
-TaskSupport = typing.Literal["forbidden", "optional", "required"]
+TaskSupport = Literal["forbidden", "optional", "required"]
 
 GRACE_SECONDS = 0.1
 """Wait for the result of a call before it becomes a task."""
@@ -375,8 +343,6 @@ new question ends here."""
 _MODERN = frozenset(MODERN_PROTOCOL_VERSIONS)
 _INPUT_RESPONSES: TypeAdapter[mcp_types.InputResponses] = TypeAdapter(mcp_types.InputResponses)
 
-Context: typing.TypeAlias = ServerRequestContext[typing.Any, typing.Any]
-
 
 class TaskParams(mcp_types.RequestParams):
     """The parameters of ``tasks/get`` and ``tasks/cancel``."""
@@ -387,10 +353,10 @@ class TaskParams(mcp_types.RequestParams):
 class TaskUpdateParams(TaskParams):
     """The parameters of ``tasks/update``."""
 
-    input_responses: dict[str, typing.Any]
+    input_responses: JsonObject
 
 
-class TasksExtension(Extension):
+class TasksExtension(Extension, AsyncContextManagerMixin):
     """Serves tool calls as tasks to the clients that declare it.
 
     Args:
@@ -431,27 +397,18 @@ class TasksExtension(Extension):
         self._limit = limit
         self._tasks: dict[Hashable, dict[str, ToolTask]] = {}
         self._group: anyio.abc.TaskGroup | None = None
-        self._exit_stack = AsyncExitStack()
-
-    async def __aenter__(self) -> typing.Self:
-        if self._group is not None:
-            raise RuntimeError("enter a TasksExtension once, as its server starts")
-        self._group = await self._exit_stack.enter_async_context(anyio.create_task_group())
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
-        if self._group is not None:
-            self._group.cancel_scope.cancel()
-        self._group = None
-        return await self._exit_stack.__aexit__(exc_type, exc, traceback)
 
     @asynccontextmanager
-    async def lifespan(self, server: object) -> AsyncGenerator[dict[str, typing.Any]]:
+    async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
+        """The block in which the tasks run; entered once, as its server starts."""
+        try:
+            async with background_tasks() as self._group:
+                yield self
+        finally:
+            self._group = None
+
+    @asynccontextmanager
+    async def lifespan(self, server: object) -> AsyncGenerator[JsonObject]:
         """The ``lifespan`` of a server that needs none of its own."""
         async with self:
             yield {}
@@ -492,7 +449,9 @@ class TasksExtension(Extension):
             self._require_running().start_soon(self._run, task, params, ctx, call_next)
             with anyio.move_on_after(self._grace):
                 await task.ready.wait()
-            kept = self._keeps(task, support)
+            kept = not isinstance(task.result, mcp_types.InputRequiredResult) and (
+                support == "required" or not task.ended
+            )
         finally:
             if not kept:
                 # Also when the client is gone before it knew of a task.
@@ -505,12 +464,6 @@ class TasksExtension(Extension):
         task.detached = True
         self._require_running().start_soon(self._forget_later, owner, task)
         return {"resultType": "task", **task.wire()}
-
-    @staticmethod
-    def _keeps(task: ToolTask, support: TaskSupport) -> bool:
-        if isinstance(task.result, mcp_types.InputRequiredResult):
-            return False
-        return support == "required" or not task.ended
 
     async def _run(
         self,
@@ -544,7 +497,7 @@ class TasksExtension(Extension):
         call_next: CallNext,
     ) -> HandlerResult:
         """Run the handler, again with its answers for as long as it asks by its result."""
-        inner = dataclasses.replace(ctx, session=TaskSession(task, ctx))
+        inner = replace(ctx, session=TaskSession(task, ctx))
         for _ in range(MAX_ROUNDS):
             result = await call_next(inner)
             if isinstance(result, dict) and methods.is_input_required(result):
@@ -560,7 +513,7 @@ class TasksExtension(Extension):
             raw.pop("requestState", None)
             if result.request_state is not None:
                 raw["requestState"] = result.request_state
-            inner = dataclasses.replace(inner, params=raw)
+            inner = replace(inner, params=raw)
         raise MCPError(mcp_types.INTERNAL_ERROR, f"the tool asked more than {MAX_ROUNDS} times")
 
     async def _get(self, ctx: Context, params: TaskParams) -> HandlerResult:
@@ -610,7 +563,7 @@ class TasksExtension(Extension):
         return self._group
 
 
-def install_extension(extension: Extension, server: Server[typing.Any]) -> None:
+def install_extension(extension: Extension, server: Server[Any]) -> None:
     """Add an extension to a low-level server, as ``MCPServer(extensions=[…])`` does to itself.
 
     The server must have its handler of ``tools/call``. An extension's tools and resources are not
@@ -639,10 +592,10 @@ def install_extension(extension: Extension, server: Server[typing.Any]) -> None:
 
 def _gated(
     binding: MethodBinding,
-) -> Callable[[Context, typing.Any], Awaitable[HandlerResult]]:
+) -> Callable[[Context, Any], Awaitable[HandlerResult]]:
     versions = binding.protocol_versions
 
-    async def handle(ctx: Context, params: typing.Any) -> HandlerResult:
+    async def handle(ctx: Context, params: Any) -> HandlerResult:
         if versions is not None and ctx.protocol_version not in versions:
             raise MCPError(mcp_types.METHOD_NOT_FOUND, "Method not found", binding.method)
         return await binding.handler(ctx, params)
@@ -667,14 +620,14 @@ def _size(tasks: Mapping[str, ToolTask]) -> int:
     return sum(task.size for task in tasks.values())
 
 
-def _inline(result: HandlerResult, version: str) -> dict[str, typing.Any]:
+def _inline(result: HandlerResult, version: str) -> JsonObject:
     """The result as the server would have written it in answer to ``tools/call``."""
     if isinstance(result, Mapping):
         dumped = dict(result)
     elif result is None:
         dumped = {}
     else:
-        dumped = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+        dumped = as_json(result)
     try:
         return methods.serialize_server_result(TOOL_CALL, version, dumped)
     except ValidationError:
@@ -704,7 +657,7 @@ MIN_POLL_INTERVAL = 0.05
 class CreatedTask(mcp_types.Result):
     """The answer to a ``tools/call`` that became a task."""
 
-    result_type: typing.Literal["task"] = "task"
+    result_type: Literal["task"] = "task"
     task_id: str
     poll_interval_ms: float | None = None
 
@@ -714,13 +667,13 @@ class DetailedTask(mcp_types.Result):
 
     status: str
     poll_interval_ms: float | None = None
-    result: dict[str, typing.Any] | None = None
+    result: JsonObject | None = None
     error: mcp_types.ErrorData | None = None
     input_requests: dict[str, mcp_types.InputRequest] | None = None
     status_message: str | None = None
 
 
-class _TaskRequest(mcp_types.Request[dict[str, typing.Any], str]):
+class _TaskRequest(mcp_types.Request[JsonObject, str]):
     name_param = "taskId"
 
 
@@ -779,14 +732,14 @@ async def _wait_for_end(session: ClientSession, created: CreatedTask) -> mcp_typ
 async def _answer(
     session: ClientSession, task_id: str, requests: Mapping[str, mcp_types.InputRequest]
 ) -> None:
-    responses: dict[str, typing.Any] = {}
+    responses: JsonObject = {}
     for key, request in requests.items():
         meta = request.params.meta if request.params else None
         ctx = ClientRequestContext(session=session, request_id=key, meta=meta)
         response = await session.dispatch_input_request(ctx, request)
         if isinstance(response, mcp_types.ErrorData):
             raise MCPError.from_error_data(response)
-        responses[key] = response.model_dump(by_alias=True, mode="json", exclude_none=True)
+        responses[key] = as_json(response)
     if responses:
         params = {"taskId": task_id, "inputResponses": responses}
         await session.send_request(
@@ -795,7 +748,7 @@ async def _answer(
 
 
 async def _cancel(session: ClientSession, task_id: str) -> None:
-    with anyio.move_on_after(CANCEL_TIMEOUT), contextlib.suppress(MCPError):
+    with anyio.move_on_after(CANCEL_TIMEOUT), suppress(MCPError):
         await session.send_request(
             _TaskRequest(method="tasks/cancel", params={"taskId": task_id}),
             mcp_types.EmptyResult,

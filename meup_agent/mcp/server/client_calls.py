@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict
 
 from meup_agent.client.messages import Progress
 from meup_agent.errors import RequestError
-from meup_agent.mcp.sdk.questions import CAPABILITIES, Question, is_declared
+from meup_agent.mcp.sdk.messages import CAPABILITIES, Question, is_declared
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.wire import payloads
 from meup_agent.transport.base import Condition

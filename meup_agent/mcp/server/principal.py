@@ -17,7 +17,7 @@ from meup_agent.agent.agent import Agent
 from meup_agent.client.messages import Request
 from meup_agent.client.offers import CHANGES
 from meup_agent.errors import CannotObserve, MeupError, SessionEnded, UsageError
-from meup_agent.mcp.sdk.questions import CAPABILITIES
+from meup_agent.mcp.sdk.messages import CAPABILITIES
 from meup_agent.mcp.server.catalog import Announcements, Catalog, ClientSessions
 from meup_agent.mcp.server.client_calls import MAX_REQUESTS, ClientCalls, too_many_requests
 from meup_agent.protocol.space.allowance import NoticeThrottle

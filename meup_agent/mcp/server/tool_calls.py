@@ -15,7 +15,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from meup_agent.client.proposal_handle import resolve_ttl
 from meup_agent.errors import MeupError, RequestError
 from meup_agent.mcp.sdk import decisions
-from meup_agent.mcp.sdk.questions import CAPABILITIES, is_declared
+from meup_agent.mcp.sdk.messages import CAPABILITIES, is_declared
 from meup_agent.mcp.server.client_calls import (
     MAX_REQUESTS,
     STATE,

@@ -1,12 +1,41 @@
-"""Questions to an MCP client during a call: elicitation, sampling, and its roots."""
+"""Messages of MCP: as JSON, what is wrong with one, and questions to a client during a call."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import mcp_types as types
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from meup_agent.errors import printable
+
+if TYPE_CHECKING:
+    from meup_agent.protocol.wire.payloads import JsonObject
+
+MAX_PROBLEM_CHARS: Final = 2_000
+"""Characters of what is wrong with a message."""
+
+
+def as_json(model: BaseModel) -> JsonObject:
+    """A message, or a part of one, as JSON values."""
+    return model.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+def first_problem(error: ValidationError, *, skip: int = 0) -> str:
+    """The first thing that is wrong with a message, in words, with the path to it.
+
+    Args:
+        error: What the validation says.
+        skip: Parts of the path that are left out; negative: all but so many.
+    """
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"][skip:]))
+    return printable(f"{place}: {first['msg']}")[:MAX_PROBLEM_CHARS]
+
+
+# --- questions ---
+# Elicitation, sampling, and the client's roots.
 
 ELICITATION: Final = "elicitation/create"
 SAMPLING: Final = "sampling/createMessage"
@@ -30,13 +59,13 @@ class Question:
         answered: Set once :attr:`answer` is there.
     """
 
-    def __init__(self, method: str, params: dict[str, Any]) -> None:
+    def __init__(self, method: str, params: JsonObject) -> None:
         self.method = method
         self.params = params
         self.answered = anyio.Event()
-        self.answer: dict[str, Any] = {}
+        self.answer: JsonObject = {}
 
-    def wire(self) -> dict[str, Any]:
+    def wire(self) -> JsonObject:
         """The entry of ``inputRequests``."""
         return {"method": self.method, "params": self.params}
 
