@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import anyio
-
-from meup_agent.client.offers import TOOLS
+from meup_agent.client.offers import TOOLS, ask_each
 from meup_agent.client.proposal_handle import resolve_ttl
 from meup_agent.client.requests import names
 from meup_agent.client.space import directory_of
@@ -18,7 +15,7 @@ from meup_agent.mcp.sdk import decisions
 from meup_agent.mcp.server.catalog import exposed_name
 from meup_agent.protocol.exchange import Wait
 from meup_agent.protocol.wire import payloads
-from meup_agent.protocol.wire.outcomes import Fulfillment, Rejection, Responded
+from meup_agent.protocol.wire.outcomes import Fulfillment, Responded
 from meup_agent.transport.base import runs_on_asyncio
 
 if TYPE_CHECKING:
@@ -30,9 +27,6 @@ if TYPE_CHECKING:
 
 LIST_SECONDS: Final = 5.0
 """Wait for a participant's list of tools; then its tools are left out."""
-
-EXPLANATION_SECONDS: Final = 0.5
-"""Wait for an explanation behind its rejection; none is owed (PROTOCOL 4.3)."""
 
 EMPTY_SCHEMA: Final = {"type": "object", "properties": {}}
 
@@ -102,17 +96,16 @@ class SpaceTools:
 
     async def read(self) -> list[SpaceTool]:
         """Every tool; those of a participant that does not answer in time are left out."""
-        owners = [each.id for each in self.space.participants if each.id != self.space.me]
-        found: dict[str, list[SpaceTool]] = {}
-        async with anyio.create_task_group() as tasks:
-            for owner in owners:
-                tasks.start_soon(self._read_from, owner, found)
-        return [tool for owner in sorted(found) for tool in found[owner]]
+        owners = sorted(each.id for each in self.space.participants if each.id != self.space.me)
+        lists = await ask_each(owners, self._read_from, at_a_time=max(len(owners), 1))
+        return [tool for listed in lists for tool in listed]
 
-    async def _read_from(self, owner: str, found: dict[str, list[SpaceTool]]) -> None:
-        with suppress(ConnectionFailed):
+    async def _read_from(self, owner: str) -> list[SpaceTool]:
+        try:
             listed = await directory_of(self.space).read(owner, TOOLS, LIST_SECONDS)
-            found[owner] = [_read_tool(owner, each) for each in listed or () if _has_name(each)]
+        except ConnectionFailed:
+            return []
+        return [_read_tool(owner, each) for each in listed or () if _has_name(each)]
 
     async def call(self, tool: SpaceTool, arguments: dict[str, Any]) -> ToolAnswer:
         """Call a tool: a request if our capabilities allow it, otherwise a proposal.
@@ -143,10 +136,7 @@ class SpaceTools:
             if isinstance(outcome, Responded) or outcome.as_proposed:
                 return answer
             return ToolAnswer(f"{answer.text}\n\n{decisions.edited(outcome)}")
-        words = ""
-        if isinstance(outcome, Rejection):
-            words = await outcome.explanation(EXPLANATION_SECONDS)
-        return ToolAnswer(decisions.undone(tool, outcome, words, self._ttl), is_error=True)
+        return ToolAnswer(await decisions.undone(tool, outcome, self._ttl), is_error=True)
 
 
 def _has_name(described: dict[str, Any]) -> bool:

@@ -128,7 +128,7 @@ async def test_an_edit_tells_the_model_the_change(run: Run, meeting: Meeting, no
 async def test_a_rejection_is_a_text_with_its_reason(
     run: Run, meeting: Meeting, notes: Notes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meup_agent.adapters.space_tools.EXPLANATION_SECONDS", PATIENCE)
+    monkeypatch.setattr("meup_agent.mcp.sdk.decisions.EXPLANATION_SECONDS", PATIENCE)
     async with space_of(meeting, writer(notes), reviewer()) as (space, _):
         [said] = await run(space, [(WRITE, {"path": "bad"})])
     assert "rejected as unsafe by reviewer" in said

@@ -31,6 +31,9 @@ PRONOUNS: Final = frozenset({"you", "i", "me", "it", "user", "assistant", "syste
 MAX_CHANGE: Final = 200
 """Characters of each value of an edited call that are told."""
 
+EXPLANATION_SECONDS: Final = 0.5
+"""Wait for an explanation behind its rejection; none is owed (PROTOCOL 4.3)."""
+
 CANCELLED: Final = "Operation cancelled"
 """The last word on a stream that its client cancelled."""
 
@@ -62,11 +65,11 @@ def describe_waiting(may_decide: Sequence[str], seconds_left: float | None) -> s
     return f"waiting for a decision by {by}{left}"
 
 
-def undone(tool: str, outcome: Outcome, explanation: str, seconds: float | None) -> str:
+async def undone(tool: str, outcome: Outcome, seconds: float | None) -> str:
     """The text for a proposed call, which had some seconds, that was not carried out."""
     match outcome:
         case Rejection():
-            return rejected(tool, outcome, explanation)
+            return rejected(tool, outcome, await outcome.explanation(EXPLANATION_SECONDS))
         case Expiry():
             return expired(tool, outcome, seconds)
         case Withdrawal():

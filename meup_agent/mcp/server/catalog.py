@@ -30,12 +30,13 @@ from mcp_types import INVALID_REQUEST
 from mcp_types.methods import serialize_server_result
 from pydantic import ValidationError
 
-from meup_agent.client.offers import METHODS, PROMPTS, RESOURCES, TEMPLATES, TOOLS
+from meup_agent.client.offers import METHODS, PROMPTS, RESOURCES, TEMPLATES, TOOLS, name_field
 from meup_agent.client.space import directory_of
 from meup_agent.errors import MeupError
+from meup_agent.mcp.sdk.messages import first_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable
 
     from mcp.server.context import ServerRequestContext
     from mcp.server.subscriptions import ServerEvent
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
     from meup_agent.client.space import Space
     from meup_agent.protocol.wire.payloads import JsonObject
+
+    Ctx = ServerRequestContext[Any, Any]
 
 
 # --- naming ---
@@ -96,14 +99,6 @@ def exposed_name(participant: str, name: str) -> str:
     suffix = b32encode(hashlib.sha256(told).digest()).decode().lower()[:SUFFIX_CHARS]
     kept = _FORBIDDEN.sub("_", plain)[: MAX_NAME_CHARS - SUFFIX_CHARS - 1]
     return f"{kept}-{suffix}"
-
-
-def needs_wrapping(uri: str) -> bool:
-    """True if a URI cannot stay as it is although one participant alone lists it.
-
-    It would pass for the URI of another participant: a space may offer another space's resources.
-    """
-    return uri.startswith(WRAPPED)
 
 
 def wrap_uri(participant: str, uri: str) -> str:
@@ -197,6 +192,9 @@ log = logging.getLogger("meup_agent.mcp")
 
 LIST_SECONDS: Final = 3.0
 """Wait for a participant's list; then it is left out, and asked for again after a while."""
+
+LISTED: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+"""A list is good until we say that it changed; and what one participant sees is its own."""
 
 MAX_OFFERS: Final = 2000
 """Of one kind, of one participant; the largest servers have some hundreds."""
@@ -397,69 +395,55 @@ class Catalog:
     # --- names ---
 
     def _build(self, kind: str, lists: dict[str, list[JsonObject]]) -> dict[str, Offer]:
-        named = _named if kind in (TOOLS, PROMPTS) else _located
+        field = name_field(kind)
+        listed: list[tuple[str, str, JsonObject]] = []
+        owners: dict[str, set[str]] = {}
+        for participant, items in sorted(lists.items()):
+            for item in items:
+                own = item.get(field)
+                if isinstance(own, str) and own:
+                    listed.append((participant, own, item))
+                    owners.setdefault(own, set()).add(participant)
+                else:
+                    what = "name" if field == "name" else "URI"
+                    log.error("%r lists an offer without a %s in its %s", participant, what, kind)
         offers: dict[str, Offer] = {}
-        for offer in named(kind, dict(sorted(lists.items())), self._bare):
-            if offer.exposed in offers:
-                log.error("%r lists %r twice; the first one counts", offer.participant, offer.name)
+        for participant, own, item in listed:
+            exposed = own
+            if participant != self._bare:
+                exposed = _exposed(kind, participant, own, is_shared=len(owners[own]) > 1)
+            if exposed in offers:
+                log.error("%r lists %r twice; the first one counts", participant, own)
             else:
-                offers[offer.exposed] = offer
+                offers[exposed] = Offer(participant, own, exposed, {**item, field: exposed})
         return offers
 
 
-def _named(kind: str, lists: dict[str, list[JsonObject]], bare: str | None) -> Iterator[Offer]:
-    """Tools or prompts, by names that say their participants."""
-    for participant, items in lists.items():
-        for item in items:
-            own = item.get("name")
-            if not isinstance(own, str) or not own:
-                log.error("%r lists an offer without a name among its %s", participant, kind)
-                continue
-            exposed = own if participant == bare else exposed_name(participant, own)
-            yield Offer(participant, own, exposed, {**item, "name": exposed})
-
-
-def _located(kind: str, lists: dict[str, list[JsonObject]], bare: str | None) -> Iterator[Offer]:
-    """Resources or templates, by URIs that say their participants where they must."""
-    field, wrap = ("uri", wrap_uri) if kind == RESOURCES else ("uriTemplate", wrap_template)
-    owners: dict[str, set[str]] = {}
-    for participant, items in lists.items():
-        for item in items:
-            if isinstance(own := item.get(field), str) and own:
-                owners.setdefault(own, set()).add(participant)
-            else:
-                log.error("%r lists an offer without a URI among its %s", participant, kind)
-    for participant, items in lists.items():
-        for item in items:
-            own = item.get(field)
-            if not isinstance(own, str) or not own:
-                continue
-            shared = len(owners[own]) > 1 or needs_wrapping(own)
-            exposed = wrap(participant, own) if shared and participant != bare else own
-            yield Offer(participant, own, exposed, {**item, field: exposed})
+def _exposed(kind: str, participant: str, own: str, *, is_shared: bool) -> str:
+    """The name of an offer for MCP clients, or its URI, which says its participant if it must."""
+    if kind in (TOOLS, PROMPTS):
+        return exposed_name(participant, own)
+    # A space may offer another space's resources, whose URIs would pass for another participant's.
+    if not is_shared and not own.startswith(WRAPPED):
+        return own
+    return (wrap_uri if kind == RESOURCES else wrap_template)(participant, own)
 
 
 def _is_valid(kind: str, version: str, offer: Offer) -> bool:
     """True if a revision of MCP can express an offer; one that it cannot spoils its list."""
     try:
-        serialize_server_result(METHODS[kind], version, _result_of(kind, [offer.described]))
-    except (ValidationError, RecursionError) as error:
-        why = error.errors()[0] if isinstance(error, ValidationError) else {"msg": "too deep"}
-        where = ".".join(map(str, why.get("loc", ())[2:])) or kind
-        log.error(
-            "%r of %r is left out, it is not valid in MCP %s: %s: %s",
-            offer.name,
-            offer.participant,
-            version,
-            where,
-            why["msg"],
-        )
-        return False
-    return True
-
-
-def _result_of(kind: str, items: list[Any]) -> JsonObject:
-    return {kind: items, "resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+        serialize_server_result(METHODS[kind], version, {kind: [offer.described], **LISTED})
+    except ValidationError as error:
+        why = first_problem(error, skip=2)
+    except RecursionError:
+        why = f"{kind}: too deep"
+    else:
+        return True
+    log.error(
+        "%r of %r is left out, it is not valid in MCP %s: %s",
+        *(offer.name, offer.participant, version, why),
+    )
+    return False
 
 
 # --- announcements ---
@@ -489,7 +473,7 @@ class Announcements:
     """The changes, for who listens: the SDK's seam ``SubscriptionBus``."""
 
     def __init__(self) -> None:
-        self._listeners: dict[object, Callable[[ServerEvent], None]] = {}
+        self._listeners: set[Callable[[ServerEvent], None]] = set()
 
     def lists_changed(self, of: Iterable[str] = METHODS) -> None:
         """Tell that lists of some kinds may have changed; each is told once."""
@@ -498,7 +482,7 @@ class Announcements:
 
     def announce(self, event: ServerEvent) -> None:
         """Tell every listener; returns at once."""
-        for listener in list(self._listeners.values()):
+        for listener in list(self._listeners):
             listener(event)
 
     async def publish(self, event: ServerEvent) -> None:
@@ -508,13 +492,8 @@ class Announcements:
 
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
         """Tell a listener from here on; returns what ends that."""
-        key = object()
-        self._listeners[key] = listener
-
-        def unsubscribe() -> None:
-            self._listeners.pop(key, None)
-
-        return unsubscribe
+        self._listeners.add(listener)
+        return lambda: self._listeners.discard(listener)
 
 
 class ClientSession:
@@ -528,7 +507,7 @@ class ClientSession:
         log_level: The least level of log messages that it wants.
     """
 
-    def __init__(self, ctx: ServerRequestContext[Any, Any]) -> None:
+    def __init__(self, ctx: Ctx) -> None:
         self._session = ctx.session
         self._pending: dict[ServerEvent, None] = {}
         self._came = anyio.Event()
@@ -572,13 +551,8 @@ class ClientSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    @property
-    def ids(self) -> list[str]:
-        """The ids of the sessions."""
-        return list(self._sessions)
-
     @contextmanager
-    def open(self, ctx: ServerRequestContext[Any, Any]) -> Generator[ClientSession]:
+    def open(self, ctx: Ctx) -> Generator[ClientSession]:
         """A session for the length of a block, told of what changes."""
         session_id, session = id_of(ctx), ClientSession(ctx)
         self._sessions[session_id] = session
@@ -590,23 +564,23 @@ class ClientSessions:
             if self._sessions.get(session_id) is session:
                 del self._sessions[session_id]
 
-    def get(self, ctx: ServerRequestContext[Any, Any]) -> ClientSession:
+    def get(self, ctx: Ctx) -> ClientSession:
         """The session of a request.
 
         Raises:
             MCPError: Its handshake has not ended.
         """
-        session = self._sessions.get(id_of(ctx))
+        session = self.find(ctx)
         if session is None:
             raise MCPError(INVALID_REQUEST, "send notifications/initialized first")
         return session
 
-    def find(self, ctx: ServerRequestContext[Any, Any]) -> ClientSession | None:
+    def find(self, ctx: Ctx) -> ClientSession | None:
         """The session of a request; ``None`` where its revision has none."""
         return self._sessions.get(id_of(ctx))
 
 
-def id_of(ctx: ServerRequestContext[Any, Any]) -> str:
+def id_of(ctx: Ctx) -> str:
     """The id of the session that a request came in; empty on stdio."""
     if ctx.request is None:
         return ""

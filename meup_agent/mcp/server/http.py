@@ -20,7 +20,6 @@ from mcp.server.transport_security import DEFAULT_MAX_REQUEST_BODY_SIZE
 from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, AuthenticationBackend, AuthenticationError
 from starlette.datastructures import Headers
-from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
@@ -215,13 +214,18 @@ def _is_loopback(host: str) -> bool:
 
 def answer_error(_: HTTPConnection, error: Exception) -> Response:
     """The answer where a token could not be looked up, or is missing."""
-    if isinstance(error, TooManyWrongTokens):
-        body = {"error": "too_many_requests", "error_description": str(error)}
-        return JSONResponse(body, 429, {"retry-after": f"{WRONG_SECONDS:.0f}"})
-    if isinstance(error, NeedsToken):
-        body = {"error": "invalid_token", "error_description": str(error)}
-        return JSONResponse(body, 401, {"www-authenticate": "Bearer"})
-    return JSONResponse({"error": "unavailable", "error_description": str(error)}, 503)
+    match error:
+        case TooManyWrongTokens():
+            what, status, headers = (
+                "too_many_requests",
+                429,
+                {"retry-after": f"{WRONG_SECONDS:.0f}"},
+            )
+        case NeedsToken():
+            what, status, headers = "invalid_token", 401, {"www-authenticate": "Bearer"}
+        case _:
+            what, status, headers = "unavailable", 503, {}
+    return JSONResponse({"error": what, "error_description": str(error)}, status, headers)
 
 
 # --- a space over streamable HTTP ---
@@ -285,28 +289,6 @@ async def _no_answer(_: Message) -> None:
     pass
 
 
-class _HostCheck:
-    """Checks ``Host`` and ``Origin`` before anything is answered, a cancel included.
-
-    A page in a browser can make its own name lead to this machine, and names it there.
-
-    Args:
-        app: The application behind it.
-        hosts: The values that are served; ``None``: any.
-    """
-
-    def __init__(self, app: ASGIApp, hosts: Sequence[str] | None) -> None:
-        self._app = app
-        self._hosts = None if hosts is None else frozenset(each.lower() for each in hosts)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse the request, or pass it on."""
-        refused = None
-        if scope["type"] == "http" and self._hosts is not None:
-            refused = _refusal(Headers(scope=scope), self._hosts)
-        await (refused or self._app)(scope, receive, send)
-
-
 def _refusal(headers: Headers, hosts: frozenset[str]) -> PlainTextResponse | None:
     """The answer to a request that is for another host, or of a page of another one."""
     asked = headers.getlist("host")
@@ -356,33 +338,37 @@ class McpApp:
         # One manager serves one lifespan.
         self._make_manager = partial(
             StreamableHTTPSessionManager,
-            make_server(self._handlers),  # without security_settings: see _HostCheck
+            make_server(self._handlers),  # without security_settings: see __call__
             max_request_body_size=DEFAULT_MAX_REQUEST_BODY_SIZE,
             max_sessions=MAX_SESSIONS,
         )
         self._manager: StreamableHTTPSessionManager | None = None
         layer = CancellationLayer(self._serve, self.streams, DEFAULT_MAX_REQUEST_BODY_SIZE)
-        authenticated = AuthenticationMiddleware(
+        self._hosts = None if hosts is None else frozenset(each.lower() for each in hosts)
+        self._endpoint = AuthenticationMiddleware(
             AuthContextMiddleware(RequireAuthMiddleware(layer, [])),
             backend=ParticipantAuth(pool, anonymous=anonymous),
             on_error=answer_error,
         )
         self._path = path
-        self._endpoint = _HostCheck(authenticated, hosts)
         # For all else: its lifespan, paths that are none, and the way to the right one.
-        self._app = Starlette(
-            routes=[Route(path, self._endpoint)],
-            middleware=[Middleware(_HostCheck, hosts=hosts)],
-            lifespan=self.lifespan,
-        )
+        self._app = Starlette(routes=[Route(path, self._endpoint)], lifespan=self.lifespan)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        is_ours = scope["type"] == "http" and (
-            scope["path"] == f"{scope.get('root_path', '')}{self._path}"
-        )
-        # Routing, and what routed applications raise, would cost each call a tenth of our part.
-        await (self._endpoint if is_ours else self._app)(scope, receive, send)
+        """Answer one request.
+
+        ``Host`` and ``Origin`` are checked before anything is answered, a cancel included: a page
+        in a browser can make its own name lead to this machine, and names it there.
+        """
+        app: ASGIApp = self._app
+        if scope["type"] == "http":
+            refused = None if self._hosts is None else _refusal(Headers(scope=scope), self._hosts)
+            if refused is not None:
+                app = refused
+            # Routing, and what routed applications raise, would cost each call a tenth of our part.
+            elif scope["path"] == f"{scope.get('root_path', '')}{self._path}":
+                app = self._endpoint
+        await app(scope, receive, send)
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncGenerator[None]:

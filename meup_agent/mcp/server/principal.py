@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import inspect
 import logging
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -22,10 +22,11 @@ from meup_agent.mcp.server.catalog import Announcements, Catalog, ClientSessions
 from meup_agent.mcp.server.client_calls import MAX_REQUESTS, ClientCalls, too_many_requests
 from meup_agent.protocol.space.allowance import NoticeThrottle
 from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.ttl_map import TTLMap
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
     from contextlib import AbstractAsyncContextManager
     from typing import Self
 
@@ -113,25 +114,6 @@ class SubscribedResources:
 # --- a participant that MCP clients are ---
 
 
-class _Answering:
-    """Counts a request for the length of a block: until its end its participant is not idle.
-
-    One for all requests, which is cheaper than a generator for each.
-    """
-
-    def __init__(self, principal: Principal) -> None:
-        self._principal = principal
-
-    def __enter__(self) -> None:
-        if self._principal.running >= MAX_REQUESTS:
-            raise too_many_requests()
-        self._principal.running += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._principal.running -= 1
-        self._principal.used_at = anyio.current_time()
-
-
 class Principal:
     """A participant that MCP clients are, in the space.
 
@@ -148,7 +130,6 @@ class Principal:
         error: Why it is not in the space any more.
         left: It left by itself.
         running: Its requests that are being answered.
-        answering: The block in which one is answered.
         used_at: The time of its last request.
         on_welcome: Called when it has joined anew, or may send other things than before.
     """
@@ -175,7 +156,6 @@ class Principal:
         self.error: Exception | None = None
         self.used_at = 0.0
         self.running = 0
-        self.answering = _Answering(self)
         self.ready = anyio.Event()
         self.ended = anyio.Event()
         self.left = False
@@ -236,6 +216,18 @@ class Principal:
         """Do some work beside the requests of its clients, until it leaves."""
         assert self._tasks is not None, "it is in the space"
         self._tasks.start_soon(work, *args)
+
+    @contextmanager
+    def answering(self) -> Generator[None]:
+        """The block in which a request is answered: until its end the participant is not idle."""
+        if self.running >= MAX_REQUESTS:
+            raise too_many_requests()
+        self.running += 1
+        try:
+            yield
+        finally:
+            self.running -= 1
+            self.used_at = anyio.current_time()
 
     async def _answer(self, request: Request) -> dict[str, Any]:
         return await self.calls.answer(request)
@@ -385,7 +377,7 @@ class PrincipalPool:
         self._logins: dict[str, Login] = {}
         self._attempts: dict[str, _Attempt] = {}
         self._checking: set[str] = set()
-        self._refused: dict[str, float] = {}
+        self._refused = TTLMap[str, bool](count=MAX_REFUSED, seconds=REFUSED_SECONDS)
         self._joining = anyio.Semaphore(MAX_JOINING)
         self._told = NoticeThrottle()  # strangers send as many tokens as they like
         self._tasks: TaskGroup | None = None
@@ -434,7 +426,7 @@ class PrincipalPool:
         """
         attempt = self._attempts.get(key)
         if attempt is None:
-            if self._is_refused(key):
+            if self._refused.get(key, anyio.current_time()):
                 return None
             if self._tasks is None:
                 raise UsageError("the pool does not run")
@@ -494,7 +486,7 @@ class PrincipalPool:
             return key  # an older gateway, where each token is taken for another participant
 
     def _note(self, login: Login) -> None:
-        of = [each for each in self._logins.values() if each.principal is login.principal]
+        of = self._logins_of(login.principal)
         if len(of) >= MAX_LOGINS:
             self._forget(of[0])
         self._logins[login.key] = login
@@ -521,8 +513,8 @@ class PrincipalPool:
         finally:
             if self._principals.get(principal.key) is principal:
                 del self._principals[principal.key]
-            for key in [k for k, each in self._logins.items() if each.principal is principal]:
-                del self._logins[key]
+            for login in self._logins_of(principal):
+                del self._logins[login.key]
             for told in self.on_end:
                 told(principal, None)
 
@@ -530,7 +522,7 @@ class PrincipalPool:
 
     def _check_soon(self, principal: Principal) -> None:
         """Ask the gateway anew for the tokens of a participant: it may have been started anew."""
-        others = [each for each in self._logins.values() if each.principal is principal]
+        others = self._logins_of(principal)
         if len(others) > 1 and principal.key not in self._checking and self._tasks is not None:
             self._checking.add(principal.key)
             self._tasks.start_soon(self._check, principal, others)
@@ -560,19 +552,11 @@ class PrincipalPool:
             self._forget(login)
         return True
 
-    def _refuse(self, key: str) -> None:
-        if len(self._refused) >= MAX_REFUSED:
-            del self._refused[next(iter(self._refused))]
-        self._refused[key] = anyio.current_time() + REFUSED_SECONDS
+    def _logins_of(self, principal: Principal) -> list[Login]:
+        return [each for each in self._logins.values() if each.principal is principal]
 
-    def _is_refused(self, key: str) -> bool:
-        until = self._refused.get(key)
-        if until is None:
-            return False
-        if until > anyio.current_time():
-            return True
-        del self._refused[key]
-        return False
+    def _refuse(self, key: str) -> None:
+        self._refused.put(key, True, anyio.current_time())
 
     async def _leave_idle(self) -> None:
         while True:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import mcp_types as types
@@ -21,7 +21,7 @@ from meup_agent.errors import MeupError, RequestError
 from meup_agent.mcp.sdk.decisions import CANCELLED
 from meup_agent.mcp.sdk.tasks import TasksExtension, TaskSupport, install_extension
 from meup_agent.mcp.server.cancellation import SDK_SECONDS, OpenStreams
-from meup_agent.mcp.server.catalog import MAX_SUBSCRIPTIONS, Ambiguous, wrap_uri
+from meup_agent.mcp.server.catalog import LISTED, MAX_SUBSCRIPTIONS, Ambiguous, wrap_uri
 from meup_agent.mcp.server.client_calls import declared_only
 from meup_agent.mcp.server.tool_calls import (
     COMPLETE,
@@ -36,7 +36,7 @@ from meup_agent.protocol.wire import payloads
 from meup_agent.session.reconnector import ttl_from_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from mcp.server.context import ServerRequestContext
     from mcp.server.models import InitializationOptions
@@ -48,10 +48,6 @@ if TYPE_CHECKING:
     Ctx = ServerRequestContext[Any, Any]
 
 _RESOURCE_NOT_FOUND: Final = -32002
-
-LISTED: Final = {**COMPLETE, "ttlMs": 0, "cacheScope": "private"}
-"""A list is good until we say that it changed; and what one participant sees is its own."""
-
 
 UNDECIDED_SECONDS: Final = 86_400.0
 """For the task of a call that may wait for a decision for ever."""
@@ -121,7 +117,7 @@ class SpaceHandlers:
         """``tools/call``."""
         principal, params = self._principal_of(ctx), dict(ctx.params or {})
         result = tool_error(CANCELLED)
-        with principal.answering, self._streams.track(principal.key, ctx) as stream:
+        with principal.answering(), self._streams.track(principal.key, ctx) as stream:
             await checkpoint_if_cancelled()  # of what was cancelled already, nothing is sent
             offer = await principal.catalog.find(TOOLS, str(params.get("name")))
             if offer is None:
@@ -273,8 +269,15 @@ async def _prompt(principal: Principal, name: str) -> Offer:
 async def _subscribe(principal: Principal, owned: OwnName) -> None:
     if principal.subscribed.is_full:
         raise MCPError(INVALID_REQUEST, "too many resources are subscribed to already")
-    try:
+    with _answered_errors():
         await principal.subscribed.add(owned)
+
+
+@contextmanager
+def _answered_errors() -> Generator[None]:
+    """The block whose errors are those of the client's request."""
+    try:
+        yield
     except RequestError as error:
         raise answered_with(error) from error
     except MeupError as error:
@@ -299,8 +302,8 @@ async def _ask(
     principal: Principal, participant: str, method: str, params: JsonObject, ctx: Ctx
 ) -> JsonObject:
     """Ask a participant, and give its answer, or its error, as it came."""
-    try:
-        with principal.answering:
+    with _answered_errors():
+        with principal.answering():
             answered = await principal.space.request(participant, method, params)
         answer = payloads.as_object(answered)
         if answer.get("resultType") == "input_required":
@@ -310,40 +313,31 @@ async def _ask(
                 )
                 raise RequestError(INVALID_REQUEST, f"{method} of {participant!r}: {why}")
             answer = declared_only(ctx, answer)
-    except RequestError as error:
-        raise answered_with(error) from error
-    except MeupError as error:
-        raise MCPError(INTERNAL_ERROR, str(error)) from error
     return {**COMPLETE, **answer}
 
 
 def make_server(handlers: SpaceHandlers) -> Server[Any]:
     """The SDK's server with our handlers."""
+    ours: Any = handlers  # whose results are JSON, and none of the SDK's models
     server = _AnnouncingServer(
         "meup",
         version=version("meup-agent"),
         # Else it would ask for tools/list before each call; see _check_param_headers.
         get_tool_input_schema=lambda _: None,
+        on_list_tools=partial(ours.list_offers, TOOLS),
+        on_call_tool=ours.call_tool,
+        on_list_prompts=partial(ours.list_offers, PROMPTS),
+        on_get_prompt=ours.get_prompt,
+        on_list_resources=partial(ours.list_offers, RESOURCES),
+        on_list_resource_templates=partial(ours.list_offers, TEMPLATES),
+        on_read_resource=ours.read_resource,
+        on_completion=ours.complete,
+        on_subscribe_resource=ours.subscribe,
+        on_unsubscribe_resource=ours.unsubscribe,
+        on_subscriptions_listen=ours.listen,
     )
-    for method, params, handler in (
-        (payloads.TOOL_LIST, types.PaginatedRequestParams, partial(handlers.list_offers, TOOLS)),
-        (payloads.TOOL_CALL, types.CallToolRequestParams, handlers.call_tool),
-        ("prompts/list", types.PaginatedRequestParams, partial(handlers.list_offers, PROMPTS)),
-        ("prompts/get", types.GetPromptRequestParams, handlers.get_prompt),
-        ("resources/list", types.PaginatedRequestParams, partial(handlers.list_offers, RESOURCES)),
-        (
-            "resources/templates/list",
-            types.PaginatedRequestParams,
-            partial(handlers.list_offers, TEMPLATES),
-        ),
-        ("resources/read", types.ReadResourceRequestParams, handlers.read_resource),
-        ("completion/complete", types.CompleteRequestParams, handlers.complete),
-        ("resources/subscribe", types.SubscribeRequestParams, handlers.subscribe),
-        ("resources/unsubscribe", types.UnsubscribeRequestParams, handlers.unsubscribe),
-        ("subscriptions/listen", types.SubscriptionsListenRequestParams, handlers.listen),
-        ("logging/setLevel", types.SetLevelRequestParams, handlers.set_level),
-    ):
-        server.add_request_handler(method, cast("Any", params), cast("Any", handler))
+    # Deprecated in the newest revision, and asked for in older ones.
+    server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, ours.set_level)
     server.add_notification_handler(
         "notifications/initialized", types.NotificationParams, handlers.initialized
     )

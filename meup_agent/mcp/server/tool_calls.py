@@ -30,7 +30,6 @@ from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.outcomes import (
     Fulfillment,
-    Rejection,
     Responded,
     Withdrawal,
     result_of,
@@ -62,9 +61,6 @@ REQUEST_SECONDS: Final = 600.0
 
 WAITING_SECONDS: Final = 5.0
 """Between two notes that a proposal waits: a client's own timeout, reset by each, is longer."""
-
-EXPLANATION_SECONDS: Final = 0.5
-"""Wait for an explanation behind its rejection; none is owed (PROTOCOL 4.3)."""
 
 MAX_ROUNDS: Final = 16
 """Results of one tool that ask its client instead of ending the call."""
@@ -269,34 +265,30 @@ async def _result_of_proposal(tool: str, outcome: Outcome, ttl: float | None) ->
             return result
         note = {"type": "text", "text": decisions.edited(outcome)}
         return {**result, "content": [*payloads.objects_in(result.get("content")), note]}
-    words = ""
-    if isinstance(outcome, Rejection):
-        words = await outcome.explanation(EXPLANATION_SECONDS)
-    said = tool_error(decisions.undone(tool, outcome, words, ttl))
+    said = tool_error(await decisions.undone(tool, outcome, ttl))
     # Programs find the outcome beside the text.
     return {**said, payloads.META: {OUTCOME: outcome.word}}
 
 
 def forwarded(params: JsonObject, **changed: str) -> JsonObject:
     """A client's parameters for a participant, without what concerns client and us alone."""
-    sent = {name: value for name, value in params.items() if name not in (payloads.META, "task")}
-    meta = {
-        name: value
-        for name, value in payloads.as_object(params.get(payloads.META)).items()
-        if name != payloads.PROGRESS_TOKEN
-        and not name.startswith((payloads.PREFIX, "io.modelcontextprotocol/"))
-    }
-    return {**sent, **changed, **({payloads.META: meta} if meta else {})}
+    sent = payloads.filter_meta(
+        params,
+        lambda name: (
+            name != payloads.PROGRESS_TOKEN
+            and not name.startswith((payloads.PREFIX, "io.modelcontextprotocol/"))
+        ),
+    )
+    sent.pop("task", None)
+    return {**sent, **changed}
 
 
 def as_result(result: Any) -> JsonObject:
     """A participant's result as MCP has it; what is none becomes an error that says so."""
     given = payloads.as_object(result)
-    meta = payloads.as_object(given.get(payloads.META))
-    if OUTCOME in meta:
+    if OUTCOME in payloads.as_object(given.get(payloads.META)):
         # Ours to say: a tool that was carried out must not pass for one that was not.
-        kept = {name: value for name, value in meta.items() if name != OUTCOME}
-        given = {**given, payloads.META: kept}
+        given = payloads.filter_meta(given, lambda name: name != OUTCOME)
     if isinstance(given.get("content"), list) or given.get("resultType") not in (None, "complete"):
         return {**COMPLETE, **given}
     return tool_error("The tool's answer is no result of MCP: it has no content.")

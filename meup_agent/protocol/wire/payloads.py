@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Any, Final, cast
 
@@ -340,8 +340,13 @@ def without_meta(params: JsonObject) -> JsonObject:
 
 def without_our_meta(params: JsonObject) -> JsonObject:
     """The parameters without what their ``_meta`` has under our prefix."""
+    return filter_meta(params, lambda name: not name.startswith(PREFIX))
+
+
+def filter_meta(params: JsonObject, keeps: Callable[[str], bool]) -> JsonObject:
+    """The parameters with those keys of their ``_meta`` alone that are kept."""
     given = as_object(params.get(META))
-    meta = {name: value for name, value in given.items() if not name.startswith(PREFIX)}
+    meta = {name: value for name, value in given.items() if keeps(name)}
     return {**without_meta(params), **({META: meta} if meta else {})}
 
 

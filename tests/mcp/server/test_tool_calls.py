@@ -74,7 +74,7 @@ async def test_a_call_that_is_not_allowed_becomes_a_proposal(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_rejection_is_an_error_in_words(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meup_agent.mcp.server.tool_calls.EXPLANATION_SECONDS", PATIENCE)
+    monkeypatch.setattr("meup_agent.mcp.sdk.decisions.EXPLANATION_SECONDS", PATIENCE)
     unsafe = reviewer(reject=Reason.UNSAFE, explain="It writes\noutside the folder.")
     async with space_with(unsafe) as (_, server), server.client(mode=mode) as client:
         result = await client.call_tool("files_add", {"a": 1, "b": 2})
