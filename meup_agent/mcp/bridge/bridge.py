@@ -31,6 +31,7 @@ from meup_agent.mcp.bridge.connection import (
     ServerConnection,
     ServerGone,
     Subscriptions,
+    busy,
 )
 from meup_agent.mcp.bridge.offered_tools import (
     TOOLS_CHANGED,
@@ -50,8 +51,6 @@ from meup_agent.session import Settings
 from meup_agent.transport.websocket import SpaceConnector
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskStatus
-
     from meup_agent.client.space import Space
     from meup_agent.mcp.bridge.config import Server
     from meup_agent.mcp.bridge.pin import ToolLock
@@ -362,19 +361,15 @@ class Bridge:
                 payloads.METHOD_NOT_FOUND, f"the MCP server {self.name!r} has no {needed}"
             )
         if len(self._calls) >= MAX_CALLS:
-            raise RequestError(
-                payloads.EXCHANGE_ERROR,
-                f"the MCP server {self.name!r} works on {MAX_CALLS} requests; try again later",
-                {"reason": "busy"},
+            raise busy(
+                f"the MCP server {self.name!r} works on {MAX_CALLS} requests; try again later"
             )
 
     def _progress(self, ctx: Context) -> Any:
         async def report(done: float, total: float | None, message: str | None) -> None:
-            if not isfinite(done):
-                return
-            if total is not None and not isfinite(total):
-                total = None
-            ctx.progress(done, total, None if message is None else message[:MAX_PROGRESS_CHARS])
+            if isfinite(done):
+                total = total if total is not None and isfinite(total) else None
+                ctx.progress(done, total, message and message[:MAX_PROGRESS_CHARS])
 
         return report
 
@@ -522,15 +517,9 @@ def _wants_progress(request: Request) -> bool:
 
 def _forwarded(params: JsonObject) -> JsonObject:
     """The parameters without what belongs to the way here."""
-    meta = {
-        name: value
-        for name, value in payloads.as_object(params.get(payloads.META)).items()
-        if name not in _OTHER_HOP and not name.startswith(payloads.PREFIX)
-    }
-    sent = payloads.without_meta(params)
-    if meta:
-        sent[payloads.META] = meta
-    return sent
+    return payloads.filter_meta(
+        params, lambda name: name not in _OTHER_HOP and not name.startswith(payloads.PREFIX)
+    )
 
 
 def _tool_error(text: str) -> JsonObject:
@@ -581,8 +570,8 @@ async def join_bridges(
     leave = anyio.Event()
     failures: dict[str, MeupError] = {}
 
-    async def serve(entry: BridgeEntry, *, task_status: TaskStatus[None]) -> None:
-        bridge, statuses = entry.bridge, [task_status]
+    async def serve(entry: BridgeEntry, begun: anyio.Event) -> None:
+        bridge = entry.bridge
 
         async def serve_once() -> str | None:
             """Be in the space until the end; the reason if the server could not be started."""
@@ -592,12 +581,11 @@ async def join_bridges(
                     token=entry.token,
                     participant=entry.participant,
                     settings=PATIENT,
-                    grace=GRACE,
                     hurry=hurry,
                 ) as space:
                     log.info("%s: is %r in the space %r", bridge.name, space.me, entry.space)
                     failures.pop(bridge.name, None)
-                    begin()
+                    begun.set()
                     await leave.wait()
             except MeupError as error:
                 failures[bridge.name] = error
@@ -605,14 +593,10 @@ async def join_bridges(
                     tasks.cancel_scope.cancel()
                 else:
                     log.error("%s: %s", bridge.name, error)
-                begin()
+                begun.set()
                 if isinstance(error, ServerGone) and len(failures) < len(entries):
                     return error.why
             return None
-
-        def begin() -> None:
-            while statuses:
-                statuses.pop().started()
 
         async def failed(_why: str, delay: float) -> None:
             log.warning("%s: it is started again in %.1f s", bridge.name, delay)
@@ -620,9 +604,11 @@ async def join_bridges(
         await keep_running(serve_once, failed, leave)
 
     async with anyio.create_task_group() as tasks:
-        async with anyio.create_task_group() as starting:
-            for entry in entries:
-                starting.start_soon(tasks.start, serve, entry)
+        begun = [anyio.Event() for _ in entries]
+        for entry, event in zip(entries, begun, strict=True):
+            tasks.start_soon(serve, entry, event)
+        for event in begun:
+            await event.wait()
         if len(failures) < len(entries):
             try:
                 yield

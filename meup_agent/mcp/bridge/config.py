@@ -12,9 +12,8 @@ import json
 import re
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
@@ -41,8 +40,8 @@ OTHER_KEYS: Final = (OTHER_ROOT, "inputs")
 STDIO_KEYS: Final = ("type", "command", "args", "env", "cwd", "disabled", "pin")
 HTTP_KEYS: Final = ("type", "url", "headers", "disabled", "pin")
 
-HTTP_TYPES: Final = ("http", "streamable-http", "streamableHttp")
-"""Names that clients have for the same transport."""
+HTTP_TYPES: Final = ("http", "streamable-http", "streamableHttp", "sse")
+"""Names that clients have for the same transport, and that of the older one."""
 
 PINS: Final = {"on": True, "off": False, True: True, False: False}
 """Values of the key ``pin``; YAML reads ``off`` as false."""
@@ -123,7 +122,7 @@ def read_servers(
         raise ConfigurationError(f"{path} cannot be read: {why}") from None
     if len(content) > MAX_FILE_BYTES:
         raise ConfigurationError(f"{path} is larger than {MAX_FILE_BYTES} bytes")
-    report = None if on_problem is None else partial(_report_of, path, on_problem)
+    report = None if on_problem is None else lambda said: on_problem(f"{path}: {said}")
     try:
         document = _decode(content, report)
     except (ValueError, RecursionError) as error:
@@ -132,10 +131,6 @@ def read_servers(
         return parse_servers(document, variables, base=path.parent, on_problem=report)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
-
-
-def _report_of(path: Path, report: Report, said: str) -> None:
-    report(f"{path}: {said}")
 
 
 def parse_servers(
@@ -227,61 +222,73 @@ def check_name(name: str) -> None:
         )
 
 
-def _server(fields: dict[str, Any], place: str, variables: Mapping[str, str], base: Path) -> Server:
+def _server(
+    fields: Mapping[str, Any], place: str, variables: Mapping[str, str], base: Path
+) -> Server:
     """One entry of the file."""
-    kind = _text(fields, "type", place) if "type" in fields else None
-    if kind is None:
-        kind = "stdio" if "command" in fields or "url" not in fields else "http"
+
+    def text(key: str) -> str:
+        return _text(fields[key], f"{place}.{key}", variables)
+
+    def required(key: str) -> str:
+        if key not in fields:
+            raise ConfigurationError(f"{place} lacks {key!r}")
+        if not (value := text(key)):
+            raise ConfigurationError(f"{place}.{key} is empty")
+        return value
+
+    def texts(key: str) -> dict[str, str]:
+        inner = f"{place}.{key}"
+        given = _object(fields.get(key, {}), inner)
+        return {name: _text(value, f"{inner}.{name}", variables) for name, value in given.items()}
+
+    kind = "stdio" if "command" in fields or "url" not in fields else "http"
+    if "type" in fields:
+        kind = _text(fields["type"], f"{place}.type")
     if kind == "stdio":
         _check_keys(fields, STDIO_KEYS, place)
-        cwd = _text(fields, "cwd", place, variables) if "cwd" in fields else None
+        args = fields.get("args", [])
+        if not isinstance(args, list):
+            raise ConfigurationError(f"{place}.args must be a list of texts")
+        listed = enumerate(cast("list[object]", args))
         return StdioServer(
-            _required(fields, "command", place, variables),
-            tuple(_texts(fields.get("args", []), f"{place}.args", variables)),
-            _map(fields.get("env", {}), f"{place}.env", variables),
-            None if cwd is None else base / Path(cwd).expanduser(),
+            required("command"),
+            tuple(_text(each, f"{place}.args.{at}", variables) for at, each in listed),
+            texts("env"),
+            base / Path(text("cwd")).expanduser() if "cwd" in fields else None,
             _pin(fields, place),
         )
-    if kind in HTTP_TYPES or kind == "sse":
-        _check_keys(fields, HTTP_KEYS, place)
-        headers = _map(fields.get("headers", {}), f"{place}.headers", variables)
-        try:
-            server = http_server(_required(fields, "url", place, variables), headers)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{place}.url: {error}") from None
-        sse, pin = kind == "sse", _pin(fields, place)
-        return HttpServer(server.url, server.headers, sse=sse, pin=pin)
-    known = ", ".join(("stdio", *HTTP_TYPES, "sse"))
-    raise ConfigurationError(f"{place}.type is {_shown(kind)}; give one of: {known}")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON, none of whose keys is given twice: the second would win silently."""
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"the key {key[:MAX_NAME_CHARS]!r} is there twice")
-        found[key] = value
-    return found
-
-
-def _mark_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON, in which a key that is given twice has a value that is refused."""
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        found[key] = _TWICE if key in found else value
-    return found
+    if kind not in HTTP_TYPES:
+        known = ", ".join(("stdio", *HTTP_TYPES))
+        raise ConfigurationError(f"{place}.type is {_shown(kind)}; give one of: {known}")
+    _check_keys(fields, HTTP_KEYS, place)
+    headers = texts("headers")
+    try:
+        server = http_server(required("url"), headers)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{place}.url: {error}") from None
+    return replace(server, sse=kind == "sse", pin=_pin(fields, place))
 
 
 def _decode(content: bytes, on_problem: Report | None) -> object:
     """A document; where problems are reported, comments and last commas are one of them."""
-    if on_problem is None:
-        return json.loads(content, object_pairs_hook=_unique)
+
+    def read_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """An object, of whose keys none is given twice unseen: the second would win silently."""
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found and on_problem is None:
+                raise ValueError(f"the key {_shown(key)} is there twice")
+            found[key] = _TWICE if key in found else value
+        return found
+
     try:
-        return json.loads(content, object_pairs_hook=_mark_repeated)
+        return json.loads(content, object_pairs_hook=read_pairs)
     except ValueError:
+        if on_problem is None:
+            raise
         text = _LAST_COMMA.sub(_kept, _COMMENT.sub(_kept, content.decode()))
-        document = json.loads(text, object_pairs_hook=_mark_repeated)
+        document = json.loads(text, object_pairs_hook=read_pairs)
     on_problem("has comments or commas that JSON does not know; they are read over")
     return document
 
@@ -322,37 +329,10 @@ def _pin(fields: Mapping[str, Any], place: str) -> bool:
     return PINS[value]
 
 
-def _required(fields: Mapping[str, Any], key: str, place: str, variables: Mapping[str, str]) -> str:
-    if key not in fields:
-        raise ConfigurationError(f"{place} lacks {key!r}")
-    value = _text(fields, key, place, variables)
-    if not value:
-        raise ConfigurationError(f"{place}.{key} is empty")
-    return value
-
-
-def _text(
-    fields: Mapping[str, Any],
-    key: str,
-    place: str,
-    variables: Mapping[str, str] | None = None,
-) -> str:
-    value = fields[key]
+def _text(value: object, place: str, variables: Mapping[str, str] | None = None) -> str:
     if not isinstance(value, str) or "\0" in value:
-        raise ConfigurationError(f"{place}.{key} must be a text")
-    return value if variables is None else fill_variables(value, f"{place}.{key}", variables)
-
-
-def _texts(values: object, place: str, variables: Mapping[str, str]) -> list[str]:
-    if not isinstance(values, list):
-        raise ConfigurationError(f"{place} must be a list of texts")
-    every = dict(enumerate(cast("list[object]", values)))
-    return [_text({str(at): value}, str(at), place, variables) for at, value in every.items()]
-
-
-def _map(values: object, place: str, variables: Mapping[str, str]) -> dict[str, str]:
-    fields = _object(values, place)
-    return {key: _text(fields, key, place, variables) for key in fields}
+        raise ConfigurationError(f"{place} must be a text")
+    return value if variables is None else fill_variables(value, place, variables)
 
 
 def fill_variables(text: str, place: str, variables: Mapping[str, str]) -> str:

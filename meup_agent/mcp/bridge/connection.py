@@ -23,6 +23,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import RootModel, ValidationError
 
 from meup_agent.agent.tool import own_version
+from meup_agent.causes import Reason
 from meup_agent.errors import MeupError, RequestError, printable
 from meup_agent.mcp.bridge.config import HttpServer
 from meup_agent.mcp.bridge.transports import Traffic, connect
@@ -138,6 +139,11 @@ class ConnectionSettings:
     restart: Backoff = RESTART
 
 
+def busy(said: str) -> RequestError:
+    """The answer to a request that may be sent again later."""
+    return RequestError(payloads.EXCHANGE_ERROR, said, {"reason": str(Reason.BUSY)})
+
+
 class ServerConnection:
     """One MCP server, which runs for the length of :meth:`running`.
 
@@ -148,6 +154,8 @@ class ServerConnection:
         settings: Its limits.
         starter: Starts its program, if it has one, and may have done so before.
     """
+
+    _traffic: Traffic  # of the connection that was made last
 
     def __init__(
         self,
@@ -170,8 +178,6 @@ class ServerConnection:
         self._error: ServerGone | None = None
         self._leaving = anyio.Event()
         self._limiter = LineLimiter(self._log_message)
-        self._traffic = Traffic(self._note_end, callbacks.clean)
-        self._tail = StderrTail(name)
 
     # --- what the owner asks ---
 
@@ -188,8 +194,7 @@ class ServerConnection:
 
     def _busy(self) -> RequestError:
         why = f"; before: {self._error.why}" if self._error is not None else ""
-        said = f"the MCP server {self.name!r} is not running; it is started again{why}"
-        return RequestError(payloads.EXCHANGE_ERROR, said, {"reason": "busy"})
+        return busy(f"the MCP server {self.name!r} is not running; it is started again{why}")
 
     async def wait_ready(self) -> None:
         """Wait a moment for a server that is being started again.
@@ -320,14 +325,13 @@ class ServerConnection:
 
     async def _connect_once(self, connected: Callable[[], Awaitable[None]]) -> ServerGone:
         """One start of the server until its end; the reason of the end."""
-        self._tail = StderrTail(self.name)
-        self._traffic = Traffic(self._note_end, self._callbacks.clean)
+        tail = StderrTail(self.name)
+        self._traffic = Traffic(self._ended.set, self._callbacks.clean)
         shaken = False
         why = "ended"
         try:
-            with anyio.CancelScope() as scope:
-                scope.deadline = anyio.current_time() + self._settings.start_seconds
-                async with self._build_client() as client:
+            with anyio.move_on_after(self._settings.start_seconds) as scope:
+                async with self._build_client(tail) as client:
                     self._client, shaken = client, True
                     await self._ask_for_log()
                     await connected()
@@ -357,11 +361,11 @@ class ServerConnection:
             self._ended = anyio.Event()
             return await self._connect_once(connected)
         # Over HTTP the transport's end hides why we ended it.
-        return ServerGone(self.name, self._traffic.excess or why, self._tail.lines)
+        return ServerGone(self.name, self._traffic.excess or why, tail.lines)
 
-    def _build_client(self) -> Client:
+    def _build_client(self, tail: StderrTail) -> Client:
         return Client(
-            connect(self._server, self._traffic, self._tail, self._starter),
+            connect(self._server, self._traffic, tail, self._starter),
             mode=self._mode,
             cache=None,
             log_level=self._settings.log_level,
@@ -391,9 +395,6 @@ class ServerConnection:
         if self._ready.is_set():
             # Requests that wait for the next connection wait for one event.
             self._ready = anyio.Event()
-
-    def _note_end(self) -> None:
-        self._ended.set()
 
     def _describe(self, error: BaseException) -> str:
         """The reason for which a connection ended, in words."""
@@ -498,9 +499,7 @@ class Subscriptions:
         if participant in names:
             return
         if sum(map(len, self._watchers.values())) >= MAX_SUBSCRIPTIONS:
-            raise RequestError(
-                payloads.EXCHANGE_ERROR, "too many resources are watched", {"reason": "busy"}
-            )
+            raise busy("too many resources are watched")
         if not names and not self._connection.is_modern:
             await self._connection.request("resources/subscribe", {"uri": uri})
         self._watchers.setdefault(uri, set()).add(participant)

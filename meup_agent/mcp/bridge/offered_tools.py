@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import anyio
@@ -41,9 +41,11 @@ from meup_agent.client.tool_changes import (
     with_accepted_texts,
 )
 from meup_agent.errors import MeupError, NotExpressible, RejectMessage, RequestError, printable
+from meup_agent.mcp.bridge.connection import busy
 from meup_agent.mcp.sdk.messages import first_problem
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import encode_json
+from meup_agent.protocol.wire.ttl_map import TTLMap
 from meup_agent.transport.base import Condition
 
 if TYPE_CHECKING:
@@ -79,22 +81,19 @@ class ServerNews:
 
     async def notify(self, method: str, params: JsonObject, to: tuple[str, ...] = ()) -> None:
         """Send a notification of MCP, to everyone if no addressee is named."""
-        payload = payloads.notification(method, params)
-        await self._each(
-            kinds.MCP_REQUEST, payload, lambda space: space.send(kinds.MCP_REQUEST, payload, to=to)
-        )
+        await self._send(kinds.MCP_REQUEST, payloads.notification(method, params), to)
 
     async def send_chat(self, text: str) -> None:
         """Say something to everyone."""
-        await self._each(kinds.CHAT, {"message": text}, lambda space: space.chat(text))
+        await self._send(kinds.CHAT, {"message": text})
 
-    async def _each(self, kind: str, payload: JsonObject, send: Callable[[Space], Any]) -> None:
+    async def _send(self, kind: str, payload: JsonObject, to: tuple[str, ...] = ()) -> None:
         for space in self.spaces:
             if not space.may(kind, payload):
                 log.debug("%s: the gateway does not allow %s", self._name, kind)
                 continue
             try:
-                await send(space)
+                await space.send(kind, payload, to=to)
             except MeupError as error:
                 log.info("%s: not told: %s", self._name, error)
 
@@ -349,8 +348,6 @@ MAX_DIFFERENCE_CHARS: Final = 256 * 1024
 
 TOOLS_CHANGED: Final = "notifications/tools/list_changed"
 
-_AcceptedCall = tuple[str, str, str]
-
 
 class _Offered(NamedTuple):
     """A tool as the space reads it, with its mark."""
@@ -386,7 +383,9 @@ class OfferedTools:
         self._tools: list[JsonObject] | None = None
         self._offered: dict[str, _Offered] = {}
         # By sender, proposer and proposal: the tool, and the form of it that the sender has seen.
-        self._accepted_calls: OrderedDict[_AcceptedCall, tuple[str, str]] = OrderedDict()
+        self._accepted_calls = TTLMap[tuple[str, str, str], tuple[str, str]](
+            count=MAX_ACCEPTED_CALLS, seconds=inf
+        )
         self._announced = 0  # changes that the server has told of
         self._begun = 0  # …before the list that was asked for last
         self._read = 0  # …before the list that is known
@@ -425,11 +424,9 @@ class OfferedTools:
             while self._read < announced:
                 await self._taken.wait()
         if self._read < announced:
-            raise RequestError(
-                payloads.EXCHANGE_ERROR,
+            raise busy(
                 f"the tools of the MCP server {self._name!r} have changed, and it does not list"
-                " them; try again later",
-                {"reason": "busy"},
+                " them; try again later"
             )
 
     # --- calls of tools that changed ---
@@ -443,24 +440,19 @@ class OfferedTools:
         found = self._offered.get(accepted.tool)
         form = "" if found is None or found.mark is None else found.mark.form
         if not form or form != accepted.form:
-            raise RequestError(
-                payloads.EXCHANGE_ERROR,
+            raise _refused(
                 f"the tool {accepted.tool[:64]!r} of the MCP server {self._name!r} has changed"
-                " since you looked at it; look again",
-                {"reason": str(Reason.POLICY)},
+                " since you looked at it; look again"
             )
         key = (sender, accepted.proposer, accepted.proposal)
-        self._accepted_calls[key] = (accepted.tool, accepted.form)
-        self._accepted_calls.move_to_end(key)
-        if len(self._accepted_calls) > MAX_ACCEPTED_CALLS:
-            self._accepted_calls.popitem(last=False)
+        self._accepted_calls.put(key, (accepted.tool, accepted.form), 0.0)
 
     def take_accepted_form(self, request: Request) -> str:
         """The form of its tool that the sender of a call has seen, for this call alone."""
         if request.proposal is None or request.proposer is None:
             return ""
         key = (request.sender, request.proposer, request.proposal)
-        tool, form = self._accepted_calls.pop(key, ("", ""))
+        tool, form = self._accepted_calls.pop(key) or ("", "")
         return form if tool == request.params.get("name") else ""
 
     def check_call(self, tool: object, seen: str, *, was_sent: bool = False) -> None:
@@ -492,7 +484,7 @@ class OfferedTools:
             return
         if not was_sent:
             raise RequestRefused(RejectMessage(Reason.POLICY, said))  # its proposal waits on
-        raise RequestError(payloads.EXCHANGE_ERROR, said, {"reason": str(Reason.POLICY)})
+        raise _refused(said)
 
     # --- the difference, and its acceptance ---
 
@@ -523,11 +515,9 @@ class OfferedTools:
         async with self._lock:
             tools = self._tools or []
             if self._pin is None or digest_of_tools(tools) != digest:
-                raise RequestError(
-                    payloads.EXCHANGE_ERROR,
+                raise _refused(
                     f"the tools of the MCP server {self._name!r} have changed since you looked at"
-                    " them; look again",
-                    {"reason": str(Reason.POLICY)},
+                    " them; look again"
                 )
             self._pin.accept(self._name, tools)
             await self._offer(tools)
@@ -587,11 +577,8 @@ class OfferedTools:
             self._read = begun
             self._taken.notify_all()
         about = self._asked_about()
-        asked = ""
-        if about:
-            names = ", ".join(repr(each[:64]) for each in sorted(about)[:MAX_NAMED])
-            more = f" and {len(about) - MAX_NAMED} more" if len(about) > MAX_NAMED else ""
-            asked = f"calls are asked about until a person accepts the change: {names}{more}"
+        until = "calls are asked about until a person accepts the change:"
+        asked = _named(until, map(_shown, sorted(about)))
         if about - asked_before:
             log.warning("%s: %s", self._name, asked)
         asked = f" ({asked})" if asked else ""
@@ -609,6 +596,10 @@ class OfferedTools:
         return frozenset(name for name, each in offered if each.mark is not None and each.mark.form)
 
 
+def _refused(said: str) -> RequestError:
+    return RequestError(payloads.EXCHANGE_ERROR, said, {"reason": str(Reason.POLICY)})
+
+
 def _mark_all(
     tools: list[JsonObject], accepted: Mapping[str, JsonObject] | None
 ) -> dict[str, _Offered]:
@@ -617,7 +608,9 @@ def _mark_all(
     for tool in tools:
         name = str(tool["name"])
         offered[name] = (
-            _without_our_marks(tool) if accepted is None else _marked(tool, accepted.get(name))
+            _Offered(payloads.without_our_meta(tool))
+            if accepted is None
+            else _marked(tool, accepted.get(name))
         )
     return offered
 
@@ -646,10 +639,10 @@ def _describe(
 
 def _marked(tool: JsonObject, accepted: JsonObject | None) -> _Offered:
     """A pinned tool as the space reads it."""
-    plain = _without_our_marks(tool)
+    plain = payloads.without_our_meta(tool)
     if accepted is not None and canonical(approved_parts(tool)) == canonical(accepted):
-        return plain
-    shown = with_accepted_texts(plain.tool, accepted)
+        return _Offered(plain)
+    shown = with_accepted_texts(plain, accepted)
     mark = ToolMark(texts=canonical(approved_parts(shown)) != canonical(approved_parts(tool)))
     form = digest_of_form(tool)
     if accepted is None or form != digest_of_form(accepted):
@@ -660,12 +653,3 @@ def _marked(tool: JsonObject, accepted: JsonObject | None) -> _Offered:
         mark = ToolMark(form, tuple(said), mark.texts)
     meta = {**payloads.as_object(shown.get(payloads.META)), CHANGED: msgspec.to_builtins(mark)}
     return _Offered({**shown, payloads.META: meta}, mark)
-
-
-def _without_our_marks(tool: JsonObject) -> _Offered:
-    """A tool without what a server puts under the prefix of marks that are ours."""
-    given = payloads.as_object(tool.get(payloads.META))
-    if not any(key.startswith(payloads.PREFIX) for key in given):
-        return _Offered(tool)
-    meta = {key: value for key, value in given.items() if not key.startswith(payloads.PREFIX)}
-    return _Offered({**tool, payloads.META: meta})

@@ -35,6 +35,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from meup_agent.client.offers import ask_each
 from meup_agent.errors import CannotConnect, MeupError, RequestError, printable
 from meup_agent.mcp.bridge import windows_copier
 from meup_agent.mcp.bridge.config import HttpServer, Server, StdioServer
@@ -250,24 +251,16 @@ async def answered(
 
 async def _ask_all(call: RunningCall, asked: JsonObject) -> JsonObject:
     """The answers to every question of a result, asked at the same time."""
-    answers: JsonObject = {}
-    refused: list[RequestError] = []
 
-    async def ask(key: str, one: JsonObject) -> None:
+    async def ask(one: JsonObject) -> JsonObject:
         method = one.get("method")
-        try:
-            params = payloads.as_object(one.get("params"))
-            answers[key] = await call.ask(method if isinstance(method, str) else "", params)
-        except RequestError as error:
-            refused.append(error)
-            tasks.cancel_scope.cancel()
+        params = payloads.as_object(one.get("params"))
+        return await call.ask(method if isinstance(method, str) else "", params)
 
-    async with anyio.create_task_group() as tasks:
-        for key, value in asked.items():
-            tasks.start_soon(ask, key, payloads.as_object(value))
-    if refused:
-        raise refused[0]
-    return answers
+    # One more than may be asked, so that it is refused at once.
+    questions = map(payloads.as_object, asked.values())
+    answers = await ask_each(questions, ask, at_a_time=MAX_ASKS + 1)
+    return dict(zip(asked, answers, strict=True))
 
 
 def call_asked_about(calls: Collection[RunningCall]) -> RunningCall:
