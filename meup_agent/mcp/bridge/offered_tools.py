@@ -537,8 +537,12 @@ class OfferedTools:
                 *(self._name, len(tools), self._pin.path),
             )
         accepted = None if pinned is None else pinned.tools
+
+        def mark_all() -> dict[str, _Offered]:
+            return {str(tool["name"]): _marked(tool, accepted) for tool in tools}
+
         # A list that is made for it takes a second.
-        self._offered = await to_thread.run_sync(_mark_all, tools, accepted)
+        self._offered = await to_thread.run_sync(mark_all)
         self._tools = tools
 
     async def fetch(self) -> list[JsonObject]:
@@ -600,21 +604,6 @@ def _refused(said: str) -> RequestError:
     return RequestError(payloads.EXCHANGE_ERROR, said, {"reason": str(Reason.POLICY)})
 
 
-def _mark_all(
-    tools: list[JsonObject], accepted: Mapping[str, JsonObject] | None
-) -> dict[str, _Offered]:
-    """The tools by name, each as the space reads it."""
-    offered: dict[str, _Offered] = {}
-    for tool in tools:
-        name = str(tool["name"])
-        offered[name] = (
-            _Offered(payloads.without_our_meta(tool))
-            if accepted is None
-            else _marked(tool, accepted.get(name))
-        )
-    return offered
-
-
 def _describe(
     changed: list[JsonObject], accepted: Mapping[str, JsonObject]
 ) -> tuple[list[ChangedTool], int]:
@@ -637,9 +626,12 @@ def _describe(
     return found, omitted
 
 
-def _marked(tool: JsonObject, accepted: JsonObject | None) -> _Offered:
-    """A pinned tool as the space reads it."""
+def _marked(tool: JsonObject, pinned: Mapping[str, JsonObject] | None) -> _Offered:
+    """A tool as the space reads it, with the difference from the pinned one of its name."""
     plain = payloads.without_our_meta(tool)
+    if pinned is None:
+        return _Offered(plain)
+    accepted = pinned.get(str(tool["name"]))
     if accepted is not None and canonical(approved_parts(tool)) == canonical(accepted):
         return _Offered(plain)
     shown = with_accepted_texts(plain, accepted)

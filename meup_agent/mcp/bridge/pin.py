@@ -13,11 +13,12 @@ import stat
 import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import msgspec
 
 from meup_agent.client.tool_changes import approved_parts, canonical
 from meup_agent.errors import ConfigurationError, printable, system_reason
-from meup_agent.protocol.wire import payloads
 
 if TYPE_CHECKING:
     from meup_agent.protocol.wire.payloads import JsonObject
@@ -27,6 +28,19 @@ VERSION: Final = 2
 
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024
 """Bytes of the file: 64 servers with the longest lists of tools that are read."""
+
+
+class _PinnedServer(msgspec.Struct):
+    """A server in the file."""
+
+    tools: dict[str, dict[str, Any]]
+
+
+class _PinFile(msgspec.Struct):
+    """The file."""
+
+    version: Literal[2]
+    servers: dict[str, _PinnedServer]
 
 
 class PinnedTools(NamedTuple):
@@ -48,12 +62,15 @@ class ToolLock:
         path: The file; it is made, for its owner alone, when something is accepted.
         confirm: Accept what the servers offer now.
 
+    Attributes:
+        path: The file.
+
     Raises:
         ConfigurationError: The file cannot be read or made, or is none of ours.
     """
 
     def __init__(self, path: Path, *, confirm: bool = False) -> None:
-        self._path = path
+        self.path = path
         self._confirm = confirm
         self._confirmed: set[str] = set()
         self._servers = _read(path)
@@ -61,11 +78,6 @@ class ToolLock:
         if (confirm or not path.exists()) and not os.access(path.parent, os.W_OK):
             why = "no permission" if path.parent.is_dir() else f"there is no folder {path.parent}"
             raise ConfigurationError(f"{path} cannot be written: {why}")
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self._path
 
     def recall(self, server: str, tools: Collection[JsonObject]) -> PinnedTools:
         """The accepted tools of a server that offers some tools.
@@ -102,19 +114,19 @@ class ToolLock:
         written = {name: {"tools": tools} for name, tools in servers.items()}
         content = json.dumps({"version": VERSION, "servers": written}, indent=2, sort_keys=True)
         if len(content) >= MAX_FILE_BYTES:
-            raise ConfigurationError(f"{self._path} has no room for more tools; remove servers")
+            raise ConfigurationError(f"{self.path} has no room for more tools; remove servers")
         try:
-            file, temporary = tempfile.mkstemp(dir=self._path.parent, prefix=self._path.name)
+            file, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.name)
             try:
                 with os.fdopen(file, "w", encoding="utf-8") as new:
                     new.write(f"{content}\n")
-                os.replace(temporary, self._path)
+                os.replace(temporary, self.path)
             except BaseException:
                 os.unlink(temporary)
                 raise
         except OSError as error:
             why = system_reason(error)
-            raise ConfigurationError(f"{self._path} cannot be written: {why}") from None
+            raise ConfigurationError(f"{self.path} cannot be written: {why}") from None
 
 
 def _read(path: Path) -> dict[str, dict[str, JsonObject]]:
@@ -133,14 +145,11 @@ def _read(path: Path) -> dict[str, dict[str, JsonObject]]:
         why = system_reason(error)
         raise ConfigurationError(f"{path} cannot be read: {why}") from None
     try:
-        document = json.loads(content)
+        servers = msgspec.json.decode(content, type=_PinFile).servers
+    except msgspec.ValidationError:
+        raise ConfigurationError(
+            f"{path} is no file of approved tools of version {VERSION}"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path} is no JSON: {printable(str(error))}") from None
-    root = payloads.as_object(document)
-    if root.get("version") != VERSION or not isinstance(root.get("servers"), dict):
-        raise ConfigurationError(f"{path} is no file of approved tools of version {VERSION}")
-    found: dict[str, dict[str, JsonObject]] = {}
-    for name, entry in payloads.as_object(root["servers"]).items():
-        tools = payloads.as_object(payloads.as_object(entry).get("tools"))
-        found[name] = {tool: payloads.as_object(parts) for tool, parts in tools.items()}
-    return found
+    return {name: server.tools for name, server in servers.items()}

@@ -247,38 +247,44 @@ MAX_PARTICIPANT_SESSIONS: Final = 64
 participant takes the place of the others."""
 
 
+MAX_NOTED_SESSIONS: Final = MAX_PRINCIPALS * MAX_PARTICIPANT_SESSIONS
+"""Sessions that are noted, also those that have ended."""
+
+
 class SessionIds:
-    """The sessions of each participant, in the order of their last use, and whose they are."""
+    """The sessions of participants, in the order of their last use, and whose they are."""
 
     def __init__(self) -> None:
-        self._users: OrderedDict[str, OrderedDict[str, ParticipantUser]] = OrderedDict()
+        self._users: OrderedDict[str, ParticipantUser] = OrderedDict()
 
     def note(self, user: ParticipantUser, session: str) -> tuple[str, ParticipantUser] | None:
-        """Note that a session is used; the one that is to end, if there are too many."""
-        users = self._users.setdefault(user.principal.key, OrderedDict())
-        self._users.move_to_end(user.principal.key)
-        users[session] = user
-        users.move_to_end(session)
-        if len(self._users) > MAX_PRINCIPALS:
+        """Note that a session begins; the one of its participant's that is to end, if any."""
+        self._users[session] = user
+        ours = self._sessions_of(user.principal)
+        if len(ours) > MAX_PARTICIPANT_SESSIONS:
+            return ours[0], self._users.pop(ours[0])
+        if len(self._users) > MAX_NOTED_SESSIONS:
             self._users.popitem(last=False)
-        return users.popitem(last=False) if len(users) > MAX_PARTICIPANT_SESSIONS else None
+        return None
 
     def touch(self, user: ParticipantUser, session: str) -> None:
         """Note that a session is used which may be another's, or have ended."""
-        users = self._users.get(user.principal.key)
-        noted = None if users is None else users.get(session)
+        noted = self._users.get(session)
         if noted is not None and noted.key == user.key:
-            self.note(user, session)
+            self._users.move_to_end(session)
 
     def pop(self, principal: Principal, key: str | None) -> dict[str, ParticipantUser]:
         """Forget the sessions of a participant, or of one of its tokens alone."""
-        users = self._users.pop(principal.key, OrderedDict[str, ParticipantUser]())
-        gone = {each: user for each, user in users.items() if key is None or user.key == key}
-        for each in gone:
-            del users[each]
-        if users:
-            self._users[principal.key] = users
-        return gone
+        ours = self._sessions_of(principal)
+        return {
+            each: self._users.pop(each)
+            for each in ours
+            if key is None or self._users[each].key == key
+        }
+
+    def _sessions_of(self, principal: Principal) -> list[str]:
+        key = principal.key
+        return [each for each, user in self._users.items() if user.principal.key == key]
 
 
 async def _no_body() -> Message:

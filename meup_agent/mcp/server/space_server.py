@@ -60,17 +60,14 @@ class _AnnouncingServer(Server[Any]):
     """The SDK's server, which says at the handshake that its lists may change."""
 
     def create_initialization_options(
-        self,
-        notification_options: NotificationOptions | None = None,
-        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
-        extensions: dict[str, dict[str, Any]] | None = None,
+        self, notification_options: NotificationOptions | None = None, *args: Any, **kwargs: Any
     ) -> InitializationOptions:
         """As the SDK's, with every list said to change."""
         changing = NotificationOptions(
             prompts_changed=True, resources_changed=True, tools_changed=True
         )
         return super().create_initialization_options(
-            notification_options or changing, experimental_capabilities, extensions
+            notification_options or changing, *args, **kwargs
         )
 
 

@@ -142,27 +142,23 @@ async def _carry_out(
 ) -> JsonObject:
     sent = forwarded(params, name=offer.name)
     sent.setdefault("arguments", {})
-    failure: Exception | None = None
+    failure: MCPError | None = None
     result: JsonObject = {}
     principal.calls.running.add(call)
     try:
         try:
             result = await _invoke(principal.space, offer, sent, call, settings)
-        except Exception as error:
-            failure = error
+        except RequestError as error:
+            failure = answered_with(error)
+        except MeupError as error:
+            result = tool_error(decisions.failed(offer.exposed, str(error)))
         await call.finish_notes()
     finally:
         principal.calls.running.discard(call)
         call.end()
-    match failure:
-        case None:
-            return result
-        case RequestError():
-            raise answered_with(failure) from failure
-        case MeupError():
-            return tool_error(decisions.failed(offer.exposed, str(failure)))
-        case _:
-            raise failure
+    if failure is not None:
+        raise failure
+    return result
 
 
 async def _invoke(
