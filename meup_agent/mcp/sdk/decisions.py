@@ -7,10 +7,12 @@ in quotation marks, on one line, shortened: they are data, and must not read as 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from meup_agent.causes import Reason
 from meup_agent.errors import printable
+from meup_agent.escape import compact, visible
 from meup_agent.protocol.wire.outcomes import Expiry, Fulfillment, Gone, Rejection, Withdrawal
 from meup_agent.wording import MAX_NAME, describe_changes, duration, time_left
 
@@ -167,7 +169,7 @@ def edited(outcome: Fulfillment) -> str:
             f"Note: {participant(outcome.by)} carried out this call, and it is not known whether it"
             " was as proposed."
         )
-    told = describe_changes(outcome.changes, _path, _value)
+    told = describe_changes(outcome.changes, _path, partial(compact, limit=MAX_CHANGE))
     return (
         f"Note: {participant(outcome.by)} changed this call before it was carried out"
         f"{': ' + told if told else ', and does not say how'}. The result is that of the changed"
@@ -183,8 +185,7 @@ def words(text: str) -> str:
 
 def name(text: str) -> str:
     """A name that another participant chose, made safe to stand in a sentence."""
-    cut = text if len(text) <= MAX_NAME else f"{text[: MAX_NAME - 1]}…"
-    safe = printable(cut)
+    safe = visible(text, MAX_NAME)
     # A name of several words would read as a part of our sentence.
     return safe if safe and not any(each in safe for each in " \"'.:;,") else json.dumps(safe)
 
@@ -204,8 +205,3 @@ def _path(path: str) -> str:
 def _or(names: Sequence[str]) -> str:
     *first, last = names
     return f"{', '.join(first)} or {last}" if first else last
-
-
-def _value(value: Any) -> str:
-    told = json.dumps(value, ensure_ascii=False, default=str)
-    return printable(told if len(told) <= MAX_CHANGE else f"{told[: MAX_CHANGE - 1]}…")

@@ -21,7 +21,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 
@@ -356,6 +356,7 @@ class TaskUpdateParams(TaskParams):
     input_responses: JsonObject
 
 
+@dataclass(kw_only=True, eq=False)
 class TasksExtension(Extension, AsyncContextManagerMixin):
     """Serves tool calls as tasks to the clients that declare it.
 
@@ -375,26 +376,17 @@ class TasksExtension(Extension, AsyncContextManagerMixin):
 
     identifier = TASKS
 
-    def __init__(
-        self,
-        *,
-        support: Mapping[str, TaskSupport]
-        | Callable[[Context, str], Awaitable[TaskSupport]]
-        | None = None,
-        owner: Callable[[Context], Hashable] = authenticated_principal,
-        is_withdrawn: Callable[[HandlerResult], bool] = lambda _: False,
-        grace: float = GRACE_SECONDS,
-        ttl: float = TASK_SECONDS,
-        poll_interval: float = POLL_SECONDS,
-        limit: int = MAX_TASKS,
-    ) -> None:
-        self._support = support or {}
-        self._owner = owner
-        self._is_withdrawn = is_withdrawn
-        self._grace = grace
-        self._ttl = ttl
-        self._poll_interval = poll_interval
-        self._limit = limit
+    support: Mapping[str, TaskSupport] | Callable[[Context, str], Awaitable[TaskSupport]] | None = (
+        None
+    )
+    owner: Callable[[Context], Hashable] = authenticated_principal
+    is_withdrawn: Callable[[HandlerResult], bool] = lambda _: False
+    grace: float = GRACE_SECONDS
+    ttl: float = TASK_SECONDS
+    poll_interval: float = POLL_SECONDS
+    limit: int = MAX_TASKS
+
+    def __post_init__(self) -> None:
         self._tasks: dict[Hashable, dict[str, ToolTask]] = {}
         self._group: anyio.abc.TaskGroup | None = None
 
@@ -435,19 +427,19 @@ class TasksExtension(Extension, AsyncContextManagerMixin):
             require_client_extension(ctx, TASKS)
         elif support == "forbidden" or not _declares_tasks(ctx):
             return await call_next(ctx)
-        owner = self._owner(ctx)
+        owner = self.owner(ctx)
         tasks = self._tasks.setdefault(owner, {})
-        if len(tasks) >= self._limit or _size(tasks) > MAX_RESULT_BYTES:
+        if len(tasks) >= self.limit or _size(tasks) > MAX_RESULT_BYTES:
             if support == "required":
                 full = f"{len(tasks)} tasks with results of {_size(tasks)} bytes are kept already"
                 raise MCPError(mcp_types.INTERNAL_ERROR, f"{full}: wait for the end of their ttlMs")
             return await call_next(ctx)
-        task = ToolTask(self._ttl, self._poll_interval)
+        task = ToolTask(self.ttl, self.poll_interval)
         tasks[task.id] = task
         kept = False
         try:
             self._require_running().start_soon(self._run, task, params, ctx, call_next)
-            with anyio.move_on_after(self._grace):
+            with anyio.move_on_after(self.grace):
                 await task.ready.wait()
             kept = not isinstance(task.result, mcp_types.InputRequiredResult) and (
                 support == "required" or not task.ended
@@ -480,7 +472,7 @@ class TasksExtension(Extension, AsyncContextManagerMixin):
                     task.size = len(to_json(task.inlined))
                 if not task.detached:
                     task.result = result
-                task.end("cancelled" if self._is_withdrawn(result) else "completed")
+                task.end("cancelled" if self.is_withdrawn(result) else "completed")
         except Exception as error:
             task.error = modern_error_data(error)
             task.end("failed", task.error.message)
@@ -534,16 +526,16 @@ class TasksExtension(Extension, AsyncContextManagerMixin):
         headers = getattr(ctx.request, "headers", None)
         if headers is not None:
             _check_routing_header(headers, params.task_id)
-        task = self._tasks.get(self._owner(ctx), {}).get(params.task_id)
+        task = self._tasks.get(self.owner(ctx), {}).get(params.task_id)
         if task is None:
             # The same for what another owner has: ids cannot be probed.
             raise MCPError(mcp_types.INVALID_PARAMS, "no task has this id, or its time is over")
         return task
 
     async def _support_of(self, ctx: Context, name: str) -> TaskSupport:
-        if callable(self._support):
-            return await self._support(ctx, name)
-        return self._support.get(name, "optional")
+        if callable(self.support):
+            return await self.support(ctx, name)
+        return (self.support or {}).get(name, "optional")
 
     async def _forget_later(self, owner: Hashable, task: ToolTask) -> None:
         await anyio.sleep_until(task.deadline)
