@@ -17,6 +17,7 @@ from anyio import to_thread
 from meup_agent.agent.agent import GRACE, Agent
 from meup_agent.agent.context import Context
 from meup_agent.client.messages import Request, is_own_request, read_params
+from meup_agent.client.offers import CHANGES
 from meup_agent.client.tool_changes import (
     ACCEPT_CALL,
     TOOL_CHANGES,
@@ -90,13 +91,6 @@ MAX_CHANGES: Final = 1_000
 """Resources and lists that are noted as changed until the next news."""
 
 RESOURCE_UPDATED: Final = "notifications/resources/updated"
-
-LIST_CHANGED: Final[dict[type[Any], str]] = {
-    types.ToolListChangedNotification: TOOLS_CHANGED,
-    types.PromptListChangedNotification: "notifications/prompts/list_changed",
-    types.ResourceListChangedNotification: "notifications/resources/list_changed",
-}
-"""Notifications of a changed list, by the SDK's types."""
 
 LISTS: Final = {
     "resources/list": "resources",
@@ -175,7 +169,7 @@ class Bridge:
             starter,
         )
         self._subscriptions = Subscriptions(self._connection)
-        self._tools = OfferedTools(name, self._connection, pin, self._news_sender, self._warn)
+        self._tools = OfferedTools(self._connection, pin, self._news_sender, self._warn)
         if pin is not None:
             self.agent.on_request(TOOL_CHANGES)(self._tell_changes)
             self.agent.on_request(ACCEPT_TOOLS)(self._accept_tools)
@@ -434,14 +428,15 @@ class Bridge:
         self._limiter.line(text, logging.WARNING)
 
     def _notified(self, notification: types.ServerNotification) -> None:
-        changed = LIST_CHANGED.get(type(notification))
+        changed: str = notification.method
         if isinstance(notification, types.ResourceUpdatedNotification):
-            uri = notification.params.uri
-            known = len(uri) <= MAX_URI_CHARS and self._subscriptions.watchers(uri)
-            changed = uri if known else None
-        if changed == TOOLS_CHANGED:
+            changed = notification.params.uri
+            known = len(changed) <= MAX_URI_CHARS and self._subscriptions.watchers(changed)
+        else:
+            known = changed in CHANGES
+        if known and changed == TOOLS_CHANGED:
             self._tools.note_changed()
-        if changed is not None and len(self._changed) < MAX_CHANGES:
+        if known and len(self._changed) < MAX_CHANGES:
             self._changed.add(changed)
             self._news.set()
 
@@ -498,7 +493,7 @@ class Bridge:
                         # Until they are known, no call of them is sent.
                         self._changed.add(TOOLS_CHANGED)
                         self._news.set()
-            elif each in LIST_CHANGED.values():
+            elif each in CHANGES:
                 await self._news_sender.notify(each, {})
             else:
                 await self._news_sender.notify(

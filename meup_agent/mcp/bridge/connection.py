@@ -20,14 +20,22 @@ from mcp.client import Client
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import RootModel, ValidationError
+from pydantic import ValidationError
 
 from meup_agent.agent.tool import own_version
 from meup_agent.causes import Reason
 from meup_agent.errors import MeupError, RequestError, printable
 from meup_agent.mcp.bridge.config import HttpServer
 from meup_agent.mcp.bridge.transports import Traffic, connect
-from meup_agent.mcp.sdk.messages import ANSWERS, ELICITATION, ROOTS, SAMPLING, first_problem
+from meup_agent.mcp.sdk.messages import (
+    ANSWERS,
+    ELICITATION,
+    ROOTS,
+    SAMPLING,
+    RawResult,
+    first_problem,
+    mcp_error,
+)
 from meup_agent.processes.guarded import RESTART, LineLimiter, StderrTail, keep_running
 from meup_agent.protocol.wire import payloads
 from meup_agent.transport.base import background_tasks
@@ -72,10 +80,6 @@ LOG_LEVELS: Final[dict[str, int]] = {
     "emergency": logging.CRITICAL,
 }
 """Levels of a server's messages, and ours."""
-
-
-class RawResult(RootModel[dict[str, Any]]):
-    """A result as the server gave it: fields that the SDK does not know survive."""
 
 
 class ServerGone(MeupError):
@@ -273,9 +277,11 @@ class ServerConnection:
         try:
             result = await session.send_request(request, RawResult, progress_callback=on_progress)
         except MCPError as error:
-            if self._is_forgotten(error):
+            # Over HTTP a server says so of a session that it does not know.
+            if self._traffic.session_lost and error.code == types.INVALID_REQUEST:
                 raise SessionForgotten(error.code, error.message) from None
-            if _is_closed(error):
+            # The SDK's word of a connection that has ended; servers have the code, too.
+            if error.code == types.CONNECTION_CLOSED and error.message == "Connection closed":
                 # Its last words are read first.
                 with anyio.move_on_after(STOP_SECONDS):
                     await gone.wait()
@@ -386,10 +392,6 @@ class ServerConnection:
         except RequestError as error:
             log.debug("%s sets no log level: %s", self.name, error)
 
-    def _is_forgotten(self, error: MCPError) -> bool:
-        """True for the answer of a server that does not know the session."""
-        return self._traffic.session_lost and error.code == types.INVALID_REQUEST
-
     def _forget_client(self) -> None:
         self._client = None
         if self._ready.is_set():
@@ -434,9 +436,8 @@ class ServerConnection:
             answer = await self._callbacks.asked(method, asked)
             return ANSWERS[method].validate_python(answer)
         except RequestError as error:
-            code = error.code if isinstance(error.code, int) else payloads.INTERNAL_ERROR
             log.info("%s asked for %s, and got an error: %s", self.name, method, error)
-            return types.ErrorData(code=code, message=error.message, data=error.data)
+            return mcp_error(error).error
         except ValidationError as error:
             return types.ErrorData(
                 code=payloads.INTERNAL_ERROR,
@@ -446,11 +447,6 @@ class ServerConnection:
 
 class SessionForgotten(RequestError):
     """The server knows the session no longer, and has not looked at the request."""
-
-
-def _is_closed(error: MCPError) -> bool:
-    """True for the SDK's word of a connection that has ended; servers have the code, too."""
-    return error.code == types.CONNECTION_CLOSED and error.message == "Connection closed"
 
 
 # --- subscriptions ---

@@ -360,7 +360,6 @@ class OfferedTools:
     """The tools of one server.
 
     Args:
-        name: The server's name.
         connection: The connection to it.
         pin: The tools that were accepted; ``None``: all of them are offered as they are.
         news: Tells the space what changes.
@@ -369,13 +368,12 @@ class OfferedTools:
 
     def __init__(
         self,
-        name: str,
         connection: ServerConnection,
         pin: ToolLock | None,
         news: ServerNews,
         warn: Callable[[str], None],
     ) -> None:
-        self._name = name
+        self._name = connection.name
         self._connection = connection
         self._pin = pin
         self._news = news

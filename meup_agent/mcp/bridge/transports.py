@@ -40,10 +40,9 @@ from meup_agent.errors import CannotConnect, MeupError, RequestError, printable
 from meup_agent.mcp.bridge import windows_copier
 from meup_agent.mcp.bridge.config import HttpServer, Server, StdioServer
 from meup_agent.mcp.sdk.messages import CAPABILITIES
-from meup_agent.mcp.sdk.streams import ForwardingReader
+from meup_agent.mcp.sdk.streams import ForwardingReader, LineTooLong, read_lines
 from meup_agent.processes.guarded import KILL_ALL, GuardedProcess
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.payloads import TOOL_LIST
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
@@ -392,20 +391,19 @@ class Traffic:
 
     def prepare(self, item: SessionMessage) -> SessionMessage:
         """The message to send in place of one of the session's."""
-        message = item.message
-        if isinstance(message, types.JSONRPCRequest):
-            if message.method == TOOL_LIST:
-                self._listing.add(message.id)
-            elif message.method == "initialize":
-                self._greeting = message.id
-        elif isinstance(message, types.JSONRPCNotification) and message.method == kinds.CANCELLED:
-            call = current_call.get()
-            if call is not None and call.reason is not None:
-                params = {**(message.params or {}), "reason": call.reason[:MAX_REASON_CHARS]}
-                ours = types.JSONRPCNotification(
-                    jsonrpc="2.0", method=message.method, params=params
-                )
-                return SessionMessage(ours, item.metadata)
+        match item.message:
+            case types.JSONRPCRequest(id=asked, method=payloads.TOOL_LIST):
+                self._listing.add(asked)
+            case types.JSONRPCRequest(id=asked, method="initialize"):
+                self._greeting = asked
+            case types.JSONRPCNotification(method=kinds.CANCELLED, params=params) as message:
+                call = current_call.get()
+                if call is not None and call.reason is not None:
+                    params = {**(params or {}), "reason": call.reason[:MAX_REASON_CHARS]}
+                    ours = message.model_copy(update={"params": params})
+                    return SessionMessage(ours, item.metadata)
+            case _:
+                pass
         return item
 
 
@@ -707,20 +705,13 @@ async def _receive(
 ) -> None:
     """Hand a server's messages to the session, until the server's output ends."""
     async with received:
-        rest: list[bytes] = []
-        size = 0
-        while chunk := await process.read():
-            first, *others = chunk.split(b"\n")
-            rest.append(first)
-            size += len(first)
-            if size > MAX_MESSAGE_BYTES:
-                traffic.excess = f"sent a message of more than {MAX_MESSAGE_BYTES} bytes"
-                process.terminate()
-                break
-            for line in others:
+        try:
+            async for line in read_lines(process.read, MAX_MESSAGE_BYTES):
                 with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                    await received.send(_message(b"".join(rest)))
-                rest, size = [line], len(line)
+                    await received.send(_message(line))
+        except LineTooLong:
+            traffic.excess = f"sent a message of more than {MAX_MESSAGE_BYTES} bytes"
+            process.terminate()
     # A server that writes on could not end.
     while await process.read():
         pass

@@ -1,1 +1,1 @@
-"""Common to both directions: tasks, texts for models, and the SDK's own log."""
+"""Common to both directions: messages and their streams, tasks, texts for models, the SDK's log."""

@@ -6,15 +6,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import mcp_types as types
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from mcp.shared.exceptions import MCPError
+from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
 
-from meup_agent.errors import printable
+from meup_agent.errors import RequestError, printable
 
 if TYPE_CHECKING:
     from meup_agent.protocol.wire.payloads import JsonObject
 
 MAX_PROBLEM_CHARS: Final = 2_000
 """Characters of what is wrong with a message."""
+
+
+class RawResult(RootModel[dict[str, Any]]):
+    """A result as it came: fields that the SDK does not know survive."""
+
+
+def mcp_error(error: RequestError) -> MCPError:
+    """A participant's error, for the other end of MCP; codes of some peers are texts."""
+    code = error.code if isinstance(error.code, int) else types.INTERNAL_ERROR
+    return MCPError(code, str(error.message), error.data)
 
 
 def as_json(model: BaseModel) -> JsonObject:

@@ -524,8 +524,14 @@ class TasksExtension(Extension, AsyncContextManagerMixin):
     def _find(self, ctx: Context, params: TaskParams) -> ToolTask:
         require_client_extension(ctx, TASKS)
         headers = getattr(ctx.request, "headers", None)
-        if headers is not None:
-            _check_routing_header(headers, params.task_id)
+        if (
+            headers is not None
+            and decode_header_value(headers.get(MCP_NAME_HEADER)) != params.task_id
+        ):
+            raise MCPError(
+                mcp_types.HEADER_MISMATCH,
+                f"{MCP_NAME_HEADER} header does not match the request body's 'taskId' parameter",
+            )
         task = self._tasks.get(self.owner(ctx), {}).get(params.task_id)
         if task is None:
             # The same for what another owner has: ids cannot be probed.
@@ -593,14 +599,6 @@ def _gated(
         return await binding.handler(ctx, params)
 
     return handle
-
-
-def _check_routing_header(headers: Mapping[str, str], task_id: str) -> None:
-    if decode_header_value(headers.get(MCP_NAME_HEADER)) != task_id:
-        raise MCPError(
-            mcp_types.HEADER_MISMATCH,
-            f"{MCP_NAME_HEADER} header does not match the request body's 'taskId' parameter",
-        )
 
 
 def _declares_tasks(ctx: Context) -> bool:

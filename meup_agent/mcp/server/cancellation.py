@@ -292,21 +292,20 @@ async def _read(receive: Receive, limit: int) -> tuple[bytes | None, Receive]:
     ``None``: its client has gone before its end.
     """
     messages: list[Message] = []
-    size = 0
-    while size <= limit:
+    body = bytearray()
+    while len(body) <= limit:
         message = await receive()
         if message["type"] != "http.request":
             return None, receive
         messages.append(message)
-        size += len(message.get("body", b""))
+        body += message.get("body", b"")
         if not message.get("more_body", False):
             break
-    body = b"".join(each.get("body", b"") for each in messages)
 
     async def replay() -> Message:
         return messages.pop(0) if messages else await receive()
 
-    return body, replay
+    return bytes(body), replay
 
 
 def _decode(body: bytes) -> _MessageStart:

@@ -12,7 +12,7 @@ import re
 from base64 import b32encode
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -68,6 +68,8 @@ WRAPPED: Final = "meup://participant/"
 _FORBIDDEN: Final = re.compile(r"[^A-Za-z0-9_-]")
 _SUFFIXED: Final = re.compile(rf"-[a-z2-7]{{{SUFFIX_CHARS}}}\Z")
 _EXPRESSION: Final = re.compile(r"(\{[^{}]*\})")
+
+_quote: Final = partial(quote, safe="", errors="surrogateescape")
 
 
 class OwnName(NamedTuple):
@@ -134,9 +136,7 @@ class Template:
     def __init__(self, participant: str, uri: str) -> None:
         self.participant = participant
         self.uri = uri
-        parts = _EXPRESSION.split(uri)
-        self._literals = tuple(parts[::2])
-        self._escaped = tuple(map(_quote, self._literals))
+        self._literals = tuple(_EXPRESSION.split(uri)[::2])
         self.literal_chars = sum(map(len, self._literals))
 
     def matches(self, uri: str) -> bool:
@@ -151,7 +151,7 @@ class Template:
         start = f"{WRAPPED}{quote(self.participant, safe='')}/"
         if not uri.startswith(start):
             return None
-        values = _captured(self._escaped, uri.removeprefix(start))
+        values = _captured(tuple(map(_quote, self._literals)), uri.removeprefix(start))
         if values is None:
             return None
         pairs = zip(self._literals, (*values, ""), strict=True)
@@ -182,10 +182,6 @@ def _captured(literals: tuple[str, ...], text: str) -> list[str] | None:
     return [*values, text[at:end]]
 
 
-def _quote(text: str) -> str:
-    return quote(text, safe="", errors="surrogateescape")
-
-
 # --- the offers of a space ---
 
 log = logging.getLogger("meup_agent.mcp")
@@ -201,15 +197,7 @@ MAX_OFFERS: Final = 2000
 
 
 class Ambiguous(Exception):
-    """A URI that several participants list.
-
-    Attributes:
-        owners: The participants.
-    """
-
-    def __init__(self, owners: tuple[str, ...]) -> None:
-        super().__init__(f"listed by {', '.join(owners)}")
-        self.owners = owners
+    """A URI that several participants list, who are its arguments."""
 
 
 @dataclass(frozen=True)
@@ -345,17 +333,13 @@ class Catalog:
         owners = {each.participant for each in resources.values() if each.name == uri}
         owners = owners or {each.participant for each in templates if each.matches(uri)}
         if len(owners) > 1:
-            raise Ambiguous(tuple(sorted(owners)))
+            raise Ambiguous(*sorted(owners))
         return OwnName(owners.pop(), uri) if owners else None
 
     async def template_of(self, exposed: str) -> Offer | None:
         """The template, or resource, with a URI for MCP clients."""
         found = (await self.offers(TEMPLATES)).get(exposed)
         return found or (await self.offers(RESOURCES)).get(exposed)
-
-    def exposed_uris(self, participant: str, uri: str) -> tuple[str, ...]:
-        """The URIs that MCP clients may have subscribed to for a participant's own URI."""
-        return (uri, wrap_uri(participant, uri))
 
     # --- asking for it ---
 

@@ -13,7 +13,7 @@ import logging
 import secrets
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import anyio
 import mcp_types as types
@@ -22,11 +22,10 @@ from mcp.server.connection import allowed_log_levels
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import BaseModel, ConfigDict
 
 from meup_agent.client.messages import Progress
 from meup_agent.errors import RequestError
-from meup_agent.mcp.sdk.messages import CAPABILITIES, Question, is_declared
+from meup_agent.mcp.sdk.messages import CAPABILITIES, Question, RawResult, is_declared
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.wire import payloads
 from meup_agent.transport.base import Condition
@@ -65,12 +64,6 @@ STATE: Final = "meup:"
 
 _STEP: Final = 1e-6
 """MCP wants progress to grow: what tells of waiting is less than any real progress."""
-
-
-class _Raw(BaseModel):
-    """A result as it came."""
-
-    model_config = ConfigDict(extra="allow")
 
 
 class ClientCall:
@@ -189,7 +182,7 @@ class ClientCall:
             return
         meta: Any = self.ctx.meta
         levels = allowed_log_levels(self.ctx.protocol_version, meta)
-        if said.level in levels and _LEVELS[said.level] >= _LEVELS[self._log_level]:
+        if said.level in levels and _LEVELS.index(said.level) >= _LEVELS.index(self._log_level):
             await self.ctx.session.send_notification(
                 types.LoggingMessageNotification(params=said), self.ctx.request_id
             )
@@ -213,14 +206,14 @@ class ClientCall:
         try:
             answer = await self.ctx.session.send_request(
                 request,  # type: ignore[arg-type] # the SDK writes any that has a method
-                _Raw,
+                RawResult,
                 metadata=ServerMessageMetadata(related_request_id=self.ctx.request_id),
             )
         except MCPError as error:
             raise RequestError(error.code, error.message, error.data) from error
         except ValueError as error:  # what the SDK's own types do not take
             raise RequestError(types.INVALID_REQUEST, "the client's answer is invalid") from error
-        return answer.model_dump(by_alias=True, exclude_unset=True)
+        return answer.root
 
     async def _ask_by_result(self, method: str, params: JsonObject) -> JsonObject:
         key, question = secrets.token_urlsafe(8), Question(method, params)
@@ -233,12 +226,7 @@ class ClientCall:
         return question.answer
 
 
-_LEVELS: Final = {
-    level: rank
-    for rank, level in enumerate(
-        ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-    )
-}
+_LEVELS: Final = get_args(types.LoggingLevel)  # from the least on
 
 
 class ClientCalls:

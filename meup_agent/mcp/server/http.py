@@ -152,18 +152,17 @@ class ParticipantAuth(AuthenticationBackend):
             if is_forwarded(conn.headers.keys()):
                 raise NeedsToken("a request that comes through a proxy needs a token")
             user = await self._user(None)
-            assert user is not None  # else it has raised
-            return AuthCredentials([]), user
-        scheme, _, token = given.strip().partition(" ")
-        token = token.strip()
-        if scheme.lower() != "bearer" or not token:
-            return None
-        network = network_of("" if conn.client is None else conn.client.host)
-        # Those who share the network with one that guesses, as behind a proxy, go on.
-        if not is_guessable(token) or await self._pool.knows(token):
-            user = await self._user(token)
         else:
-            user = await self._try(token, network)
+            scheme, _, token = given.strip().partition(" ")
+            token = token.strip()
+            if scheme.lower() != "bearer" or not token:
+                return None
+            # Those who share the network with one that guesses, as behind a proxy, go on.
+            if not is_guessable(token) or await self._pool.knows(token):
+                user = await self._user(token)
+            else:
+                host = "" if conn.client is None else conn.client.host
+                user = await self._try(token, network_of(host))
         return None if user is None else (AuthCredentials([]), user)
 
     async def _try(self, token: str, network: str) -> ParticipantUser | None:
@@ -496,11 +495,9 @@ def mcp_app(
     ) -> AbstractAsyncContextManager[Space]:
         # Beside, so that two processes with one token do not throw each other out.
         join = partial(agent.join, observe=observe, beside=not observe, take_over=not observe)
-        if theirs is None:
-            return join(url, space=space, token=own)
         where, which = url or os.environ.get("MEUP_URL"), space or os.environ.get("MEUP_SPACE")
-        if not where or not which:  # then this says what is missing
-            return join(url, space=space, token=theirs)
+        if theirs is None or not where or not which:  # then this says what is missing
+            return join(url, space=space, token=theirs or own)
         return join(SpaceConnector(where, which), token=theirs)
 
     return McpApp(

@@ -18,7 +18,7 @@ from meup_agent.client.messages import Request
 from meup_agent.client.offers import CHANGES
 from meup_agent.errors import CannotObserve, MeupError, SessionEnded, UsageError
 from meup_agent.mcp.sdk.messages import CAPABILITIES
-from meup_agent.mcp.server.catalog import Announcements, Catalog, ClientSessions
+from meup_agent.mcp.server.catalog import Announcements, Catalog, ClientSessions, wrap_uri
 from meup_agent.mcp.server.client_calls import MAX_REQUESTS, ClientCalls, too_many_requests
 from meup_agent.protocol.space.allowance import NoticeThrottle
 from meup_agent.protocol.wire import kinds, payloads
@@ -271,7 +271,8 @@ class Principal:
         elif call.method == "notifications/resources/updated":
             uri = call.params.get("uri")
             if isinstance(uri, str):
-                for exposed in self.catalog.exposed_uris(envelope.sender, uri):
+                # By either its clients may have subscribed.
+                for exposed in (uri, wrap_uri(envelope.sender, uri)):
                     self.announcements.announce(ResourceUpdated(exposed))
 
 

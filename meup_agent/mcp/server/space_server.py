@@ -19,6 +19,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from meup_agent.client.offers import PROMPTS, RESOURCES, TEMPLATES, TOOLS
 from meup_agent.errors import MeupError, RequestError
 from meup_agent.mcp.sdk.decisions import CANCELLED
+from meup_agent.mcp.sdk.messages import mcp_error
 from meup_agent.mcp.sdk.tasks import TasksExtension, TaskSupport, install_extension
 from meup_agent.mcp.server.cancellation import SDK_SECONDS, OpenStreams
 from meup_agent.mcp.server.catalog import LISTED, MAX_SUBSCRIPTIONS, Ambiguous, wrap_uri
@@ -26,7 +27,6 @@ from meup_agent.mcp.server.client_calls import declared_only
 from meup_agent.mcp.server.tool_calls import (
     COMPLETE,
     CallSettings,
-    answered_with,
     call_tool,
     forwarded,
     is_withdrawn,
@@ -116,12 +116,7 @@ class SpaceHandlers:
         result = tool_error(CANCELLED)
         with principal.answering(), self._streams.track(principal.key, ctx) as stream:
             await checkpoint_if_cancelled()  # of what was cancelled already, nothing is sent
-            offer = await principal.catalog.find(TOOLS, str(params.get("name")))
-            if offer is None:
-                raise MCPError(
-                    INVALID_PARAMS,
-                    f"Unknown tool: {params.get('name')}; ask for tools/list again",
-                )
+            offer = await _find(principal, TOOLS, params.get("name"))
             result = await call_tool(principal, offer, params, ctx, self._settings)
         if stream.reason is not None and ctx.request is None:
             await anyio.sleep(SDK_SECONDS)
@@ -159,7 +154,7 @@ class SpaceHandlers:
     async def get_prompt(self, ctx: Ctx, _: Any) -> JsonObject:
         """``prompts/get``."""
         principal, params = self._principal_of(ctx), dict(ctx.params or {})
-        offer = await _prompt(principal, str(params.get("name")))
+        offer = await _find(principal, PROMPTS, params.get("name"))
         sent = forwarded(params, name=offer.name)
         return await _ask(principal, offer.participant, "prompts/get", sent, ctx)
 
@@ -168,7 +163,7 @@ class SpaceHandlers:
         principal, params = self._principal_of(ctx), dict(ctx.params or {})
         ref = payloads.as_object(params.get("ref"))
         if ref.get("type") == "ref/prompt":
-            offer = await _prompt(principal, str(ref.get("name")))
+            offer = await _find(principal, PROMPTS, ref.get("name"))
             own = {**ref, "name": offer.name}
         else:
             found = await principal.catalog.template_of(str(ref.get("uri")))
@@ -200,8 +195,7 @@ class SpaceHandlers:
         if uri not in session.subscribed:
             if len(session.subscribed) >= MAX_SUBSCRIPTIONS:
                 raise MCPError(INVALID_REQUEST, f"{MAX_SUBSCRIPTIONS} subscriptions are the most")
-            owned = await _owner(principal, uri, ctx)
-            await _subscribe(principal, owned)
+            owned = await _subscribe(principal, uri, ctx)
             if uri in session.subscribed or principal.sessions.find(ctx) is not session:
                 principal.subscribed.discard(owned)  # another request was faster, or its end
             else:
@@ -227,9 +221,7 @@ class SpaceHandlers:
         try:
             for uri in (params.notifications.resource_subscriptions or ())[:MAX_SUBSCRIPTIONS]:
                 with suppress(MCPError):  # as a URI that never changes
-                    owned = await _owner(principal, str(uri), ctx)
-                    await _subscribe(principal, owned)
-                    subscribed.append(owned)
+                    subscribed.append(await _subscribe(principal, str(uri), ctx))
             return await principal.listen(ctx, params)
         finally:
             for owned in subscribed:
@@ -245,7 +237,7 @@ async def _owner(principal: Principal, uri: str, ctx: Ctx) -> OwnName:
     try:
         owned = await principal.catalog.owner_of(uri)
     except Ambiguous as error:
-        those = " or ".join(wrap_uri(each, uri) for each in error.owners)
+        those = " or ".join(wrap_uri(each, uri) for each in error.args)
         raise MCPError(
             INVALID_PARAMS, f"Several participants have {uri}; ask for {those}"
         ) from None
@@ -256,18 +248,22 @@ async def _owner(principal: Principal, uri: str, ctx: Ctx) -> OwnName:
     return owned
 
 
-async def _prompt(principal: Principal, name: str) -> Offer:
-    offer = await principal.catalog.find(PROMPTS, name)
+async def _find(principal: Principal, kind: str, name: object) -> Offer:
+    offer = await principal.catalog.find(kind, str(name))
     if offer is None:
-        raise MCPError(INVALID_PARAMS, f"Unknown prompt: {name}; ask for prompts/list again")
+        raise MCPError(
+            INVALID_PARAMS, f"Unknown {kind.removesuffix('s')}: {name}; ask for {kind}/list again"
+        )
     return offer
 
 
-async def _subscribe(principal: Principal, owned: OwnName) -> None:
+async def _subscribe(principal: Principal, uri: str, ctx: Ctx) -> OwnName:
+    owned = await _owner(principal, uri, ctx)
     if principal.subscribed.is_full:
         raise MCPError(INVALID_REQUEST, "too many resources are subscribed to already")
     with _answered_errors():
         await principal.subscribed.add(owned)
+    return owned
 
 
 @contextmanager
@@ -276,7 +272,7 @@ def _answered_errors() -> Generator[None]:
     try:
         yield
     except RequestError as error:
-        raise answered_with(error) from error
+        raise mcp_error(error) from error
     except MeupError as error:
         raise MCPError(INTERNAL_ERROR, str(error)) from error
 

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import anyio
 from mcp.server.stdio import stdio_server
 
+from meup_agent.mcp.sdk.streams import read_lines
 from meup_agent.mcp.server.cancellation import CancellingStream, OpenStreams
 from meup_agent.mcp.server.space_server import SpaceHandlers, make_server
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from meup_agent.mcp.server.principal import PrincipalPool
     from meup_agent.mcp.server.tool_calls import CallSettings
 
@@ -26,37 +29,19 @@ MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 _CHUNK: Final = 1 << 16
 
 
-class LineTooLong(Exception):
-    """A client's message has more than :data:`MAX_LINE_BYTES`."""
-
-
-class CancellableInput:
+async def _read_stdin(fd: int) -> AsyncGenerator[str]:
     """The lines of standard input, whose reader can be cancelled while it waits.
 
     The SDK reads in a thread, which ends only with the next line: a process that was told to stop
     would wait for its client.
     """
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._rest = b""
+    async def read() -> bytes:
+        await anyio.wait_readable(fd)
+        return os.read(fd, _CHUNK)
 
-    def __aiter__(self) -> CancellableInput:
-        return self
-
-    async def __anext__(self) -> str:
-        start = 0
-        while (end := self._rest.find(b"\n", start)) < 0:
-            start = len(self._rest)
-            if start > MAX_LINE_BYTES:
-                raise LineTooLong(f"a message has more than {MAX_LINE_BYTES} bytes")
-            await anyio.wait_readable(self._fd)
-            read = os.read(self._fd, _CHUNK)
-            if not read:
-                raise StopAsyncIteration
-            self._rest += read
-        line, self._rest = self._rest[: end + 1], self._rest[end + 1 :]
-        return line.decode("utf-8", "replace")
+    async for line in read_lines(read, MAX_LINE_BYTES):
+        yield line.decode("utf-8", "replace")
 
 
 async def serve_stdio(pool: PrincipalPool, settings: CallSettings) -> None:
@@ -92,7 +77,7 @@ async def serve_stdio(pool: PrincipalPool, settings: CallSettings) -> None:
             log.info("the client reads no more")
 
 
-async def _input() -> CancellableInput | None:
+async def _input() -> AsyncGenerator[str] | None:
     """Standard input; ``None``: it cannot be waited for, and is the SDK's to read."""
     if sys.platform == "win32":
         return None
@@ -106,4 +91,4 @@ async def _input() -> CancellableInput | None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    return CancellableInput(fd)
+    return _read_stdin(fd)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from mcp.shared.exceptions import MCPError
-from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
+from mcp_types import INVALID_REQUEST
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from meup_agent.client.proposal_handle import resolve_ttl
 from meup_agent.errors import MeupError, RequestError
 from meup_agent.mcp.sdk import decisions
-from meup_agent.mcp.sdk.messages import CAPABILITIES, is_declared
+from meup_agent.mcp.sdk.messages import CAPABILITIES, is_declared, mcp_error
 from meup_agent.mcp.server.client_calls import (
     MAX_REQUESTS,
     STATE,
@@ -149,7 +149,7 @@ async def _carry_out(
         try:
             result = await _invoke(principal.space, offer, sent, call, settings)
         except RequestError as error:
-            failure = answered_with(error)
+            failure = mcp_error(error)
         except MeupError as error:
             result = tool_error(decisions.failed(offer.exposed, str(error)))
         await call.finish_notes()
@@ -288,12 +288,6 @@ def as_result(result: Any) -> JsonObject:
     if isinstance(given.get("content"), list) or given.get("resultType") not in (None, "complete"):
         return {**COMPLETE, **given}
     return tool_error("The tool's answer is no result of MCP: it has no content.")
-
-
-def answered_with(error: RequestError) -> MCPError:
-    """A participant's error, for a client; codes of some peers are texts."""
-    code = error.code if isinstance(error.code, int) else INTERNAL_ERROR
-    return MCPError(code, str(error.message), error.data)
 
 
 def tool_error(text: str) -> JsonObject:
