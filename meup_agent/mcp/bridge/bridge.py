@@ -431,7 +431,7 @@ class Bridge:
         changed: str = notification.method
         if isinstance(notification, types.ResourceUpdatedNotification):
             changed = notification.params.uri
-            known = len(changed) <= MAX_URI_CHARS and self._subscriptions.watchers(changed)
+            known = len(changed) <= MAX_URI_CHARS and bool(self._subscriptions.watchers(changed))
         else:
             known = changed in CHANGES
         if known and changed == TOOLS_CHANGED:

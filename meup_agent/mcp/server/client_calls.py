@@ -325,26 +325,30 @@ class WaitingCall:
             self._calls.forget(self)
             self.call.changed.notify_all()
 
-    def cancel(self) -> None:
-        """Cancel the call, since its client's request was; for the reason that that one had."""
-        self.scope.cancel()
-
     async def next_result(self) -> JsonObject:
-        """Wait for its result, or for questions that its client is to answer first."""
-        while True:
-            if not self.ended and not self.call.questions:
-                await self.call.changed.wait()
-            await checkpoint()  # several questions at once go out together
-            if self.ended:
-                if self._error is not None:
-                    raise self._error
-                return self._result
-            if self.call.questions:
-                return {
-                    "resultType": "input_required",
-                    "inputRequests": {k: each.wire() for k, each in self.call.questions.items()},
-                    "requestState": self._calls.wait_for_client(self),
-                }
+        """Wait for its result, or for questions that its client is to answer first.
+
+        A cancelled wait, of its client's request, cancels it for the same reason.
+        """
+        try:
+            while True:
+                if not self.ended and not self.call.questions:
+                    await self.call.changed.wait()
+                await checkpoint()  # several questions at once go out together
+                if self.ended or self.call.questions:
+                    break
+        except anyio.get_cancelled_exc_class():
+            self.scope.cancel()
+            raise
+        if self._error is not None:
+            raise self._error
+        if self.ended:
+            return self._result
+        return {
+            "resultType": "input_required",
+            "inputRequests": {k: each.wire() for k, each in self.call.questions.items()},
+            "requestState": self._calls.wait_for_client(self),
+        }
 
     def take_answers(self, answers: JsonObject, ctx: Ctx) -> None:
         """Go on with a client's answers; a question without one is asked again."""

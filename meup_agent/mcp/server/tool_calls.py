@@ -103,7 +103,7 @@ async def call_tool(
     if isinstance(state, str) and state.startswith(STATE):
         waiting = principal.calls.resume(state)
         waiting.take_answers(payloads.as_object(params.get("inputResponses")), ctx)
-        return await _wait(waiting)
+        return await waiting.next_result()
     if len(principal.calls.running) >= MAX_REQUESTS:
         raise too_many_requests()
     session = principal.sessions.find(ctx)
@@ -114,7 +114,7 @@ async def call_tool(
         return await work()
     waiting = WaitingCall(call, principal.calls)
     principal.start_soon(waiting.run, work)
-    return await _wait(waiting)
+    return await waiting.next_result()
 
 
 def _asks_by_result(ctx: Ctx) -> bool:
@@ -123,14 +123,6 @@ def _asks_by_result(ctx: Ctx) -> bool:
     return not ctx.session.can_send_request and any(
         is_declared(declared, each) for each in CAPABILITIES
     )
-
-
-async def _wait(waiting: WaitingCall) -> JsonObject:
-    try:
-        return await waiting.next_result()
-    except anyio.get_cancelled_exc_class():
-        waiting.cancel()
-        raise
 
 
 async def _carry_out(

@@ -21,6 +21,7 @@ class ListingConnection:
     """A connection to a server that is slow to list its tools."""
 
     def __init__(self) -> None:
+        self.name = "server"
         self.client = self
         self.server_capabilities = self
         self.tools: list[dict[str, Any]] = [SAFE]
@@ -38,9 +39,7 @@ class ListingConnection:
 async def offered(connection: ListingConnection, path: Path | None) -> OfferedTools:
     """The tools of a server, listed once."""
     pin = None if path is None else ToolLock(path / "tools.lock")
-    tools = OfferedTools(
-        "server", cast("ServerConnection", connection), pin, ServerNews("server"), print
-    )
+    tools = OfferedTools(cast("ServerConnection", connection), pin, ServerNews("server"), print)
     await tools.update(await tools.fetch())
     return tools
 
