@@ -122,7 +122,9 @@ def read_servers(
         raise ConfigurationError(f"{path} cannot be read: {why}") from None
     if len(content) > MAX_FILE_BYTES:
         raise ConfigurationError(f"{path} is larger than {MAX_FILE_BYTES} bytes")
-    report = None if on_problem is None else lambda said: on_problem(f"{path}: {said}")
+    report: Report | None = (
+        None if on_problem is None else lambda said: on_problem(f"{path}: {said}")
+    )
     try:
         document = _decode(content, report)
     except (ValueError, RecursionError) as error:

@@ -430,7 +430,7 @@ class ServerConnection:
 
     # --- what the server asks ---
 
-    async def _ask(self, method: str, context: ClientRequestContext, _params: object = None) -> Any:
+    async def _ask(self, method: str, context: ClientRequestContext, params: object = None) -> Any:
         try:
             asked = self._traffic.take_asked(context.request_id)
             answer = await self._callbacks.asked(method, asked)
