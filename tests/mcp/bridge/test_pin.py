@@ -87,7 +87,10 @@ def test_a_file_that_cannot_be_made_is_said_at_once(tmp_path: Path) -> None:
         ToolLock(path)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"version": 1, "servers": {}}'])
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", '{"version": 1, "servers": {}}', '{"version": 2, "servers": {"a": {"tools": []}}}'],
+)
 def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "tools.lock"
     path.write_text(content, "utf-8")
