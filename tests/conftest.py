@@ -99,9 +99,9 @@ def _covering(variants: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def _values(item: pytest.Item) -> frozenset[object]:
-    """The values of an item's parameters: the name of each, and its place in the list."""
+    """The values of an item's parameters: the id that each `parametrize` and fixture gives it."""
     called = getattr(item, "callspec", None)
-    return frozenset(called.indices.items()) if called else frozenset()
+    return frozenset(enumerate(called._idlist)) if called else frozenset()
 
 
 def _is_without_socket(item: pytest.Item) -> bool:
