@@ -71,15 +71,15 @@ def test_votes_that_would_decide_are_none_of_a_file(path: Path) -> None:
     assert votes_in(path) == {}
 
 
-@pytest.mark.parametrize("cut", range(1, 40))
-def test_a_file_that_is_cut_short_has_no_votes_or_those_before(path: Path, cut: int) -> None:
+def test_a_file_that_is_cut_short_has_no_votes_or_those_before(path: Path) -> None:
     """The last line takes an approval back: without it none of the others counts either."""
     with opened(path) as file:
         file.record("k", "lead", A)
         file.record("k", "lead", R)
     raw = path.read_bytes()
-    path.write_bytes(raw[:-cut])
-    assert votes_in(path) == {}
+    for cut in range(1, 40):
+        path.write_bytes(raw[:-cut])
+        assert votes_in(path) == {}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import chain
 from typing import Any
 
 import anyio.lowlevel
@@ -218,6 +219,6 @@ async def test_who_may_not_manage_is_offered_nothing(site: Site) -> None:
     assert not re.search("/participants/(grant|pause|status|kick|invite)", page)
 
 
-@pytest.mark.parametrize("pattern", [each for role in PARTICIPANTS.values() for each in role])
-def test_what_a_role_of_dev_may_is_told_in_words(pattern: dict[str, Any]) -> None:
-    assert pattern["kind"] not in describe_capability(pattern)
+def test_what_a_role_of_dev_may_is_told_in_words() -> None:
+    for pattern in chain.from_iterable(PARTICIPANTS.values()):
+        assert pattern["kind"] not in describe_capability(pattern)
