@@ -6,7 +6,8 @@ count as any others.
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -85,29 +86,30 @@ EXCEPTED = {
 }
 
 
-def imported(source: str, package: str) -> Iterator[tuple[int, str]]:
-    """Yields line and absolute dotted name of each import, wherever in the module it stands.
+@cache
+def imported(source: str, package: str) -> list[tuple[int, str]]:
+    """Line and absolute dotted name of each import, wherever in the module it stands.
 
-    `from x import y` yields `x.y`, since y may be a module. `package` is what a relative import
+    `from x import y` is one of `x.y`, since y may be a module. `package` is what a relative import
     starts from.
     """
+    found: list[tuple[int, str]] = []
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Import(names=names):
-                for alias in names:
-                    yield node.lineno, alias.name
+                found += [(node.lineno, alias.name) for alias in names]
             case ast.ImportFrom(module=module, names=names, level=level):
                 parts = package.split(".")
                 base = ".".join(parts[: len(parts) - level + 1]) if level else ""
                 start = ".".join(part for part in (base, module) if part)
-                for alias in names:
-                    yield node.lineno, f"{start}.{alias.name}"
+                found += [(node.lineno, f"{start}.{alias.name}") for alias in names]
             case ast.Call(
                 func=ast.Name(id="import_module" | "__import__")
                 | ast.Attribute(attr="import_module"),
                 args=[ast.Constant(value=str(name)), *_],
             ):
-                yield node.lineno, name
+                found.append((node.lineno, name))
+    return found
 
 
 def layer_of(parts: Sequence[str]) -> str:
