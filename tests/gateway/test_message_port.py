@@ -21,8 +21,6 @@ from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
-NO_PINGS = {"ping_interval": 3_600, "ping_deadline": 3_600}
-
 
 async def test_fragments_and_binary_messages_are_joined(gateway: Gateway) -> None:
     async with pair(gateway) as (alice, bob):

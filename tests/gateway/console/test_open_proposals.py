@@ -24,7 +24,6 @@ from tests.wire import draft, encode, payloads
 
 pytestmark = pytest.mark.anyio
 
-NEVER = 1e9
 """Seconds until the turns of what is not on the first screen, where a test is about that."""
 
 
