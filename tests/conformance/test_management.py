@@ -166,7 +166,9 @@ def test_a_revocation_ends_what_is_in_flight(managed: Site) -> None:
         assert (cancel["from"], cancel["to"]) == ("system:gateway", ["bob"])
         assert cancel["correlation_id"] == [request]
         assert cancel["payload"]["method"] == "notifications/cancelled"
-        assert cancel["payload"]["params"]["reason"] == "revoked"
+        params = cancel["payload"]["params"]
+        assert (params["requestId"], params["reason"]) == (request, "revoked")
+        assert params["_meta"] == {"dev.meup/begun_by": "alice"}
         error = alice.until("system/error")
         assert (error["payload"]["error"], error["correlation_id"]) == ("revoked", [request])
 

@@ -92,32 +92,6 @@ def test_more_than_can_be_granted_in_a_space_is_refused(scene: Scene) -> None:
     assert scene.may("worker", {"kind": "mcp/reject"})
 
 
-@pytest.mark.rule("3.manage.revoke.id")
-@pytest.mark.parametrize("recipient", [{}, {"recipient": "worker"}])
-def test_revoked_by_the_grants_id(scene: Scene, recipient: dict[str, str]) -> None:
-    grant = scene.grant("lead", "worker", CALL)
-    scene.forget()
-    scene.revoke("admin", {"grant_id": grant, **recipient})
-    assert not scene.may("worker")
-    welcome, revoked, update = scene.got("worker")
-    assert CALL not in welcome["payload"]["you"]["capabilities"]
-    assert revoked["kind"] == "capability.revoke"
-    assert CALL not in update["payload"]["participant"]["capabilities"]
-
-
-@pytest.mark.rule("3.manage.revoke.pattern")
-def test_pattern_takes_away_all_that_it_covers_the_configured_too(scene: Scene) -> None:
-    scene.grant("lead", "worker", CALL)
-    scene.grant("admin", "worker", READ, {"kind": "chat"})
-    scene.revoke("admin", {"recipient": "worker", "capabilities": [{"kind": "mcp/*"}]})
-    assert not scene.may("worker", CALL)
-    assert not scene.may("worker", READ)
-    assert not scene.may("worker", {"kind": "mcp/proposal"})
-    assert scene.may("worker", {"kind": "chat"})
-    # What was proposed can still be taken back.
-    assert scene.may("worker", {"kind": "mcp/withdraw"})
-
-
 @pytest.mark.rule("3.manage.revoke.pattern")
 def test_broader_capability_is_named_and_nothing_is_revoked(scene: Scene) -> None:
     scene.grant("lead", "worker", CALL)
@@ -203,38 +177,6 @@ def test_audit_follows_chains_of_grants(scene: Scene) -> None:
         ("grant", (), ()),
         ("kick", (), (third,)),
     ]
-
-
-@pytest.mark.rule("3.manage.in_flight")
-def test_request_in_flight_is_cancelled_and_its_requester_told(scene: Scene) -> None:
-    grant = scene.grant("lead", "worker", CALL)
-    request = scene.request()
-    scene.forget()
-    scene.revoke("admin", {"grant_id": grant})
-    said = scene.got("onlooker")
-    assert kinds_of(said) == ["capability.revoke", "system.presence", "mcp.request"]
-    cancel = said[-1]
-    header = (cancel["from"], cancel["to"], cancel["correlationId"])
-    assert header == ("system:gateway", ["onlooker"], request)
-    assert cancel["payload"]["method"] == "notifications/cancelled"
-    params = cancel["payload"]["params"]
-    assert (params["requestId"], params["reason"]) == (request, "revoked")
-    assert params["_meta"] == {"dev.meup/begun_by": "worker"}
-    error = scene.got("worker")[-2]
-    told = (error["kind"], error["payload"]["error"], error["correlationId"])
-    assert told == ("system.error", "revoked", request)
-
-
-@pytest.mark.rule("3.manage.in_flight")
-def test_pending_proposal_is_withdrawn(scene: Scene) -> None:
-    proposal = scene.propose()
-    scene.forget()
-    scene.revoke("admin", {"recipient": "worker", "capabilities": [{"kind": "mcp/proposal"}]})
-    withdraw = scene.got("onlooker")[-1]
-    assert (withdraw["kind"], withdraw["from"]) == ("mcp.withdraw", "system:gateway")
-    assert withdraw["correlationId"] == proposal
-    assert withdraw["payload"]["reason"] == "revoked"
-    assert scene.got("worker")[-2]["payload"]["error"] == "revoked"
 
 
 @pytest.mark.rule("3.manage.in_flight")
