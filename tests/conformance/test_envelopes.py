@@ -198,7 +198,7 @@ def test_numbers_that_a_double_can_be_near_arrive_as_written(site: Site, raw: st
         assert f'"text": {raw}' in bob.read()
 
 
-@pytest.mark.rule("A.G16")
+@pytest.mark.rule("A.G16", "3.delivery")
 def test_an_envelope_arrives_as_it_was_written(site: Site) -> None:
     with site.join("alice", "bob") as members:
         written = (

@@ -150,7 +150,7 @@ def test_everybody_may_answer_what_they_were_asked_and_nothing_else(site: Site) 
             assert bob.until("mcp/response")["correlation_id"] == about
 
 
-@pytest.mark.rule("A.G30")
+@pytest.mark.rule("A.G30", "3.withdraw.proposer")
 def test_only_the_proposer_withdraws(site: Site) -> None:
     with site.join("alice", "bob", "root") as (alice, bob, root):
         proposal = alice.send("mcp/proposal", {"method": "tools/call", "params": {"name": "x"}})

@@ -90,14 +90,6 @@ def test_what_is_refused_to_a_connection(
         assert json.loads(running.recv(PATIENCE))["payload"] == {"message": "next"}
 
 
-def test_a_withdrawal_is_the_proposers_here_too(api: Api) -> None:
-    assert api.post({**PROPOSAL, "id": "p1"}).status_code == 200
-    withdraw = {"kind": "mcp.withdraw", "correlationId": "p1", "payload": {"reason": "other"}}
-    refused = api.post(withdraw, "bob")
-    assert (refused.status_code, refused.json()["error"]) == (403, "not_proposer")
-    assert api.post(withdraw).status_code == 200
-
-
 def test_the_same_said_again_is_delivered_once(api: Api) -> None:
     with api.join("bob") as bob:
         first, again = api.post(chat(id="e1")).json(), api.post(chat(id="e1")).json()
@@ -153,13 +145,6 @@ def test_a_token_in_the_address_is_none(api: Api) -> None:
         answer = api.client.get("/me", params={name: token})
         assert answer.status_code == 401
         assert token not in answer.text
-
-
-def test_nobody_speaks_or_reads_for_another(api: Api) -> None:
-    path = "/participants/bob/messages"
-    header = api.header("alice")
-    assert api.client.post(path, json=chat(), headers=header).status_code == 403
-    assert api.client.get(path, headers=header).status_code == 403
 
 
 @pytest.mark.limit("messages_per_second", "messages_burst")
@@ -231,14 +216,6 @@ def test_messages_come_in_the_dialect_that_is_asked_for(api: Api) -> None:
     [own] = api.get("/participants/bob/messages", "bob").json()["messages"]
     assert (mew["protocol"], mew["kind"]) == ("mew/v0.4", "mcp/proposal")
     assert (own["protocol"], own["kind"]) == ("meup/v0.1", "mcp.proposal")
-
-
-def test_private_words_of_others_are_never_shown(api: Api) -> None:
-    with api.join("bob") as bob:
-        bob.send(json.dumps(chat(**{"from": "alice", "id": "x", "protocol": "meup/v0.1"})))
-        assert json.loads(bob.recv(PATIENCE))["kind"] == "system.error"
-        page = api.get("/participants/bob/messages", "bob").json()
-    assert [each["kind"] for each in page["messages"]] == ["system.presence"]
 
 
 @pytest.mark.parametrize(
