@@ -1,12 +1,11 @@
-"""Readers of streams that stop reading, over real sockets, and streams on every transport."""
+"""Readers of streams that stop reading, over real sockets."""
 
 import json
 from typing import Any
 
-import anyio
 import pytest
 
-from tests.gateway.conftest import Site, envelope, hear
+from tests.gateway.conftest import envelope
 from tests.gateway.edges import edge
 from tests.patience import PATIENCE
 
@@ -58,24 +57,3 @@ def until(socket: Any, kind: str) -> dict[str, str]:
         if said["kind"] == kind:
             payload: dict[str, str] = said["payload"]
             return payload
-
-
-@pytest.mark.anyio
-@pytest.mark.rule("8.frames", "8.targets")
-async def test_stream_is_the_same_on_every_transport(site: Site) -> None:
-    async with site.join("alice", "bob", "carol") as (alice, bob, carol):
-        payload = {"direction": "upload", "target": ["bob"]}
-        await alice.send(envelope("alice", kind="stream.request", payload=payload))
-        for member in (alice, bob, carol):
-            await hear(member, "stream.request")
-            stream = (await hear(member, "stream.open"))["payload"]["stream_id"]
-        frame = f"#{stream}#".encode() + b"\x00\xff#{}"
-        await alice.send(frame)
-        await alice.send(envelope("alice", id="after"))
-        for member, gets in ((alice, False), (bob, True), (carol, False)):
-            with anyio.fail_after(PATIENCE):
-                if gets:
-                    assert await anext(member) == frame
-                assert (await hear(member, "chat"))["id"] == "after"
-        await carol.send(frame)
-        assert (await hear(carol, "system.error"))["payload"]["stream_id"] == stream
