@@ -148,18 +148,6 @@ async def test_proposals_beyond_those_open_are_refused_until_one_ends() -> None:
         assert [each["id"] for each in await read(alice, 2)] == ["w", "p4"]
 
 
-async def test_a_fulfilled_proposal_is_open_no_more() -> None:
-    async with limited(max_open_proposals=1) as gateway, pair(gateway) as (alice, bob):
-        await alice.send(envelope("alice", "mcp.proposal", CALL, id="p1"))
-        await read(bob)
-        request = {"to": ["bob"], "correlationId": "p1", "id": "r"}
-        await bob.send(envelope("bob", "mcp.request", {**CALL, "id": "r"}, **request))
-        await bob.send(envelope("bob", "mcp.response", {"result": {}}, id="a", correlationId="r"))
-        await read(alice, 3)
-        await alice.send(envelope("alice", "mcp.proposal", CALL, id="p2"))
-        assert (await read(alice))[0]["id"] == "p2"
-
-
 @pytest.mark.rule("3.limits")
 @pytest.mark.limit("max_depth")
 async def test_message_that_nests_deeper_than_is_set() -> None:

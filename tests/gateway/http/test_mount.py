@@ -82,34 +82,6 @@ def test_members_and_callers_meet(place: MountedPlace) -> None:
         assert 'meup_members{space="demo"} 1.0' in get(place, "/metrics").text
 
 
-def join_frame(place: MountedPlace, **fields: Any) -> str:
-    frame = {"type": "join", "space": "demo", "token": place.token("alice"), **fields}
-    return json.dumps(frame)
-
-
-@pytest.mark.parametrize("path", ["/", "/ws", "/any/other"])
-def test_a_join_frame_joins_by_any_path(place: MountedPlace, path: str) -> None:
-    with dial(f"{place.url.removesuffix('/ws')}{path}") as alice:
-        alice.send(join_frame(place, participantId="alice", protocol="mew/v0.4"))
-        assert hear(alice)["kind"] == "system/welcome"
-
-
-@pytest.mark.parametrize(
-    ("fields", "code"),
-    [
-        ({"token": "wrong"}, 4401),
-        ({"participantId": "bob"}, 4401),
-        ({"space": "nowhere"}, 4404),
-        ({"type": "hello"}, 4400),
-        ({"protocol": "x"}, 4400),
-    ],
-)
-def test_wrong_join_frame_is_closed(place: MountedPlace, fields: dict[str, str], code: int) -> None:
-    with dial(place.url) as stranger:
-        stranger.send(join_frame(place, **fields))
-        assert end_of(stranger) == code
-
-
 def test_more_connections_than_are_taken() -> None:
     config = one_space_config("demo", PARTICIPANTS, GatewayLimits(max_connections=1))
     with mounted(config) as place, dial(place.url):

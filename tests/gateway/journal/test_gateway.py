@@ -92,30 +92,6 @@ async def test_resume_after_a_restart_gives_what_was_missed_before_anything_new(
     assert numbers[-2] <= welcome["payload"]["until"] < numbers[-1]
 
 
-@pytest.mark.rule("6.journal.kept", "6.journal.again")
-async def test_resume_after_the_gateway_was_killed_misses_nothing(path: Path) -> None:
-    async with Gateway(config=config_with(path)) as gateway:
-        alice_token, bob_token = gateway.token("alice"), gateway.token("bob")
-        async with dial(gateway, bob_token) as bob:
-            welcome = await hear(bob)
-        async with dial(gateway, alice_token) as alice:
-            for number in range(100):
-                await alice.send(envelope("alice", id=str(number)))
-            accepted = await hear_chats(alice, 100)
-            gateway.kill()
-        await gateway.restart()
-        async with dial(gateway, bob_token, welcome["seq"]) as bob:
-            welcome = await hear(bob)
-            missed = await hear_chats(bob, 100)
-        # An envelope that was accepted before is known again.
-        async with dial(gateway, alice_token, accepted[-1]["seq"]) as alice:
-            await alice.send(envelope("alice", id="50"))
-            assert await hear_chats(alice, 1) == [accepted[50]]
-
-    assert (welcome["payload"]["resumed"], welcome["payload"]["gap"]) == (True, False)
-    assert missed == accepted
-
-
 @pytest.mark.rule("6.journal.gap")
 async def test_gap_is_announced_where_the_file_was_lost(path: Path) -> None:
     config = config_with(path)
