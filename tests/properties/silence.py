@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any, Final
@@ -32,7 +31,7 @@ from tests.wire import decode, draft, encode, kinds, last_moment, payloads, read
 
 DIALECT: Final = "meup/v0.1"
 BEGIN: Final = datetime(2026, 1, 1, tzinfo=UTC)
-WRONG: Final = {"p": -86_400, "d1": 0, "d2": 7_200, "e": -600}
+CLOCKS: Final = {"p": -86_400, "d1": 0, "d2": 7_200, "e": -600}
 """Seconds by which the clock of each participant is wrong."""
 
 CALL: Final = {"name": "work", "arguments": {"n": 1}}
@@ -51,7 +50,7 @@ class Process:
         self.table = ExchangeTable(
             new_id=lambda: f"{name}.{next(world.ids)}",
             find_handler=lambda role, *_: role in (Role.REQUEST, Role.PROPOSAL, Role.EXPIRE),
-            wall_clock=lambda: world.time + timedelta(seconds=world.clocks[name]),
+            wall_clock=lambda: world.time + timedelta(seconds=CLOCKS[name]),
         )
 
     def apply(self, effects: list[Effect]) -> None:
@@ -113,9 +112,6 @@ class Process:
 class SilentWorld:
     """A proposer, two deciders and an executor around a gateway that may be killed."""
 
-    clocks: Mapping[str, float] = WRONG
-    executors: tuple[str, ...] = ("e",)
-
     def __init__(self) -> None:
         self.ids = count(1)
         self.now = 1000.0
@@ -123,12 +119,9 @@ class SilentWorld:
         self.decided: set[str] = set()
         self.ran: list[str] = []
         self.start()
-        self.processes = {name: self.process(name) for name in self.clocks}
+        self.processes = {name: Process(self, name) for name in CLOCKS}
         for each in self.processes.values():
             each.connect()
-
-    def process(self, name: str) -> Process:
-        return Process(self, name)
 
     @property
     def time(self) -> datetime:
@@ -141,7 +134,7 @@ class SilentWorld:
         everything: list[dict[str, Any]] = [{"kind": "mcp/*"}]
         self.host = SpaceServer(
             "demo",
-            participants={name: member_capabilities(everything) for name in self.clocks},
+            participants={name: member_capabilities(everything) for name in CLOCKS},
             journal=self.journal,
             new_id=lambda: f"g{next(self.ids)}",
             now=self.microseconds,
@@ -174,12 +167,10 @@ class SilentWorld:
 
     def crash(self, name: str) -> None:
         self.processes[name].cut()
-        self.processes[name] = self.process(name)
+        self.processes[name] = Process(self, name)
 
-    def propose(
-        self, ttl: float | None, *, foreign: bool, proposer: str = "p", executor: str = "e"
-    ) -> None:
-        process = self.processes[proposer]
+    def propose(self, ttl: float | None, *, foreign: bool) -> None:
+        process = self.processes["p"]
         if not process.table.roster.me:
             return
         name = f"P{next(self.ids)}"
@@ -187,27 +178,26 @@ class SilentWorld:
         assert moment is not None
         expires = datetime.fromtimestamp(moment / 1_000_000, UTC) + timedelta(seconds=ttl or 0)
         body = payloads.build_proposal(
-            "tools/call", CALL, target=executor, expires=None if ttl is None or foreign else expires
+            "tools/call", CALL, target="e", expires=None if ttl is None or foreign else expires
         )
         if foreign and ttl is not None:
             body["ttl"] = ttl * 1000
-        key, effects = process.table.open(
-            draft(kinds.MCP_PROPOSAL, body, id=name, sender=proposer),
+        _, effects = process.table.open(
+            draft(kinds.MCP_PROPOSAL, body, id=name, sender="p"),
             now=self.now,
             deadline=None if ttl is None else self.now + ttl,
         )
-        del key
         process.apply(effects)
 
-    def own(self, name: str) -> list[Key]:
-        known = self.known(name)
-        return [Key("out", name, each.key.id) for each in known if each.key.proposer == name]
+    def own(self) -> list[Key]:
+        """The keys of the proposer's own."""
+        return [Key("out", "p", each.key.id) for each in self.known("p")]
 
     def known(self, name: str) -> list[Any]:
         return self.processes[name].table.proposal_store.records(self.now)
 
     def renew(self, index: int, seconds: float) -> None:
-        keys = self.own("p")
+        keys = self.own()
         if keys:
             try:
                 _, effects = self.processes["p"].table.renew(
@@ -217,11 +207,11 @@ class SilentWorld:
                 return
             self.processes["p"].apply(effects)
 
-    def withdraw(self, index: int, *, proposer: str = "p") -> None:
-        keys = self.own(proposer)
+    def withdraw(self, index: int) -> None:
+        keys = self.own()
         if keys:
-            process = self.processes[proposer]
-            cause = Cause(Reason.POLICY, proposer)
+            process = self.processes["p"]
+            cause = Cause(Reason.POLICY, "p")
             process.apply(process.table.give_up(keys[index % len(keys)], cause, self.now))
 
     def reject(self, decider: str, index: int) -> None:
@@ -235,24 +225,18 @@ class SilentWorld:
         known, process = self.known(decider), self.processes[decider]
         if not known or not process.table.roster.me:
             return
-        self.fulfill(decider, known[index % len(known)], even_if_gone=even_if_gone)
-
-    def fulfill(self, decider: str, record: ProposalEntry, *, even_if_gone: bool) -> None:
-        process, executor = self.processes[decider], str(record.call.target)
-        proposer = record.key.proposer
-        params, _ = payloads.build_fulfillment(record.call, None, executor, proposer=proposer)
+        record: ProposalEntry = known[index % len(known)]
+        params, _ = payloads.build_fulfillment(record.call, None, "e", proposer="p")
         request_id = process.table.new_id()
         request = draft(
             kinds.MCP_REQUEST,
             payloads.request("tools/call", params, request_id),
             id=request_id,
             sender=decider,
-            to=(executor,),
+            to=("e",),
             correlation=(record.key.id,),
         )
-        fulfills = FulfillmentTarget(
-            ProposalKey(proposer, record.key.id), record, even_if_gone, True
-        )
+        fulfills = FulfillmentTarget(ProposalKey("p", record.key.id), record, even_if_gone, True)
         try:
             _, effects = process.table.open(request, now=self.now, deadline=None, fulfills=fulfills)
         except MeupError:
@@ -263,7 +247,7 @@ class SilentWorld:
     # --- what must hold ---
 
     def runs(self, executor: str, request: Envelope) -> None:
-        assert executor in self.executors
+        assert executor == "e"
         assert request.id in self.decided, "what no program decided was begun"
         self.ran.append(request.correlation[0])
 
@@ -295,7 +279,7 @@ class SilentWorld:
         audit.pass_time(self.microseconds())
         for process in self.processes.values():
             read_all = process.seat is not None and not process.seat.wire
-            if not read_all or not process.table.caught_up or process.name in ("p", "q"):
+            if not read_all or not process.table.caught_up or process.name == "p":
                 continue
             moment = process.table.moment(self.now)
             if moment is None or abs(moment - self.microseconds()) > 5_000_000:
