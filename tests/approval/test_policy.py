@@ -69,24 +69,6 @@ def test_first_match_decides(asked: Call, proposer: str, verdict: str, rule: str
     assert (decision.verdict, decision.rule, decision.policy) == (verdict, rule, POLICY.digest)
 
 
-@pytest.mark.parametrize(
-    ("glob", "path", "matches"),
-    [
-        ("docs/*", "docs/a.md", True),
-        ("docs/*", "docs/b/a.md", False),
-        ("docs/**", "docs/b/a.md", True),
-        ("docs/**", "docs/../etc/passwd", False),
-        ("*.md", "a.md", True),
-        ("*.md", "a.txt", False),
-        ("a?", "ab", True),
-        ("a?", "abc", False),
-    ],
-)
-def test_glob_in_a_rule(glob: str, path: str, matches: bool) -> None:
-    policy = Policy([AllowRule("read", arguments={"path": glob})])
-    assert (policy.decide(call("read", path=path), "bob").verdict == "allow") == matches
-
-
 def test_a_decision_has_what_its_rule_says() -> None:
     asked = POLICY.decide(call("write_file"), "bob")
     assert (asked.ttl, asked.remind) == (600, 120)
