@@ -20,7 +20,34 @@ class File:
         self.floor = 0
 
 
-class LateJournal:
+class StandIn:
+    """The part of a journal that the journals of tests share: nothing of theirs is lost."""
+
+    def find_begin(self, space: str, *, proposals: int, then: Callable[[FoldBegin], None]) -> None:
+        then(FoldBegin())
+
+    @property
+    def max_bytes(self) -> int | None:
+        return None
+
+    def size(self) -> int | None:
+        return None
+
+    def floor(self, space: str) -> int:
+        raise NotImplementedError
+
+    def latest(self, space: str) -> int:
+        raise NotImplementedError
+
+    def resume_from(self, space: str, seen: int) -> int:
+        floor = self.floor(space)
+        return seen if floor <= seen <= self.latest(space) else floor
+
+    def damaged(self, space: str, *, after: int, until: int) -> tuple[NumberRange, ...]:
+        return ()
+
+
+class LateJournal(StandIn):
     """A journal whose store keeps and numbers what it is given when it is told to.
 
     So a number is known only when an envelope is kept, as with a store on another machine.
@@ -86,27 +113,11 @@ class LateJournal:
 
         self._asked.append(answer)
 
-    def find_begin(self, space: str, *, proposals: int, then: Callable[[FoldBegin], None]) -> None:
-        then(FoldBegin())
-
     def floor(self, space: str) -> int:
         return self.file.floor
 
     def latest(self, space: str) -> int:
         return self._latest
-
-    @property
-    def max_bytes(self) -> int | None:
-        return None
-
-    def size(self) -> int | None:
-        return None
-
-    def resume_from(self, space: str, seen: int) -> int:
-        return seen if self.file.floor <= seen <= self._latest else self.file.floor
-
-    def damaged(self, space: str, *, after: int, until: int) -> tuple[NumberRange, ...]:
-        return ()
 
     def recover(self, space: str, *, since: int, limit: int, at: int = 2**62) -> Recovered:
         entries = [each for each in self.file.entries if each.at >= since]

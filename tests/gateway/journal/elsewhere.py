@@ -21,16 +21,8 @@ import anyio.to_thread
 from meup_agent import Envelope
 from meup_agent.gateway import JournalConfig
 from meup_agent.gateway.journal.engines import Engine
-from tests.spaces import (
-    Entry,
-    Fact,
-    FoldBegin,
-    MemoryJournal,
-    NumberRange,
-    ProposalChange,
-    Recovered,
-    ignore,
-)
+from tests.properties.late_journal import StandIn
+from tests.spaces import Entry, Fact, MemoryJournal, ProposalChange, Recovered, ignore
 
 MAX_PENDING = 1_000
 
@@ -40,7 +32,7 @@ _stores: dict[Path | None, MemoryJournal] = {}
 is never made."""
 
 
-class RemoteJournal:
+class RemoteJournal(StandIn):
     """The gateway's end of it."""
 
     def __init__(self, config: JournalConfig, now: Callable[[], int]) -> None:
@@ -101,32 +93,16 @@ class RemoteJournal:
             page = partial(self._store.read, after=after, until=until, limit=limit, then=tell)
             self._work.put(partial(page, space))
 
-    def find_begin(self, space: str, *, proposals: int, then: Callable[[FoldBegin], None]) -> None:
-        then(FoldBegin())
-
     def floor(self, space: str) -> int:
         return self._store.floor(space)
 
     def latest(self, space: str) -> int:
         return self._latest.get(space, self._store.floor(space))
 
-    @property
-    def max_bytes(self) -> int | None:
-        return None
-
-    def size(self) -> int | None:
-        return None
-
-    def resume_from(self, space: str, seen: int) -> int:
-        return seen if self.floor(space) <= seen <= self.latest(space) else self.floor(space)
-
     def recover(self, space: str, *, since: int, limit: int, at: int = 2**62) -> Recovered:
         # Of what may be open it does not tell the old from the others, so it reads them, too.
         since = since if at == 2**62 else 0
         return self._store.recover(space, since=since, limit=limit)
-
-    def damaged(self, space: str, *, after: int, until: int) -> tuple[NumberRange, ...]:
-        return ()
 
     async def flush(self, timeout: float) -> None:
         done = anyio.Event()
