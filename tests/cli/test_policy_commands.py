@@ -15,7 +15,7 @@ from tests.bench.audit import BEGIN, SPACE, said
 from tests.bench.suggest import write
 from tests.cli.commands import exit_codes
 from tests.cli.conftest import Here, assert_fails
-from tests.cli.processes import COMMAND, environment, meup
+from tests.cli.processes import COMMAND, environment
 from tests.forkserver import start
 from tests.patience import PATIENCE
 from tests.programs import ROOT
@@ -44,45 +44,53 @@ def written(folder: Path, text: str, name: str = "policy.yaml") -> str:
         ("{allow: {tool: 'read_*'}}, {deny: {tool: '*_key'}}", exit_codes.FAILED, "is not good"),
     ],
 )
-def test_a_check_counts_rules_to_change(tmp_path: Path, rules: str, code: int, said: str) -> None:
+def test_a_check_counts_rules_to_change(
+    tmp_path: Path, rules: str, code: int, said: str, command: Here
+) -> None:
     path = written(tmp_path, f"rules: [{rules}]\nend: true\n") if rules else POLICY
-    done = meup("policy", "check", path)
-    assert done.returncode == code
-    assert said in (done.stderr if code else done.stdout)
-    assert done.stderr.count("\n") == (code != exit_codes.OK)
+    done = command("policy", "check", path)
+    assert done.code == code
+    assert said in (done.err if code else done.out)
+    assert done.err.count("\n") == (code != exit_codes.OK)
 
 
-def test_explain_tells_which_rule_decides() -> None:
-    done = meup("policy", "explain", POLICY, "shell_run", "--proposer", "bob")
-    first, *_, last = done.stdout.splitlines()
+def test_explain_tells_which_rule_decides(command: Here) -> None:
+    done = command("policy", "explain", POLICY, "shell_run", "--proposer", "bob")
+    first, *_, last = done.out.splitlines()
     assert first == "rules[0] (deny): matches <- decides"
     assert last == "deny, policy: it matches rules[0]"
 
 
-def test_explain_reads_an_envelope(tmp_path: Path) -> None:
+def test_explain_reads_an_envelope(tmp_path: Path, command: Here) -> None:
     params = {"name": "send_mail", "arguments": {"to": "a@example.com"}}
     envelope = {"from": "bot", "payload": {"method": "tools/call", "params": params}}
     path = written(tmp_path, json.dumps(envelope), "envelope.json")
-    found = json.loads(meup("policy", "explain", POLICY, "--envelope", path, "--json").stdout)
+    found = json.loads(command("policy", "explain", POLICY, "--envelope", path, "--json").out)
     assert (found["verdict"], found["rule"]) == ("allow", "own mail")
     assert found["matching"] == {"rules[2]": "narrow", "own mail": "narrow"}
 
 
 @pytest.mark.parametrize("name", ["envelope.json", "not there.json", "proposal"])
-def test_explain_takes_no_file_for_a_tool(tmp_path: Path, name: str) -> None:
+def test_explain_takes_no_file_for_a_tool(
+    tmp_path: Path, name: str, command: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     written(tmp_path, "{}", "envelope.json")
     written(tmp_path, "{}", "proposal")
-    done = meup("policy", "explain", POLICY, name, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (exit_codes.USAGE, "")
+    done = command("policy", "explain", POLICY, name)
+    assert (done.code, done.out) == (exit_codes.USAGE, "")
     wanted = "'not there.json'" if " " in name else name
     said = f"meup: {name} names a file, not a tool; write --envelope {wanted}\n"
-    assert done.stderr == said
+    assert done.err == said
 
 
-def test_explain_takes_a_folder_and_a_long_name_for_tools(tmp_path: Path) -> None:
+def test_explain_takes_a_folder_and_a_long_name_for_tools(
+    tmp_path: Path, command: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "src").mkdir()
     for name in ("src", "x" * 5_000):
-        assert meup("policy", "explain", POLICY, name, cwd=tmp_path).returncode == exit_codes.OK
+        assert command("policy", "explain", POLICY, name).code == exit_codes.OK
 
 
 @pytest.mark.parametrize(
@@ -103,10 +111,10 @@ def test_what_cannot_be_done_is_said(command: Here, words: tuple[str, ...], said
     assert_fails(command("policy", *words), exit_codes.USAGE, said)
 
 
-def test_cases_are_decided_as_expected() -> None:
-    done = meup("policy", "test", CASES)
-    assert (done.returncode, done.stderr) == (exit_codes.OK, "")
-    assert "7 cases are decided as expected" in done.stdout
+def test_cases_are_decided_as_expected(command: Here) -> None:
+    done = command("policy", "test", CASES)
+    assert (done.code, done.err) == (exit_codes.OK, "")
+    assert "7 cases are decided as expected" in done.out
 
 
 @pytest.mark.parametrize(
@@ -119,14 +127,16 @@ def test_cases_are_decided_as_expected() -> None:
         (["allow", "allow"], "2 of 2 cases are decided otherwise by "),
     ],
 )
-def test_one_case_is_not_several(tmp_path: Path, expected: list[str], said: str) -> None:
+def test_one_case_is_not_several(
+    tmp_path: Path, expected: list[str], said: str, command: Here
+) -> None:
     cases = [{"call": {"tool": "read_x"}, "expect": each} for each in expected]
     path = written(tmp_path, json.dumps({"cases": cases}), "c.yaml")
-    done = meup("policy", "test", path, "--policy", POLICY)
-    assert said in done.stdout + done.stderr
-    assert done.returncode == (exit_codes.FAILED if "allow" in expected else exit_codes.OK)
+    done = command("policy", "test", path, "--policy", POLICY)
+    assert said in done.out + done.err
+    assert done.code == (exit_codes.FAILED if "allow" in expected else exit_codes.OK)
     found = "cases[0]: expected allow, got ask by default"
-    assert (found in done.stdout) is (expected[0] == "allow")
+    assert (found in done.out) is (expected[0] == "allow")
 
 
 @pytest.mark.parametrize(
@@ -140,8 +150,10 @@ def test_one_case_is_not_several(tmp_path: Path, expected: list[str], said: str)
         ("cases: [{call: {tool: a}, expect: ask}]", "names no policy"),
     ],
 )
-def test_cases_that_cannot_be_meant(tmp_path: Path, text: str, said: str) -> None:
-    assert_fails(meup("policy", "test", written(tmp_path, text, "c.yaml")), exit_codes.USAGE, said)
+def test_cases_that_cannot_be_meant(tmp_path: Path, text: str, said: str, command: Here) -> None:
+    assert_fails(
+        command("policy", "test", written(tmp_path, text, "c.yaml")), exit_codes.USAGE, said
+    )
 
 
 @pytest.fixture(scope="module")
@@ -167,32 +179,34 @@ async def write_allowed(path: Path) -> None:
         await journal.aclose()
 
 
-def test_a_check_lists_the_calls_of_a_journal_that_are_allowed_no_longer(tmp_path: Path) -> None:
+def test_a_check_lists_the_calls_of_a_journal_that_are_allowed_no_longer(
+    tmp_path: Path, command: Here
+) -> None:
     asyncio.run(write_allowed(tmp_path / "journal.db"))
-    done = meup("policy", "check", POLICY, "--journal", str(tmp_path / "journal.db"))
-    assert (done.returncode, done.stderr) == (exit_codes.OK, "")
-    assert done.stdout.splitlines()[:-1] == [
+    done = command("policy", "check", POLICY, "--journal", str(tmp_path / "journal.db"))
+    assert (done.code, done.err) == (exit_codes.OK, "")
+    assert done.out.splitlines()[:-1] == [
         "1 of 2 calls that a rule allowed is allowed no longer",
         "bot/p2: send_mail was allowed by all mail, and is now ask by default; own mail does not"
         " name cc",
     ]
-    assert "5 rules, digest " in done.stdout
+    assert "5 rules, digest " in done.out
 
 
-def test_what_is_suggested_is_a_good_policy(journal: str, tmp_path: Path) -> None:
-    done = meup("policy", "suggest", "--journal", journal, "--least", "5")
-    assert (done.returncode, done.stderr) == (exit_codes.OK, "")
-    assert "- allow: {tool: tool_0, arguments: {path: " in done.stdout
-    assert "would have changed 0; of such calls at least " in done.stdout
-    assert "  # proposals: proposer-" in done.stdout
-    assert done.stdout.endswith("\nend: true\n")
-    checked = meup("policy", "check", written(tmp_path, done.stdout))
-    assert checked.returncode == exit_codes.OK, checked.stdout
+def test_what_is_suggested_is_a_good_policy(journal: str, tmp_path: Path, command: Here) -> None:
+    done = command("policy", "suggest", "--journal", journal, "--least", "5")
+    assert (done.code, done.err) == (exit_codes.OK, "")
+    assert "- allow: {tool: tool_0, arguments: {path: " in done.out
+    assert "would have changed 0; of such calls at least " in done.out
+    assert "  # proposals: proposer-" in done.out
+    assert done.out.endswith("\nend: true\n")
+    checked = command("policy", "check", written(tmp_path, done.out))
+    assert checked.code == exit_codes.OK, checked.out
 
 
-def test_a_suggestion_as_json_has_every_proposal(journal: str) -> None:
-    done = meup("policy", "suggest", "--journal", journal, "--least", "5", "--json")
-    document = json.loads(done.stdout)
+def test_a_suggestion_as_json_has_every_proposal(journal: str, command: Here) -> None:
+    done = command("policy", "suggest", "--journal", journal, "--least", "5", "--json")
+    document = json.loads(done.out)
     found = document["rules"]
     assert document["end"] is True
     assert found
@@ -205,12 +219,14 @@ def test_a_suggestion_as_json_has_every_proposal(journal: str) -> None:
 @pytest.mark.parametrize(
     ("size", "said"), [(30, "no 1000 of 30 decisions"), (1, "no 1000 of 1 decision")]
 )
-def test_nothing_is_suggested_of_too_little(tmp_path: Path, size: int, said: str) -> None:
+def test_nothing_is_suggested_of_too_little(
+    tmp_path: Path, size: int, said: str, command: Here
+) -> None:
     asyncio.run(write(tmp_path / "journal.db", size))
     journal = str(tmp_path / "journal.db")
-    done = meup("policy", "suggest", "--journal", journal, "--least", "1000")
-    assert (done.returncode, done.stdout) == (exit_codes.OK, "")
-    assert done.stderr == f"meup: nothing to suggest: {said} are alike\n"
+    done = command("policy", "suggest", "--journal", journal, "--least", "1000")
+    assert (done.code, done.out) == (exit_codes.OK, "")
+    assert done.err == f"meup: nothing to suggest: {said} are alike\n"
 
 
 def test_a_suggestion_shows_on_a_terminal_how_far_it_is(journal: str) -> None:
