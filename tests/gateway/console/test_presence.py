@@ -3,9 +3,10 @@
 import anyio
 import pytest
 
-from meup_agent import Agent
+from meup_agent import Agent, Rejection, Settings
 from tests.gateway.console.conftest import Site
 from tests.patience import PATIENCE
+from tests.wire import DIALECTS
 
 pytestmark = pytest.mark.anyio
 
@@ -63,3 +64,26 @@ async def test_agent_that_comes_loses_nothing(site: Site, monkeypatch: pytest.Mo
     await site.propose(proposer, {"path": "next.md"})
     # Its session connects anew after a moment.
     await browser.page("/inbox", "next.md")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_person_decides_what_is_proposed_in_any_dialect(site: Site, dialect: str) -> None:
+    await site.tools()
+    joining = Agent("proposer").join(
+        site.gateway.url,
+        space="demo",
+        token=site.token("proposer", "demo"),
+        settings=Settings(dialect=dialect),
+    )
+    proposer = await site.stack.enter_async_context(joining)
+    browser = await site.browser("you")
+    await browser.get("/inbox")
+    approved = await site.propose(proposer, {"path": "yes.md"})
+    assert (await browser.decide(await browser.key("yes.md"))).status_code == 303
+    assert await approved.result(accept_edits=True) == "written"
+    rejected = await site.propose(proposer, {"path": "no.md"})
+    answer = await browser.decide(await browser.key("no.md"), "reject", reason="unsafe")
+    assert answer.status_code == 303
+    outcome = await rejected.outcome()
+    assert isinstance(outcome, Rejection)
+    assert outcome.by == "you"
