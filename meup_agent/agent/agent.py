@@ -32,7 +32,7 @@ from meup_agent.errors import ConfigurationError, ConnectionFailed, UsageError
 from meup_agent.events import Observer
 from meup_agent.protocol.exchange import Mode
 from meup_agent.protocol.wire.payloads import Call
-from meup_agent.session import Session, Settings
+from meup_agent.session import ConnectedSession, Session, Settings
 from meup_agent.session.event_emitter import check_observer, observed
 from meup_agent.transport.websocket import websocket_connector
 from meup_agent.uncaught import report_briefly, wants_tracebacks
@@ -250,7 +250,7 @@ class Agent(Decorators):
             runner = Runner(
                 self._registry, self.name, tasks, group, events, self._layers[InboundMessage]
             )
-            session = Session(
+            session = ConnectedSession(
                 connector,
                 token=token,
                 handlers=runner,

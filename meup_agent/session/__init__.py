@@ -1,10 +1,11 @@
 """One participant's presence in a space, over as many connections as it takes.
 
 :class:`~meup_agent.session.session.Session` owns the exchange table, the outbox and the waits of
-callers. Frames come in through :class:`~meup_agent.session.connection.SessionConnection`, which
-decodes each and hands it to the table; the table's effects start and cancel handlers, end waits and
-fill the outbox, whose one writer sends. :class:`~meup_agent.session.reconnector.Reconnector` dials
-again after a loss, and is the only place that does.
+callers. To a :class:`~meup_agent.session.session.ConnectedSession` frames come through
+:class:`~meup_agent.session.connection.SessionConnection`, which decodes each and hands it to the
+table; the table's effects start and cancel handlers, end waits and fill the outbox, whose one
+writer sends. :class:`~meup_agent.session.reconnector.Reconnector` dials again after a loss, and is
+the only place that does.
 
 The reader never waits for a program's code, so a withdraw or cancel takes effect before any work
 that comes after it. The session decides nothing of an exchange: the table does. It sends a request
@@ -14,6 +15,6 @@ twice only where the caller or the gateway made that safe.
 from __future__ import annotations
 
 from meup_agent.session.reconnector import Backoff, Handlers, Settings
-from meup_agent.session.session import Session
+from meup_agent.session.session import ConnectedSession, Session
 
-__all__ = ["Backoff", "Handlers", "Session", "Settings"]
+__all__ = ["Backoff", "ConnectedSession", "Handlers", "Session", "Settings"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager, contextmanager
@@ -250,29 +251,21 @@ FLUSH_SECONDS: Final = 2.0
 """Wait of a session that ends until its last envelopes are sent."""
 
 
-class Session(AsyncContextManagerMixin):
+class Session(ABC, AsyncContextManagerMixin):
     """One participant's presence in a space; an async context manager.
 
     Inside the block the participant has been welcomed at least once. The block is cancelled, and
-    raises :class:`~meup_agent.errors.SessionEnded`, when the gateway will not have us back. One
-    that takes us for another than ``participant`` is left; without one, a join frame has the
-    ``name``. With ``take_over`` a session that observes, or is beside, joins a gateway that knows
-    neither as a member who answers nothing.
+    raises :class:`~meup_agent.errors.SessionEnded`, when the gateway will not have us back.
     """
 
     def __init__(
         self,
-        connector: Connector,
         *,
-        token: Token | None,
         handlers: Handlers,
         settings: Settings | None = None,
         where: str = "gateway",
-        space: str | None = None,
         participant: str | None = None,
-        name: str = "",
         events: EventEmitter | None = None,
-        take_over: bool = False,
     ) -> None:
         self._settings = settings or Settings()
         self.ttl: Final = self._settings.ttl
@@ -282,8 +275,6 @@ class Session(AsyncContextManagerMixin):
         self._handlers = handlers
         self._where = where
         self._participant = participant
-        self._name = name
-        self._space = space
         self._dialect = self._settings.dialect
         self.now: Final = loop_clock()
         """Seconds of the loop's clock."""
@@ -315,25 +306,6 @@ class Session(AsyncContextManagerMixin):
         self._over = ""
         self.connections = 0
         """Connections that have welcomed us."""
-        required = required_echo(self._settings.mode)
-        self._reconnector = Reconnector(
-            owner=self,
-            events=self.events,
-            connector=connector,
-            token=token,
-            headers={
-                DIALECT_HEADER: self._settings.dialect,
-                RESUME_HEADER: "1",
-                **({} if required is None else {required.header: "1"}),
-            },
-            required=None if take_over else required,
-            insist=participant is not None,
-            connection=SessionConnection(
-                self.outbox, self, dialect=self._settings.dialect, new_id=new_id
-            ),
-            backoff=self._settings.backoff,
-            where=where,
-        )
 
     # --- the block ---
 
@@ -390,31 +362,16 @@ class Session(AsyncContextManagerMixin):
 
     async def _keep_connected(self) -> None:
         try:
-            await self._reconnector.run()
+            await self._exchange()
         except SessionEnded as error:
             log.info("%s", error)
             self._over = str(error)
             self.apply(self.table.stopped(self._over, self.now()))
             raise
 
-    def resume_headers(self) -> dict[str, str]:
-        """The header that asks a gateway for what we missed, where it numbers envelopes."""
-        seq = self.table.seq
-        return {} if seq is None else {LAST_SEEN_HEADER: str(seq)}
-
-    def join_frame(self, token: str | None, knows_us: bool) -> bytes:
-        """The join frame; gateways that do not know our dialect refuse one that names it."""
-        dialect = self._settings.dialect if knows_us else None
-        return join_frame(self._participant or self._name, self._space, token, dialect)
-
-    def note_failure(self, error: TransportError) -> None:
-        """Keep why the last attempt, or connection, has failed."""
-        self._failure = error
-
-    @property
-    def has_caught_up(self) -> bool:
-        """True once what we missed has been read."""
-        return self.table.caught_up
+    @abstractmethod
+    async def _exchange(self) -> None:
+        """Hand on what is said, and take in what is heard, until the gateway ends it."""
 
     def receive(self, envelope: Envelope, seq: int | None) -> Welcomed | None:
         """Apply an envelope; what it said, if it was the first welcome of a connection."""
@@ -634,6 +591,70 @@ class Session(AsyncContextManagerMixin):
         if self._over or self._tasks is None:
             raise NotSent(f"{name} was not begun: {self._over or 'we have not joined'}")
         self._tasks.start_soon(work, name=name)
+
+
+class ConnectedSession(Session):
+    """A session over connections, one after the other.
+
+    A gateway that takes us for another than ``participant`` is left; without one, a join frame has
+    the ``name``. With ``take_over`` a session that observes, or is beside, joins a gateway that
+    knows neither as a member who answers nothing.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        *,
+        token: Token | None,
+        space: str | None = None,
+        name: str = "",
+        take_over: bool = False,
+        **given: Any,
+    ) -> None:
+        super().__init__(**given)
+        self._name = name
+        self._space = space
+        required, insist = required_echo(self._settings.mode), self._participant is not None
+        self._reconnector = Reconnector(
+            owner=self,
+            events=self.events,
+            connector=connector,
+            token=token,
+            headers={
+                DIALECT_HEADER: self._settings.dialect,
+                RESUME_HEADER: "1",
+                **({} if required is None else {required.header: "1"}),
+            },
+            required=None if take_over else required,
+            insist=insist,
+            connection=SessionConnection(
+                self.outbox, self, dialect=self._settings.dialect, new_id=new_id
+            ),
+            backoff=self._settings.backoff,
+            where=self._where,
+        )
+
+    async def _exchange(self) -> None:
+        await self._reconnector.run()
+
+    def resume_headers(self) -> dict[str, str]:
+        """The header that asks a gateway for what we missed, where it numbers envelopes."""
+        seq = self.table.seq
+        return {} if seq is None else {LAST_SEEN_HEADER: str(seq)}
+
+    def join_frame(self, token: str | None, knows_us: bool) -> bytes:
+        """The join frame; gateways that do not know our dialect refuse one that names it."""
+        dialect = self._settings.dialect if knows_us else None
+        return join_frame(self._participant or self._name, self._space, token, dialect)
+
+    def note_failure(self, error: TransportError) -> None:
+        """Keep why the last attempt, or connection, has failed."""
+        self._failure = error
+
+    @property
+    def has_caught_up(self) -> bool:
+        """True once what we missed has been read."""
+        return self.table.caught_up
 
 
 def new_id() -> str:

@@ -15,7 +15,7 @@ from meup_agent.errors import (
 )
 from meup_agent.gateway import auth, backlog, runtime
 from meup_agent.gateway.edge import websocket
-from meup_agent.session import Session
+from meup_agent.session import ConnectedSession
 from meup_agent.session.reconnector import _ENDS, RESTORE_TOKEN_ONCE
 from meup_agent.transport import base
 from tests.patience import PATIENCE
@@ -64,7 +64,7 @@ async def test_agent_does_what_the_page_says(code: int, asked: bool) -> None:
     stops = re.search(r"stops with \[`(\w+)`\]", SAID[code])
     once_more = asked and "asks a token callable once more" in SAID[code]
     expected = getattr(errors, stops[1]) if stops and not once_more else NoSuchSpace
-    session = Session(
+    session = ConnectedSession(
         gate.connector(),
         token=(lambda: "secret") if asked else "secret",
         handlers=Recorder(),

@@ -12,7 +12,7 @@ import msgspec
 
 from meup_agent import Backoff, Envelope, Settings
 from meup_agent.errors import HandshakeRefused, TransportError
-from meup_agent.session import Session
+from meup_agent.session import ConnectedSession, Session
 from meup_agent.types import Cause
 from tests.gateways import Connector, MemoryTransport, memory_connector
 from tests.patience import PATIENCE
@@ -206,7 +206,9 @@ async def present(
     """A welcomed session and the gateway's end of its connection, for a block that may not hang."""
     options: dict[str, Any] = {"settings": settings, "space": "demo", "participant": participant}
     handlers = handlers or Recorder()
-    session = Session(gate.connector(), token="secret", handlers=handlers, name=ME, **options)
+    session = ConnectedSession(
+        gate.connector(), token="secret", handlers=handlers, name=ME, **options
+    )
     end: End | None = None
 
     async def welcome() -> None:
@@ -251,7 +253,7 @@ async def unread(handlers: Recorder) -> AsyncGenerator[tuple[Session, MemoryTran
         return {"MEUP-Protocol": "meup/v0.1"}
 
     connector = memory_connector(accept, capacity=1)
-    async with Session(connector, token=None, handlers=handlers) as session:
+    async with ConnectedSession(connector, token=None, handlers=handlers) as session:
         yield session, ends[0]
 
 

@@ -13,7 +13,7 @@ from anyio import wait_all_tasks_blocked
 
 from meup_agent import Backoff, Envelope, Settings
 from meup_agent.errors import WrongParticipant
-from meup_agent.session import Session
+from meup_agent.session import ConnectedSession, Session
 from meup_agent.session.connection import PROBE_ATTEMPTS, PROBE_SECONDS, JoinPlan, join_frame
 from tests.patience import PATIENCE
 from tests.session.gate import ME, End, Gate, Recorder, present
@@ -105,7 +105,9 @@ async def test_a_gateway_that_takes_us_for_somebody_else_is_left(gate: Gate) -> 
             tasks.start_soon(gate.welcomed)
             connector = gate.connector()
             with pytest.raises(WrongParticipant, match="'alice', not for 'bob'") as error:
-                async with Session(connector, token=None, handlers=Recorder(), participant="bob"):
+                async with ConnectedSession(
+                    connector, token=None, handlers=Recorder(), participant="bob"
+                ):
                     pytest.fail("it was welcomed")
     assert (error.value.asked, error.value.given) == ("bob", ME)
     assert len(gate.attempts) == 1
@@ -128,7 +130,7 @@ def test_a_join_frame_says_what_is_known_and_its_holder_does_not_show_the_token(
     ],
 )
 async def test_the_dialect_is_the_one_of_the_welcome(gate: Gate, speaks: str, adopted: str) -> None:
-    session = Session(gate.connector(), token=None, handlers=Recorder())
+    session = ConnectedSession(gate.connector(), token=None, handlers=Recorder())
     welcome = {
         "protocol": speaks,
         "kind": "system/welcome",

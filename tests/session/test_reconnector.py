@@ -18,7 +18,7 @@ from meup_agent.errors import (
     TokenRefused,
     TransportClosed,
 )
-from meup_agent.session import Session
+from meup_agent.session import ConnectedSession, Session
 from meup_agent.session.connection import WELCOME_SECONDS
 from meup_agent.session.reconnector import LONGEST_RETRY_AFTER, Token
 from tests.session import gate as gates
@@ -46,7 +46,7 @@ def same_jitter() -> Generator[None]:
 
 
 def session_at(gate: Gate, token: Token = "secret", settings: Settings = PATIENT) -> Session:
-    return Session(
+    return ConnectedSession(
         gate.connector(), token=token, handlers=Recorder(), settings=settings, where="ws://gate"
     )
 

@@ -9,7 +9,7 @@ import trio
 
 from meup_agent import Space
 from meup_agent.errors import OutcomeUnknown, TakenOver
-from meup_agent.session import Session
+from meup_agent.session import ConnectedSession
 from tests.gateways import MemoryTransport
 from tests.patience import PATIENCE
 from tests.session.gate import AT_ONCE, Caller, Gate, Recorder, method_of, present, unread
@@ -85,7 +85,7 @@ async def test_a_cancelled_wait_for_the_welcome_leaves_nothing_behind(gate: Gate
             async with anyio.create_task_group() as tasks:
 
                 async def join() -> None:
-                    async with Session(gate.connector(), token=None, handlers=Recorder()):
+                    async with ConnectedSession(gate.connector(), token=None, handlers=Recorder()):
                         pytest.fail("nobody has welcomed us")
 
                 tasks.start_soon(join)
@@ -111,7 +111,7 @@ async def test_what_the_block_raises_comes_out_unchanged(gate: Gate, mine: Excep
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(gate.welcomed)
             with pytest.raises(type(mine)) as caught:
-                async with Session(gate.connector(), token=None, handlers=Recorder()):
+                async with ConnectedSession(gate.connector(), token=None, handlers=Recorder()):
                     raise mine
     assert caught.value is mine
     assert mine.__cause__ is cause
@@ -149,7 +149,7 @@ async def test_the_end_of_the_session_ends_the_block_and_comes_out_as_itself(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(take_over_when_welcomed, gate)
             with pytest.raises(TakenOver):  # noqa: PT012
-                async with Session(gate.connector(), token=None, handlers=Recorder()):
+                async with ConnectedSession(gate.connector(), token=None, handlers=Recorder()):
                     try:
                         await wait()
                     finally:
@@ -162,7 +162,7 @@ async def test_what_the_block_raises_while_it_is_ended_goes_first(gate: Gate) ->
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(take_over_when_welcomed, gate)
             with pytest.raises(Mine):  # noqa: PT012
-                async with Session(gate.connector(), token=None, handlers=Recorder()):
+                async with ConnectedSession(gate.connector(), token=None, handlers=Recorder()):
                     try:
                         await anyio.sleep_forever()
                     finally:
