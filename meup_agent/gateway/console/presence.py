@@ -17,7 +17,6 @@ from meup_agent.approval import Inbox
 from meup_agent.errors import MeupError
 from meup_agent.gateway.auth import UNAVAILABLE, NotAdmitted
 from meup_agent.gateway.console.desk import (
-    JOIN_SECONDS,
     DeskOpener,
     InboxFeed,
     PersonPresence,
@@ -26,6 +25,7 @@ from meup_agent.gateway.console.desk import (
     denied,
     sharing_key,
 )
+from meup_agent.gateway.console.local_session import JOIN_SECONDS
 from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.logs import log, quote
 from meup_agent.protocol.space.link import FrameFormat, Place
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from meup_agent.gateway.auth import Identity
     from meup_agent.gateway.runtime import GatewayRuntime
-    from meup_agent.protocol.wire.envelope import Envelope
+    from meup_agent.protocol.space.journal import Entry
 
 OWN_SECONDS: Final = 60.0
 """Interval of checking whether a person still needs a desk of its own."""
@@ -55,7 +55,7 @@ class SilentMember:
     def __init__(self, presence: PersonPresence, dialect: str) -> None:
         self.participant = presence.identity.participant
         # With numbers, since it misses nothing that others would have to say again.
-        self.form = FrameFormat(dialect, numbered=True, takes=_takes_nothing)
+        self.form = FrameFormat(dialect, numbered=True, pack_entry=_hear_nothing)
         self._presence = presence
 
     def deliver(self, packed: bytes) -> None:
@@ -71,9 +71,8 @@ class SilentMember:
         then()
 
 
-def _takes_nothing(envelope: Envelope) -> bool:
-    del envelope
-    return False
+def _hear_nothing(entry: Entry) -> None:
+    del entry
 
 
 class PersonPresences:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from meup_agent.errors import NotExpressible
 from meup_agent.protocol.dialects import encode
@@ -345,12 +345,10 @@ class Fanout:
         """Deliver an entry to all in one order, first to those that it names: they wait for it."""
         self._delivered = entry.seq
         # By position, since hashing a form takes as long as handing over a frame.
-        packs: list[tuple[FrameFormat, dict[int, Subscriber], bytes]] = []
+        packs: list[tuple[FrameFormat, dict[int, Subscriber], Any]] = []
         envelope = entry.envelope
         for form, group in self._by_form.items():
-            if form.takes is not None and not form.takes(envelope):
-                continue
-            packed = self._pack(entry, form)
+            packed = self.pack(entry, form)
             if packed is not None:
                 packs.append((form, group, packed))
         first = self._find_named(envelope.to)
@@ -388,11 +386,14 @@ class Fanout:
         """Deliver an entry to one member that all got before."""
         self._queue(member, self.pack(entry, member.form))
 
-    def pack(self, entry: Entry, form: FrameFormat) -> bytes | None:
+    def pack(self, entry: Entry, form: FrameFormat) -> Any:
         """An entry in a form; ``None`` if it takes no such, or its dialect cannot express it."""
-        if form.takes is not None and not form.takes(entry.envelope):
+        if form.pack_entry is not None:
+            return form.pack_entry(entry)
+        frame = self._encode(entry.envelope, form.dialect)
+        if frame is None:
             return None
-        return self._pack(entry, form)
+        return form.pack(numbered(frame, entry.seq) if form.numbered else frame)
 
     def _encode(self, envelope: Envelope, dialect: str) -> bytes | None:
         """The envelope's frame in a dialect; ``None``, logged, if the dialect cannot express it."""
@@ -409,12 +410,6 @@ class Fanout:
                 log.warning("left out for those who speak %s: %s", dialect, error)
         return self._frames[dialect]
 
-    def _pack(self, entry: Entry, form: FrameFormat) -> bytes | None:
-        frame = self._encode(entry.envelope, form.dialect)
-        if frame is None:
-            return None
-        return form.pack(numbered(frame, entry.seq) if form.numbered else frame)
-
     def _deliver_to(self, member: Subscriber, envelope: Envelope, seq: int) -> None:
         # It has no number of its own: a reader that resumes from this one has seen all before it.
         self._queue(member, self.pack(Entry(seq, self._space, 0, envelope), member.form))
@@ -423,7 +418,7 @@ class Fanout:
         if name is not None:
             self._record(name, member, envelope)
 
-    def _queue(self, subscriber: Subscriber, packed: bytes | None) -> None:
+    def _queue(self, subscriber: Subscriber, packed: Any) -> None:
         """Queue a frame for one subscriber, behind what it still has to read."""
         if packed is None:
             return

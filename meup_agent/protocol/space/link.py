@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -44,8 +44,9 @@ class FrameFormat(NamedTuple):
     pack: Callable[[bytes], bytes] = bytes
     # The same of frames of streams; ``None``: it takes none of them.
     pack_frame: Callable[[bytes], bytes] | None = None
-    # Asked once of each envelope, before a frame is made of it; ``None``: it takes all.
-    takes: Callable[[Envelope], bool] | None = None
+    # Makes of an entry itself what is handed to :meth:`Subscriber.deliver`, or ``None`` of one that
+    # it does not take; no frame is made then.
+    pack_entry: Callable[[Entry], object] | None = None
 
 
 class Subscriber(Protocol):
@@ -56,8 +57,11 @@ class Subscriber(Protocol):
         """The form in which it takes frames."""
         ...
 
-    def deliver(self, packed: bytes) -> None:
-        """Queue a frame, packed once for all. Never raises, and never calls the space."""
+    def deliver(self, packed: Any) -> None:
+        """Queue what its form made, once for all: a frame, mostly.
+
+        Never raises, and never calls the space.
+        """
 
     def close(self, code: int, reason: str) -> None:
         """End: nothing more is delivered. Never raises, and never calls the space."""

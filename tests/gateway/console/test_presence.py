@@ -1,6 +1,7 @@
 """A person in a browser beside the agent with the same token."""
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from meup_agent import Agent, Rejection, Settings
@@ -64,6 +65,20 @@ async def test_agent_that_comes_loses_nothing(site: Site, monkeypatch: pytest.Mo
     await site.propose(proposer, {"path": "next.md"})
     # Its session connects anew after a moment.
     await browser.page("/inbox", "next.md")
+
+
+async def test_person_who_cannot_be_told_all_begins_anew(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = await site.browser("you")
+    monkeypatch.setattr("meup_agent.gateway.console.local_session.MAX_UNHEARD", 0)
+    answer = await browser.get("/inbox")
+    assert answer.status_code == 503
+    assert "the gateway has too much to do" in answer.text
+    monkeypatch.undo()
+    # Once what has failed is gone.
+    while (await browser.get("/inbox")).status_code != 200:
+        await anyio.lowlevel.checkpoint()
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
