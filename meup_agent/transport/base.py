@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import anyio
 import msgspec
-from anyio import Lock, ResourceGuard
 
 from meup_agent.errors import ConnectionFailed, TransportClosed
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-    from typing import Self
 
     from anyio.abc import TaskGroup
 
@@ -342,47 +339,6 @@ class Connector(Protocol):
             ConfigurationError: A header cannot be sent as it is.
         """
         ...
-
-
-class InboxTransport:
-    """A transport whose frames wait in a queue: what had arrived before its end can be read."""
-
-    def __init__(self) -> None:
-        self._inbox: deque[bytes] = deque()
-        self._arrived = Condition()
-        self._room = Condition()
-        # One sender at a time, so that frames leave in the order of the calls.
-        self._turn = Lock()
-        self._reading = ResourceGuard("reading from")
-        self._closed: CloseInfo | None = None
-
-    @property
-    def closed(self) -> CloseInfo | None:
-        """The end of the connection; ``None`` while it is open."""
-        return self._closed
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        with self._reading:
-            while not self._inbox:
-                if self._closed is not None:
-                    raise StopAsyncIteration
-                await self._arrived.wait()
-            self._room.notify_all()
-            return self._inbox.popleft()
-
-    def _check_open(self) -> None:
-        if self._closed is not None:
-            raise self._closed.error()
-
-    def _end(self, info: CloseInfo) -> None:
-        """Note the end, and end every wait at this end's queue."""
-        if self._closed is None:
-            self._closed = info
-            self._arrived.notify_all()
-            self._room.notify_all()
 
 
 def checked_close(code: int, reason: str) -> CloseInfo:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
+from anyio import Lock, ResourceGuard
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from meup_agent.protocol.wire.envelope import MAX_FRAME_BYTES
@@ -12,8 +14,8 @@ from meup_agent.transport.base import (
     ABNORMAL,
     TOO_BIG,
     CloseInfo,
+    Condition,
     Connector,
-    InboxTransport,
     checked_close,
 )
 
@@ -26,7 +28,7 @@ MEMORY_CAPACITY: Final = 64
 that a sender feels a slow reader as early as it would there."""
 
 
-class MemoryTransport(InboxTransport):
+class MemoryTransport:
     """One end of a :func:`memory_pair`.
 
     A queue of its own, not two memory object streams: closing must wake a sender that waits for
@@ -34,12 +36,46 @@ class MemoryTransport(InboxTransport):
     """
 
     def __init__(self, capacity: int, max_frame_bytes: int) -> None:
-        super().__init__()
+        self._inbox: deque[bytes] = deque()
+        self._arrived = Condition()
+        self._room = Condition()
+        # One sender at a time, so that frames leave in the order of the calls.
+        self._turn = Lock()
+        self._reading = ResourceGuard("reading from")
+        self._closed: CloseInfo | None = None
         self._capacity = capacity
         self._max_frame_bytes = max_frame_bytes
         self._peer = self
         self.response_headers: Mapping[str, str] = {}
         """The headers of the other end's answer in the handshake, by names in lower case."""
+
+    @property
+    def closed(self) -> CloseInfo | None:
+        """The end of the connection; ``None`` while it is open."""
+        return self._closed
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        with self._reading:
+            while not self._inbox:
+                if self._closed is not None:
+                    raise StopAsyncIteration
+                await self._arrived.wait()
+            self._room.notify_all()
+            return self._inbox.popleft()
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise self._closed.error()
+
+    def _end(self, info: CloseInfo) -> None:
+        """Note the end, and end every wait at this end's queue."""
+        if self._closed is None:
+            self._closed = info
+            self._arrived.notify_all()
+            self._room.notify_all()
 
     async def send(self, frame: bytes) -> None:
         """Send one message; waits while the other end has no room."""
