@@ -280,9 +280,7 @@ class FulfillmentRecorder:
                 ignored=Ignored.LATE if late else None,
                 rule=read_told_rule(call.params),
             )
-            to = fulfillment.executors
-            edits = payloads.changes(proposal.call, call, to[0] if len(to) == 1 else None)
-            self._index.add_request(proposal, FulfillmentAudit(fulfillment, step, edits))
+            self._index.add_request(proposal, FulfillmentAudit(fulfillment, step, proposal.record))
 
     def _record_reference(self, entry: Entry, call: Call, why: Ignored | None) -> None:
         """Record a request that only refers to a proposal: it decides nothing."""
@@ -354,8 +352,8 @@ class FulfillmentRecorder:
 
     def record_response(self, entry: Entry) -> None:
         """Record an answer to a request."""
-        envelope = entry.envelope
-        folded = self._fold.answer(envelope, seconds(entry))
+        envelope, payload = entry.envelope, entry.envelope.payload
+        folded = self._fold.answer(envelope, payload, seconds(entry))
         found = self._find_item(folded.record, folded.fulfillment)
         if found is None:
             for about in self._index.find_referenced(envelope)[:1]:
@@ -364,7 +362,6 @@ class FulfillmentRecorder:
                 )
             return
         proposal, item = found
-        payload = envelope.payload
         result, error = read_response(payload)
         step = self._index.add(proposal, entry, StepKind.RESPONDED, about=item.id)
         earlier, is_refusal = item.response, payloads.is_refusal(payload)
@@ -394,8 +391,10 @@ class FulfillmentRecorder:
         proposal = self._index.find(record)
         if proposal is None or request is None:
             return None
-        items = (item for item in proposal.fulfillments if item.request is request)
-        return next(((proposal, item) for item in items), None)
+        for item in proposal.fulfillments:
+            if item.request is request:
+                return proposal, item
+        return None
 
 
 # --- the audit ---

@@ -123,7 +123,7 @@ class FulfillmentAudit(msgspec.Struct):
 
     request: FulfillingRequest
     step: Step
-    changes: tuple[Change, ...] = ()  # its differences from the proposal
+    record: ProposalEntry  # the proposal that it carries out
     progress: int = 0
     cancelled: Step | None = None  # when it was taken back
     # The answer that came first; a refusal only as long as it is the only answer.
@@ -151,6 +151,12 @@ class FulfillmentAudit(msgspec.Struct):
     def to(self) -> tuple[str, ...]:
         """The executors."""
         return self.request.envelope.to
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """Its differences from the proposal, compared anew at each reading."""
+        fulfilled, to = payloads.read_call(self.request.envelope.payload), self.request.executors
+        return payloads.changes(self.record.call, fulfilled, to[0] if len(to) == 1 else None)
 
 
 class ProposalAudit(msgspec.Struct):

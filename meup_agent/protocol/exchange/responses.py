@@ -157,14 +157,15 @@ class ResponseReader(TablePart):
         record, fulfillment = found
         was_pending = record.state.is_pending
         self._context.folded = Folded(record, fulfillment, was_pending=was_pending)
-        is_refusal = payloads.is_refusal(envelope.payload)
+        payload = envelope.payload
+        is_refusal = payloads.is_refusal(payload)
         if not is_refusal:
             self._order_unechoed(record)
-        if not self._context.fold.complete(record, fulfillment, envelope):
+        if not self._context.fold.complete(record, fulfillment, envelope.sender, payload):
             if is_refusal and not fulfillment.live:
                 self.note_fulfillment_ended(record)
             return False
-        answer, exchange = read_response(envelope.payload), None
+        answer, exchange = read_response(payload), None
         if record.key.proposer == self._context.me:
             exchange = self._outbound.find_own_proposal(record)
         if exchange is not None:

@@ -197,23 +197,22 @@ class ProposalFold:
         found = (self._store.request_cancelled(requester, name, now, cause) for name in names)
         return next((record for record in found if record is not None), None)
 
-    def answer(self, response: Envelope, now: float) -> Folded:
+    def answer(self, response: Envelope, payload: object, now: float) -> Folded:
         """Complete the proposal of the request that a response answers, unless it refuses that."""
         found = find_answered(response, self._store, now)
         if found is None:
             return NOTHING
         was_pending = found[0].state.is_pending
-        self.complete(*found, response)
+        self.complete(*found, response.sender, payload)
         return Folded(*found, was_pending=was_pending)
 
     def complete(
-        self, record: ProposalEntry, fulfillment: FulfillingRequest, response: Envelope
+        self, record: ProposalEntry, fulfillment: FulfillingRequest, by: str, payload: object
     ) -> bool:
-        """Take in the answer to a fulfilling request; ``True`` if that was carried out."""
-        error = payloads.read_response(response.payload)[1]
-        if error is not None and payloads.is_refusal(response.payload):
-            said = str(error.get("message", ""))
-            self._store.refused(record, fulfillment, response.sender, said)
+        """Take in an answer to a fulfilling request; ``True`` if that was carried out."""
+        error = payloads.read_response(payload)[1]
+        if error is not None and payloads.is_refusal(payload):
+            self._store.refused(record, fulfillment, by, str(error.get("message", "")))
             return False
         return self._store.complete(record, fulfillment, is_error=error is not None)
 

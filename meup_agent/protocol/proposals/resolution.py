@@ -129,6 +129,8 @@ def find_answered(
             for record, item in proposal_store.find_fulfillments(name, now)
             if item.envelope.id == name and item.may_answer(envelope.sender)
         ]
+        if len(found) == 1:
+            return found[0]
         if len({item.by for _, item in found}) > 1:
             found = [(record, item) for record, item in found if item.by in envelope.to]
             if len({item.by for _, item in found}) != 1:
