@@ -10,7 +10,7 @@ import msgspec
 from meup_agent.errors import InvalidEnvelope, NotExpressible
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import EMPTY_PAYLOAD, Envelope, encode_leniently
-from meup_agent.protocol.wire.kinds import IN_MEMORY, MCP_PROPOSAL
+from meup_agent.protocol.wire.kinds import IN_MEMORY
 
 # --- base of the dialects ---
 
@@ -204,16 +204,6 @@ _decode_participant = msgspec.json.Decoder(dict[str, Any]).decode
 _PLAIN: Final = encode_leniently("plain")
 
 
-def with_message(envelope: Envelope, dialect: str) -> bytes:
-    """The payload for a dialect whose chat has ``message``."""
-    return _translated(envelope, dialect, _TO_MESSAGE)
-
-
-def with_text(envelope: Envelope, dialect: str) -> bytes:
-    """The payload for a dialect whose chat has ``text`` and ``format``."""
-    return _translated(envelope, dialect, _TO_TEXT)
-
-
 def with_proposal_id(envelope: Envelope, dialect: str, proposal_id: str) -> bytes:
     """The payload of a decision for a dialect that names the proposal in it."""
     members = members_of(envelope.raw_payload)
@@ -225,9 +215,12 @@ def with_proposal_id(envelope: Envelope, dialect: str, proposal_id: str) -> byte
     return encode_leniently({"proposalId": proposal_id} | _without_proposal_id(members))
 
 
-def _translated(
-    envelope: Envelope, dialect: str, changes: Mapping[str, Callable[[Members], Members]]
-) -> bytes:
+Translation = Mapping[str, Callable[[Members], Members]]
+"""The change of the payload of each kind that a dialect writes in another way."""
+
+
+def translated(envelope: Envelope, dialect: str, changes: Translation) -> bytes:
+    """The payload for a dialect; one that came in it stays as it is."""
     change = None if envelope.protocol == dialect else changes.get(envelope.kind)
     members = None if change is None else members_of(envelope.raw_payload)
     if change is None or members is None:
@@ -315,18 +308,20 @@ def _without_proposal_id(members: Members) -> Members:
     return {name: raw for name, raw in members.items() if name != "proposalId"}
 
 
-_TO_MESSAGE: Final[Mapping[str, Callable[[Members], Members]]] = {
+WITH_MESSAGE: Final[Translation] = {
     kinds.MCP_PROPOSAL: unwrap_members,
     kinds.MCP_WITHDRAW: _without_proposal_id,
     kinds.MCP_REJECT: _without_proposal_id,
     kinds.CHAT: _text_to_message,
 }
+"""For a dialect whose chat has ``message``."""
 
-_TO_TEXT: Final[Mapping[str, Callable[[Members], Members]]] = {
-    **_TO_MESSAGE,
+WITH_TEXT: Final[Translation] = {
+    **WITH_MESSAGE,
     kinds.CHAT: _message_to_text,
     kinds.SYSTEM_PRESENCE: _with_response,
 }
+"""For a dialect whose chat has ``text`` and ``format``."""
 
 
 # --- executors ---
@@ -376,13 +371,6 @@ def as_broadcast(proposal: Envelope, sender: str | None = None, own: str = "") -
     if target == executor:
         return proposal.replace(to=())
     return proposal.replace(to=(), raw_payload=_with_target(proposal.raw_payload, executor))
-
-
-def to_target(envelope: Envelope) -> Envelope:
-    """An envelope for the dialects in which ``to`` of a proposal names its deciders."""
-    if envelope.kind != MCP_PROPOSAL or envelope.protocol not in NAMING_EXECUTORS:
-        return envelope
-    return as_broadcast(envelope) or envelope
 
 
 def choose_executors(proposal: Addressees, fulfiller: str) -> tuple[str, ...]:

@@ -14,13 +14,14 @@ import msgspec
 from meup_agent.errors import NotExpressible
 from meup_agent.protocol.dialects.base import (
     DECISIONS,
+    WITH_MESSAGE,
     Dialect,
     Header,
+    as_broadcast,
     members_of,
     one_and_all,
     read_plain,
-    to_target,
-    with_message,
+    translated,
     with_proposal_id,
     write_frame,
 )
@@ -71,14 +72,15 @@ def _read(header: Header, frame: bytes) -> Envelope:
 
 
 def _write(envelope: Envelope) -> bytes:
-    envelope = to_target(envelope)
+    if envelope.kind == kinds.MCP_PROPOSAL:
+        envelope = as_broadcast(envelope) or envelope
     correlation, all_ids = one_and_all(envelope.correlation)
     if envelope.kind in _MCPX_ONLY:
         raise NotExpressible(f"{NAME} has another meaning for the kind {envelope.kind!r}")
     if envelope.kind in DECISIONS and correlation is not None:
         payload = with_proposal_id(envelope, NAME, correlation)
     else:
-        payload = with_message(envelope, NAME)
+        payload = translated(envelope, NAME, WITH_MESSAGE)
     rpc = _rpc(payload)
     if envelope.kind == kinds.MCP_REQUEST and not rpc.has_method:
         raise NotExpressible(f"{NAME} tells a request by its method, and there is none")

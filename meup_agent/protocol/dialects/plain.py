@@ -9,13 +9,14 @@ from functools import partial
 from typing import Final
 
 from meup_agent.protocol.dialects.base import (
+    WITH_MESSAGE,
+    WITH_TEXT,
     Dialect,
+    as_broadcast,
     one_and_all,
     read_plain,
     to_executor,
-    to_target,
-    with_message,
-    with_text,
+    translated,
     write_frame,
 )
 from meup_agent.protocol.wire import kinds
@@ -26,16 +27,18 @@ _NAMING_DECIDERS: Final = ("meup/v0.1", "mcpx/v0.1")
 
 
 def _write_dots(envelope: Envelope) -> bytes:
-    envelope = to_target(envelope)
+    if envelope.kind == kinds.MCP_PROPOSAL:
+        envelope = as_broadcast(envelope) or envelope
     first, all_ids = one_and_all(envelope.correlation)
-    payload, kind = with_message(envelope, "meup/v0.1"), kinds.dotted(envelope.kind)
+    payload = translated(envelope, "meup/v0.1", WITH_MESSAGE)
+    kind = kinds.dotted(envelope.kind)
     return write_frame(envelope, "meup/v0.1", kind, payload, first, all_ids)
 
 
 def _write_slashes(name: str, envelope: Envelope) -> bytes:
     if envelope.kind == kinds.MCP_PROPOSAL and envelope.protocol in _NAMING_DECIDERS:
         envelope = to_executor(envelope)
-    payload = with_text(envelope, name)
+    payload = translated(envelope, name, WITH_TEXT)
     return write_frame(envelope, name, envelope.kind, payload, None, envelope.correlation)
 
 

@@ -142,12 +142,11 @@ def read_missed(welcome: dict[str, Any]) -> Missed | None:
 def read_seq(frame: bytes) -> int | None:
     """The number of an envelope whose frame has been decoded before; ``None`` if it has none."""
     at = frame.rfind(_LAST_FIELD, _FROM_THE_END)
-    if at >= 0:
-        try:
-            return _number(_decode_json(frame[at + _AT : -1]))
-        except msgspec.DecodeError:
-            pass  # it is not the last field
-    return _number(_decode_numbered(frame).seq)
+    try:
+        seq = _decode_json(frame[at + _AT : -1]) if at >= 0 else _decode_numbered(frame).seq
+    except msgspec.DecodeError:  # it is not the last field
+        seq = _decode_numbered(frame).seq
+    return seq if type(seq) is int and seq >= 0 else None
 
 
 def numbered(frame: bytes, seq: int) -> bytes:
@@ -159,10 +158,6 @@ def add_until(welcome: Envelope, until: int) -> Envelope:
     """A welcome with the last number of what its reader missed, known when it is sent."""
     raw = b'%b,"until":%d}' % (welcome.raw_payload[:-1], until)
     return msgspec.structs.replace(welcome, raw_payload=raw)
-
-
-def _number(seq: object) -> int | None:
-    return seq if type(seq) is int and seq >= 0 else None
 
 
 # --- proposal query ---

@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from meup_agent.errors import InvalidEnvelope
-from meup_agent.protocol.dialects import PUBLISHED, decode, decode_known, spoken
-from meup_agent.protocol.dialects.base import choose_executors, decode_header
+from meup_agent.protocol.dialects import decode, decode_known
+from meup_agent.protocol.dialects.base import NAMING_EXECUTORS, choose_executors, decode_header
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.space.allowance import Allowance
 from meup_agent.protocol.space.state.control import ParticipantControl
@@ -310,7 +310,7 @@ class Rules:
         unknown = next((each for each in names if not self._is_known(each)), None)
         if unknown is None or envelope.kind in _FOR_ANY_NAME:
             return None
-        if spoken(envelope.protocol) in PUBLISHED:
+        if envelope.protocol in NAMING_EXECUTORS:
             return None  # their own gateways let it pass
         if envelope.kind == kinds.MCP_REQUEST and is_notification(payload):
             return None
@@ -348,7 +348,7 @@ class Rules:
         Agents there approve so: they make the call in a request of their own, and answer the
         proposal with its result. So it counts only from a participant that may make the call.
         """
-        if spoken(response.protocol) not in PUBLISHED:
+        if response.protocol not in NAMING_EXECUTORS:
             return []
         grants = self._grants[response.sender]
         return [
