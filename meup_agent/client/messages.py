@@ -42,10 +42,8 @@ OnProgress = Callable[[Progress], None]
 what it raises is only logged."""
 
 
-def relay(on_progress: OnProgress | None) -> Callable[[Progressed], None] | None:
+def relay(on_progress: OnProgress) -> Callable[[Progressed], None]:
     """The session's callback for the caller's."""
-    if on_progress is None:
-        return None
 
     def report(told: Progressed) -> None:
         try:

@@ -6,6 +6,7 @@ import inspect
 import warnings
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
 
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -233,9 +234,8 @@ class ProposalHandle:
 
     def _leave(self) -> None:
         """Its block is left: withdraw it if it is undecided."""
-        self._session.pending_calls.give_up(self._key, cause_of_leaving(self._session))
-        self._left = self._session.pending_calls.ended(self._key)
-        self._session.pending_calls.forget(self._key)
+        cause = partial(cause_of_leaving, self._session)
+        self._left = self._session.pending_calls.leave(self._key, cause)
 
 
 @asynccontextmanager
@@ -283,7 +283,7 @@ async def propose(
         timeout=ttl,
         parent=parent_in(session),
         wait=wait,
-        on_progress=relay(on_progress),
+        on_progress=None if on_progress is None else relay(on_progress),
         depends_on=needed,
     )
     proposal = ProposalHandle(session, key, explainer)

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskStatus
 
     from meup_agent.client.messages import OnProgress
-    from meup_agent.protocol.exchange import FulfillmentTarget, Key, Participant
-    from meup_agent.protocol.wire.outcomes import Ending
+    from meup_agent.protocol.exchange import FulfillmentTarget, Participant
     from meup_agent.protocol.wire.payloads import JsonObject
     from meup_agent.session import Session
 
@@ -289,7 +288,9 @@ async def request(
     request_id = session.table.new_id()
     if on_begun is not None:
         on_begun(request_id)
+    report = None
     if on_progress is not None:
+        report = relay(on_progress)
         meta = {
             **payloads.as_object(params.get(payloads.META)),
             payloads.PROGRESS_TOKEN: request_id,
@@ -310,25 +311,17 @@ async def request(
         parent=parent,
         idempotent=idempotent,
         fulfills=fulfills,
-        on_progress=relay(on_progress),
+        on_progress=report,
         total=total_timeout if fulfills is None else None,
     )
-    ending = await ending_or_give_up(session, key, parent)
-    return response_of(ending, what=f"{method} to {to!r}", cancelled=method != "initialize")
-
-
-async def ending_or_give_up(session: Session, key: Key, parent: Key | None) -> Ending:
-    """Wait for the end of an exchange; leaving early gives it up."""
     try:
         ending = await session.pending_calls.ending(key, parent=parent)
         if isinstance(ending, Withdrawal):
             # Our own handler was cancelled, and its cancel scope has the last word.
             await checkpoint_if_cancelled()
-        return ending
     finally:
-        if session.pending_calls.ended(key) is None:
-            session.pending_calls.give_up(key, cause_of_leaving(session))
-        session.pending_calls.forget(key)
+        session.pending_calls.leave(key, functools.partial(cause_of_leaving, session))
+    return response_of(ending, what=f"{method} to {to!r}", cancelled=method != "initialize")
 
 
 # --- waits ---

@@ -172,7 +172,8 @@ class Space(TalkVerbs):
 
     def may(self, kind: str, payload: Any, *, to: Sequence[str] = ()) -> bool:
         """True if our announced capabilities allow an envelope; some allow it to some alone."""
-        return self._session.table.roster.is_allowed(self.me, kind, payload, to)
+        roster = self._session.table.roster
+        return roster.is_allowed(roster.me, kind, payload, to)
 
     def may_request(self, to: str | None, method: str, params: JsonObject) -> bool:
         """True if our announced capabilities allow an MCP request; ``to=None``: to every one."""
@@ -454,7 +455,7 @@ class Space(TalkVerbs):
             ConnectionFailed: It was not sent, or its outcome is not known.
         """
         session, given = self._session, arguments or {}
-        timeout, ttl = resolve_ttl(timeout, self.ttl), resolve_ttl(ttl, self.ttl)
+        timeout, ttl = resolve_ttl(timeout, session.ttl), resolve_ttl(ttl, session.ttl)
         if participant is None:
             participant = await self._finder.owner(TOOLS, tool, timeout)
         params = {**(more or {}), "name": tool, "arguments": given}

@@ -228,6 +228,10 @@ class Outbox:
     def __init__(self) -> None:
         self._urgent: OrderedDict[str, QueuedEnvelope] = OrderedDict()
         self._ordered: OrderedDict[str, QueuedEnvelope | QueuedFrame] = OrderedDict()
+        self._lanes: dict[Priority, OrderedDict[str, Any]] = {
+            **dict.fromkeys(Priority, self._ordered),
+            Priority.END: self._urgent,
+        }
         self._in_flight = ""  # the name of what was taken
         self._stream_frames = self._stream_bytes = self._frames_put = 0
         self._frames_left = Condition()
@@ -253,7 +257,7 @@ class Outbox:
 
     def put(self, draft: Envelope, priority: Priority, now: float) -> None:
         """Queue an envelope; one that is queued already is queued once."""
-        lane = self._lane(priority)
+        lane = self._lanes[priority]
         if draft.id in lane or self._in_flight == draft.id:
             return
         if priority is Priority.TALK and self.is_full and not self._drop_talk():
@@ -267,7 +271,7 @@ class Outbox:
         """An envelope that was taken could not be sent: it is the next one again."""
         self._in_flight = ""
         self._pop_unaccepted(waiting.draft.id)
-        lane = self._lane(waiting.priority)
+        lane = self._lanes[waiting.priority]
         lane[waiting.draft.id] = waiting
         lane.move_to_end(waiting.draft.id, last=False)
         self._bytes += len(waiting.draft.raw_payload)
@@ -281,7 +285,7 @@ class Outbox:
                 self._taken(waiting)
         if self._unaccepted:
             self._pop_unaccepted(envelope_id)
-        self._wake_if_emptied()
+        self._emptied.notify_all()
 
     def take(self, now: float) -> QueuedEnvelope | QueuedFrame | None:
         """The next to send, if there is one; :meth:`gone` or :meth:`put_back` follows."""
@@ -297,13 +301,13 @@ class Outbox:
                     self._in_flight = waiting.draft.id
                     return waiting
                 self.dropped += 1
-        self._wake_if_emptied()
+        self._emptied.notify_all()
         return None
 
     def gone(self) -> None:
         """The envelope that was taken needs no further thought: it was sent, or cannot be."""
         self._in_flight = ""
-        self._wake_if_emptied()
+        self._emptied.notify_all()
 
     # --- what was sent, and may have been lost with the connection ---
 
@@ -343,7 +347,7 @@ class Outbox:
         while self._unaccepted:
             waiting = self._unaccepted[next(reversed(self._unaccepted))]
             self._pop_unaccepted(waiting.draft.id)
-            if waiting.draft.id not in self._lane(waiting.priority):
+            if waiting.draft.id not in self._lanes[waiting.priority]:
                 self.put_back(waiting)
 
     def keep_nothing(self) -> None:
@@ -360,8 +364,7 @@ class Outbox:
         waiting = self._unaccepted.pop(envelope_id, None)
         if waiting is not None:
             self._unaccepted_bytes -= len(waiting.draft.raw_payload)
-            if not self.is_owed_too_much:
-                self._accepted.notify_all()
+            self._accepted.notify_all()
 
     async def wait_filled(self) -> None:
         """Return when there is something to send."""
@@ -415,7 +418,7 @@ class Outbox:
             del self._ordered[waiting.name]
             self._count_frame(waiting, -1)
         self._frames_left.notify_all()
-        self._wake_if_emptied()
+        self._emptied.notify_all()
 
     def _frame_taken(self, waiting: QueuedFrame) -> None:
         self._count_frame(waiting, -1)
@@ -424,9 +427,6 @@ class Outbox:
     def _count_frame(self, waiting: QueuedFrame, change: int) -> None:
         self._stream_frames += change
         self._stream_bytes += change * len(waiting.frame)
-
-    def _lane(self, priority: Priority) -> OrderedDict[str, Any]:
-        return self._urgent if priority is Priority.END else self._ordered
 
     def _drop_talk(self) -> bool:
         for envelope_id, waiting in self._ordered.items():
@@ -438,12 +438,7 @@ class Outbox:
 
     def _taken(self, waiting: QueuedEnvelope) -> None:
         self._bytes -= len(waiting.draft.raw_payload)
-        if not self.is_full:
-            self._has_room.notify_all()
-
-    def _wake_if_emptied(self) -> None:
-        if not len(self) and not self._in_flight:
-            self._emptied.notify_all()
+        self._has_room.notify_all()
 
 
 # --- one connection ---

@@ -190,7 +190,6 @@ class PendingCalls:
         depends_on: Mapping[str, Ending | None] | None = None,
     ) -> Key:
         """Begin a request or proposal of ours; see :meth:`ExchangeTable.open`."""
-        timeout = checked_timeout(timeout)
         opening = self.owner.with_frame(self.table.date(opening))
         now = self.owner.now()
         if self.outbox.is_full:
@@ -268,9 +267,11 @@ class PendingCalls:
         self.owner.apply(effects)
         return renewal.id
 
-    def forget(self, key: Key) -> None:
-        """Forget the ending, which no caller will ask for."""
-        self._waits.pop(key, None)
+    def leave(self, key: Key, cause: Callable[[], Cause]) -> Ending | None:
+        """Ask for one no more, which gives it up if it is open; its ending."""
+        if self._waits[key].ending is None:
+            self.give_up(key, cause())
+        return self._waits.pop(key).ending
 
     # --- what the table tells ---
 
