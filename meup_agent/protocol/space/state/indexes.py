@@ -119,6 +119,10 @@ class OpenItem(ProposalProgress[NotedRejection], eq=False):
         """The proposer of a proposal."""
         return self.envelope.sender
 
+    def concerns(self, participant: str) -> bool:
+        """True if it is for a participant, by name or for all."""
+        return self.envelope.concerns(participant)
+
     @property
     def call(self) -> payloads.Call:
         """The call that a proposal proposes; an empty one where that was too large to keep."""
@@ -302,9 +306,8 @@ class OpenIndex:
 
     def addressed(self, envelope_id: str, participant: str) -> bool:
         """True if an item with that id is, or was, for a participant, by name or for all."""
-        is_open = any(item.envelope.concerns(participant) for item in self.under(envelope_id))
-        ended = self.ended.of(envelope_id).values()
-        return is_open or any(item.concerns(participant) for item in ended)
+        known = (*self.under(envelope_id), *self.ended.of(envelope_id).values())
+        return any(item.concerns(participant) for item in known)
 
     def under(self, envelope_id: str) -> tuple[OpenItem, ...]:
         """Every open item with an id, of all senders."""

@@ -604,7 +604,7 @@ class InFlight:
             asked = self._requests.under(correlated)
             self._learn_tools(asked, correlated, response.sender, payload)
             for request in asked:
-                if not request.envelope.concerns(response.sender):
+                if not request.concerns(response.sender):
                     continue
                 if refused:
                     if not _is_refused_by_all(request, response.sender):
@@ -619,13 +619,9 @@ class InFlight:
         self, asked: tuple[OpenItem, ...], request_id: str, sender: str, payload: dict[str, Any]
     ) -> None:
         """Learn from an answer to a request for tools, which may be one of several answers."""
-        for request in asked:
-            if request.listing is not None and request.envelope.concerns(sender):
-                self.tool_owners.learn(sender, payload, request.listing)
-                return
-        for ended in self._requests.ended.of(request_id).values():
-            if ended.listing is not None and ended.concerns(sender):
-                self.tool_owners.learn(sender, payload, ended.listing)
+        for each in (*asked, *self._requests.ended.of(request_id).values()):
+            if each.listing is not None and each.concerns(sender):
+                self.tool_owners.learn(sender, payload, each.listing)
                 return
 
     def _responded_late(self, request_id: str, sender: str) -> None:
@@ -661,17 +657,15 @@ class InFlight:
             oldest = shelf.oldest(sender)
             if oldest is not None:
                 self.end(oldest)
-        kept = self._kept_bytes.get(sender, 0) + item.size
+        size, kept = item.size, self._kept_bytes
         # Here and nowhere else: what is forgotten depends on what was accepted alone.
-        if shelf is self._requests or kept > MAX_OPEN_BYTES:
+        if shelf is self._requests or kept.get(sender, 0) + size > MAX_OPEN_BYTES:
             self._forget_old(shelf, sender, item.at)
-            kept = self._kept_bytes.get(sender, 0) + item.size
-        if kept > MAX_OPEN_BYTES:
-            kept -= item.size
+        if kept.get(sender, 0) + size > MAX_OPEN_BYTES:
             item.whole = False
             item.envelope = msgspec.structs.replace(envelope, frame=b"", raw_payload=b"{}")
-            kept += item.size
-        self._kept_bytes[sender] = kept
+            size = item.size
+        kept[sender] = kept.get(sender, 0) + size
         shelf.put(item)
         if item.is_proposal:
             self._in_order[item.number] = item
@@ -686,8 +680,8 @@ class InFlight:
             self._kept_bytes[sender] = left
         else:
             del self._kept_bytes[sender]
-        self._cancelled_requests.forget_all_of(item)
         if item.is_proposal:
+            self._cancelled_requests.forget_all_of(item)
             self._note_change(item, ended=True)
         proposal = item.fulfills
         if proposal is not None:

@@ -413,7 +413,8 @@ class Rules:
 
     def check_named(self, arrival: InboundFrame) -> Refusal | None:
         """Refuse a request that none would answer, or may carry out."""
-        return self._check_proposals(arrival) or self._check_answering(arrival)
+        refused = self._check_proposals(arrival) if arrival.envelope.correlation else None
+        return refused or self._check_answering(arrival)
 
     def _check_answering(self, arrival: InboundFrame) -> Refusal | None:
         """Refuse a request that no connection of its addressees answers (PROTOCOL 3).
@@ -458,7 +459,7 @@ class Rules:
         Edited arguments that readers would read differently are refused as those of a proposal.
         """
         request = arrival.envelope
-        named = self._open.named(request.correlation, arrival.at) if request.correlation else {}
+        named = self._open.named(request.correlation, arrival.at)
         if len(named) > 1:
             return refuse(
                 request,
