@@ -405,7 +405,11 @@ class HandlerScheduler:
         work = Work(role, envelope, call=call, handler=handler)
         unattended = envelope.sender not in self._context.roster
         addressed = self._context.me in envelope.to
-        return InboundExchange(key, work, call, addressed, unattended=unattended)
+        by_rpc_id = None
+        if call.rpc_name is not None and call.rpc_name != envelope.id:
+            by_rpc_id = (envelope.sender, call.rpc_name)
+        names = ((envelope.sender, envelope.id), by_rpc_id)
+        return InboundExchange(key, work, call, addressed, unattended=unattended, names=names)
 
     def notify(
         self,

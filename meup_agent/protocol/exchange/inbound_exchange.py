@@ -68,15 +68,6 @@ class InboundExchange(msgspec.Struct):
     # A request by its envelope id, and by its JSON-RPC id where that is another (PROTOCOL 4.8).
     names: tuple[Name, Name | None] = (("", ""), None)
 
-    def __post_init__(self) -> None:
-        """Put its names together, which are read several times."""
-        sender, envelope_id = self.key.sender, self.key.id
-        rpc_name = None if self.call is None else self.call.rpc_name
-        by_rpc_id = None
-        if rpc_name is not None and rpc_name != envelope_id:
-            by_rpc_id = (sender, rpc_name)
-        self.names = ((sender, envelope_id), by_rpc_id)
-
     @property
     def is_request(self) -> bool:
         """True if an answer is owed."""

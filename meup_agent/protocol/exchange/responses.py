@@ -189,9 +189,9 @@ class ResponseReader(TablePart):
                     return True
                 continue
             result, error = read_response(envelope.payload)
-            is_first = not exchange.is_answered
+            relays = exchange.fulfilling is not None and not exchange.is_answered
             self._note_answer(exchange, envelope, Responded(envelope.sender, result, error))
-            if is_first and exchange.fulfilling is not None:
+            if relays:
                 self._relays.send_response(exchange, envelope)
             return True
         return False

@@ -103,12 +103,8 @@ class Call(msgspec.Struct, frozen=True):
     params: JsonObject
     # The JSON-RPC id as it was written; ``None`` where there was none.
     rpc_id: int | str | None = None
+    rpc_name: str | None = None  # its :func:`rpc_name`
     ttl: float | None = None  # the seconds of a foreign ``ttl``, which is written in milliseconds
-
-    @property
-    def rpc_name(self) -> str | None:
-        """The JSON-RPC id as a cancel names it; ``None`` if there is none, or it is too long."""
-        return rpc_name(self.rpc_id)
 
     @property
     def name(self) -> str:
@@ -214,6 +210,7 @@ def read_call(payload: object) -> Call:
         method=method if isinstance(method, str) else "",
         params=as_object(body.get("params")),
         rpc_id=rpc_id if isinstance(rpc_id, int | str) and not isinstance(rpc_id, bool) else None,
+        rpc_name=rpc_name(rpc_id),
         ttl=_read_ttl(body[TTL]) if TTL in body else None,
     )
 
