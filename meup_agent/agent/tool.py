@@ -76,11 +76,6 @@ def is_content(value: object) -> bool:
     return isinstance(value, _mcp_class("ContentBlock"))
 
 
-def is_call_result(value: object) -> bool:
-    """True if a value is a whole ``CallToolResult`` already."""
-    return isinstance(value, _mcp_class("CallToolResult"))
-
-
 def is_content_class(hint: type) -> bool:
     """True if values of a class are MCP content, or whole results."""
     return issubclass(hint, (_mcp_class("ContentBlock"), _mcp_class("CallToolResult")))
@@ -178,11 +173,6 @@ class OutputType(msgspec.Struct, frozen=True):
         if b"null" in json:
             check_kept(serializer.to_python(validated, by_alias=True), json)
         return json
-
-    def structured(self, json: bytes) -> JsonObject:
-        """The structured content for the JSON of a value."""
-        value = pydantic_core.from_json(json)
-        return {"result": value} if self.is_wrapped else value
 
     def check(self, structured: object) -> None:
         """Validate structured content that a tool has put together by itself."""
@@ -346,7 +336,7 @@ class ToolDefinition:
             ) from error
 
     def _result(self, value: object) -> JsonObject:
-        if is_call_result(value):
+        if isinstance(value, _mcp_class("CallToolResult")):  # it is whole already
             result = complete(value)
             if self._output is not None and not result["isError"]:
                 self._output.check(result.get("structuredContent"))
@@ -356,10 +346,11 @@ class ToolDefinition:
             _refuse_bytes(value)
             return untyped_result(value)
         json = self._output.dump(value)
+        written = pydantic_core.from_json(json)
         structured: JsonObject = {
             # Readers that know no structured content get the same as text (MCP, tools).
             "content": [] if value is None else [text_content(text_of(json))],
-            "structuredContent": self._output.structured(json),
+            "structuredContent": {"result": written} if self._output.is_wrapped else written,
             "isError": False,
         }
         if self._output.is_wrapped:
