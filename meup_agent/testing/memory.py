@@ -156,8 +156,8 @@ class MemorySpace:
 
     def settle(self) -> None:
         """Take out of their spaces those whose connection has ended, and tell the others."""
-        while ended := [each for each in self._connections if each.ended]:
-            self._connections = [each for each in self._connections if not each.ended]
+        while ended := [each for each in self._connections if each.closed]:
+            self._connections = [each for each in self._connections if not each.closed]
             for each in ended:
                 each.host.leave(each)
         for host in self._runtime.spaces.values():
@@ -170,7 +170,11 @@ class MemorySpace:
         self._running = True
 
     def _now(self) -> int:
-        return max(_now(), self._earliest)
+        try:
+            now = _EPOCH + round(anyio.current_time() * 1_000_000)
+        except anyio.NoEventLoopError:  # made before the loop runs
+            now = _EPOCH
+        return max(now, self._earliest)
 
     def _admit(
         self, headers: Mapping[str, str], participant: str | None, space: str
@@ -235,7 +239,7 @@ class _MemoryConnection:
         self._limits = limits
         answered = {DIALECT_HEADER: form.dialect, **PLACE_ANSWERS[place]}
         self.response_headers = {name.lower(): value for name, value in answered.items()}
-        self._closed: CloseInfo | None = None
+        self.closed: CloseInfo | None = None
         self._first = True
         self._unread_bytes = 0
         self._then: Callable[[], None] | None = None
@@ -246,15 +250,11 @@ class _MemoryConnection:
     # --- the gateway's end ------------------------------------------------------------------
 
     @property
-    def ended(self) -> bool:
-        return self._closed is not None
-
-    @property
     def paused(self) -> bool:
         return bool(self._unread.statistics().current_buffer_used)
 
     def deliver(self, packed: bytes) -> None:
-        if self.ended:
+        if self.closed:
             return
         self._unread_bytes += len(packed)
         try:
@@ -273,17 +273,17 @@ class _MemoryConnection:
     def _go_on(self) -> None:
         if self._then is not None and not self._unread.statistics().current_buffer_used:
             then, self._then = self._then, None
-            if not self.ended:
+            if not self.closed:
                 then()
 
     def close(self, code: int, reason: str) -> None:
-        if not self.ended:
+        if not self.closed:
             self.host.counters.closed[code] += 1
             self._end(CloseInfo(code, reason))
 
     def lose(self) -> None:
         """End without a close frame; what was not read is lost."""
-        if not self.ended:
+        if not self.closed:
             while self._unread.statistics().current_buffer_used:
                 self._unread.receive_nowait()
             self._end(CloseInfo(ABNORMAL))
@@ -292,19 +292,15 @@ class _MemoryConnection:
         self._unread.close()
 
     def _end(self, info: CloseInfo) -> None:
-        self._closed = info
+        self.closed = info
         self._inbox.close()
 
     # --- the participant's end --------------------------------------------------------------
 
-    @property
-    def closed(self) -> CloseInfo | None:
-        return self._closed
-
     async def send(self, frame: bytes) -> None:
         await checkpoint_if_cancelled()
-        if self._closed is not None:
-            raise self._closed.error()
+        if self.closed is not None:
+            raise self.closed.error()
         first, self._first = self._first, False
         most, wait = self._limits.max_message_bytes, 0.0
         if first and repeats_join(frame, self.participant, self.host.name):
@@ -337,17 +333,10 @@ class _MemoryConnection:
 
     async def aclose(self, code: int = 1000, reason: str = "") -> None:
         info = checked_close(code, reason)
-        if not self.ended:
+        if not self.closed:
             self._end(info)
             self._space.settle()
 
     async def abort(self) -> None:
         self.lose()
         self._space.settle()
-
-
-def _now() -> int:
-    try:
-        return _EPOCH + round(anyio.current_time() * 1_000_000)
-    except anyio.NoEventLoopError:  # made before the loop runs
-        return _EPOCH
