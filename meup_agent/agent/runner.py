@@ -400,9 +400,10 @@ class Runner:
         signature = handler.signature
         for parameter, read in signature.injected.items():
             arguments[parameter] = read(run)
-        value = await run.scope.call(
-            handler.fn, arguments, is_async=signature.is_async, threads=self._threads
-        )
+        if signature.is_async:
+            value = await handler.fn(**arguments)
+        else:
+            value = await run.scope.call_in_thread(handler.fn, arguments, self._threads)
         if self._handler_events.begun:
             self._handler_events.returned(run.scope.key)
         return value

@@ -102,21 +102,13 @@ class Scope:
         if self._outside is not None:
             self._outside.cancel()
 
-    async def call(
-        self,
-        fn: Callable[..., Any],
-        arguments: dict[str, Any],
-        *,
-        is_async: bool,
-        threads: anyio.CapacityLimiter,
+    async def call_in_thread(
+        self, fn: Callable[..., Any], arguments: dict[str, Any], threads: anyio.CapacityLimiter
     ) -> Any:
-        """Call a handler's function, inside :meth:`run`.
+        """Call a function that is not ``async`` in a worker thread, inside :meth:`run`.
 
-        A function that is not ``async`` runs in a worker thread. The thread is waited for, even
-        when the handler is cancelled, until :meth:`abandon`.
+        The thread is waited for, even when the handler is cancelled, until :meth:`abandon`.
         """
-        if is_async:
-            return await fn(**arguments)
 
         def unless_cancelled() -> tuple[Any, BaseException | None]:
             self._threads[waiting] = threading.current_thread()

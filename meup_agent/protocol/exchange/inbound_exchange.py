@@ -210,7 +210,11 @@ class ResponseWriter:
             return
         rpc_id = call.rpc_id if call.rpc_name is not None else exchange.key.id
         # Put together, not encoded: the result may be long, and is JSON already.
-        payload = b'{"jsonrpc":"2.0","id":%b,"%b":%b}' % (encode_json(rpc_id), field.encode(), raw)
+        payload = b'{"jsonrpc":"2.0","id":%b,"%b":%b}' % (
+            encode_leniently(rpc_id),
+            field.encode(),
+            raw,
+        )
         # The proposer follows the response to a fulfillment, too.
         proposal = exchange.fulfills
         proposer = () if proposal is None else (proposal.key.proposer,)

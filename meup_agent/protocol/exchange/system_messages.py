@@ -400,7 +400,7 @@ class SystemMessages(TablePart):
         if changed is None:
             context.drop("malformed_welcome", envelope)
             return
-        context.envelope_sender.me = context.me
+        context.me = context.envelope_sender.me = context.roster.me
         context.connected = True
         context.read_clock(envelope)
         self._control.welcomed(as_object(payload.get("you")))

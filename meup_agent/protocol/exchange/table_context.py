@@ -590,13 +590,14 @@ class TableContext(msgspec.Struct):
     fold: ProposalFold  # it takes envelopes into the store
     wall_clock: Callable[[], datetime] | None = None
     mode: Mode = Mode.PARTICIPATING
+    me: str = ""  # our own name in the space
     roster: Roster = msgspec.field(default_factory=Roster)
     # Our position in what the gateway numbers.
     cursor: ResumeCursor = msgspec.field(default_factory=ResumeCursor)
     # Exchanges to look at again, as a heap by time.
-    timers: list[tuple[float, Key]] = msgspec.field(default_factory=list[tuple[float, Key]])
+    timers: list[tuple[float, Key]] = []
     # The earliest of these times, by exchange.
-    next_looks: dict[Key, float] = msgspec.field(default_factory=dict[Key, float])
+    next_looks: dict[Key, float] = {}
     now: float = 0.0  # the time of the present event, in seconds of a clock that only goes forward
     connected: bool = False  # we have been welcomed on the present connection
     # The present envelope has a number that we have not read. Our gateway gives none to a copy, but
@@ -614,11 +615,6 @@ class TableContext(msgspec.Struct):
     def __post_init__(self) -> None:
         """Note when we began."""
         self.since = self.time_of_day()
-
-    @property
-    def me(self) -> str:
-        """Our own name in the space."""
-        return self.roster.me
 
     @property
     def left_to_person(self) -> bool:

@@ -48,8 +48,9 @@ class TTLMap(Generic[K, V]):
     def put(self, key: K, value: V, now: float, *, size: int = 0) -> None:
         """Remember a value, in place of an older one of the same key."""
         entries = self._entries
-        if key in entries:
-            self.pop(key)
+        before = entries.pop(key, None)
+        if before is not None:
+            self._used -= before[1]
         elif entries and now - next(iter(entries.values()))[0] >= self._seconds:
             self._forget_old(now)
         entries[key] = (now, size, value)
