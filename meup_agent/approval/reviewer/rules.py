@@ -74,8 +74,8 @@ class ToolFacts(msgspec.Struct, frozen=True):
     """
 
     description: str = ""
-    schema: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
-    annotations: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    schema: Mapping[str, Any] = {}
+    annotations: Mapping[str, Any] = {}
     mark: ToolMark | None = None
 
     @property
@@ -270,7 +270,7 @@ class InboxRule(msgspec.Struct, frozen=True):
     kind: str = "ask"
     of: int = 0
     among: tuple[str, ...] = ()
-    votes: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
+    votes: Mapping[str, str] = {}
     deadline: datetime | None = None
     digest: str = ""
 

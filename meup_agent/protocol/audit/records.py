@@ -165,9 +165,9 @@ class ProposalAudit(msgspec.Struct):
     record: ProposalEntry  # the proposal as every participant knows it (PROTOCOL 4.2)
     first: Step
     # The proposal first; at most MAX_STEPS.
-    steps: list[Step] = msgspec.field(default_factory=list[Step])
+    steps: list[Step] = []
     # The requests that carry it out, in the gateway's order.
-    fulfillments: list[FulfillmentAudit] = msgspec.field(default_factory=list[FulfillmentAudit])
+    fulfillments: list[FulfillmentAudit] = []
     decision: Decision | None = None  # its end; ``None`` while it is pending
     omitted: int = 0  # steps beyond those that are kept
     size: int = 0  # bytes that all this takes, as a round figure
@@ -368,7 +368,7 @@ class SpaceOperation(msgspec.Struct, frozen=True):
     # that.
     ended: tuple[str, ...] = ()
     # The payload; empty if it has more than MAX_OPERATION_BYTES.
-    details: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    details: dict[str, Any] = {}
 
 
 def read_operation(entry: Entry) -> SpaceOperation | None:

@@ -102,7 +102,7 @@ class ProposalProgress(msgspec.Struct, Generic[N], kw_only=True):
 
     state: ProposalState = ProposalState.PENDING
     # The first rejection of each participant, in order.
-    rejections: dict[str, N] = msgspec.field(default_factory=dict[str, N])
+    rejections: dict[str, N] = {}
     rejected_first: int = 0  # how many of these came before the request that is out
     # The time at which its proposer gives it up, in microseconds since 1970 (UTC), as far as said.
     expires_at: int | None = None
@@ -182,7 +182,7 @@ class ProposalEntry(ProposalProgress[Rejection]):
     # Its :func:`fingerprint_of`, which tells it from another one under the same id.
     fingerprint: int
     # The requests that carry it out, in the gateway's order.
-    fulfillments: list[FulfillingRequest] = msgspec.field(default_factory=list[FulfillingRequest])
+    fulfillments: list[FulfillingRequest] = []
     failed: FailedFulfillment | None = None  # the last of them that came to nothing
     # Exchanges and handlers of ours that are about it; while there are any, it is not forgotten.
     holders: int = 0
@@ -190,7 +190,7 @@ class ProposalEntry(ProposalProgress[Rejection]):
     refused: bool = False  # we have rejected it; without echoes ``rejections`` does not show that
     # The participants that have decided to reject it, we included: neither is a request of theirs
     # carried out, nor do they carry it out (PROTOCOL 4.4).
-    declined_by: set[str] = msgspec.field(default_factory=set[str])
+    declined_by: set[str] = set()
     copied: bool = False  # another proposer's proposal had the id already: no handler sees this one
     seen_at: float = 0.0
     # It has no number that we have read: its own may still come.

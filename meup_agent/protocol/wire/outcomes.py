@@ -480,7 +480,7 @@ class GatewayRefused(msgspec.Struct, frozen=True):
 
     error: str
     message: str
-    details: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    details: dict[str, Any] = {}
 
     @classmethod
     def read(cls, payload: JsonObject, what: str, names: Iterable[str] = ()) -> GatewayRefused:

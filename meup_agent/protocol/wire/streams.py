@@ -140,7 +140,7 @@ class StreamInfo(msgspec.Struct, frozen=True):
     writers: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     created: str = ""
-    fields: JsonObject = msgspec.field(default_factory=dict[str, Any])
+    fields: JsonObject = {}
     about: tuple[str, ...] = ()
     origin: StreamOrigin | None = None
 
@@ -206,7 +206,7 @@ class StreamRequest(msgspec.Struct, frozen=True):
     id: str  # the envelope's, which the answer names
     by: str
     targets: tuple[str, ...] = ()  # the participants that are to get its frames; empty: all
-    fields: JsonObject = msgspec.field(default_factory=dict[str, Any])
+    fields: JsonObject = {}
     about: tuple[str, ...] = ()  # the messages that motivated it: the envelope's correlation
 
 

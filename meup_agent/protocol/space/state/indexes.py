@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -78,9 +79,9 @@ class OpenItem(ProposalProgress[NotedRejection], eq=False):
     # The participants that have decided to reject a proposal, each with its reason.
     declined: Mapping[str, Reason] = _NOBODY
     # Requests that are out to fulfill a proposal, by number.
-    fulfilling: dict[int, OpenItem] = msgspec.field(default_factory=dict[int, "OpenItem"])
+    fulfilling: dict[int, OpenItem] = {}  # noqa: RUF012  # a struct copies it
     # Requests that were to fulfill it and were cancelled: a result may still come.
-    cancelled: dict[int, OpenItem] = msgspec.field(default_factory=dict[int, "OpenItem"])
+    cancelled: dict[int, OpenItem] = {}  # noqa: RUF012
     whole: bool = True  # false if the payload was too large to keep
     # The number of the connection beside that began it, since a reference would keep that alive; or
     # OVER_HTTP. None: the connection that answers for its sender.
@@ -306,7 +307,9 @@ class OpenIndex:
 
     def addressed(self, envelope_id: str, participant: str) -> bool:
         """True if an item with that id is, or was, for a participant, by name or for all."""
-        known = (*self.under(envelope_id), *self.ended.of(envelope_id).values())
+        known: Iterable[OpenItem | EndedItem] = chain(
+            self.under(envelope_id), self.ended.of(envelope_id).values()
+        )
         return any(item.concerns(participant) for item in known)
 
     def under(self, envelope_id: str) -> tuple[OpenItem, ...]:

@@ -8,6 +8,7 @@ has ended, too, as long as that is remembered: a request to several has several 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -33,6 +34,7 @@ from meup_agent.protocol.space.state.indexes import (
     MAX_DECIDED,
     MAX_ORIGINS,
     CancelledRequests,
+    EndedItem,
     ForgottenProposal,
     ItemDecision,
     NotedRejection,
@@ -619,7 +621,10 @@ class InFlight:
         self, asked: tuple[OpenItem, ...], request_id: str, sender: str, payload: dict[str, Any]
     ) -> None:
         """Learn from an answer to a request for tools, which may be one of several answers."""
-        for each in (*asked, *self._requests.ended.of(request_id).values()):
+        known: Iterable[OpenItem | EndedItem] = chain(
+            asked, self._requests.ended.of(request_id).values()
+        )
+        for each in known:
             if each.listing is not None and each.concerns(sender):
                 self.tool_owners.learn(sender, payload, each.listing)
                 return

@@ -487,14 +487,12 @@ class Rules:
         return None
 
     def find_executors(self, arrival: InboundFrame) -> tuple[str, ...] | Refusal:
-        """The executors of a fulfillment without ``to``, of which there is one (PROTOCOL 4.4).
+        """The executors of a request without ``to``, of which there is one (PROTOCOL 4.4).
 
         Each participant that has the tool would carry it out, and one approval is for one run.
-        Empty: it has ``to``, or carries out no proposal that is known.
+        Empty: it carries out no proposal that is known.
         """
         request = arrival.envelope
-        if request.kind != kinds.MCP_REQUEST or request.to or not request.correlation:
-            return ()
         if is_notification(arrival.payload):
             return ()
         call = payloads.read_call(arrival.payload)

@@ -392,12 +392,14 @@ class SpaceState:
 
     def _address(self, inbound: InboundFrame, dialect: str) -> InboundFrame | Refusal:
         """Fill in ``to`` of a fulfillment, so that one participant carries it out."""
+        request = inbound.envelope
+        if request.kind != kinds.MCP_REQUEST or request.to or not request.correlation:
+            return inbound
         executors = self._rules.find_executors(inbound)
         if isinstance(executors, Refusal):
             return executors
         if not executors:
             return inbound
-        request = inbound.envelope
         frame = with_field(request.frame, "to", executors)
         if len(frame) > MAX_FRAME_BYTES:
             message = "the request has no room for its executor; name one participant in 'to'"
