@@ -467,15 +467,7 @@ class Audit:
         envelope = entry.envelope
         self._index.make_room(1 if envelope.kind == kinds.MCP_PROPOSAL else 0)
         match envelope.kind:
-            case kinds.MCP_PROPOSAL:
-                self._record_proposal(entry)
-            case kinds.MCP_WITHDRAW:
-                self._record_withdrawal(entry)
-            case kinds.MCP_REJECT:
-                self._record_rejection(entry)
-            case kinds.MCP_RENEW:
-                self._record_renewal(entry)
-            case kinds.MCP_REQUEST:
+            case kinds.MCP_REQUEST:  # most are
                 call = payloads.read_call(envelope.payload)
                 if call.method == kinds.CANCELLED:
                     self._fulfillments.record_cancel(entry, call)
@@ -488,6 +480,14 @@ class Audit:
             case kinds.MCP_RESPONSE:
                 self._fulfillments.record_response(entry)
                 self._add_operation(self._acceptances.read_answer(entry))
+            case kinds.MCP_PROPOSAL:
+                self._record_proposal(entry)
+            case kinds.MCP_WITHDRAW:
+                self._record_withdrawal(entry)
+            case kinds.MCP_REJECT:
+                self._record_rejection(entry)
+            case kinds.MCP_RENEW:
+                self._record_renewal(entry)
             case kinds.CHAT:
                 self._record_chat(entry)
             case _:

@@ -210,7 +210,7 @@ def read_call(payload: object) -> Call:
         method=method if isinstance(method, str) else "",
         params=as_object(body.get("params")),
         rpc_id=rpc_id if isinstance(rpc_id, int | str) and not isinstance(rpc_id, bool) else None,
-        rpc_name=rpc_name(rpc_id),
+        rpc_name=None if rpc_id is None else rpc_name(rpc_id),
         ttl=_read_ttl(body[TTL]) if TTL in body else None,
     )
 
