@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import msgspec
+
 from meup_agent.causes import Cause, Reason, declines
 from meup_agent.protocol.exchange.effects import (
     CONTROL_ROLES,
@@ -690,7 +692,9 @@ class HandlerScheduler:
         if exchange.work.role in CONTROL_ROLES:
             self.on_control_end(exchange, result)
         owes = exchange.is_request and exchange.state is InboundState.RUNNING
-        answer = encode_json(result) if owes else None
+        answer = None
+        if owes:  # raw JSON was checked as it was encoded
+            answer = result if isinstance(result, msgspec.Raw) else encode_json(result)
         self._apply(exchange, InboundEvent.RETURNED)
         if answer is not None:
             self.responses.respond(exchange, "result", answer)

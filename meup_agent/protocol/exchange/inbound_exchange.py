@@ -202,7 +202,10 @@ class ResponseWriter:
         self.failure(exchange, payloads.INVALID_REQUEST, why, None)
 
     def respond(
-        self, exchange: InboundExchange, field: Literal["result", "error"], raw: bytes
+        self,
+        exchange: InboundExchange,
+        field: Literal["result", "error"],
+        raw: bytes | msgspec.Raw,
     ) -> None:
         """Send a response, with the JSON of a result or an error: the one place that does."""
         call = exchange.call
