@@ -105,7 +105,7 @@ def test_logged_token_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unescaped_text_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meup_agent.cli.render.formatting.visible", lambda text, *_: text)
+    monkeypatch.setattr("meup_agent.wording.visible", lambda text, *_: text)
     frame = b'{"protocol":"meup/v0.1","id":"1","from":"\\u001b[2J","kind":"chat","payload":{}}'
     with pytest.raises(AssertionError):
         target("terminal").run(b"100\n" + frame)
