@@ -91,7 +91,7 @@ class Archive:
                 if not accept_damage:
                     raise self._is_damaged(str(found))
                 self._open_readable(connection, found)
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             self.close()
             raise self._unreadable(error) from None
         except ConfigurationError:
@@ -248,7 +248,7 @@ class Archive:
         )
 
     def _unreadable(self, error: Exception) -> ConfigurationError:
-        if isinstance(error, sqlite3.Error) and is_damage(error):
+        if is_damage(error):
             return ConfigurationError(
                 f"the journal {self._path} is damaged, or no journal: {error_text(error)}; read a"
                 " backup"

@@ -15,7 +15,7 @@ import os
 import sqlite3
 import struct
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,6 +150,16 @@ def survey(connection: sqlite3.Connection, *, contents: bool = True) -> Survey:
     else:
         numbers = (seq for (seq,) in connection.execute("SELECT seq FROM entry ORDER BY seq"))
     damaged, last = _sweep(numbers, missing)
+    if not structure:
+        # The newest rows that are not what was written; a number that leaves out others is not one.
+        behind = connection.execute("SELECT seq FROM entry WHERE seq > ? ORDER BY seq", (last,))
+        newest = last
+        for (seq,) in behind:
+            if seq == newest + 1:
+                newest = seq
+        if newest > last:
+            damaged.append(NumberRange(last + 1, newest))
+            last = newest
     return Survey(
         structure=structure,
         damaged=damaged,
@@ -188,39 +198,62 @@ def good_rows(connection: sqlite3.Connection) -> Iterator[Row]:
             yield row
 
 
-def is_damage(error: sqlite3.Error) -> bool:
+def is_damage(error: Exception) -> bool:
     """True if an error of SQLite says that the file is damaged."""
+    if isinstance(error, UnicodeDecodeError):
+        return True  # SQLite quotes a name that is not text
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
 
 
 def _each_row(connection: sqlite3.Connection) -> Iterator[tuple[Any, ...]]:
     query = rows_query("NOT INDEXED WHERE seq > ? ORDER BY seq")
+
+    def next_row(after: int) -> tuple[Any, ...] | None:
+        """The next row; ``None``: there is none. OutOfOrder, or an error: it cannot be read."""
+        row: tuple[Any, ...] | None = connection.execute(f"{query} LIMIT 1", (after,)).fetchone()
+        if row is not None and row[0] <= after:
+            raise _OutOfOrder
+        return row
+
+    def can_read(after: int) -> bool:
+        try:
+            next_row(after)
+        except (sqlite3.Error, _OutOfOrder) as error:
+            _check_damage(error)
+            return False
+        return True
+
     after: int | None = 0
     while after is not None:
         try:
             for values in connection.execute(query, (after,)):
-                after = max(after, values[0])
+                if values[0] <= after:
+                    raise _OutOfOrder
+                after = values[0]
                 yield values
-        except sqlite3.Error as error:
-            if not is_damage(error):
-                raise
-            after = _pass_over(connection, f"{query} LIMIT 1", after)
+        except (sqlite3.Error, _OutOfOrder) as error:
+            _check_damage(error)
         else:
             return
+        if can_read(after) and (row := next_row(after)) is not None:
+            # The cursor reads one ahead: it fails for the row before the damage, too.
+            after = row[0]
+            yield row
+        after = _pass_over(can_read, after)
 
 
-def _pass_over(connection: sqlite3.Connection, query: str, after: int) -> int | None:
+class _OutOfOrder(Exception):
+    """Pages that do not fit together lead back to a row, perhaps without end."""
+
+
+def _check_damage(error: Exception) -> None:
+    """Raise an error again that does not say that the file is damaged."""
+    if not (isinstance(error, _OutOfOrder) or is_damage(error)):
+        raise error
+
+
+def _pass_over(can_read: Callable[[int], bool], after: int) -> int | None:
     """The least number behind a damaged page after which rows can be read; ``None``: none can."""
-
-    def can_read(at: int) -> bool:
-        try:
-            connection.execute(query, (at,)).fetchone()
-        except sqlite3.Error as error:
-            if not is_damage(error):
-                raise
-            return False
-        return True
-
     low, step = after, 1
     while not can_read(low + step):
         low, step = low + step, step * 2

@@ -74,9 +74,9 @@ class Database:
             self.writer.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")
             self.reader = self._connect(path)
             self.reader.execute("PRAGMA query_only = TRUE")
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             self.close()
-            if isinstance(error, sqlite3.Error) and is_damage(error):
+            if is_damage(error):
                 raise ConfigurationError(
                     f"the journal {path} is damaged, or no journal: {error_text(error)}; restore a"
                     " backup, or give another file"

@@ -272,7 +272,7 @@ def read_names(connection: sqlite3.Connection) -> Iterator[tuple[int, NameSegmen
     """
     query = "SELECT last, packed, checksum FROM names ORDER BY last"
     for last, packed, checked in connection.execute(query):
-        if checked != checksum((last,), packed):
+        if not isinstance(packed, bytes) or checked != checksum((last,), packed):
             raise DamagedIndex
         yield last, _unpack(packed)
 

@@ -121,11 +121,12 @@ def has_tables(connection: sqlite3.Connection, path: object) -> bool:
     """
     application: int = connection.execute("PRAGMA application_id").fetchone()[0]
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    query = "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL"
+    # As bytes: damage may have left some that are not text.
+    query = "SELECT CAST(sql AS BLOB) FROM sqlite_schema WHERE sql IS NOT NULL"
     found = {sql for (sql,) in connection.execute(query)}
     if not found:
         return False
-    complete = {each.strip() for each in _TABLES.split(";")} <= found
+    complete = {each.strip().encode() for each in _TABLES.split(";")} <= found
     if application != APPLICATION and not complete:
         raise ConfigurationError(
             f"{path} is a database, but no journal of a gateway; give another file"
