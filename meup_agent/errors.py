@@ -342,8 +342,8 @@ class ProposalRejected(PeerError):
     Attributes:
         reason: The reason code, for example ``unsafe``.
         by: The participant that rejected it.
-        explanation: Their words, as far as they had come; they follow the rejection, and
-            :meth:`ProposalHandle.explanation` waits for them.
+        explanation: Their words, as far as they had come: they follow the rejection, within a
+            second where it was made with words. :meth:`ProposalHandle.explanation` waits for more.
     """
 
     def __init__(self, proposal_id: str, reason: str, by: str, explanation: str = "") -> None:

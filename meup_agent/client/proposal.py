@@ -31,7 +31,7 @@ from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import CLOCK_DIFFERENCE, moment_of, read_moment
 from meup_agent.protocol.wire.membership import ListedProposal, ProposalPage, ProposalQuery
 from meup_agent.protocol.wire.outcomes import Fulfillment, Rejection
-from meup_agent.protocol.wire.payloads import build_fulfillment, build_rejection
+from meup_agent.protocol.wire.payloads import build_end, build_fulfillment, rejection_meta
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -313,11 +313,12 @@ class Proposal:
         if record is not None and record.in_progress_by is not None:
             raise AlreadyInProgress(self.id, record.in_progress_by)
         session, to = self._session, (self.proposer,)
-        payload = build_rejection(str(reason), rule)
+        meta = rejection_meta(rule, explained=bool(explain))
+        payload = build_end(str(reason), meta)
         session.check_message(kinds.MCP_REJECT, payload, to=to, correlation=(self.id,))
         what = f"proposal {self.id} was not rejected"
         check_may_decide(session, kinds.MCP_REJECT, payload, what, to=to, explain=explain)
-        rejection = session.reject(self._key, str(reason), rule)
+        rejection = session.reject(self._key, str(reason), meta)
         said = [rejection.id]
         if explain:
             body = {"message": explain}

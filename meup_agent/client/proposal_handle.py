@@ -13,7 +13,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from meup_agent.causes import Cause, Reason
 from meup_agent.client.messages import relay
-from meup_agent.client.requests import with_explanation
+from meup_agent.client.requests import await_announced, with_explanation
 from meup_agent.client.running_handler import awaited, cause_of_leaving, parent_in
 from meup_agent.client.talk import DecisionReceipt, check_may_decide
 from meup_agent.errors import UsageError
@@ -134,13 +134,15 @@ class ProposalHandle:
             Refused: The gateway did not let it through.
             ConnectionFailed: It was not sent, or its outcome is not known.
         """
-        return (await self.outcome()).result(accept_edits=accept_edits)
+        outcome = await await_announced(self._session, await self.outcome())
+        return outcome.result(accept_edits=accept_edits)
 
     @awaited
     async def explanation(self, timeout: float | None = EXPLANATION_TIMEOUT) -> str:
         """Wait for the words of who rejected it, which follow the rejection (PROTOCOL 4.3).
 
-        Nothing else waits for them: the error of a rejected proposal has them if they had come.
+        The error of a rejected proposal has them if they had come, or come within a second of a
+        rejection that says that they follow.
 
         Args:
             timeout: Seconds to wait after the outcome; most rejections have no explanation.

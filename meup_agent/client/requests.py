@@ -328,6 +328,10 @@ async def request(
 # Waits for something to become true of the space: a participant's arrival, an explanation.
 
 
+ANNOUNCED_SECONDS: Final = 1.0
+"""Seconds in which the words that a rejection announces are waited for before it is raised."""
+
+
 async def _wait_for(session: Session, find: Callable[[], T], timeout: float | None) -> T:
     """Wait until something is found, and return it; what is not found in time is falsy."""
     with (
@@ -372,3 +376,13 @@ def with_explanation(session: Session, rejection: Rejection) -> Rejection:
         return await _wait_for(session, lambda: so_far(rejected), timeout)
 
     return with_explain(rejection, explanation, so_far(rejection))
+
+
+async def await_announced(session: Session, outcome: T) -> T | Rejection:
+    """The outcome; a rejection that says that its words follow at once with these, if they do."""
+    if not isinstance(outcome, Rejection) or not session.table.explanations.is_announced(
+        outcome.by, outcome.id, session.now()
+    ):
+        return outcome
+    await outcome.explanation(ANNOUNCED_SECONDS)
+    return with_explanation(session, outcome)

@@ -21,6 +21,7 @@ from meup_agent.client.proposal_handle import (
 )
 from meup_agent.client.requests import (
     TIMEOUT,
+    await_announced,
     names,
     outbound,
     proposing,
@@ -380,6 +381,7 @@ class Space(TalkVerbs):
             on_progress=on_progress,
             on_stream=on_stream,
         )
+        outcome = await await_announced(self._session, outcome)
         return outcome.result(accept_edits=accept_edits)
 
     async def _complete_call(self, given: dict[str, Any]) -> None:

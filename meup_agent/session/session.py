@@ -506,10 +506,10 @@ class Session(ABC, AsyncContextManagerMixin):
             await checkpoint()
 
     def reject(
-        self, proposal: ProposalKey, reason: str, rule: dict[str, Any] | None = None
+        self, proposal: ProposalKey, reason: str, meta: dict[str, Any] | None = None
     ) -> Envelope:
         """Reject another participant's proposal; the reject."""
-        envelope, effects = self.table.reject(proposal, reason, self.now(), rule)
+        envelope, effects = self.table.reject(proposal, reason, self.now(), meta)
         self.apply(effects)
         return envelope
 

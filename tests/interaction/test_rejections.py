@@ -47,6 +47,20 @@ async def test_explanation_of_a_rejection_can_be_waited_for(meeting: Meeting, no
         await notes.until(("heard", "it smokes"))
 
 
+@pytest.mark.rule("4.3.explained_at_once")
+@pytest.mark.parametrize("by_call", [False, True], ids=["proposed", "called"])
+async def test_the_error_of_a_rejection_has_its_words(meeting: Meeting, by_call: bool) -> None:
+    async with gathered(meeting, rejecting("it smokes"), "proposer") as (_, space):
+        for _ in range(20):
+            with pytest.raises(ProposalRejected, match=r"unsafe \(it smokes\)$") as caught:
+                if by_call:
+                    await space.call("tools", "x", to="reviewer")
+                else:
+                    async with space.propose("tools", "x", to="reviewer") as proposal:
+                        await proposal.result()
+            assert caught.value.explanation == "it smokes"
+
+
 @pytest.mark.rule("4.3.explained")
 async def test_nobody_waits_for_an_explanation_that_does_not_come(meeting: Meeting) -> None:
     async with gathered(meeting, rejecting(None), "proposer") as (_, space):

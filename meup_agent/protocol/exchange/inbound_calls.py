@@ -496,13 +496,13 @@ class InboundProposals(TablePart):
             self._reader.rejection(record, rejection, envelope)
 
     def reject(
-        self, proposal: ProposalKey, reason: str, rule: payloads.JsonObject | None
+        self, proposal: ProposalKey, reason: str, meta: payloads.JsonObject | None
     ) -> Envelope:
         """Reject a proposal, as its handler or our user wishes."""
         exchange = self._scheduler.find_proposal(proposal)
         if exchange is not None:
             self._scheduler.settle_rejected(exchange)
-        return self._scheduler.responses.reject(proposal, reason, rule=rule)
+        return self._scheduler.responses.reject(proposal, reason, meta=meta)
 
 
 # --- listed proposals ---
@@ -567,7 +567,7 @@ class ListedProposals(TablePart):
             elif each.by not in record.rejections:
                 rejection = draft(
                     kinds.MCP_REJECT,
-                    payloads.build_rejection(each.reason),
+                    payloads.build_end(each.reason),
                     id=each.id,
                     sender=each.by,
                     to=(proposal.sender,),

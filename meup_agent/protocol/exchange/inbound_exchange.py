@@ -266,7 +266,7 @@ class ResponseWriter:
         proposal: ProposalKey,
         reason: str,
         *,
-        rule: payloads.JsonObject | None = None,
+        meta: payloads.JsonObject | None = None,
     ) -> Envelope:
         """Reject a proposal; nor do we carry it out for another, if that decides it (4.4)."""
         record = self._context.proposal_store.get(proposal, self._context.now)
@@ -276,7 +276,7 @@ class ResponseWriter:
                 record.declined_by.add(self._context.me)
         return self._context.envelope_sender.send(
             kinds.MCP_REJECT,
-            payloads.build_rejection(reason, rule),
+            payloads.build_end(reason, meta),
             priority=Priority.END,
             to=(proposal.proposer,),
             correlation=(proposal.id,),

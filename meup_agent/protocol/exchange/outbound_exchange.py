@@ -348,7 +348,7 @@ def send_withdraws(
     addressed = tuple(to) if all(exchange.draft.to for exchange in exchanges) else ()
     sender.send(
         kinds.MCP_WITHDRAW,
-        payloads.build_withdrawal(cause.code, _rejection_meta(exchanges, cause.code, rejected_by)),
+        payloads.build_end(cause.code, _rejection_meta(exchanges, cause.code, rejected_by)),
         priority=Priority.END,
         to=addressed,
         correlation=tuple(exchange.draft.id for exchange in exchanges),

@@ -50,6 +50,7 @@ class _Expected(msgspec.Struct):
 
     proposals: tuple[str, ...]
     withdrawn: bool
+    announced: bool = False
     text: str = ""
 
 
@@ -69,9 +70,12 @@ class ExplanationStore:
         """The number of rejects and withdraws whose words are expected, or kept."""
         return len(self._expected)
 
-    def expect_of_reject(self, by: str, reject_id: str, proposal: str, now: float) -> None:
-        """Expect an explanation of a reject."""
-        self._expected.put((by, reject_id), _Expected((proposal,), withdrawn=False), now)
+    def expect_of_reject(
+        self, by: str, reject_id: str, proposal: str, now: float, *, announced: bool = False
+    ) -> None:
+        """Expect an explanation of a reject, which may say that it follows at once."""
+        expected = _Expected((proposal,), withdrawn=False, announced=announced)
+        self._expected.put((by, reject_id), expected, now)
 
     def expect_of_withdraw(
         self, by: str, withdraw_id: str, proposals: tuple[str, ...], now: float
@@ -104,6 +108,11 @@ class ExplanationStore:
         """The words that explain a reject or withdraw; empty where none have come."""
         expected = self._expected.get((by, decision_id), now)
         return "" if expected is None else expected.text
+
+    def is_announced(self, by: str, decision_id: str, now: float) -> bool:
+        """True if a reject said that its explanation follows at once."""
+        expected = self._expected.get((by, decision_id), now)
+        return expected is not None and expected.announced
 
 
 # --- answers to our own requests and proposals ---
@@ -243,7 +252,11 @@ class ResponseReader(TablePart):
     def rejection(self, record: ProposalEntry, rejection: Rejection, envelope: Envelope) -> None:
         """Apply a rejection of our proposal, and tell handlers while a caller waits for it."""
         self.explanations.expect_of_reject(
-            rejection.by, rejection.id, record.key.id, self._context.now
+            rejection.by,
+            rejection.id,
+            record.key.id,
+            self._context.now,
+            announced=payloads.announces_explanation(envelope.payload),
         )
         exchange = self._outbound.find_own_proposal(record)
         if exchange is None or not exchange.is_open:

@@ -306,12 +306,12 @@ class ExchangeTable:
         proposal: ProposalKey,
         reason: str,
         now: float,
-        rule: payloads.JsonObject | None = None,
+        meta: payloads.JsonObject | None = None,
     ) -> tuple[Envelope, list[Effect]]:
         """Reject a proposal; the reject, and the effects."""
         self._begin(now)
         self.check_may_send(kinds.MCP_REJECT)
-        return self._dispatcher.proposals.reject(proposal, reason, rule), self._flush()
+        return self._dispatcher.proposals.reject(proposal, reason, meta), self._flush()
 
     def send(
         self,

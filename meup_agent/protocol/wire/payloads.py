@@ -46,6 +46,8 @@ TTL: Final = "ttl"
 """Beside a foreign proposal's method: the milliseconds after which its proposer gives it up."""
 RULE: Final = "dev.meup/rule"
 """In what a policy decided: the rule that decided, and the policy that it is of."""
+EXPLAINED: Final = "dev.meup/explained"
+"""In a rejection: the chat that explains it follows at once."""
 CAUSE: Final = "dev.meup/cause"
 BEGUN_BY: Final = "dev.meup/begun_by"
 """In an end that the gateway sends for a participant: the participant, whose ids are its own."""
@@ -587,14 +589,20 @@ def read_renewal(payload: JsonObject) -> int | None:
     return read_moment(payload.get("expires_at"))
 
 
-def build_rejection(reason: str, rule: JsonObject | None = None) -> JsonObject:
-    """The payload of a rejection, with the rule that decided it where a policy did (6)."""
-    return {"reason": reason} if rule is None else {"reason": reason, META: {RULE: rule}}
+def build_end(reason: str, meta: JsonObject | None = None) -> JsonObject:
+    """The payload of a rejection or a withdraw."""
+    return {"reason": reason, META: meta} if meta else {"reason": reason}
 
 
-def build_withdrawal(reason: str, meta: JsonObject | None = None) -> JsonObject:
-    """The payload of a withdraw."""
-    return {"reason": reason} if meta is None else {"reason": reason, META: meta}
+def rejection_meta(rule: JsonObject | None, *, explained: bool) -> JsonObject:
+    """The ``_meta`` of a rejection: the rule that decided it, and if its words follow (6)."""
+    meta: JsonObject = {} if rule is None else {RULE: rule}
+    return {**meta, EXPLAINED: True} if explained else meta
+
+
+def announces_explanation(payload: object) -> bool:
+    """True if the payload of a rejection says that its words follow at once."""
+    return as_object(as_object(payload).get(META)).get(EXPLAINED) is True
 
 
 def read_response(payload: object) -> tuple[Any, dict[str, Any] | None]:

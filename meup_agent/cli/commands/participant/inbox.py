@@ -57,7 +57,7 @@ from meup_agent.escape import visible
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.outcomes import value_of
-from meup_agent.protocol.wire.payloads import REJECTED_BY, build_withdrawal, without_meta
+from meup_agent.protocol.wire.payloads import REJECTED_BY, build_end, without_meta
 from meup_agent.wording import format_proposed, shown_name, time_left
 
 # --- reject ---
@@ -175,7 +175,7 @@ def withdraw(
         whole, to = record.id, record.to
         # Else it would count as taken for an answer, if a participant has rejected it.
         meta = {REJECTED_BY: None} if record.rejections else None
-        said = build_withdrawal(reason, meta)
+        said = build_end(reason, meta)
         send = partial(session.space.send, kinds.MCP_WITHDRAW, said, to=to, correlation=whole)
         withdrawal, _ = await send_explained(session, "withdrawal", send, explain, to)
         for each in await list_known(session.space, whole, me):
