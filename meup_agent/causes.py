@@ -98,6 +98,11 @@ class Cause(msgspec.Struct, frozen=True):
         chain = () if len(self.chain) >= MAX_CHAIN else (step, *self.chain)
         return Cause(self.code, by, self.text, exchange_id, at, chain)
 
+    @property
+    def words(self) -> str:
+        """The text, or the code where there is none."""
+        return self.text or self.code
+
     def __str__(self) -> str:
         """The code, with the text behind it where there is one."""
         return f"{self.code}: {self.text}" if self.text else self.code

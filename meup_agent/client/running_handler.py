@@ -62,7 +62,8 @@ class CallScope:
 
         Args:
             reason: The reason code that the others see.
-            text: Free text for those who read it, for example the words of a person.
+            text: The words that a cancelled request is told, for example those of a person;
+                a withdrawn proposal is told the code alone.
         """
         if self._reason is None:
             self._reason = (str(reason), text)

@@ -10,7 +10,7 @@ from meup_agent import Agent, CallScope, Context, Reason, Request
 from meup_agent.errors import RequestError
 from tests.interaction.cast import sleep_until_stopped
 from tests.interaction.people import Meeting, Notes, gathered, join, until
-from tests.interaction.views import is_, is_response, is_withdraw, run_within, taped
+from tests.interaction.views import is_, is_request, is_response, is_withdraw, run_within, taped
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
@@ -154,13 +154,21 @@ async def test_call_scope_cancels_with_its_reason(meeting: Meeting, notes: Notes
     async def answer(request: Request, ctx: Context) -> Any:
         await sleep_until_stopped(notes, ctx)
 
-    async with gathered(meeting, agent, "second") as (_, space), anyio.create_task_group() as tasks:
+    async with (
+        gathered(meeting, agent, "second") as (_, space),
+        taped(space) as tape,
+        anyio.create_task_group() as tasks,
+    ):
         scope, call = CallScope(), {"name": "wait"}
         tasks.start_soon(run_within, scope, space.request, "tools", "tools/call", call)
         await notes.until("runs")
         scope.cancel(Reason.TIMEOUT, text="stopped by the user")
         scope.cancel("later")
         await notes.until(("second", "timeout: stopped by the user"))
+        await tape.until(is_request, 2)
+        params = tape.calls(kinds.CANCELLED)[0].payload["params"]
+        assert params["reason"] == "stopped by the user"
+        assert [each["reason"] for each in params["_meta"]["dev.meup/cause"]] == ["timeout"]
     assert scope.cancelled
     assert len(notes.all) == 2
 

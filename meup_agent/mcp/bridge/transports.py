@@ -137,7 +137,7 @@ class RunningCall:
     def reason(self) -> str | None:
         """The reason of its cancellation; ``None`` while it was not cancelled."""
         cause = self._ctx.reason
-        return None if cause is None else str(cause)
+        return None if cause is None else cause.words
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:

@@ -286,9 +286,10 @@ def error(rpc_id: int | str, code: int, message: str, data: Any = None) -> JsonO
 
 def cancelled(request_id: str, cause: Cause) -> JsonObject:
     """``notifications/cancelled`` with the chain that led to it, where it is not too long."""
-    params: JsonObject = {"requestId": request_id, "reason": str(cause)}
-    if cause.chain:
-        params[META] = {CAUSE: [step.to_wire() for step in cause.chain]}
+    if not cause.chain:  # which would tell the code of a text
+        return notification(kinds.CANCELLED, {"requestId": request_id, "reason": str(cause)})
+    chain = {CAUSE: [step.to_wire() for step in cause.chain]}
+    params = {"requestId": request_id, "reason": cause.words, META: chain}
     return notification(kinds.CANCELLED, params)
 
 

@@ -35,9 +35,9 @@ async def test_a_notification_over_stdio_has_our_reason(revision: str, log_lines
         line = await log_lines.wait_for('"notifications/cancelled"')
         assert json.loads(line.partition("got ")[2])["params"] == {
             "requestId": call["id"],
-            "reason": "no_longer_needed: the user pressed stop",
+            "reason": "the user pressed stop",
         }
-        await log_lines.wait_for("is cancelled: no_longer_needed: the user pressed stop")
+        await log_lines.wait_for("is cancelled: the user pressed stop")
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ async def test_a_call_over_http_is_cancelled(way: str, mode: str, log_lines: Log
             assert await until(space, "ended", 1) == 1
             line = await log_lines.wait_for("is cancelled: ")
             closed = "stream closed by the client; " if mode == "auto" else ""
-            assert line.endswith(f": {closed}no_longer_needed: the user pressed stop")
+            assert line.endswith(f": {closed}the user pressed stop")
 
 
 async def until(space: Space, tool: str, count: int) -> int:
