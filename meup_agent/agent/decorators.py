@@ -92,6 +92,7 @@ class HandlerType:
     role: Role
     injects: Mapping[type, Reader] = field(repr=False)
     takes_arguments: bool = False
+    keywords: tuple[str, ...] = ()  # of its decorator, those that a text may be meant for
 
     def __post_init__(self) -> None:
         """Note the types: in a handler of another type they are a mistake, and no argument."""
@@ -331,11 +332,14 @@ class HandlerRow:
         return self if fn is None else attach(fn, define(self._type, fn), self._register)
 
 
-TOOL: Final = HandlerType("tool", Role.REQUEST, ANYWHERE, takes_arguments=True)
+TOOL: Final = HandlerType(
+    "tool", Role.REQUEST, ANYWHERE, takes_arguments=True, keywords=("name",)
+)
 PROPOSAL: Final = HandlerType(
     "on_proposal",
     Role.PROPOSAL,
     {**ANYWHERE, Proposal: lambda run: run.space.proposal(run.work.envelope)},
+    keywords=("tool", "method"),
 )
 REQUEST: Final = HandlerType("on_request", Role.REQUEST, {**ANYWHERE, Request: _request})
 KIND: Final = HandlerType("on", Role.KIND, ANYWHERE)
@@ -610,6 +614,12 @@ class Decorators:
         self, fn: F | None, type: HandlerType, options: ToolOptions | ProposalOptions
     ) -> F | Callable[[F], F]:
         decorator = self._decorator(type, options)
+        given = cast("object", fn)
+        if isinstance(given, str):
+            keywords = " or ".join(f"{type.decorator}({each}={given!r})" for each in type.keywords)
+            raise HandlerDefinitionError(
+                f"{type.decorator}({given!r}) does not say what {given!r} is; write {keywords}"
+            )
         return decorator if fn is None else decorator(fn)
 
     def _decorator(self, type: HandlerType, options: Options) -> Callable[[F], F]:

@@ -149,6 +149,12 @@ async def answer(chat: Chat) -> None: ...
         (lambda: free.on_proposal(tool=[])(observe), r"on_proposal observe .*tool=\(\) matches"),
         (lambda: free.on_proposal(method="/(/")(observe), r"on_proposal .*'/\(/' is no pattern: "),
         (lambda: free.on("/(/")(observe), r"kind='/\(/' is no pattern: "),
+        (
+            lambda: free.on_proposal("build"),  # type: ignore[call-overload]
+            r"^on_proposal\('build'\) does not say what 'build' is; "
+            r"write on_proposal\(tool='build'\) or on_proposal\(method='build'\)$",
+        ),
+        (lambda: free.tool("say"), r"; write tool\(name='say'\)$"),  # type: ignore[call-overload]
         (lambda: free.on_reject(echo), "on_reject echo .*'text' is str"),
         (lambda: free.on_proposal(echo), "on_proposal echo .*'text' is str"),
         (lambda: free.on("chat")(echo), "on echo .*'text' is str"),
