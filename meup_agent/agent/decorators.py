@@ -332,9 +332,7 @@ class HandlerRow:
         return self if fn is None else attach(fn, define(self._type, fn), self._register)
 
 
-TOOL: Final = HandlerType(
-    "tool", Role.REQUEST, ANYWHERE, takes_arguments=True, keywords=("name",)
-)
+TOOL: Final = HandlerType("tool", Role.REQUEST, ANYWHERE, takes_arguments=True, keywords=("name",))
 PROPOSAL: Final = HandlerType(
     "on_proposal",
     Role.PROPOSAL,

@@ -15,7 +15,6 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
-from itertools import islice, pairwise, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
 
@@ -29,11 +28,11 @@ from meup_agent.cli.address import HttpAddress, HttpOptions, find_http_url, open
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import Since
 from meup_agent.cli.render.formatting import (
-    MAX_FOLLOWED,
     NARROW,
     NARROWEST,
     STATE_STYLES,
     Glyphs,
+    IdPrefixes,
     RowBuilder,
     format_answer,
     format_capability,
@@ -358,11 +357,6 @@ def moment(given: str, option: str, now: float) -> int:
 # On a terminal each has a line, or more where it is long, and below it what there is to say of it;
 # where the output goes elsewhere, each is one line, for `grep`.
 
-SHORT_ID: Final = 8  # characters of an id that are shown, more where another one begins alike
-
-WHOLE_ID: Final = 12
-"""Ids up to this long are shown whole: people, or programs that count, made them."""
-
 WIDEST_NAME: Final = 16  # columns of the proposers' names
 BEFORE_IDS: Final = len("2026-01-31 22:01:07  ")
 INDENT: Final = 4  # columns before what stands below, on a narrow terminal
@@ -531,43 +525,6 @@ def _operation(item: SpaceOperation) -> str:
     if not (item.whom or item.grant or capabilities):
         words.append(compact(item.details, MAX_NAME))
     return " ".join(words)
-
-
-class IdPrefixes:
-    """Short forms of ids, which tell each from its neighbours and from the latest before."""
-
-    def __init__(self) -> None:
-        self._taken: dict[str, str] = {}
-
-    def of(self, ids: Iterable[str]) -> dict[str, str]:
-        """The short forms of the next ids."""
-        texts = {each: shown_name(each) for each in ids}
-        ordered = sorted(set(texts.values()))
-        beside = [0, *starmap(_alike, pairwise(ordered)), 0]
-        shorts = {
-            each: self._short(each, max(*alike, SHORT_ID - 1) + 1)
-            for each, alike in zip(ordered, pairwise(beside), strict=False)
-        }
-        for text, short in shorts.items():
-            # All of its beginnings: each of them would mean this one, too.
-            for length in range(min(SHORT_ID, len(short)), len(short) + 1):
-                self._taken.setdefault(short[:length], text)
-        for oldest in list(islice(self._taken, max(len(self._taken) - MAX_FOLLOWED, 0))):
-            del self._taken[oldest]
-        return {each: shorts[text] for each, text in texts.items()}
-
-    def _short(self, text: str, length: int) -> str:
-        if len(text) <= WHOLE_ID:
-            return text
-        while length < len(text) and self._taken.get(text[:length], text) != text:
-            length += 1
-        return text[:length]
-
-
-def _alike(text: str, other: str) -> int:
-    """Count the characters with which two texts begin alike."""
-    pairs = zip(text, other, strict=False)
-    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(text), len(other)))
 
 
 # --- proposal timeline ---

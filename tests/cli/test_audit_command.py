@@ -16,6 +16,7 @@ from rich.cells import cell_len
 from meup_agent import Envelope
 from meup_agent.cli import audit as listing
 from meup_agent.cli.audit import moment
+from meup_agent.cli.render.formatting import IdPrefixes
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.audit.audit import LOOK_AHEAD
 from meup_agent.wording import IGNORED, duration
@@ -229,12 +230,14 @@ def test_each_reason_to_ignore_a_step_has_words() -> None:
 
 
 def test_ids_that_begin_alike_are_longer_on_later_lines_too() -> None:
-    ids = listing.IdPrefixes()
+    ids = IdPrefixes()
     assert ids.of(["12345678" * 4, "1234567890" * 3]) == {
         "12345678" * 4: "123456781",
         "1234567890" * 3: "123456789",
     }
     assert ids.of(["123456781" * 4]) == {"123456781" * 4: "1234567811"}
+    first, second = "x" * 200 + "1", "x" * 200 + "2"
+    assert ids.of([first, second]) == {first: first, second: second}
 
 
 @pytest.mark.rule("3.audit.no_token")

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, Envelope, Proposal, Reason, Rejection
+from meup_agent import Agent, Envelope, Proposal, Reason, Rejection, Space
 from meup_agent.errors import AlreadyDecided, ProposalRejected, Refused
 from tests.interaction.people import Meeting, Notes, gathered
 from tests.interaction.views import is_, is_proposal, lines, session_of, taped
@@ -50,14 +50,15 @@ async def test_explanation_of_a_rejection_can_be_waited_for(meeting: Meeting, no
 @pytest.mark.rule("4.3.explained_at_once")
 @pytest.mark.parametrize("by_call", [False, True], ids=["proposed", "called"])
 async def test_the_error_of_a_rejection_has_its_words(meeting: Meeting, by_call: bool) -> None:
+    async def propose(space: Space) -> None:
+        async with space.propose("tools", "x", to="reviewer") as proposal:
+            await proposal.result()
+
     async with gathered(meeting, rejecting("it smokes"), "proposer") as (_, space):
         for _ in range(20):
+            asked = space.call("tools", "x", to="reviewer") if by_call else propose(space)
             with pytest.raises(ProposalRejected, match=r"unsafe \(it smokes\)$") as caught:
-                if by_call:
-                    await space.call("tools", "x", to="reviewer")
-                else:
-                    async with space.propose("tools", "x", to="reviewer") as proposal:
-                        await proposal.result()
+                await asked
             assert caught.value.explanation == "it smokes"
 
 

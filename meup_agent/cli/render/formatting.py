@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, pairwise, starmap
 from typing import Any, Final, NamedTuple, cast
 
 from rich.cells import cell_len
@@ -24,14 +24,59 @@ from meup_agent.wording import (
     shown_name,
 )
 
+# --- ids ---
+
+MAX_FOLLOWED: Final = 10_000
+"""Ids that are remembered to be shown again alike: more than a person follows."""
+
+SHORT_ID: Final = 8  # characters of an id that are shown, more where another one begins alike
+
+WHOLE_ID: Final = 12
+"""Ids up to this long are shown whole: people, or programs that count, made them."""
+
+
+class IdPrefixes:
+    """Short forms of ids, which tell each from its neighbours and from the latest before."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, str] = {}
+
+    def of(self, ids: Iterable[str]) -> dict[str, str]:
+        """The short forms of the next ids."""
+        texts = {each: visible(each) for each in ids}
+        ordered = sorted(set(texts.values()))
+        beside = [0, *starmap(_alike, pairwise(ordered)), 0]
+        shorts = {
+            each: self._short(each, max(*alike, SHORT_ID - 1) + 1)
+            for each, alike in zip(ordered, pairwise(beside), strict=False)
+        }
+        for text, short in shorts.items():
+            # All of its beginnings: each of them would mean this one, too.
+            for length in range(min(SHORT_ID, len(short)), len(short) + 1):
+                self._taken.setdefault(short[:length], text)
+        for oldest in list(islice(self._taken, max(len(self._taken) - MAX_FOLLOWED, 0))):
+            del self._taken[oldest]
+        return {each: shorts[text] for each, text in texts.items()}
+
+    def _short(self, text: str, length: int) -> str:
+        if len(text) <= WHOLE_ID:
+            return text
+        while length < len(text) and self._taken.get(text[:length], text) != text:
+            length += 1
+        return text[:length]
+
+
+def _alike(text: str, other: str) -> int:
+    """Count the characters with which two texts begin alike."""
+    pairs = zip(text, other, strict=False)
+    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(text), len(other)))
+
+
 # --- rows of columns for a terminal of any width ---
 # What does not fit goes on below, and is never cut.
 #
 # What goes on below begins under its own column, so that no text of a stranger's can look like the
 # beginning of another row.
-
-MAX_FOLLOWED: Final = 10_000
-"""Ids that are remembered to be shown again alike: more than a person follows."""
 
 NARROW: Final = 76  # columns below which what is said gets a line of its own
 

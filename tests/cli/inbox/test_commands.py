@@ -42,7 +42,7 @@ def test_a_proposal_is_listed_shown_and_approved(meup: Person, office: Office) -
     first = office.propose("write", path="a.md", text="x\ny")
     assert list(listed(meup)) == [first, later]
     line = meup("list").out.splitlines()[0]
-    assert line.startswith(f"{first[:12]}   ")
+    assert line.startswith(f"{first[:8]}   ")
     assert 'left  bot: files.write(path="a.md", text="x\\ny")  [approve, reject]' in line
     shown = meup("show", first[:8])
     assert "you may: approve, reject" in shown.out
@@ -80,7 +80,7 @@ def test_one_that_fails_is_told_and_has_its_exit_code(meup: Person, office: Offi
     assert f"{fine}: wrote a" in done.out
     assert "1 of 2 approvals failed" in done.err
     # Below all that was shown, where it has not scrolled away.
-    assert f"! {fails[:12]}: files marks it as destructive" in done.err.split("approve it")[-1]
+    assert f"! {fails[:8]}: files marks it as destructive" in done.err.split("approve it")[-1]
 
 
 def test_nothing_is_approved_unasked_without_a_terminal(meup: Person, office: Office) -> None:
@@ -106,6 +106,15 @@ def test_a_long_call_is_shown_whole_before_it_is_approved(
     assert office.calls == [{"path": "a", "text": text}]
     assert run(["audit", "--proposal", proposal]) == 0
     assert f'bot proposed files.write(path="a", text="{text}")' in capfd.readouterr().out
+
+
+def test_ids_that_begin_alike_are_told_apart(meup: Person, office: Office) -> None:
+    ids = [f"the-same-beginning-{number}-and-end" for number in (1, 2)]
+    for id in ids:
+        propose_by_http(office, "bot", id, path="a")
+    listing = meup("list").out.splitlines()
+    assert sorted(line.split()[0] for line in listing) == [each[:20] for each in ids]
+    assert meup("reject", *ids, "--reason", "busy").code == 0
 
 
 def test_a_rejection_reaches_the_proposer_with_its_words(meup: Person, office: Office) -> None:
@@ -236,7 +245,7 @@ def test_each_command_takes_the_screens_options(meup: Person, office: Office, be
     where += ["--participant", "alice", "--no-color"]
     meup.forget("MEUP_URL", "MEUP_SPACE", "MEUP_TOKEN")
     done = meup(*where, "list") if before else meup("list", *where)
-    assert (done.code, proposal[:12] in done.out) == (0, True)
+    assert (done.code, proposal[:8] in done.out) == (0, True)
     office.withdraw(proposal)
 
 
@@ -265,7 +274,7 @@ def test_options_of_the_live_screen_are_refused_elsewhere(meup: Person, option: 
 def test_without_a_terminal_the_inbox_is_its_list(meup: Person, office: Office) -> None:
     proposal = office.propose("write", path="a")
     done = meup()
-    assert (done.code, proposal[:12] in done.out, done.err) == (0, True, "")
+    assert (done.code, proposal[:8] in done.out, done.err) == (0, True, "")
     asked = meup("--json"), meup("--json", "list"), meup("list", "--json")
     ids = [[each["proposal"] for each in json.loads(done.out)["proposals"]] for done in asked]
     assert ids == [[proposal]] * 3
@@ -278,7 +287,7 @@ def test_without_textual_the_inbox_is_its_list_and_says_how_to_get_it(
     monkeypatch.setattr("meup_agent.cli.commands.participant.inbox.find_spec", lambda _: None)
     proposal = office.propose("write", path="a")
     done = meup()
-    assert (done.code, proposal[:12] in done.out) == (0, True)
+    assert (done.code, proposal[:8] in done.out) == (0, True)
     assert "pip install 'meup-agent[tui]'" in done.err
     office.withdraw(proposal)
 

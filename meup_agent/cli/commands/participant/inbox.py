@@ -50,6 +50,7 @@ from meup_agent.cli.options import (
     reason_option,
     seconds,
 )
+from meup_agent.cli.render.formatting import IdPrefixes
 from meup_agent.cli.session import CommandSession, unconfirmed
 from meup_agent.client.tool_changes import accept_tools, read_difference
 from meup_agent.errors import AlreadyDecided, MeupError, NotOffered
@@ -291,13 +292,14 @@ async def _list(session: CommandSession) -> None:
         if session.as_json:
             await session.print_json({"proposals": [_document(each) for each in box.items]})
             return
+        ids = IdPrefixes().of(item.id for item in box.items)
         for item in box.items:
             call = format_proposed(item.call, more=SHOW)
             may = ", ".join(sorted(item.may))
             whose = shown_name(item.proposer)
             danger = "!" if item.danger else " "
             left = time_left(item.seconds_left)
-            line = f"{visible(item.id[:12])} {danger} {left:>13}  {whose}: {call}  [{may}]"
+            line = f"{ids[item.id]} {danger} {left:>13}  {whose}: {call}  [{may}]"
             await session.output.write(line + "\n")
         if not box.items:
             session.stderr.note("nothing waits for you")
@@ -357,10 +359,11 @@ def approve(
                 if not item.may & {Verb.APPROVE, Verb.VOTE}:
                     raise NotOffered(f"proposal {item.id} is not offered to you for approval")
                 session.stderr.write_lines(_plain(item))
+            ids = IdPrefixes().of(item.id for item in items)
             for item in dict.fromkeys(items):
                 # Once more below all of them: what is above has scrolled away, perhaps.
                 for danger in item.danger:
-                    session.stderr.write_lines(f"! {visible(item.id[:12])}: {visible(danger)}")
+                    session.stderr.write_lines(f"! {ids[item.id]}: {visible(danger)}")
             if not yes:
                 count = len(set(items))
                 which = "it" if count == 1 else f"all {count}"
