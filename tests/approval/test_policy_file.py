@@ -123,7 +123,9 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 )
 def test_a_check_finds_what_loads_and_should_not_be(rules: list[Any], said: str) -> None:
     [found] = [
-        each for each in findings_of(Policy(rules)) if "too wide" in each or "allows" in each
+        each.text
+        for each in findings_of(Policy(rules))
+        if "too wide" in each.text or "allows" in each.text
     ]
     with pytest.raises(AssertionError, match=said):
         raise AssertionError(found)
@@ -139,6 +141,8 @@ def test_a_check_finds_what_loads_and_should_not_be(rules: list[Any], said: str)
         [AllowRule("a", proposer="bob"), DenyRule("a", proposer="eve")],
         [AllowRule("a", arguments={"x": 1}), DenyRule("a", arguments={"x": 2})],
         [AllowRule("read_*"), DenyRule("write_*")],
+        [AllowRule("read_*"), DenyRule("shell*"), AskRule("*")],
+        [AllowRule("read_*", arguments={"path": "docs/**"}), DenyRule("*")],
         [AllowRule("a", arguments={"x": "/^(b|c)$/", "y": "/^b$|^[|]c$/"})],
         [AllowRule("read_*", arguments={"x": "a/*"}), DenyRule("*_x", arguments={"x": "b/*"})],
     ],

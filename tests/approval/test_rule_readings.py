@@ -516,5 +516,5 @@ class Full(History):
 
 def unreachable(rules: list[PolicyRule]) -> str:
     """The findings about rules that never decide."""
-    found = findings_of(Policy(rules))
+    found = [each.text for each in findings_of(Policy(rules))]
     return "\n".join(each for each in found if "never match" in each or "says the same" in each)

@@ -42,6 +42,13 @@ def written(folder: Path, text: str, name: str = "policy.yaml") -> str:
         ("{alow: {tool: a}}", exit_codes.USAGE, "did you mean allow?"),
         ("{ask: {tool: a}}, {deny: {tool: a}}", exit_codes.FAILED, "is not good"),
         ("{allow: {tool: 'read_*'}}, {deny: {tool: '*_key'}}", exit_codes.FAILED, "is not good"),
+        ("{allow: {tool: 'read_*'}}, {ask: {tool: '*_key'}}", exit_codes.OK, ": warning: rules[0]"),
+        ("{allow: {tool: 'read_a'}}, {deny: {tool: 'read_*'}}", exit_codes.OK, ": hint: rules[0]"),
+        (
+            "{allow: {tool: 'read_*'}}",
+            exit_codes.OK,
+            "takes 'read_a', 'read_.a', 'read_A-1'; not 'read_a/b', ",
+        ),
     ],
 )
 def test_a_check_counts_rules_to_change(
@@ -185,7 +192,7 @@ def test_a_check_lists_the_calls_of_a_journal_that_are_allowed_no_longer(
     asyncio.run(write_allowed(tmp_path / "journal.db"))
     done = command("policy", "check", POLICY, "--journal", str(tmp_path / "journal.db"))
     assert (done.code, done.err) == (exit_codes.OK, "")
-    assert done.out.splitlines()[:-1] == [
+    assert done.out.splitlines()[:2] == [
         "1 of 2 calls that a rule allowed is allowed no longer",
         "bot/p2: send_mail was allowed by all mail, and is now ask by default; own mail does not"
         " name cc",

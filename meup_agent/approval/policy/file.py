@@ -8,11 +8,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from meup_agent.approval.policy.decider import Policy
 from meup_agent.approval.policy.rules import RULES, PolicyRule, plain_value, suggest
 from meup_agent.errors import ConfigurationError, printable, system_reason
+
+if TYPE_CHECKING:
+    from meup_agent.approval.policy.findings import Finding
 
 # --- policy files ---
 
@@ -173,7 +176,7 @@ def _seconds(given: object, place: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def findings_of(policy: Policy) -> list[str]:
+def findings_of(policy: Policy) -> list[Finding]:
     """Findings about a policy that loads: rules that never match, contradict, or are too wide."""
     from meup_agent.approval.policy.findings import (
         find_contradictions,

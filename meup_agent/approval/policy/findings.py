@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
-from typing import Final, cast
+from typing import Final, Literal, NamedTuple, cast
 
 from meup_agent.approval.policy.rules import (
     AllowRule,
@@ -53,7 +53,17 @@ MIN_FIXED: Final = 2
 """Letters and digits that a glob which is narrow enough says."""
 
 
-def find_unreachable(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str]:
+Level = Literal["error", "warning", "hint"]
+
+
+class Finding(NamedTuple):
+    """A finding: an error is to be changed, a warning to be looked at; a hint is only told."""
+
+    level: Level
+    text: str
+
+
+def find_unreachable(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[Finding]:
     """Rules that the rules before them leave nothing."""
     before = [
         [(each, each.pattern) for each in _alternatives(rule, by_tool=False)] for rule in rules
@@ -61,7 +71,7 @@ def find_unreachable(rules: Sequence[PolicyRule], names: Sequence[str]) -> Itera
     for index, rule in enumerate(rules):
         if isinstance(rule, LimitRule) and rule in rules[:index]:
             same = names[rules.index(rule)]
-            yield f"{names[index]}: {same} says the same; take one of them out"
+            yield Finding("warning", f"{names[index]}: {same} says the same; take one of them out")
             continue
         taken = [_taken_by(one, before[:index]) for one in _alternatives(rule)]
         if None in taken:
@@ -69,9 +79,11 @@ def find_unreachable(rules: Sequence[PolicyRule], names: Sequence[str]) -> Itera
         first = min(number for number in taken if number is not None)
         earlier = rules[first]
         said = f"{names[index]}: it can never match, since {names[first]} takes all that it would"
+        level: Level = "warning"
         if earlier.verdict != rule.verdict:
+            level = "error"
             said += f", and says {earlier.verdict} where it says {rule.verdict}"
-        yield f"{said}; move it before that, or take it out"
+        yield Finding(level, f"{said}; move it before that, or take it out")
 
 
 def _taken_by(
@@ -118,36 +130,62 @@ def _alternatives(rule: PolicyRule, *, by_tool: bool = True) -> list[PolicyRule]
     ]
 
 
-def find_contradictions(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str]:
-    """Pairs of which an allow takes calls that a later rule would have held back."""
+def find_contradictions(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[Finding]:
+    """Pairs of which an allow takes calls that a later rule would have held back.
+
+    An allow of a part of what a rule behind it holds back is an exception: that is told, and not
+    even that before a last rule for everything else.
+    """
     for (number, first), (other, second) in combinations(enumerate(rules), 2):
         if not isinstance(first, AllowRule) or not isinstance(second, PeopleRule | DenyRule):
             continue
         common = _common_tool(first, second)
-        if common is not None and not _differ(first, second):
-            yield (
-                f"{names[number]} allows calls of {common!r} that {names[other]}, behind it,"
-                f" would {second.verdict}; put {names[other]} first, or make"
-                f" {names[number]} narrower"
-            )
+        if common is None or _differ(first, second):
+            continue
+        said = (
+            f"{names[number]} allows calls of {common!r} that {names[other]}, behind it,"
+            f" would {second.verdict}"
+        )
+        if not _covers(second, first):
+            level: Level = "error" if isinstance(second, DenyRule) else "warning"
+            advice = f"put {names[other]} first, or make {names[number]} narrower"
+            yield Finding(level, f"{said}; {advice}")
+        elif not _takes_any_tool(second):
+            yield Finding("hint", f"{said}: an exception, if it is meant so")
 
 
-def find_wide(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str]:
+def _covers(rule: PolicyRule, other: PolicyRule) -> bool:
+    """True if a rule that holds back takes all that another one does."""
+    wanted = other.pattern
+    return all(
+        key in wanted
+        and covers_pattern(held, wanted[key], Reading.WIDE, of_arguments=key == "arguments")
+        for key, held in rule.pattern.items()
+    )
+
+
+def _takes_any_tool(rule: PolicyRule) -> bool:
+    return not {"*", "**"}.isdisjoint(as_patterns(rule.tool))
+
+
+def find_wide(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[Finding]:
     """Rules that allow calls of any tool, of every one but some, or of all with some letter."""
     for rule, name in zip(rules, names, strict=True):
         if not isinstance(rule, AllowRule):
             continue
         if rule.tool is None:
-            yield f"{name} is too wide: it allows every tool; name those that are meant"
+            said = f"{name} is too wide: it allows every tool; name those that are meant"
+            yield Finding("error", said)
             continue
         for pattern in filter(_is_wide, as_patterns(rule.tool)):
-            yield (
+            yield Finding(
+                "error",
                 f"{name} is too wide: it allows tools that do not exist yet; name those that"
-                f" are meant instead of {pattern!r}"
+                f" are meant instead of {pattern!r}",
             )
 
 
-def find_misread(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str]:
+def find_misread(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[Finding]:
     """Patterns of arguments that take more than they seem to, or only their own braces."""
     for rule, name in zip(rules, names, strict=True):
         is_allow = isinstance(rule, AllowRule)
@@ -155,19 +193,22 @@ def find_misread(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[
             if not isinstance(value, str):
                 continue
             if is_choice_without_wildcard(value):
-                yield (
+                yield Finding(
+                    "error",
                     f"{name} matches the very text {value!r}, since {{a,b}} is a choice only"
-                    " beside a wildcard; write a list, as [one, other]"
+                    " beside a wildcard; write a list, as [one, other]",
                 )
             if is_allow and value.startswith("!"):
-                yield (
+                yield Finding(
+                    "error",
                     f"{name} is too wide: it allows all values but one by {value!r}; write those"
-                    " that are meant"
+                    " that are meant",
                 )
             elif is_allow and is_regex(value) and not _is_anchored(value[1:-1]):
-                yield (
+                yield Finding(
+                    "error",
                     f"{name} is too wide: {value!r} is found anywhere in a text; write"
-                    " /^(…)$/ around it"
+                    " /^(…)$/ around it",
                 )
 
 

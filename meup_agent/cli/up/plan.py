@@ -364,7 +364,8 @@ def _reviewer(policy: Path) -> ParticipantConfig:
                 " write a space's file with `meup init`, or write ask instead"
             )
     for each in findings_of(loaded):
-        warn(f"{policy}: {each}")
+        if each.level != "hint":
+            warn(f"{policy}: {each.text}")
     return policy_reviewer(policy.resolve())
 
 

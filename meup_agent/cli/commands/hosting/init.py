@@ -165,7 +165,8 @@ def _rules(path: Path, folder: Path, *, is_new: bool) -> str:
     from meup_agent.approval.policy.file import findings_of, load_policy
 
     for each in [] if is_new else findings_of(load_policy(path)):
-        warn(f"{path}: {each}")
+        if each.level != "hint":
+            warn(f"{path}: {each.text}")
     return os.path.relpath(path.resolve(), folder)
 
 

@@ -40,11 +40,16 @@ def check(
     source: JournalOptions,
     accept_damage: AcceptDamage = False,
 ) -> None:
-    """Check a policy, and end with 0 only if it is good.
+    """Check a policy, and end with 0 unless there is an error in it.
 
-    Not good are unknown keys, patterns that do not compile, rules that can never match, an allow
-    that takes calls from a rule behind it, and an allow of any tool, or of all that begin with a
-    letter.
+    Errors are unknown keys, patterns that do not compile, rules that can never match since one
+    before them decides otherwise, an allow that takes a part of the calls of a deny behind it, and
+    an allow of any tool, or of all that begin with a letter. Warnings are rules that say nothing
+    new, and an allow that takes a part of the calls of an ask behind it. Hints tell of exceptions:
+    an allow before a rule that holds back all that it allows, and more.
+
+    For the patterns of each rule it lists up to three texts that they take, and three like them
+    that they do not.
 
     With a journal it also lists the calls that a rule allowed there, and that this policy would ask
     about or deny, each with the arguments that its rule would have to name. The schemas of tools,
@@ -56,17 +61,21 @@ def check(
     """
     require_extra("a policy file")
     from meup_agent.approval.policy.file import findings_of, load_policy
+    from meup_agent.approval.policy.samples import samples_of
 
     loaded = load_policy(file)
     if source.journal is not None or source.http is not None:
         pages = source.open_pages((kinds.MCP_REQUEST,), accept_damage=accept_damage)
         log_nothing()
         anyio.run(_compare, loaded, pages)
+    for name, pattern, sample in samples_of(loaded):
+        sys.stdout.write(f"{visible(f'{name}: {pattern} {sample}', 500)}\n")
     findings = findings_of(loaded)
     for each in findings:
-        sys.stdout.write(f"{visible(f'{file}: {each}', 500)}\n")
-    if findings:
-        raise Failure(f"{file} is not good: {counted(len(findings), 'rule')} should be changed")
+        sys.stdout.write(f"{visible(f'{file}: {each.level}: {each.text}', 500)}\n")
+    errors = [each for each in findings if each.level == "error"]
+    if errors:
+        raise Failure(f"{file} is not good: {counted(len(errors), 'rule')} should be changed")
     sys.stdout.write(f"{file}: {counted(len(loaded.rules), 'rule')}, digest {loaded.digest}\n")
 
 
