@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import re
 from base64 import b32encode
 from contextlib import contextmanager
@@ -187,7 +188,10 @@ def _captured(literals: tuple[str, ...], text: str) -> list[str] | None:
 log = logging.getLogger("meup_agent.mcp")
 
 LIST_SECONDS: Final = 3.0
-"""Wait for a participant's list; then it is left out, and asked for again after a while."""
+"""Wait for a participant's list; then it is asked for again after a while."""
+
+PROMPT_SECONDS: Final = 1.0
+"""Time for which a client that lists waits; a list that comes later is announced to it."""
 
 LISTED: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 """A list is good until we say that it changed; and what one participant sees is its own."""
@@ -262,27 +266,30 @@ class Catalog:
 
     async def described(self, kind: str, version: str) -> list[JsonObject]:
         """All offers of a kind, as a revision of MCP describes them; invalid ones are left out."""
-        offers = await self.offers(kind)
+        offers = await self.offers(kind, PROMPT_SECONDS)
         made_of, shown = self._shown.get((kind, version), ({}, []))
         if made_of is not offers:
             shown = [each.described for each in offers.values() if _is_valid(kind, version, each)]
             self._shown[kind, version] = offers, shown
         return shown
 
-    async def offers(self, kind: str) -> dict[str, Offer]:
-        """The offers of a kind, by their names or URIs for MCP clients."""
-        lists: dict[str, list[JsonObject]] = {}
-        async with anyio.create_task_group() as tasks:
-            for participant in self._askable(kind):
-                if self._directory.peek(participant, kind) is not None:
-                    continue
-                if self._directory.has_failed(participant, kind):
-                    # One that did not answer is asked again, and not waited for.
-                    if (participant, kind) not in self._retried:
-                        self._retried.add((participant, kind))
-                        self._start_soon(self._retry, participant, kind)
-                else:
-                    tasks.start_soon(self._read, participant, kind, lists)
+    async def offers(self, kind: str, seconds: float = math.inf) -> dict[str, Offer]:
+        """The offers of a kind, by their names or URIs for MCP clients.
+
+        Lists that do not come in so many seconds are left out, and announced when they come.
+        """
+        unread: list[str] = []
+        for participant in self._askable(kind):
+            if self._directory.peek(participant, kind) is not None:
+                continue
+            if self._directory.has_failed(participant, kind):
+                # One that did not answer is asked again, and not waited for.
+                if (participant, kind) not in self._retried:
+                    self._retried.add((participant, kind))
+                    self._start_soon(self._retry, participant, kind)
+            else:
+                unread.append(participant)
+        lists = await self._read_beside(unread, kind, seconds) if unread else {}
         participants, revision = self._askable(kind), self._directory.revision
         built = self._built.get(kind)
         if built is None or lists or built[:2] != (revision, participants):
@@ -368,6 +375,29 @@ class Catalog:
                 log.warning("the %s of %r are too many, and were cut", kind, participant)
             lists[participant] = items[:MAX_OFFERS]
         return items
+
+    async def _read_beside(
+        self, participants: list[str], kind: str, seconds: float
+    ) -> dict[str, list[JsonObject]]:
+        """Read lists, and return those that come in time; later ones are announced."""
+        lists: dict[str, list[JsonObject]] = {}
+        pending, all_read, is_late = set(participants), anyio.Event(), False
+
+        async def read(participant: str) -> None:
+            try:
+                if await self._read(participant, kind, lists) and is_late:
+                    self._changed((kind,))
+            finally:
+                pending.discard(participant)
+                if not pending:
+                    all_read.set()
+
+        for participant in participants:
+            self._start_soon(read, participant)
+        with anyio.move_on_after(seconds):
+            await all_read.wait()
+        is_late = True
+        return dict(lists)
 
     async def _retry(self, participant: str, kind: str) -> None:
         try:

@@ -17,6 +17,7 @@ from tests.mcp.client import client_beside
 from tests.mcp.conftest import ANYTHING, served, staged
 from tests.mcp.server.test_cancellation import session
 from tests.mcp.server.test_tool_calls import MODES
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -297,3 +298,30 @@ async def test_a_participant_that_does_not_answer_delays_no_call(
                 assert not asked.is_set()
                 assert "left_one" in (await client.post(listing)).text
                 assert asked.is_set()
+
+
+async def test_a_silent_participant_does_not_hold_up_the_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(catalog, "LIST_SECONDS", 10 * PATIENCE)
+    silent, left, answers = Agent("silent"), Library("left"), anyio.Event()
+    left.tools = [{"name": "one", "inputSchema": {"type": "object"}}]
+
+    @silent.on_request("tools/list")
+    async def late(_: Request) -> dict[str, Any]:
+        await answers.wait()
+        return {"tools": [{"name": "two", "inputSchema": {"type": "object"}}]}
+
+    async with (
+        staged(left.agent, silent, alice=ANYTHING) as stage,
+        served(stage, own="alice") as server,
+        session(server) as client,
+    ):
+        listing = {"id": 1, "method": "tools/list", "params": {}}
+        with anyio.fail_after(PATIENCE):
+            said = (await client.post(listing)).text
+            assert "left_one" in said
+            assert "silent_two" not in said
+            answers.set()
+            while "silent_two" not in said:
+                said = (await client.post(listing)).text
