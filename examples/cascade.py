@@ -1,5 +1,9 @@
-"""Steps that follow one another: what a rejected one leads to never runs."""
+"""Steps that follow one another: what a rejected one leads to never runs.
 
+Start a fulfiller first, and a tool owner that has the tools of STEPS.
+"""
+
+import sys
 from contextlib import AsyncExitStack
 
 import anyio
@@ -12,6 +16,7 @@ from meup_agent import (
     Space,
     Withdrawal,
 )
+from meup_agent.errors import ParticipantGone
 
 STEPS = {  # a tool, and the steps that must be done before it
     "back_up": [],
@@ -50,6 +55,10 @@ async def propose_steps(space: Space) -> None:
 
 async def main() -> None:
     async with agent.join() as space:  # MEUP_URL, MEUP_SPACE and MEUP_TOKEN
+        try:
+            await space.present("fulfiller", timeout=5)
+        except ParticipantGone as gone:
+            sys.exit(f"start fulfiller.py first: {gone}")
         await propose_steps(space)
 
 

@@ -1,4 +1,7 @@
-"""A manager: it lets others do more or less, and a guest in and out."""
+"""A manager: it lets others do more or less, and a guest in and out.
+
+It needs a gateway alone; of `meup gateway --dev` run it as admin.
+"""
 
 from typing import Any
 
@@ -22,9 +25,12 @@ async def main() -> None:
         )
         print(f"{grant.participant} may call add")
         try:
-            await space.members.grant("proposer", [{"kind": "mcp/*"}])
+            wide = await space.members.grant("proposer", [{"kind": "mcp/*"}])
         except Refused as refused:
             print(f"not more than we may ourselves: {refused.error}")
+        else:  # we may do everything
+            await space.members.revoke("proposer", grant=wide)
+            print("we may grant everything of MCP; it was taken back")
         await space.members.revoke(
             "proposer", grant=grant, reason="that was enough"
         )

@@ -1,10 +1,15 @@
-"""A proposer: it may not call tools, so it proposes calls."""
+"""A proposer: it may not call tools, so it proposes calls.
 
+Start calculator.py and fulfiller.py first.
+"""
+
+import sys
 from typing import Any
 
 import anyio
 
 from meup_agent import Agent, Chat, Fulfillment, Rejection, Space
+from meup_agent.errors import ParticipantGone
 
 agent = Agent("proposer")
 
@@ -36,6 +41,11 @@ async def propose_division(space: Space, **arguments: Any) -> None:
 
 async def main() -> None:
     async with agent.join() as space:  # MEUP_URL, MEUP_SPACE and MEUP_TOKEN
+        try:
+            for needed in ("tools", "fulfiller"):
+                await space.present(needed, timeout=5)
+        except ParticipantGone as gone:
+            sys.exit(f"start calculator.py and fulfiller.py first: {gone}")
         await propose_division(space, dividend=22, divisor=7)
         await propose_division(space, dividend=1, divisor=0)
         await propose_division(space, dividend=2, divisor=3, digits=12)

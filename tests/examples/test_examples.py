@@ -331,6 +331,33 @@ def test_space_file_has_the_roles_of_the_dev_gateway() -> None:
     assert len(set(tokens)) == len(tokens)
 
 
+def test_manager_that_may_do_everything_leaves_nothing_granted() -> None:
+    config: dict[str, list[dict[str, Any]]] = {
+        "manager": [{"kind": "*"}],
+        "proposer": [{"kind": "mcp/proposal"}],
+    }
+    with Gateway(participants=config).in_thread() as gateway:
+        with run_example(gateway, "manager.py", "manager") as manager:
+            assert manager.wait() == 0
+    assert manager.stdout[1] == "we may grant everything of MCP; it was taken back"
+
+
+@pytest.mark.parametrize("name", ["proposer.py", "cascade.py"])
+def test_a_proposer_says_what_to_start_first(gateway: ThreadedGateway, name: str) -> None:
+    with run_example(gateway, name, "proposer") as proposer:
+        assert proposer.wait() == 1
+    [said] = proposer.stderr
+    assert said.startswith("start ")
+
+
+def test_the_index_names_each_example() -> None:
+    index = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    files = [*EXAMPLES.glob("*"), *(EXAMPLES / "frameworks").glob("*.py")]
+    named = [each for each in files if each.suffix in (".py", ".yaml", ".service")]
+    assert named
+    assert [each.name for each in named if f"{each.name}`" not in index] == []
+
+
 def test_manager_manages_a_space() -> None:
     config: dict[str, list[dict[str, Any]]] = {
         "manager": [
