@@ -123,7 +123,9 @@ def test_waiting_its_end_is_told_to_its_addressees(
     else:
         assert word.payload["method"] == kinds.CANCELLED
         params = word.payload["params"]
-        assert (params["requestId"], params["reason"]) == (key.id, reason)
+        code, _, text = reason.partition(": ")
+        assert (params["requestId"], params["reason"]) == (key.id, text or code)
+        assert params["_meta"]["dev.meup/cause"][0]["reason"] == code
 
 
 @pytest.mark.rule("5.own.waiting.deadline")
