@@ -1,7 +1,7 @@
 """A moderator for a shell: harmless lines run, harmful ones never.
 
-People decide the rest. Start the owner of a tool `shell` first; it takes a `line`. Run this as
-fulfiller, and `meup inbox` as another participant that may decide.
+People decide the rest. Start the owner of a tool `shell` first; it takes a
+`line`. Run this as fulfiller, and `meup inbox` as another that may decide.
 """
 
 import shlex

@@ -1,14 +1,19 @@
 """Bots that somebody would keep, run as programs."""
 
+from datetime import UTC, datetime
+from pathlib import Path
+
 import anyio
 import pytest
 
+from examples.nightly_reporter import seconds_until
 from examples.shell_moderator import judge
 from meup_agent import Agent, Progress, Space
-from meup_agent.errors import ProposalRejected
+from meup_agent.errors import ProposalRejected, RequestError, ToolError
 from meup_agent.gateway import ThreadedGateway
-from tests.examples.test_examples import run_example
+from tests.examples.test_examples import EXAMPLES, in_space, run_example
 from tests.patience import PATIENCE
+from tests.programs import program
 
 shell = Agent("tools")
 
@@ -70,3 +75,55 @@ async def test_a_moderator_runs_rejects_or_leaves_to_people(gateway: ThreadedGat
 
     async with shell.join(gateway.url, space="demo", token=gateway.token("tools")):
         await anyio.to_thread.run_sync(moderated)
+
+
+def test_a_librarian_reads_its_folder_and_nothing_else(
+    gateway: ThreadedGateway, tmp_path: Path
+) -> None:
+    folder = tmp_path / "books"
+    (folder / "old").mkdir(parents=True)
+    (folder / "old" / "tides.md").write_text("High water at NINE")
+    (folder / ".key").write_text("high")
+    (tmp_path / "outside.md").write_text("high")
+    (folder / "link.md").symlink_to(tmp_path / "outside.md")
+
+    async def ask(space: Space) -> None:
+        assert await space.call("tools", "list") == ["old/tides.md"]
+        assert await space.call("tools", "search", {"words": "NINE"}) == ["old/tides.md"]
+        assert "High" in await space.call("tools", "read", {"path": "old/tides.md"})
+        for path in ("../outside.md", "link.md", ".key", str(tmp_path / "outside.md")):
+            with pytest.raises((RequestError, ToolError), match="no such file"):
+                await space.call("tools", "read", {"path": path})
+
+    with run_example(gateway, "librarian.py", "tools", cwd=folder) as librarian:
+        librarian.wait_for("connected to")
+        in_space(gateway, "fulfiller", ask)
+        assert librarian.stop() == 0
+
+
+def test_a_reporter_counts_what_became_of_proposals(gateway: ThreadedGateway) -> None:
+    async def propose(space: Space) -> None:
+        async with space.propose("tools", "ring", to="fulfiller") as first:
+            # The answer comes behind the proposal: it has left by now.
+            assert [each.id async for each in space.list_proposals(tool="ring")] == [first.id]
+            await first.withdraw()
+        async with space.propose("tools", "ring", to="fulfiller"):
+            await anyio.to_thread.run_sync(report)
+
+    def report() -> None:
+        environment = {
+            "MEUP_URL": gateway.url,
+            "MEUP_SPACE": "demo",
+            "MEUP_TOKEN": gateway.token("observer"),
+        }
+        with program([EXAMPLES / "nightly_reporter.py", "--now"], environment) as reporter:
+            assert reporter.wait() == 0
+        said = [line for line in reporter.stdout if line.startswith("ring")]
+        assert said == ["ring: 1 waiting", "ring: 1 withdrawn"]
+
+    in_space(gateway, "proposer", propose)
+
+
+def test_a_reporter_waits_for_its_hour() -> None:
+    assert seconds_until(22, datetime(2025, 1, 1, 21, 30, tzinfo=UTC)) == 1800
+    assert seconds_until(22, datetime(2025, 1, 1, 22, 0, tzinfo=UTC)) == 86400
