@@ -27,6 +27,7 @@ LAYERS = {
     "uncaught": 2,
     "protocol": 2,
     "escape": 3,
+    "tracing": 3,
     "wording": 4,
     "transport": 3,
     "session": 4,

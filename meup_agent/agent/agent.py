@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from meup_agent.session.reconnector import Token
+    from meup_agent.tracing import Tracer
     from meup_agent.transport.base import Connector
 
 log = logging.getLogger("meup_agent.agent")
@@ -89,6 +90,7 @@ class Agent(Decorators):
             self.middleware(each)
         self._observers: list[Observer] = []
         self._edit_judge: EditJudge | None = None
+        self._tracer: Tracer | None = None
         super().__init__(self._registry.add)
 
     def include(self, source: object) -> None:
@@ -157,6 +159,19 @@ class Agent(Decorators):
         if self._registry.frozen:
             raise UsageError("the judge of edits comes too late: the agent has started")
         self._edit_judge = judge
+
+    def trace(self, tracer: Tracer) -> None:
+        """Make spans of the agent's calls, proposals and decisions, in all its spaces.
+
+        Args:
+            tracer: What :func:`meup_agent.tracing.tracing` gave; ``agent.use`` takes it, too.
+
+        Raises:
+            UsageError: The agent has started.
+        """
+        if self._registry.frozen:
+            raise UsageError("the tracer comes too late: the agent has started")
+        self._tracer = tracer
 
     def observe(self, observer: AnyObserver) -> AnyObserver:
         """Tell a function what happens to the agent in all its spaces; also a decorator.
@@ -262,6 +277,7 @@ class Agent(Decorators):
                 events=events,
                 take_over=take_over,
             )
+            session.tracer = self._tracer or _tracer_by(settings)
             finder = OfferFinder(session, OfferDirectory(session))
             bare = Space(session, finder=finder)
             if self._edit_judge is not None:
@@ -333,6 +349,14 @@ class Agent(Decorators):
 
         # A good end takes less: GRACE for the cancelled ones, and a moment for our last words.
         run_script(join, grace=grace, patience=3 * GRACE, backend=backend, log_level=log_level)
+
+
+def _tracer_by(settings: Settings) -> Tracer | None:
+    if not settings.tracing:
+        return None
+    from meup_agent.tracing import tracing  # which not everybody has installed
+
+    return tracing(trust_proposers=settings.tracing == "trust")
 
 
 async def _stop(session: Session, runner: Runner, grace: float, hurry: anyio.Event | None) -> None:

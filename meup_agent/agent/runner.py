@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from meup_agent.protocol.exchange.table_context import FindHandler
     from meup_agent.session import Session
     from meup_agent.session.event_emitter import EventEmitter
+    from meup_agent.tracing import CallSpan, Tracer
 
 
 # --- the tasks that handlers run in ---
@@ -235,6 +236,8 @@ class Runner:
         session = self._session
         if self._events.observers and scope.cause is None:
             self._handler_events.started(scope.key, work, cast("Match", work.handler).name)
+        if session.tracer is not None:
+            scope.span = self._begin_span(session.tracer, work)
         try:
             begin_handler(RunningHandler(scope.key, session, scope.why))
             result = await scope.run(partial(self._result, scope, work))
@@ -249,9 +252,21 @@ class Runner:
         finally:
             if self._handler_events.begun:
                 self._handler_events.ended(scope.key, scope.cause)
+            if scope.span is not None:
+                scope.span.end(scope.cause)
             del self._scopes[scope.key]
             if not self._scopes:
                 self._idle.notify_all()
+
+    def _begin_span(self, tracer: Tracer, work: Work) -> CallSpan | None:
+        """Begin the span of a request; what its handler begins belongs to it."""
+        if work.role is not exchange.Role.REQUEST or work.call is None:
+            return None
+        session, envelope = self._session, work.envelope
+        store, now = session.table.proposal_store, session.now()
+        proposals = [each.call for name in envelope.correlation for each in store.under(name, now)]
+        is_known = bool(cast("Match", work.handler).handlers)
+        return tracer.begin_handler(work.call, proposals, is_known=is_known)
 
     def _returned(self, scope: Scope, result: Any) -> None:
         if scope.cause is not None:
@@ -280,6 +295,7 @@ class Runner:
             self._answer_error(scope, error)
         elif isinstance(error, anyio.get_cancelled_exc_class()) and not is_cancelled_here():
             # A future of the handler's own was cancelled: its failure, and no end of ours.
+            scope.note_failure(type(error).__qualname__)
             log.error("%s was interrupted", scope.name, exc_info=error)
             self._session.raised(
                 scope.key, payloads.INTERNAL_ERROR, f"{scope.name} was interrupted"
@@ -296,9 +312,11 @@ class Runner:
         elif isinstance(error, RequestError) and error.by is None:
             log.info("%s answers with an error: %s", scope.name, error)
             code = error.code if isinstance(error.code, int) else payloads.EXCHANGE_ERROR
+            scope.note_failure(str(code))
             begun = not isinstance(error, RequestRefused)
             self._session.raised(scope.key, code, error.message, error.data, begun=begun)
         else:
+            scope.note_failure(type(error).__qualname__)
             log.error("%s failed", scope.name, exc_info=error)
             self._session.raised(scope.key, payloads.INTERNAL_ERROR, f"{scope.name} failed")
 
@@ -330,7 +348,10 @@ class Runner:
     async def _whole_result(self, run: Invocation) -> Any:
         """Run a handler whose value is the whole result."""
         value = await self._handle(run)
-        return None if run.scope.cause is not None else encode_whole_result(value)
+        if run.scope.cause is not None:
+            return None
+        run.scope.note_result(value)
+        return encode_whole_result(value)
 
     async def _tool_result(self, run: Invocation) -> Any:
         """Run a tool; what it raises is a result, too, but for an answer of its own choice."""
@@ -342,6 +363,7 @@ class Runner:
             tool = handlers[0].tool if handlers else None
             # Without a tool of that name, a middleware has answered in its place.
             result = untyped_result(value) if tool is None else tool.result(value)
+            scope.note_result(result)
             return encode_result(result)
         except RequestError as error:
             if error.by is None:
@@ -355,7 +377,9 @@ class Runner:
         self._handler_events.raised(scope.key, failure)
         if scope.cause is None:
             log.error("%s failed", scope.name, exc_info=failure)
-        return encode_result(error_result(failure))
+        result = error_result(failure)
+        scope.note_result(result)
+        return encode_result(result)
 
     async def _pass_layers(self, run: Invocation) -> Any:
         return await pass_inbound(self._layers, run, self._bare_space, self._run_handlers)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from meup_agent.causes import Cause
     from meup_agent.protocol.exchange import Key
+    from meup_agent.tracing import CallSpan
 
 T = TypeVar("T")
 
@@ -41,12 +42,23 @@ class Scope:
     written once.
     """
 
-    __slots__ = ("_cancel_scope", "_outside", "_over", "_threads", "cause", "ended", "key", "name")
+    __slots__ = (
+        "_cancel_scope",
+        "_outside",
+        "_over",
+        "_threads",
+        "cause",
+        "ended",
+        "key",
+        "name",
+        "span",
+    )
 
     def __init__(self, key: Key, name: str) -> None:
         self.key = key
         self.name = name
         self.cause: Cause | None = None
+        self.span: CallSpan | None = None  # of a request that is traced
         self.ended = False
         self._over: anyio.Event | None = None
         self._cancel_scope = anyio.CancelScope(shield=True)
@@ -56,6 +68,16 @@ class Scope:
     def why(self) -> Cause | None:
         """The cause, as a function of its own."""
         return self.cause
+
+    def note_failure(self, error_type: str) -> None:
+        """Note in its span that its work failed."""
+        if self.span is not None:
+            self.span.fail(error_type)
+
+    def note_result(self, result: object) -> None:
+        """Note in its span what is answered, which may say that a tool failed."""
+        if self.span is not None:
+            self.span.note_result(result)
 
     def end(self) -> None:
         """Note its end, and wake those that wait for it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from copy import deepcopy
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -35,6 +36,7 @@ from meup_agent.protocol.wire.payloads import build_end, build_fulfillment, reje
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+    from contextlib import AbstractContextManager
     from datetime import datetime
 
     from meup_agent.client.messages import OnProgress, Progress
@@ -211,15 +213,16 @@ class Proposal:
             # The proposer follows the progress of our request, so the executor must tell it.
             on_progress = _ignore
         try:
-            response = await request(
-                self._session,
-                to,
-                self.method,
-                params,
-                timeout=timeout,
-                on_progress=on_progress,
-                fulfills=FulfillmentTarget(self._key, self._record, even_if_gone, follows),
-            )
+            with self._traced("fulfill", rule):
+                response = await request(
+                    self._session,
+                    to,
+                    self.method,
+                    params,
+                    timeout=timeout,
+                    on_progress=on_progress,
+                    fulfills=FulfillmentTarget(self._key, self._record, even_if_gone, follows),
+                )
         except AlreadyInProgress as error:
             raise AlreadyInProgress(self.id, error.by) from None
         if payloads.is_refusal({"error": response.error}):
@@ -256,6 +259,12 @@ class Proposal:
                 "name the executor: fulfill(executor=…)"
             )
         return await self._finder.executor(self.tool, self.proposer, timeout)
+
+    def _traced(self, verdict: str, rule: dict[str, Any] | None) -> AbstractContextManager[None]:
+        tracer = self._session.tracer
+        if tracer is None:
+            return nullcontext()
+        return tracer.decision(self._call, self.id, verdict, self._session.me, rule)
 
     def _check_may_request(self, params: dict[str, Any], to: str) -> None:
         """Raise Refused where our announced capabilities do not allow an edited call."""
@@ -318,7 +327,8 @@ class Proposal:
         session.check_message(kinds.MCP_REJECT, payload, to=to, correlation=(self.id,))
         what = f"proposal {self.id} was not rejected"
         check_may_decide(session, kinds.MCP_REJECT, payload, what, to=to, explain=explain)
-        rejection = session.reject(self._key, str(reason), meta)
+        with self._traced("reject", rule):
+            rejection = session.reject(self._key, str(reason), meta)
         said = [rejection.id]
         if explain:
             body = {"message": explain}

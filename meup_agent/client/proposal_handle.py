@@ -264,6 +264,7 @@ async def propose(
     if check is not None:
         await check()
     proposal_id = session.table.new_id()
+    span, params = session.begin_span(method, params, proposes=True)
     envelope = draft(
         kinds.MCP_PROPOSAL,
         build_proposal(
@@ -287,6 +288,7 @@ async def propose(
         wait=wait,
         on_progress=None if on_progress is None else relay(on_progress),
         depends_on=needed,
+        span=span,
     )
     proposal = ProposalHandle(session, key, explainer)
     try:

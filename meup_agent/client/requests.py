@@ -296,6 +296,7 @@ async def request(
             payloads.PROGRESS_TOKEN: request_id,
         }
         params = {**params, payloads.META: meta}
+    span, params = session.begin_span(method, params)
     envelope = draft(
         kinds.MCP_REQUEST,
         payloads.request(method, params, request_id),
@@ -313,6 +314,7 @@ async def request(
         fulfills=fulfills,
         on_progress=report,
         total=total_timeout if fulfills is None else None,
+        span=span,
     )
     try:
         ending = await session.pending_calls.ending(key, parent=parent)

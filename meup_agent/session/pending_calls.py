@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from meup_agent.protocol.wire.outcomes import Ending
     from meup_agent.session.connection import Outbox
     from meup_agent.session.event_emitter import EventEmitter
+    from meup_agent.tracing import CallSpan
 
 
 # --- deadlines ---
@@ -139,6 +140,7 @@ class _Waiter:
     kind: str
     since: float
     on_progress: Callable[[Progressed], None] | None
+    span: CallSpan | None
     ending: Ending | None = None
 
 
@@ -188,28 +190,38 @@ class PendingCalls:
         on_progress: Callable[[Progressed], None] | None = None,
         total: float | None = None,  # with it, each progress lets the timeout begin anew
         depends_on: Mapping[str, Ending | None] | None = None,
+        span: CallSpan | None = None,
     ) -> Key:
-        """Begin a request or proposal of ours; see :meth:`ExchangeTable.open`."""
-        opening = self.owner.with_frame(self.table.date(opening))
-        now = self.owner.now()
-        if self.outbox.is_full:
-            with anyio.move_on_after(timeout):
-                await self.outbox.room()
-        self.owner.check_present(opening.kind)
-        key, effects = self.table.open(
-            opening,
-            now=now,
-            deadline=None if timeout is None or depends_on else now + timeout,
-            parent=parent,
-            wait=wait,
-            idempotent=idempotent,
-            fulfills=fulfills,
-            patience=None if total is None else timeout,
-            latest=math.inf if total is None else now + total,
-            depends_on=depends_on,
-            ttl=timeout,
-        )
-        self._waits[key] = _Waiter(self._new_condition(), opening.kind, now, on_progress)
+        """Begin a request or proposal of ours; see :meth:`ExchangeTable.open`.
+
+        Its span, if it has one, ends with it.
+        """
+        try:
+            opening = self.owner.with_frame(self.table.date(opening))
+            now = self.owner.now()
+            if self.outbox.is_full:
+                with anyio.move_on_after(timeout):
+                    await self.outbox.room()
+            self.owner.check_present(opening.kind)
+            key, effects = self.table.open(
+                opening,
+                now=now,
+                deadline=None if timeout is None or depends_on else now + timeout,
+                parent=parent,
+                wait=wait,
+                idempotent=idempotent,
+                fulfills=fulfills,
+                patience=None if total is None else timeout,
+                latest=math.inf if total is None else now + total,
+                depends_on=depends_on,
+                ttl=timeout,
+            )
+        except BaseException as error:
+            if span is not None:
+                span.fail(type(error).__qualname__)
+                span.end()
+            raise
+        self._waits[key] = _Waiter(self._new_condition(), opening.kind, now, on_progress, span)
         if self.events.observers:
             self.events.began(opening, parent)
         self.owner.apply(effects)
@@ -282,6 +294,8 @@ class PendingCalls:
             return
         if self.events.observers and wait.ending is None:
             self.events.ended(key, wait.kind, ending, self.owner.now() - wait.since)
+        if wait.span is not None and wait.ending is None:
+            wait.span.end_by(ending)
         wait.ending = ending
         wait.done.notify_all()
 

@@ -11,7 +11,7 @@ import os
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 import anyio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
@@ -306,6 +306,28 @@ def ttl_from_environment() -> float | None:
         ) from None
 
 
+Tracing = bool | Literal["trust"]
+"""Make spans, or none; ``trust``: also within the traces that proposers name."""
+
+_TRACING: Final[dict[str, Tracing]] = {
+    **dict.fromkeys(("", "0", "false", "off"), False),
+    **dict.fromkeys(("1", "true", "on"), True),
+    "trust": "trust",
+}
+
+
+def tracing_from_environment() -> Tracing:
+    """The value of ``MEUP_TRACING``; without it no spans are made."""
+    said = os.environ.get("MEUP_TRACING", "").strip()
+    try:
+        return _TRACING[said.lower()]
+    except KeyError:
+        raise ConfigurationError(
+            f"MEUP_TRACING is {said!r}; give 1 to make traces, trust to make them within those that"
+            " proposers name, or 0"
+        ) from None
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of a session.
@@ -318,6 +340,8 @@ class Settings:
         mode: Take part, only ask, or only look on.
         ttl: Seconds that a proposal waits for its decision and result where it does not say, else
             ``MEUP_TTL``, else 300; ``None``: as long as it takes.
+        tracing: Make OpenTelemetry spans, as ``agent.use(tracing())`` does; ``trust``: with
+            ``trust_proposers``. By default as ``MEUP_TRACING`` says, else not.
     """
 
     dialect: str = DEFAULT_DIALECT
@@ -326,6 +350,7 @@ class Settings:
     first_welcome: float | None = 10.0
     mode: Mode = Mode.PARTICIPATING
     ttl: float | None = field(default_factory=ttl_from_environment)
+    tracing: Tracing = field(default_factory=tracing_from_environment)
 
     def __post_init__(self) -> None:
         """Check the ttl, which each proposal would raise for."""

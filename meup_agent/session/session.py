@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from meup_agent.protocol.exchange import Effect, Key
     from meup_agent.protocol.wire.envelope import Envelope
     from meup_agent.session.reconnector import EnvelopeListener, Handlers, Token
+    from meup_agent.tracing import CallSpan, Tracer
     from meup_agent.transport.base import Connector
 
 
@@ -272,6 +273,8 @@ class Session(ABC, AsyncContextManagerMixin):
         """Seconds that a proposal waits where it does not say; ``None``: as long as it takes."""
         self.edit_judge: EditJudge | None = None
         """Judges a fulfillment that is not what was proposed, before it is sent."""
+        self.tracer: Tracer | None = None
+        """Makes spans of what is called, proposed, decided and handled."""
         self._handlers = handlers
         self._where = where
         self._participant = participant
@@ -563,6 +566,15 @@ class Session(ABC, AsyncContextManagerMixin):
         self.table.check_may_send(kind)
         if self._over:
             raise NotSent(f"the {kind} was not sent: {self._over}")
+
+    def begin_span(
+        self, method: str, params: dict[str, Any], *, proposes: bool = False
+    ) -> tuple[CallSpan | None, dict[str, Any]]:
+        """Begin the span of a call, if calls are traced; it, and the parameters that name it."""
+        if self.tracer is None:
+            return None, params
+        span = self.tracer.begin_call(method, params, proposes=proposes)
+        return span, params if span is None else span.inject(params)
 
     def with_frame(self, said: Envelope) -> Envelope:
         """The envelope with its frame, which is written once and sent as it is.
