@@ -73,6 +73,8 @@ METHOD: Final = "mcp.method.name"
 OPERATION: Final = "gen_ai.operation.name"
 TOOL: Final = "gen_ai.tool.name"
 PROPOSAL_ID: Final = "meup.proposal.id"
+PROPOSED_BY: Final = "meup.proposer"
+SPACE: Final = "meup.space"
 OUTCOME: Final = "meup.outcome"
 VERDICT: Final = "meup.decision.verdict"
 DECIDED_BY: Final = "meup.decision.by"
@@ -131,8 +133,12 @@ def begin_under(
     """
     if remote is not None and trusted:
         return set_span_in_context(NonRecordingSpan(remote), Context()), []
-    links = [] if remote is None else [Link(remote)]
-    return otherwise or Context(), links
+    return otherwise or Context(), links_to(remote)
+
+
+def links_to(remote: SpanContext | None) -> list[Link]:
+    """The link to a span elsewhere, if there is one."""
+    return [] if remote is None else [Link(remote)]
 
 
 # --- attributes ---

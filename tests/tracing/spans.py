@@ -55,12 +55,12 @@ def service_of(span: ReadableSpan) -> str:
 
 def id_of(span: ReadableSpan) -> int:
     assert span.context is not None
-    return span.context.span_id
+    return int(span.context.span_id)
 
 
 def trace_of(span: ReadableSpan) -> int:
     assert span.context is not None
-    return span.context.trace_id
+    return int(span.context.trace_id)
 
 
 def linked(span: ReadableSpan) -> list[int]:
