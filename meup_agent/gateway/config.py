@@ -107,6 +107,9 @@ PathOfFile = Annotated[Path, BeforeValidator(_below_folder)]
 PortNumber = Annotated[int, Field(ge=0, le=65535)]
 """A port; 0: any free one."""
 
+Tracing = bool | Literal["trust"]
+"""Make spans, or none; ``trust``: within the traces that proposers name."""
+
 Word = Annotated[str, Field(coerce_numbers_to_str=True)]
 """A text of a command line or an environment, as in `PORT: 80`: only texts can be meant there."""
 
@@ -264,6 +267,7 @@ class Config:
     http: HttpConfig | None = None  # `None`: at the one port, where only this machine reaches it
     tls: TlsConfig | None = None  # `None`: no encryption
     insecure: bool = False  # no encryption, even where others than this machine can listen
+    tracing: Tracing = False  # OpenTelemetry spans and metrics; `trust`: in the proposers' traces
     history: Path | None = None  # a folder in which what passes is written; `None`: none
 
     def space(self, space_id: str) -> SpaceConfig | None:
@@ -334,6 +338,7 @@ class GatewaySection(GatewayLimits):
     host: str = DEFAULT_HOST
     port: PortNumber = DEFAULT_PORT
     insecure: bool = False
+    tracing: Tracing = False
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ SETTINGS: Final = {
 }
 """The section and key of a setting, by its name in the environment."""
 
-_ADDRESS: Final = ("host", "port", "insecure")
+_KEYS_OF_CONFIG: Final = ("host", "port", "insecure", "tracing")
 _RECORDS: Final = ("journal", "http", "tls")
 
 
@@ -121,7 +121,7 @@ def environment_over(config: Config) -> Config:
         ConfigurationError: Something in the environment is wrong.
     """
     raw = {name: asdict(getattr(config, name)) for name in _RECORDS if getattr(config, name)}
-    raw["gateway"] = asdict(config.limits) | {key: getattr(config, key) for key in _ADDRESS}
+    raw["gateway"] = asdict(config.limits) | {key: getattr(config, key) for key in _KEYS_OF_CONFIG}
     return _lay_over(config, _check(Sections, raw))
 
 
@@ -141,7 +141,7 @@ def _lay_over(config: Config, sections: Sections) -> Config:
         many = f"{len(config.spaces)} are more than max_spaces, which is {limits.max_spaces}"
         raise ConfigurationError(f"spaces: {many}")
     config.tokens()  # each token is one participant's alone
-    address = {key: getattr(gateway, key) for key in _ADDRESS}
+    address = {key: getattr(gateway, key) for key in _KEYS_OF_CONFIG}
     records = {name: getattr(sections, name) for name in _RECORDS}
     return replace(config, limits=limits, **address, **records)
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from meup_agent.gateway.config import Config
+    from meup_agent.gateway.tracing import GatewayTracer
 
 MAX_NAMED: Final = 10
 """Participants with short tokens that the log names."""
@@ -134,6 +135,14 @@ def _warn_of_short_tokens(config: Config) -> None:
     )
 
 
+def _tracer_by(config: Config) -> GatewayTracer | None:
+    if not config.tracing:
+        return None
+    from meup_agent.gateway.tracing import GatewayTracer  # which not everybody has installed
+
+    return GatewayTracer(trust_proposers=config.tracing == "trust")
+
+
 class OpenConnection(Protocol):
     """A connection of an edge, as far as all of them are held back or ended at once."""
 
@@ -202,6 +211,7 @@ class GatewayRuntime:
         self._held = False
         if loop is not None:
             self.batcher = WriteBatcher(loop)
+        self._tracer = _tracer_by(config)
         self.journal.on_full = self.hold
         self.journal.on_failed = self.fail
         self.spaces = {
@@ -220,6 +230,7 @@ class GatewayRuntime:
                 announce_withdrawals=space.announce_withdrawals,
                 backpressure=self.backlogs.in_space(space.id),
                 recorder=recorder,
+                tracer=self._tracer,
                 call_later=None if loop is None else loop.call_later,
                 takes_published=space.takes_published,
             )
@@ -314,6 +325,8 @@ class GatewayRuntime:
     def close(self, code: int, reason: str) -> None:
         """Close every member of every space."""
         self.refusals.tell_left_out()
+        if self._tracer is not None:
+            self._tracer.close()
         for space in self.spaces.values():
             space.close(code, reason)
 

@@ -64,6 +64,10 @@ class RunningGateway:
             on_failure=self._close_listening,
             recorder=history,
         )
+        if config.tracing:
+            from meup_agent.gateway.edge.http.views import export_to_sdk
+
+            export_to_sdk(self.runtime)
         self.counters: Final = self.runtime.counters
         """Counts since it began to listen."""
         self.failed: Final = self.runtime.failed

@@ -22,6 +22,7 @@ from meup_agent.gateway.config import Config
 from meup_agent.gateway.edge.connection import LOST, MemberConnection, SendQueue
 from meup_agent.gateway.edge.handshake import Handshake, admit
 from meup_agent.gateway.edge.http.api import http_app
+from meup_agent.gateway.edge.http.views import export_to_sdk
 from meup_agent.gateway.journal.engines import open_journal
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.dialects import STREAMING
@@ -187,6 +188,8 @@ class GatewayApp:
             runtime = GatewayRuntime(
                 self._config, journal=journal, loop=asyncio.get_running_loop(), url=self._url
             )
+            if self._config.tracing:
+                export_to_sdk(runtime)
             self._running = runtime
             try:
                 yield

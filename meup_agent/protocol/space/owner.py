@@ -47,6 +47,7 @@ from meup_agent.protocol.space.state.decisions import (
     Discard,
     Disconnect,
     Notice,
+    ProposalTracer,
     Recorder,
     Refusal,
     Repetition,
@@ -194,6 +195,7 @@ class SpaceOwner:
         announce_withdrawals: bool = False,
         backpressure: Backpressure | None = None,
         recorder: Recorder | None = None,
+        tracer: ProposalTracer | None = None,
         call_later: CallLater | None = None,
         takes_published: bool = False,
     ) -> None:
@@ -205,6 +207,7 @@ class SpaceOwner:
         self._hand_on = hand_on
         self._backpressure = backpressure
         self._record = None if recorder is None else partial(recorder.decided, name)
+        self._tracer = tracer
         self._invites = invites
         self._state = SpaceState(
             participants,
@@ -556,6 +559,8 @@ class SpaceOwner:
             ]
         if accepted.closes:
             self._queue(StreamEndMessage(accepted.closes))
+        if self._tracer is not None:
+            self._tracer.accepted(self._name, envelope, accepted.changes, accepted.begun)
         deliver = partial(self._deliver_accepted, accepted, before, then)
         self._journal.append(
             self._name, accepted.at, envelope, accepted.facts, deliver, accepted.changes
@@ -697,6 +702,8 @@ class SpaceOwner:
         delivery.
         """
         envelope = self._stamp(draft, at)
+        if self._tracer is not None:
+            self._tracer.accepted(self._name, envelope, changes)
         # Encoded here, so that the journal and the fanout do not both encode it.
         frame = encode(envelope, DEFAULT_DIALECT)
         envelope = msgspec.structs.replace(envelope, protocol=DEFAULT_DIALECT, frame=frame)

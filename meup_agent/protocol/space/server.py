@@ -14,7 +14,7 @@ from meup_agent.protocol.space.allowance import Allowance, SpaceCounters
 from meup_agent.protocol.space.delivery import Member, SpaceDelivery
 from meup_agent.protocol.space.journal import Journal
 from meup_agent.protocol.space.owner import Backpressure, CallLater, SpaceClock, SpaceOwner
-from meup_agent.protocol.space.state.decisions import Recorder, stamp
+from meup_agent.protocol.space.state.decisions import ProposalTracer, Recorder, stamp
 from meup_agent.protocol.space.state.management import InviteIssuer
 
 
@@ -35,6 +35,7 @@ class SpaceServer:
         announce_withdrawals: bool = False,
         backpressure: Backpressure | None = None,
         recorder: Recorder | None = None,
+        tracer: ProposalTracer | None = None,
         call_later: CallLater | None = None,
         takes_published: bool = False,
     ) -> None:
@@ -67,6 +68,7 @@ class SpaceServer:
             announce_withdrawals=announce_withdrawals,
             backpressure=backpressure,
             recorder=recorder,
+            tracer=tracer,
             call_later=call_later,
             takes_published=takes_published,
         )

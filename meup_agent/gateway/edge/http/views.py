@@ -299,6 +299,13 @@ class RuntimeCollector(Collector):
         )
 
 
+def export_to_sdk(runtime: GatewayRuntime) -> None:
+    """Let an OpenTelemetry SDK read the same numbers."""
+    from meup_agent.gateway.tracing import export_metrics  # which not everybody has installed
+
+    export_metrics(RuntimeCollector(runtime))
+
+
 async def get_alive(runtime: GatewayRuntime, request: Request) -> Response:
     """The process answers."""
     return Json({"status": "ok"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -153,6 +153,19 @@ def gateway_draft(
 def stamp(draft: Envelope, new_id: Callable[[], str], at: int) -> Envelope:
     """A draft as an envelope, with its time, and with an id where it has none."""
     return msgspec.structs.replace(draft, id=draft.id or new_id(), ts=rfc3339(at))
+
+
+class ProposalTracer(Protocol):
+    """Traces proposals and their decisions, where a gateway is asked to."""
+
+    def accepted(
+        self,
+        space: str,
+        envelope: Envelope,
+        changes: Sequence[ProposalChange],
+        begun: OpenItem | None = None,
+    ) -> None:
+        """Note what an accepted envelope begins, decides and ends."""
 
 
 class Recorder(Protocol):
