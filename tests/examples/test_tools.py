@@ -51,3 +51,13 @@ def test_notes_are_listed_and_read(gateway: ThreadedGateway) -> None:
         tools.wait_for("connected to")
         in_space(gateway, "fulfiller", read)
         assert tools.stop() == 0
+
+
+def test_a_traced_tool_works_without_an_sdk(gateway: ThreadedGateway) -> None:
+    async def divide(space: Space) -> None:
+        assert await space.call("tools", "divide", {"dividend": 6, "divisor": 3}) == 2
+
+    with run_example(gateway, "traced.py", "tools") as tools:
+        tools.wait_for("connected to")
+        in_space(gateway, "fulfiller", divide)
+        assert tools.stop() == 0

@@ -19,4 +19,5 @@ async def main(tool: str, program: str, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main, *sys.argv[1:])
+    tool, program, *arguments = sys.argv[1:]
+    anyio.run(main, tool, program, *arguments)
