@@ -1,9 +1,12 @@
-"""Every figure: `python -m tests.bench`, or only those named: `python -m tests.bench calls`."""
+"""Every figure: `python -m tests.bench`, or only those named: `python -m tests.bench calls`.
+
+`python -m tests.bench compare COMMIT` measures this tree and a commit by turns.
+"""
 
 import sys
 from importlib import import_module
 
-from tests.bench import gateway_fanout
+from tests.bench import compare, gateway_fanout
 from tests.bench.figures import Program, main
 
 # In the order of docs/benchmarks.md.
@@ -24,4 +27,7 @@ def programs(names: tuple[str, ...]) -> tuple[Program, ...]:
 PROGRAMS = (*programs(BEFORE), gateway_fanout.CROWD_PROGRAM, *programs(AFTER))
 
 if __name__ == "__main__":
-    main(PROGRAMS, sys.argv[1:])
+    if sys.argv[1:2] == ["compare"]:
+        compare.main(sys.argv[2:])
+    else:
+        main(PROGRAMS, sys.argv[1:])
