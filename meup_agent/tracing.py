@@ -265,26 +265,19 @@ class Tracer:
     def __init__(self, *, trust_proposers: bool, tracer_provider: TracerProvider | None) -> None:
         self._tracer = get_tracer(SCOPE, tracer_provider=tracer_provider)
         self._trust_proposers = trust_proposers
-        self._has_sdk = tracer_provider is not None
+        self._is_own = tracer_provider is not None
 
     def install(self, agent: _Traced) -> None:
         """Trace an agent, in all its spaces."""
         agent.trace(self)
 
     @property
-    def _is_off(self) -> bool:
-        """True while there is no SDK: then there is nothing to measure, and nobody to tell."""
-        if not self._has_sdk:
-            # An SDK that is there stays there.
-            self._has_sdk = not isinstance(get_tracer_provider(), ProxyTracerProvider)
-        return not self._has_sdk
+    def has_sdk(self) -> bool:
+        """True if there is an SDK: without one there is nothing to tell, and nobody to tell it."""
+        return self._is_own or not isinstance(get_tracer_provider(), ProxyTracerProvider)
 
-    def begin_call(
-        self, method: str, params: JsonObject, *, proposes: bool = False
-    ) -> CallSpan | None:
+    def begin_call(self, method: str, params: JsonObject, *, proposes: bool = False) -> CallSpan:
         """Begin the span of a request or proposal of ours, within what runs here."""
-        if self._is_off:
-            return None
         call = Call(method, params)
         return CallSpan(
             self._tracer.start_span(
@@ -294,9 +287,7 @@ class Tracer:
             )
         )
 
-    def begin_handler(
-        self, call: Call, proposals: Iterable[Call], *, is_known: bool
-    ) -> CallSpan | None:
+    def begin_handler(self, call: Call, proposals: Iterable[Call], *, is_known: bool) -> CallSpan:
         """Begin the span of a request that is handled here, in the task of its handler.
 
         Args:
@@ -306,8 +297,6 @@ class Tracer:
                 them; else the fulfiller wrote it.
             is_known: There is a handler, so the name of the tool is none that a stranger made up.
         """
-        if self._is_off:
-            return None
         tool = call.name if is_known else ""
         said = call.meta.get(TRACEPARENT)
         seen = [each.meta.get(TRACEPARENT) for each in proposals]
@@ -340,9 +329,6 @@ class Tracer:
             by: Our own name.
             rule: The rule that decided, where one did.
         """
-        if self._is_off:
-            yield
-            return
         context, links = begin_under(
             read_traceparent(proposal.meta.get(TRACEPARENT)),
             trusted=self._trust_proposers,
@@ -377,7 +363,7 @@ def _name_of(method: str, tool: str) -> str:
 def tracing(
     *, trust_proposers: bool = False, tracer_provider: TracerProvider | None = None
 ) -> Tracer:
-    """Traces for an agent: ``agent.use(tracing())``.
+    """Traces for an agent: ``agent.use(tracing())``, to an SDK that is there when it joins.
 
     Args:
         trust_proposers: Let the spans of a decision, and of what it runs, belong to the trace that

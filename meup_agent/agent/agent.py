@@ -277,7 +277,9 @@ class Agent(Decorators):
                 events=events,
                 take_over=take_over,
             )
-            session.tracer = self._tracer or _tracer_by(settings)
+            tracer = self._tracer or _tracer_by(settings)
+            # Asked once: a look at each message costs as much as a span that goes nowhere.
+            session.tracer = tracer if tracer is not None and tracer.has_sdk else None
             finder = OfferFinder(session, OfferDirectory(session))
             bare = Space(session, finder=finder)
             if self._edit_judge is not None:

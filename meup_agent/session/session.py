@@ -574,7 +574,7 @@ class Session(ABC, AsyncContextManagerMixin):
         if self.tracer is None:
             return None, params
         span = self.tracer.begin_call(method, params, proposes=proposes)
-        return span, params if span is None else span.inject(params)
+        return span, span.inject(params)
 
     def with_frame(self, said: Envelope) -> Envelope:
         """The envelope with its frame, which is written once and sent as it is.
