@@ -177,12 +177,18 @@ def error_type_of(error: BaseException) -> str:
 
 
 class CallSpan:
-    """The span of a call or proposal, at its caller or at its executor."""
+    """The span of a call or proposal, at its caller or at its executor.
 
-    __slots__ = ("_span",)
+    Args:
+        span: The span.
+        given_up: The outcome of one that was given up; a proposal is withdrawn then.
+    """
 
-    def __init__(self, span: Span) -> None:
+    __slots__ = ("_given_up", "_span")
+
+    def __init__(self, span: Span, given_up: str = "cancelled") -> None:
         self._span = span
+        self._given_up = given_up
 
     def inject(self, params: JsonObject) -> JsonObject:
         """The parameters of the call, with the context that its executor reads."""
@@ -206,7 +212,7 @@ class CallSpan:
         if cause is not None:
             self._span.set_attributes(
                 {
-                    OUTCOME: "cancelled",
+                    OUTCOME: self._given_up,
                     CANCELLED_BY: cut(cause.by),
                     CANCEL_REASON: cut(cause.code),
                     CANCEL_CHAIN: len(cause.chain),
@@ -284,7 +290,8 @@ class Tracer:
                 PROPOSAL_SPAN if proposes else _name_of(method, call.name),
                 kind=SpanKind.CLIENT,
                 attributes=call_attributes(call),
-            )
+            ),
+            Withdrawal.word if proposes else "cancelled",
         )
 
     def begin_handler(self, call: Call, proposals: Iterable[Call], *, is_known: bool) -> CallSpan:

@@ -327,3 +327,15 @@ async def test_without_an_sdk_nothing_is_added(meeting: Meeting, notes: Notes) -
     second.use(tracing())
     async with gathered(meeting, tools, second) as (_, space):
         assert await space.request("tools", "x/meta", {}) == {"meta": None}
+
+
+async def test_a_withdrawn_proposal_tells_why(meeting: Meeting, traces: Traces) -> None:
+    proposer = traces.traced(Agent("proposer"))
+    async with gathered(meeting, adder(), proposer) as (_, space):
+        async with space.propose(*ADD) as proposal:
+            await proposal.withdraw("duplicate")
+    (span,) = traces.spans
+    given = dict(span.attributes or {})
+    assert given["meup.outcome"] == "withdrawn"
+    assert (given["meup.cancel.by"], given["meup.cancel.reason"]) == ("proposer", "duplicate")
+    assert "error.type" not in given
