@@ -11,14 +11,16 @@ from tests.conformance.wire import Json, Site, Wire, config_of
 pytestmark = only_v04
 
 CALL: Json = {"method": "tools/call", "params": {"name": "x", "arguments": {}}}
+MAY = ("mcp/*", "chat", "chat/*", "reasoning/*", "stream/*")
 PEOPLE: dict[str, list[Json]] = {
-    "tester": [{"kind": "participant/*"}, {"kind": "mcp/*"}, {"kind": "chat"}],
-    "slow": [{"kind": "mcp/*"}, {"kind": "chat"}, {"kind": "chat/*"}, {"kind": "stream/*"}],
+    "tester": [{"kind": kind} for kind in ("participant/*", *MAY)],
+    "slow": [{"kind": kind} for kind in MAY],
 }
 BEGINS: dict[str, Json] = {
     "mcp/request": CALL,
     "mcp/proposal": CALL,
     "chat": {"text": "hello"},
+    "reasoning/start": {"message": "hm"},
     "stream/request": {"direction": "upload"},
 }
 
@@ -43,6 +45,7 @@ def begin_nothing(slow: Wire, tester: Wire, code: str) -> None:
     """Try everything that begins something, and everything that ends or answers something."""
     for kind, payload in BEGINS.items():
         assert answer_to(slow, slow.send(kind, payload)) == code
+        assert answer_to(tester, tester.send(kind, payload)) == ""
     asked = tester.send("mcp/request", CALL, to=["slow"])
     status = tester.send("participant/request-status", {}, to=["slow"])
     ends: list[tuple[str, Any, list[str]]] = [
@@ -51,6 +54,8 @@ def begin_nothing(slow: Wire, tester: Wire, code: str) -> None:
         ("mcp/request", {"method": "notifications/cancelled", "params": {"requestId": "r"}}, ["r"]),
         ("mcp/response", {"result": {}}, [asked]),
         ("chat/acknowledge", {"status": "received"}, ["tester-c"]),
+        ("chat/cancel", {"reason": "late"}, ["slow-c"]),
+        ("reasoning/cancel", {"reason": "late"}, ["slow-r"]),
         ("participant/status", {"messages_in_context": 0, "status": "paused"}, [status]),
     ]
     for kind, payload, correlation in ends:

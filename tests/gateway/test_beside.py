@@ -48,17 +48,24 @@ async def test_any_other_value_is_refused(site: Site, value: str) -> None:
         await hear(bob, "chat")
 
 
-@pytest.mark.rule("3.beside.header")
-async def test_one_without_a_header_s_token_joins_by_a_frame(site: Site) -> None:
+@pytest.mark.rule("3.beside.header", "3.observe.header")
+@pytest.mark.parametrize(
+    ("name", "answer", "error"),
+    [(BESIDE_HEADER, "chat", None), (OBSERVE_HEADER, "system.error", "observing")],
+)
+async def test_one_without_a_header_s_token_joins_by_a_frame(
+    site: Site, name: str, answer: str, error: str | None
+) -> None:
+    """As a member may: the join frame has the token, the handshake said how it takes part."""
     if not hasattr(site.place, "url"):
         return  # in memory there is nothing but the handshake
-    async with site.join("bob") as (bob,), site.dial(headers=BESIDE) as one:
-        assert one.response_headers[BESIDE_HEADER.lower()] == "1"
+    async with site.join("bob"), site.dial(headers={name: "1"}) as one:
+        assert one.response_headers[name.lower()] == "1"
         frame = {"type": "join", "space": "demo", "token": site.place.token("bob")}
         await one.send(json.dumps(frame).encode())
         await hear(one, "system.welcome")
         await one.send(envelope("bob"))
-        assert (await hear(bob, "chat"))["id"] == "e1"
+        assert (await hear(one, answer))["payload"].get("error") == error
 
 
 @pytest.mark.rule("3.beside.limit")

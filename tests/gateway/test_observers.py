@@ -1,7 +1,5 @@
 """Observers at each edge: in memory, at the message port, and mounted in an ASGI application."""
 
-import json
-
 import anyio
 import anyio.abc
 import pytest
@@ -56,20 +54,6 @@ async def test_one_that_reads_nothing_is_closed_and_the_others_go_on(site: Site)
                     assert (await hear(alice, "chat"))["id"] == f"e{number}"
             assert site.place.counters.left == 0
     assert site.place.counters.closed[1013] == 1
-
-
-@pytest.mark.rule("3.observe.header")
-async def test_one_without_a_header_s_token_joins_by_a_frame(site: Site) -> None:
-    """As a member may: the join frame has the token, the handshake said that it only looks on."""
-    if not hasattr(site.place, "url"):
-        return  # in memory there is nothing but the handshake
-    async with site.dial(headers=LOOKING_ON) as one:
-        assert one.response_headers[OBSERVE_HEADER.lower()] == "1"
-        frame = {"type": "join", "space": "demo", "token": site.place.token("bob")}
-        await one.send(json.dumps(frame).encode())
-        assert (await hear(one, "system.welcome"))["payload"]["observing"] is True
-        await one.send(envelope("bob"))
-        assert (await hear(one, "system.error"))["payload"]["error"] == "observing"
 
 
 @pytest.mark.rule("3.observe.takes_no_part")

@@ -79,20 +79,6 @@ async def test_grant_is_told_and_of_use_at_once(managed: Meeting, notes: Notes) 
         assert not space.may("mcp/request", CALL["payload"])
 
 
-@pytest.mark.rule("3.manage.revoke.pattern")
-async def test_revoked_by_pattern(managed: Meeting, notes: Notes) -> None:
-    async with gathered(managed, "admin", worker(notes)) as (admin, space):
-        await admin.members.revoke("worker", [{"kind": "mcp/*"}], reason="enough")
-        await notes.until(("revoked", "admin", "enough"))
-        assert not space.may("mcp/proposal", {})
-        # What was proposed can still be taken back.
-        (seen,) = (each for each in admin.participants if each.id == "worker")
-        assert list(seen.capabilities) == [{"kind": "mcp/withdraw"}]
-        with pytest.raises(Refused) as refused:
-            await space.call("tools", "read")
-        assert refused.value.error == "capability_violation"
-
-
 async def test_refusals_are_raised(managed: Meeting) -> None:
     async with gathered(managed, "admin", "worker") as (admin, space):
         for refused in (

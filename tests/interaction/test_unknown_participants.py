@@ -61,19 +61,6 @@ async def test_no_name_is_suggested_that_is_not_seen(meeting: Meeting) -> None:
 
 
 @pytest.mark.rule("3.names.unknown")
-async def test_chat_to_nobody_is_refused(meeting: Meeting) -> None:
-    async with gathered(meeting, "second", "reviewer") as (space, reader):
-        with space.watch(lambda each: each.kind == "system/error") as errors:
-            sent = await space.chat("hello", to=("reviewer", "tolls"))
-            error = await anext(errors)
-        assert error.correlation == (sent,)
-        assert error.payload_object["error"] == "unknown_participant"
-        with reader.watch(lambda each: each.kind == "chat") as chats:
-            await space.chat("again", to="reviewer")
-            assert (await anext(chats)).payload_object["message"] == "again"
-
-
-@pytest.mark.rule("3.names.unknown")
 @pytest.mark.parametrize(
     ("name", "dialect"), [("tools", "meup/v0.1"), ("tolls", "meup/v0.2"), ("tolls", "mew/v0.4")]
 )

@@ -22,24 +22,6 @@ PEOPLE: dict[str, list[dict[str, Any]]] = {
     "worker": WORKS,
     "other": WORKS,
 }
-CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x"}}
-CANCELLED = {"method": "notifications/cancelled", "params": {"requestId": "r"}}
-
-BEGINS: list[tuple[str, dict[str, Any]]] = [
-    ("mcp.request", CALL),
-    ("mcp.proposal", CALL),
-    ("chat", {"message": "hello"}),
-    ("reasoning.start", {"message": "hm"}),
-]
-ENDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    ("mcp.request", CANCELLED, {}),
-    ("mcp.withdraw", {"reason": "other"}, {"correlationId": "p"}),
-    ("mcp.reject", {"reason": "other"}, {"correlationId": "p"}),
-    ("mcp.response", {"id": 1, "result": {}}, {"correlationId": "r"}),
-    ("chat.acknowledge", {"status": "received"}, {"correlationId": "c"}),
-    ("chat.cancel", {"reason": "late"}, {"correlationId": "c"}),
-    ("reasoning.cancel", {"reason": "late"}, {"context": "s"}),
-]
 
 
 class Controlled(Scene):
@@ -65,18 +47,6 @@ class Controlled(Scene):
 @pytest.fixture
 def scene() -> Controlled:
     return Controlled()
-
-
-@pytest.mark.rule("3.control.held")
-@pytest.mark.parametrize("kind", ["participant.pause", "participant.shutdown"])
-def test_held_participant_begins_nothing_and_ends_everything(scene: Controlled, kind: str) -> None:
-    scene.say("boss", kind, {"reason": "too loud"}, to=["worker"])
-    code = "paused" if kind == "participant.pause" else "shut_down"
-    for begun, payload in BEGINS:
-        assert scene.error_of("worker", begun, payload) == code
-        assert scene.error_of("other", begun, payload) == ""
-    for ended, payload, header in ENDS:
-        assert scene.error_of("worker", ended, payload, **header) == ""
 
 
 @pytest.mark.rule("3.control.held")
@@ -161,14 +131,6 @@ def test_of_two_pauses_the_longer_holds(
     scene.at += 1.0
     expected = "paused" if by == "deputy" and second is not None else ""
     assert scene.error_of("worker", "chat") == expected
-
-
-@pytest.mark.rule("3.control.who")
-@pytest.mark.parametrize("kind", ["pause", "resume", "forget", "shutdown", "request-status"])
-def test_control_takes_a_capability(scene: Controlled, kind: str) -> None:
-    refused = scene.error_of("other", f"participant.{kind}", to=["worker"])
-    assert refused == "capability_violation"
-    assert scene.error_of("worker", "chat") == ""
 
 
 @pytest.mark.rule("3.control.answers")

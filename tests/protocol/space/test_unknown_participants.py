@@ -103,14 +103,6 @@ def test_who_was_here_before_a_restart_is_known(left: bool) -> None:
 
 
 @pytest.mark.rule("3.names.unknown")
-def test_refusal_tells_no_name_that_its_reader_does_not_see() -> None:
-    scene = Scene(PEOPLE, present=("alice",))
-    scene.say("alice", "mcp.request", TOOL_CALL, to=["toll"])
-    (error,) = scene.got("alice")
-    assert "tool'" not in str(error)
-
-
-@pytest.mark.rule("3.names.unknown")
 def test_who_may_not_send_it_is_told_nothing_of_names() -> None:
     scene = Scene({"alice": [], "tool": EVERYTHING}, present=("alice",))
     errors: list[str] = []
