@@ -92,9 +92,11 @@ def test_a_wrong_call_is_said(here: Here, words: tuple[str, ...], code: int, sen
     assert_fails(here("call", *words), code, sentence)
 
 
-def test_nobody_who_answers_is_waited_for_only_so_long(here: Here) -> None:
-    done = here("call", "files", "read_long", "--timeout", "0.2")
+def test_nobody_who_answers_is_waited_for_only_so_long(stage: Stage, here: Here) -> None:
+    done = here("call", "files", "read_long", "--timeout", "1", "--as", "alice")
     assert (done.code, done.out) == (exit_codes.TIMED_OUT, "")
+    stage.wait_for("started")
+    assert stage.wait_for("stopped") == "timeout"
     assert "got no response before its deadline, and was cancelled" in done.err
 
 

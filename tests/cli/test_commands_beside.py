@@ -269,22 +269,6 @@ def test_a_withdrawal_ends_a_fulfillment_that_runs(stage: Stage, here: Here) -> 
     assert isinstance(proposed.outcome(), Withdrawal)
 
 
-def test_an_interrupt_cancels_the_request(stage: Stage) -> None:
-    words = ("call", "files", "read_long", "--as", "alice")
-    with running(*words, variables=stage.variables("alice")) as calling:
-        stage.wait_for("started")
-        assert calling.end(signal.SIGINT) == exit_codes.INTERRUPTED
-        assert stage.wait_for("stopped") == "no_longer_needed"
-    assert "meup: interrupted; files was asked to stop" in calling.err
-
-
-def test_a_request_that_takes_too_long_is_cancelled(stage: Stage, here: Here) -> None:
-    done = here("call", "files", "read_long", "--as", "alice", "--timeout", "1")
-    assert done.code == exit_codes.TIMED_OUT
-    stage.wait_for("started")
-    assert stage.wait_for("stopped") == "timeout"
-
-
 def test_reject_ends_the_wait_of_the_proposer(stage: Stage, here: Here) -> None:
     proposed = Proposed(stage, "nothing", {}, to="alice")
     done = here("reject", proposed.id, "--reason", "unsafe", "--explain", "no", "--json")
@@ -300,19 +284,6 @@ def test_call_beside_the_running_agent(stage: Stage, here: Here) -> None:
     done = here("call", "files", "read_report", "lines=3", "--as", "alice")
     assert (done.code, json.loads(done.out)) == (0, {"lines": 3, "ok": True})
     assert done.err == ""
-
-
-def test_who_may_not_call_proposes(stage: Stage, here: Here) -> None:
-    words = ("call", "files", "write_file", "path=a", "text=b", "--as", "paula")
-    done = here(*words, "--to", "reviewer", participant="paula")
-    assert (done.code, done.out) == (0, "'a' has 'b'\n")
-    bad = ("call", "files", "write_file", "path=bad", "text=b", "--as", "paula")
-    done = here(*bad, "--to", "reviewer", participant="paula")
-    assert done.code == exit_codes.REJECTED
-    assert "was rejected by 'reviewer': unsafe" in done.err
-    edited = ("call", "files", "write_file", "path=edited", "text=b", "--as", "paula")
-    done = here(*edited, "--to", "reviewer", participant="paula")
-    assert (done.code, done.out) == (exit_codes.EDITED, "'elsewhere' has 'b'\n")
 
 
 def test_propose_beside_the_running_agent(stage: Stage, here: Here) -> None:

@@ -16,13 +16,11 @@ from tests.interaction.observed import reviewer, tool_owner
 from tests.interaction.people import (
     NO_HEADERS,
     QUICK,
-    Latch,
     Meeting,
     Notes,
     Raw,
     gathered,
     join,
-    keep_away,
     raw,
     until,
 )
@@ -353,27 +351,6 @@ async def test_a_removed_participant_is_removed_with_all_connections(
             for each in (one, two, agent):
                 await _is_closed(each, 4403)
         await until(lambda: "reviewer" not in {each.id for each in second.participants})
-
-
-@pytest.mark.rule("3.beside.resume")
-async def test_it_reads_what_it_missed_and_loses_nothing(meeting: Meeting) -> None:
-    latch = Latch()
-    async with (
-        gathered(meeting, "second") as (second,),
-        taped(second) as theirs,
-        join(meeting, "reviewer", beside=True, latch=latch) as beside,
-        taped(beside) as tape,
-    ):
-        first = await second.chat("first")
-        await tape.until(is_(first))
-        await keep_away(meeting, latch, beside)
-        missed = await second.chat("missed")
-        latch.closed = False
-        said = await beside.chat("back")
-        await theirs.until(is_(said))
-        await tape.until(is_(missed))
-        assert session_of(beside).connections == 2
-        assert [each.id for each in tape.of(kinds.CHAT, sender="second")] == [first, missed]
 
 
 @pytest.mark.rule("3.beside.resume")

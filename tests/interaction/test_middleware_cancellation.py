@@ -38,29 +38,32 @@ async def test_withdrawal_ends_the_onion_with_its_reason(meeting: Meeting, notes
     assert notes.all == ["begun", ("proposer", "duplicate"), ("middleware", "duplicate")]
 
 
-async def test_middleware_that_waits_is_ended(meeting: Meeting, notes: Notes) -> None:
-    async def wait(message: InboundMessage, call_next: CallNext) -> Any:
-        notes("waiting")
+@pytest.mark.parametrize("waits", [True, False], ids=["before", "after"])
+async def test_swallowed_cancellation_answers_nothing(
+    meeting: Meeting, notes: Notes, waits: bool
+) -> None:
+    """Swallowed before the handler, which then does not run, or as it comes out of it."""
+
+    async def swallow(message: InboundMessage, call_next: CallNext) -> Any:
         try:
-            await anyio.sleep_forever()
+            await (wait() if waits else call_next(message))
         except BaseException:
             notes("swallowed")
-        return await call_next(message)
+        return await call_next(message) if waits else 42
 
-    agent = Agent("tools", middleware=[wait])
+    async def wait() -> None:
+        notes("begun")
+        await anyio.sleep_forever()
 
-    @agent.tool
-    async def run() -> str:
-        notes("run")
-        return "a result"
-
+    agent = Agent("tools", middleware=[swallow])
+    agent.tool(name="run")(wait)
     async with gathered(meeting, agent, "second") as (tools, second), taped(second) as tape:
-        await call_and_give_up(second, "run", notes, "waiting")
+        await call_and_give_up(second, "run", notes, "begun")
         await notes.until("swallowed")
         await until(lambda: is_idle(tools))
         await tape.all_said(tools)
         assert tape.of(kinds.MCP_RESPONSE, sender="tools") == []
-    assert notes.all == ["waiting", "swallowed"]
+    assert notes.all == ["begun", "swallowed"]
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -107,30 +110,6 @@ async def test_handler_in_a_layers_task_is_ended(
                 await until(lambda: is_idle(reviewer))
                 await notes.until("told")
     assert notes.all == ["begun", "duplicate" if waits else None, "told"]
-
-
-async def test_swallowed_cancellation_answers_nothing(meeting: Meeting, notes: Notes) -> None:
-    async def swallow(message: InboundMessage, call_next: CallNext) -> Any:
-        try:
-            return await call_next(message)
-        except BaseException:
-            notes("swallowed")
-            return 42
-
-    agent = Agent("tools", middleware=[swallow])
-
-    @agent.tool
-    async def run() -> int:
-        notes("begun")
-        await anyio.sleep_forever()
-        return 1
-
-    async with gathered(meeting, agent, "second") as (tools, second), taped(second) as tape:
-        await call_and_give_up(second, "run", notes, "begun")
-        await notes.until("swallowed")
-        await until(lambda: is_idle(tools))
-        await tape.all_said(tools)
-        assert tape.of(kinds.MCP_RESPONSE, sender="tools") == []
 
 
 async def test_cancelled_caller_ends_the_layers(meeting: Meeting, notes: Notes) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from meup_agent import Agent, Gone, Mode, Proposal, Rejection, Settings, Space, StreamReader
+from meup_agent import Agent, Mode, Proposal, Rejection, Settings, Space, StreamReader
 from meup_agent.errors import Refused, RequestError
 from meup_agent.gateway import Gateway, ThreadedGateway
 from tests.gateways import Transport, websocket_connector
@@ -134,25 +134,6 @@ async def test_one_that_joins_in_a_pause_goes_on_after_it(meeting: OverSockets) 
     assert notes.all == ["ran c", "ran d"]
 
 
-@pytest.mark.rule("4.5.broadcast", "4.5.withdraw_follows")
-async def test_a_broadcast_ends_when_all_who_could_have_rejected_it(meeting: OverSockets) -> None:
-    notes = Notes()
-    async with (
-        gathered(meeting, rejecting("reviewer", notes), rejecting("second", notes), "proposer") as (
-            _,
-            second,
-            _,
-        ),
-        beside(meeting, "proposer") as space,
-        taped(second) as tape,
-    ):
-        async with space.propose("tools", "write", {}) as proposal:
-            outcome = await proposal.outcome()
-        assert isinstance(outcome, Rejection)
-        await tape.until(is_withdraw)
-    assert sorted(notes.all) == ["reviewer decides", "second decides"]
-
-
 @pytest.mark.rule("4.6.gone")
 async def test_it_waits_for_an_executor_that_comes_back(meeting: OverSockets) -> None:
     tools, notes, go = Agent("tools"), Notes(), anyio.Event()
@@ -183,20 +164,6 @@ async def test_it_waits_for_an_executor_that_comes_back(meeting: OverSockets) ->
         await notes.until("answered")
 
 
-@pytest.mark.rule("4.6.gone")
-async def test_it_gives_up_when_the_addressee_stays_away(
-    meeting: OverSockets, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("meup_agent.protocol.exchange.table_context.ABSENCE_SECONDS", 0.01)
-    async with gathered(meeting, "proposer"), beside(meeting, "proposer") as space:
-        async with join(meeting, "second"):
-            await until(lambda: "second" in session_of(space).table.roster)
-            proposing = space.propose("tools", "write", {}, to="second")
-            proposal = await proposing.__aenter__()
-        assert isinstance(await proposal.outcome(), Gone)
-        await proposing.__aexit__(None, None, None)
-
-
 @pytest.mark.rule("5.own.waiting.connection_lost")
 async def test_what_is_idempotent_is_sent_again_to_a_gateway_that_forgot_it(
     meeting: OverSockets,
@@ -224,7 +191,7 @@ async def test_what_is_idempotent_is_sent_again_to_a_gateway_that_forgot_it(
     assert notes.all == ["ran b", "answered"]
 
 
-@pytest.mark.rule("6.resume.sent_again", "6.resume.order")
+@pytest.mark.rule("6.resume.sent_again", "6.resume.order", "3.beside.resume")
 async def test_nothing_is_lost_or_said_twice_when_the_stream_breaks(meeting: OverSockets) -> None:
     streams = Streams(meeting.gateway)
     async with (

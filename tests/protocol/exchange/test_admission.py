@@ -47,14 +47,16 @@ def test_a_repeat_is_not_run_however_late(me: Peer, to: tuple[str, ...]) -> None
 
 
 @ADDRESSED
-@pytest.mark.rule("4.4.executor_refuses")
+@pytest.mark.rule("4.4.executor_refuses", "4.4.at_its_start", "4.2.expiry")
 @pytest.mark.parametrize(("seconds", "runs"), [(61, False), (59, True)])
 def test_what_is_certainly_expired_is_refused(
     to: tuple[str, ...], seconds: int, runs: bool
 ) -> None:
-    me = Peer.among("alice", "bob", "carol", wall_clock=lambda: NOW)
-    expires = (NOW - timedelta(seconds=seconds)).isoformat()
-    me.proposal("alice", "p1", params={**CALL, "_meta": {payloads.EXPIRES_AT: expires}})
+    """Where no gateway does that."""
+    moments = [NOW]
+    me = Peer.among("alice", "bob", "carol", wall_clock=lambda: moments[0])
+    me.proposal("alice", "p1", params={**CALL, "_meta": {payloads.EXPIRES_AT: NOW.isoformat()}})
+    moments[0] += timedelta(seconds=seconds)
     effects = me.request("bob", "b1", fulfills="p1", to=to)
     assert bool(starts(effects)) is runs
     assert refusals(effects) == ([] if runs else ["b1"])
@@ -99,7 +101,7 @@ def test_who_has_no_handler_to_decide_with_may_have_the_tool() -> None:
     assert len(starts(me.request("bob", "b1", fulfills="p1"))) == 1
 
 
-@pytest.mark.rule("4.4.executor_refuses", "4.2.refusal_completes_nothing")
+@pytest.mark.rule("4.4.executor_refuses", "4.4.without_to", "4.2.refusal_completes_nothing")
 @pytest.mark.parametrize(("to", "refuser"), [((), "mallory"), (("tool",), "bob")])
 def test_a_refusal_by_who_does_not_carry_it_out_frees_nothing(
     me: Peer, to: tuple[str, ...], refuser: str
@@ -119,14 +121,6 @@ def test_one_refusal_of_several_frees_nothing(me: Peer) -> None:
     assert refusals(me.request("bob", "b1", fulfills="p1")) == ["b1"]
     me.response("other", "c1", to=("carol",), error=REFUSAL)
     assert len(starts(me.request("bob", "b2", fulfills="p1"))) == 1
-
-
-@pytest.mark.rule("4.4.without_to", "4.2.refusal_completes_nothing")
-def test_without_to_a_refusal_by_any_participant_frees_nothing(me: Peer) -> None:
-    key = me.begins_proposal()
-    me.request("carol", "c1", fulfills=key.id, to=())
-    me.response("mallory", "c1", to=("carol",), error=REFUSAL)
-    assert me.own(key).state == "in_progress"
 
 
 @pytest.mark.rule("4.4.executor_refuses")
@@ -232,16 +226,6 @@ def test_what_was_asked_for_in_time_begins_although_it_waits_beyond_that() -> No
     me.returns(Key("in", "alice", "a1"))
     effects = me.returns(Key("in", "alice", "p1"))
     assert (starts(effects), refusals(effects)) == ([Key("in", "bob", "b1")], [])
-
-
-@pytest.mark.rule("4.4.at_its_start", "4.2.expiry")
-def test_what_is_asked_for_too_late_is_refused_where_no_gateway_does_that() -> None:
-    moments = [NOW]
-    me = Peer.among("alice", "bob", wall_clock=lambda: moments[0])
-    expires = (NOW + timedelta(seconds=1)).isoformat()
-    me.proposal("alice", "p1", params={**CALL, "_meta": {payloads.EXPIRES_AT: expires}})
-    moments[0] = NOW + timedelta(seconds=62)
-    assert refusals(me.request("bob", "b1", fulfills="p1")) == ["b1"]
 
 
 @pytest.mark.rule("4.4.at_its_start")

@@ -61,19 +61,6 @@ def test_a_rejection_says_whose_proposal_it_means(me: Peer) -> None:
     assert me.record("alice", "1").rejections == {}
 
 
-@pytest.mark.rule("race.same_id")
-def test_a_proposal_is_not_taken_over_by_using_its_id(me: Peer) -> None:
-    key = me.begins_proposal()
-    me.proposal("mallory", key.id)
-    me.sees_fulfilled(key.id)
-    assert me.is_waiting(key)
-    assert me.own(key).state == "pending"
-    me.request("bob", "b2", to=("tool",), fulfills=key.id, meta={"dev.meup/proposer": "me"})
-    me.response("tool", "b2", to=("bob",))
-    assert isinstance(me.ending(key), Fulfillment)
-    assert me.record("mallory", key.id).state == "pending"
-
-
 @pytest.mark.rule("race.restarted_peer")
 @pytest.mark.parametrize(
     "other", [{"params": {"name": "two"}}, {"ts": "2026-01-01T00:01:00.000Z"}], ids=["call", "time"]
