@@ -13,6 +13,7 @@ from meup_agent.gateway.config import ROLES
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.protocol.wire import kinds
 from tests.adapters.frameworks import FRAMEWORKS, Run
+from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.interaction.people import LIMITS, Meeting, Notes, OverSockets, join, until
 from tests.interaction.views import Tape, taped
 from tests.patience import PATIENCE
@@ -27,12 +28,6 @@ PARTICIPANTS = {
     "tools": EVERYTHING,
 }
 WRITE = "tools_write"
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """The frameworks are for asyncio."""
-    return "asyncio"
 
 
 @pytest.fixture(params=FRAMEWORKS)

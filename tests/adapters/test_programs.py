@@ -15,6 +15,7 @@ from meup_agent import Agent, Proposal
 from meup_agent.gateway.config import ROLES
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from tests.adapters.frameworks import scripted_openai_model
+from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.interaction.people import OverSockets, join
 from tests.patience import PATIENCE
 from tests.programs import ROOT
@@ -24,11 +25,6 @@ EXAMPLES = ROOT / "examples" / "frameworks"
 pytestmark = pytest.mark.anyio
 
 PARTICIPANTS = {"writer": ROLES["proposer"], "reviewer": [{"kind": "*"}], "tools": [{"kind": "*"}]}
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture

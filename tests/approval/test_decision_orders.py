@@ -1,16 +1,11 @@
 """People decide in any order, at several inboxes: each call runs once at most, as approved."""
 
 import pytest
-from trio.testing import MockClock
 
 from tests.approval.orders import begun, run_seeds
+from tests.virtual_time import anyio_backend as anyio_backend
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, object]]:
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
 
 
 @pytest.mark.rule("race.any_order", "4.4.before_it_is_sent", "4.4.edits_judged")

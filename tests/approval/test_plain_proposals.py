@@ -7,7 +7,7 @@ import pytest
 from meup_agent import Agent, Fulfillment, ProposalState
 from meup_agent.approval import DenyRule, Inbox, Policy, Verb
 from meup_agent.errors import OwnerUnknown, UsageError
-from tests.interaction.cast import calculator, willing
+from tests.interaction.cast import calculator, noting_adder, willing
 from tests.interaction.people import Meeting, Notes, gathered, raw, until
 from tests.interaction.views import state_of
 from tests.wire import kinds, payloads
@@ -15,17 +15,6 @@ from tests.wire import kinds, payloads
 pytestmark = pytest.mark.anyio
 
 CALL: dict[str, Any] = {"name": "add", "arguments": {"a": 1, "b": 2}}
-
-
-def adder(name: str, notes: Notes) -> Agent:
-    agent = Agent(name)
-
-    @agent.tool
-    async def add(a: int, b: int) -> int:
-        notes(name)
-        return a + b
-
-    return agent
 
 
 @pytest.mark.rule("4.4.plain")
@@ -56,7 +45,7 @@ async def test_a_plain_proposal_is_approved_in_an_inbox(meeting: Meeting) -> Non
 
 @pytest.mark.rule("4.4.plain")
 async def test_two_owners_are_both_named_and_it_waits(meeting: Meeting, notes: Notes) -> None:
-    people = (adder("tools", notes), adder("mallory", notes), "reviewer", "proposer")
+    people = (noting_adder(notes), noting_adder(notes, "mallory"), "reviewer", "proposer")
     async with (
         gathered(meeting, *people) as (*_, reviewer, proposer),
         Inbox(reviewer) as inbox,
@@ -75,7 +64,7 @@ async def test_two_owners_are_both_named_and_it_waits(meeting: Meeting, notes: N
 
 @pytest.mark.rule("4.4.plain")
 async def test_no_proposer_carries_out_what_it_proposes(meeting: Meeting, notes: Notes) -> None:
-    people = (adder("proposer", notes), adder("tools", notes), "reviewer")
+    people = (noting_adder(notes, "proposer"), noting_adder(notes), "reviewer")
     async with gathered(meeting, *people) as (proposer, _, reviewer):
         async with proposer.propose(None, "add", {"a": 1, "b": 2}, ttl=60) as proposal:
             await until(lambda: state_of(reviewer, proposal.id) is not None)
@@ -113,7 +102,7 @@ async def test_who_is_denied_is_not_reached_by_leaving_its_name_out(meeting: Mee
 
 @pytest.mark.rule("4.4.unaddressed")
 async def test_an_approval_without_to_runs_once_at_most(meeting: Meeting, notes: Notes) -> None:
-    people = (adder("tools", notes), adder("mallory", notes), "reviewer")
+    people = (noting_adder(notes), noting_adder(notes, "mallory"), "reviewer")
     body = payloads.proposal("tools/call", CALL)
     async with (
         gathered(meeting, *people) as (*_, reviewer),

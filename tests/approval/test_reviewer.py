@@ -6,14 +6,15 @@ from pathlib import Path
 
 import anyio
 import pytest
-from trio.testing import MockClock
 
-from meup_agent import Agent, Space
+from meup_agent import Space
 from meup_agent.approval import Reviewer
 from meup_agent.errors import ConfigurationError, RequestError
 from meup_agent.protocol.wire.membership import MAX_LISTED
+from tests.interaction.cast import noting_adder
 from tests.interaction.people import InMemory, Notes, join, rejected
 from tests.interaction.views import Tape, session_of
+from tests.virtual_time import anyio_backend as anyio_backend
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
@@ -43,22 +44,6 @@ def test_without_a_good_file_there_is_no_reviewer(path: Path) -> None:
         Reviewer(path)
 
 
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, object]]:
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
-
-
-def tools(notes: Notes) -> Agent:
-    agent = Agent("tools")
-
-    @agent.tool
-    async def add(a: int, b: int) -> int:
-        notes("add")
-        return a + b
-
-    return agent
-
-
 @pytest.mark.rule("3.list.open")
 async def test_all_that_was_proposed_before_it_came_is_decided_once(
     path: Path, notes: Notes, monkeypatch: pytest.MonkeyPatch
@@ -69,7 +54,7 @@ async def test_all_that_was_proposed_before_it_came_is_decided_once(
     meeting, reviewer = InMemory(), Reviewer(path)
     count = MAX_LISTED + 40
     async with (
-        join(meeting, tools(notes)),
+        join(meeting, noting_adder(notes)),
         join(meeting, "proposer") as proposer,
         AsyncExitStack() as stack,
     ):
@@ -81,7 +66,7 @@ async def test_all_that_was_proposed_before_it_came_is_decided_once(
         ]
         async with reviewer.join(meeting.connector("reviewer"), token=meeting.token("reviewer")):
             assert [await each.result() for each in made] == list(range(count))
-    assert notes.all == ["add"] * count
+    assert notes.all == ["tools"] * count
 
 
 async def test_people_are_reminded_until_the_time_is_up(path: Path, notes: Notes) -> None:
@@ -132,7 +117,7 @@ async def test_a_reloaded_policy_decides_what_comes_next(path: Path, notes: Note
         await anyio.sleep(60)
         async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer") as proposal:
             await rejected(proposal)
-    assert notes.all == ["add"]
+    assert notes.all == ["tools"]
 
 
 async def test_while_the_file_changes_nothing_runs_unasked(path: Path, notes: Notes) -> None:
@@ -148,7 +133,7 @@ async def test_while_the_file_changes_nothing_runs_unasked(path: Path, notes: No
         await anyio.sleep(60)
         async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer") as proposal:
             assert await proposal.result() == 2
-    assert notes.all == ["add"]
+    assert notes.all == ["tools"]
 
 
 BY_TWO = (
@@ -208,7 +193,7 @@ async def reviewed(
     connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
     async with reviewer.join(connector, token=token), AsyncExitStack() as stack:
         if notes is not None:
-            await stack.enter_async_context(join(meeting, tools(notes)))
+            await stack.enter_async_context(join(meeting, noting_adder(notes)))
         yield tuple([await stack.enter_async_context(join(meeting, each)) for each in names])
 
 
@@ -242,7 +227,7 @@ async def test_votes_may_be_an_hour_apart_and_are_reminded(path: Path, notes: No
     assert "1 of 2 approvals (second)" in said[0]["message"]
     assert "Not yet voted: deep; vote by `meup inbox vote`" in said[0]["message"]
     assert said[0]["_meta"][payloads.RULE]["votes"] == {"second": "approve"}
-    assert notes.all == ["add"]
+    assert notes.all == ["tools"]
 
 
 async def test_votes_that_do_not_come_approve_nothing(path: Path, notes: Notes) -> None:
@@ -270,10 +255,10 @@ async def test_votes_carry_nothing_out_without_its_target(path: Path, notes: Not
                 await vote(voter, p.id)
             await anyio.sleep(60)
             assert p.state.is_pending
-            async with join(meeting, tools(notes)):
+            async with join(meeting, noting_adder(notes)):
                 await anyio.sleep(60)
                 assert (await vote(second, p.id))["votes"] == {"second": "approve"}
                 assert notes.all == []
                 await vote(deep, p.id)
                 assert await p.result() == 2
-    assert notes.all == ["add"]
+    assert notes.all == ["tools"]

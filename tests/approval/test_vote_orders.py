@@ -11,13 +11,13 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup, TaskStatus
 from anyio.lowlevel import checkpoint
-from trio.testing import MockClock
 
 from meup_agent import Agent, Envelope, ProposalHandle, Space
 from meup_agent.approval import Reviewer
 from meup_agent.errors import MeupError, RequestError
 from tests.approval.orders import KeptSpace, run_seeds
 from tests.interaction.people import LIMITS
+from tests.virtual_time import anyio_backend as anyio_backend
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
@@ -35,11 +35,6 @@ PARTICIPANTS: Final[dict[str, list[dict[str, Any]]]] = {
     "tools": [{"kind": "mcp/response"}],
     **dict.fromkeys(VOTERS, VOTES),
 }
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, object]]:
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
 
 
 class VoteOrders:

@@ -22,6 +22,7 @@ from playwright.async_api import (
 
 from meup_agent import ProposalHandle
 from meup_agent.gateway import Config
+from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.console_browser.axe import SCRIPT
 from tests.gateway.console.conftest import Site, open_site
 from tests.patience import PATIENCE
@@ -37,12 +38,6 @@ MILLISECONDS = PATIENCE * 1_000
 """For a page to become what a test waits for, here and in each test."""
 
 expect.set_options(timeout=MILLISECONDS)
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> Any:
-    """The loop of Playwright and of the gateway."""
-    return ("asyncio", {"use_uvloop": False})
 
 
 def find_chromium(playwright: Playwright) -> str:

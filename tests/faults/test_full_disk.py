@@ -10,6 +10,7 @@ import anyio
 import pytest
 from websockets.exceptions import ConnectionClosed
 
+from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.cli.commands import exit_codes
 from tests.faults.gateways import free_port, gateway, space_yaml
 from tests.gateway.websocket_client import open_websocket
@@ -21,11 +22,6 @@ pytestmark = pytest.mark.anyio
 
 ROOM = 1_000_000
 """Bytes that a file of the gateway may have: the system refuses what is beyond."""
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits another process as Linux does")

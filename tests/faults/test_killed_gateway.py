@@ -16,6 +16,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
+from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.cli.processes import Running
 from tests.faults.gateways import free_port, gateway, space_yaml
 from tests.gateway.websocket_client import open_websocket
@@ -30,12 +31,6 @@ IN_FLIGHT = 40
 
 ACCEPTED = (200, 600, 1_200)
 """So many have been told to be accepted when the gateway is killed, each time."""
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """The members' loop; the gateway chooses its own."""
-    return "asyncio"
 
 
 class Member:

@@ -19,6 +19,7 @@ from websockets.exceptions import ConnectionClosed
 from meup_agent import Agent, Backoff, Proposal, Reason, Settings, Space
 from meup_agent.errors import Kicked, TokenRefused
 from meup_agent.types import Invitation
+from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.cli.commands import run
 from tests.cli.processes import Running, running
 from tests.faults.gateways import free_port
@@ -50,12 +51,6 @@ spaces:
 http: {{port: 0}}
 journal: {{path: kept/journal.db}}
 """
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """The members' loop; the gateway chooses its own."""
-    return "asyncio"
 
 
 class Life:

@@ -14,6 +14,7 @@ from websockets.http11 import Response
 
 from meup_agent.gateway import Gateway, GatewayLimits, auth, logs
 from meup_agent.gateway.logs import LINES_BURST, RefusalLog
+from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.gateway.conftest import PARTICIPANTS, Clock, envelope
 from tests.gateway.dialing import close_code, dial, join_frame, limited, read
 from tests.gateway.raw_client import frames, handshake, raw
@@ -36,11 +37,6 @@ def pace(clock: Clock) -> JoinThrottle:
     strangers = {"strangers_per_second": 0.25, "strangers_burst": 2}
     limits: dict[str, Any] = {"joins_per_second": 0.5, "joins_burst": 3, **strangers}
     return JoinThrottle(GatewayLimits(**limits), clock)
-
-
-@pytest.fixture
-def anyio_backend() -> Any:
-    return "asyncio"
 
 
 def connect_until_refused(

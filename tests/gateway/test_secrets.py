@@ -24,6 +24,7 @@ from meup_agent.gateway import (
     SpaceConfig,
     serve,
 )
+from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.gateway.conftest import envelope
 from tests.gateway.websocket_client import open_websocket
 from tests.gateways import participant
@@ -34,12 +35,6 @@ pytestmark = pytest.mark.anyio
 TOKENS = {"alice": "alices-very-own-token", "bob": "bobs-very-own-token"}
 MADE_UP = "somebodys-made-up-token"
 ANYTHING = [{"kind": "*"}]
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> Any:
-    """The gateway's loop, since here it runs in the test's own."""
-    return ("asyncio", {"use_uvloop": False})
 
 
 @pytest.fixture

@@ -100,3 +100,15 @@ def adder(*middleware: Any) -> Agent:
         return a + b
 
     return agent
+
+
+def noting_adder(notes: Notes, name: str = "tools") -> Agent:
+    """A tool owner with the same tool, which notes its name at each call."""
+    agent = Agent(name)
+
+    @agent.tool
+    async def add(a: int, b: int) -> int:
+        notes(name)
+        return a + b
+
+    return agent

@@ -4,7 +4,6 @@ from datetime import timedelta
 
 import anyio
 import pytest
-from trio.testing import MockClock
 
 from meup_agent import Agent, Envelope, Expiry, Proposal, ProposalState, Settings, Space
 from meup_agent.errors import (
@@ -14,18 +13,15 @@ from meup_agent.errors import (
     Refused,
     UsageError,
 )
+from tests.interaction.cast import noting_adder
 from tests.interaction.people import InMemory, Notes, join, raw, until
 from tests.interaction.views import is_error
+from tests.virtual_time import anyio_backend as anyio_backend
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
 
 HOUR = 3600.0
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, object]]:
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
 
 
 @pytest.fixture
@@ -48,17 +44,6 @@ def holding(notes: Notes) -> Agent:
     return agent
 
 
-def adding(notes: Notes) -> Agent:
-    agent = Agent("tools")
-
-    @agent.tool
-    async def add(a: int, b: int) -> int:
-        notes("added")
-        return a + b
-
-    return agent
-
-
 CALL = {"name": "add", "arguments": {"a": 1, "b": 2}}
 
 
@@ -71,7 +56,7 @@ def held(seconds: float, space: Space) -> dict[str, object]:
 @pytest.mark.rule("4.2.expiry", "4.2.expiry.told")
 async def test_a_proposer_that_dies_leaves_nothing_pending(meeting: InMemory, notes: Notes) -> None:
     async with (
-        join(meeting, adding(notes)),
+        join(meeting, noting_adder(notes)),
         join(meeting, holding(notes)) as reviewer,
         join(meeting, "second") as onlooker,
     ):
@@ -91,13 +76,13 @@ async def test_a_proposer_that_dies_leaves_nothing_pending(meeting: InMemory, no
             await blind.say(kinds.MCP_REQUEST, body, id="r1", to=("tools",), correlation=("p1",))
             refusal = await blind.hear(is_error)
             assert refusal.payload_object["state"] == "expired"
-    assert "added" not in notes.all
+    assert "tools" not in notes.all
 
 
 @pytest.mark.rule("4.4.before_it_is_sent", "4.17.renew")
 async def test_what_was_held_overnight_is_carried_out(meeting: InMemory, notes: Notes) -> None:
     async with (
-        join(meeting, adding(notes)),
+        join(meeting, noting_adder(notes)),
         join(meeting, holding(notes)) as reviewer,
         join(meeting, "proposer") as proposer,
         proposer.propose("tools", "add", {"a": 1, "b": 2}, ttl=12 * HOUR) as proposal,
@@ -173,7 +158,7 @@ async def test_the_gateway_refuses_what_is_no_renewal(
 @pytest.mark.rule("4.17.renew", "4.6.newcomers")
 async def test_a_newcomer_learns_the_renewed_deadline(meeting: InMemory, notes: Notes) -> None:
     async with (
-        join(meeting, adding(notes)),
+        join(meeting, noting_adder(notes)),
         join(meeting, "proposer") as proposer,
         proposer.propose("tools", "add", {"a": 1, "b": 2}, ttl=100) as proposal,
     ):

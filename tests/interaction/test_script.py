@@ -14,6 +14,7 @@ from anyio.abc import TaskGroup
 
 from meup_agent.errors import OutcomeUnknown, RequestError
 from meup_agent.gateway import ThreadedGateway
+from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.interaction.people import OverSockets, gateway_for_everybody, join
 from tests.interaction.views import note_result, run_within
 from tests.patience import PATIENCE
@@ -25,12 +26,6 @@ pytestmark = [
 ]
 
 SCRIPT = Path(__file__).with_name("script.py")
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """The loop of the test's own side; the script's is a parameter."""
-    return "asyncio"
 
 
 @pytest.fixture(params=["asyncio", "trio"])

@@ -6,7 +6,6 @@ from typing import Any
 
 import anyio
 import pytest
-from trio.testing import MockClock
 
 from meup_agent import (
     Agent,
@@ -32,16 +31,12 @@ from meup_agent.testing import MemorySpace
 from meup_agent.types import Cause
 from tests.interaction.people import PROPOSALS, InMemory, Latch, Notes, join, raw, until
 from tests.interaction.views import has_state, is_idle, lines
+from tests.virtual_time import anyio_backend as anyio_backend
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
 
 NEVER_BACK = Settings(backoff=Backoff(first=1e6, longest=1e6))
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, object]]:
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from meup_agent.gateway import Gateway
 from meup_agent.mcp import McpApp
 from meup_agent.mcp.server.principal import PrincipalPool
 from meup_agent.mcp.server.tool_calls import CallSettings
+from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.cli.processes import meup
 from tests.mcp.bridge.stage import LogLines
 from tests.no_tls import NO_TLS
@@ -57,12 +58,6 @@ PROPOSES: Sequence[Mapping[str, Any]] = [
     {"kind": "chat"},
 ]
 """Capabilities of a participant that must propose every call."""
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> Any:
-    """MCP's transports run on asyncio alone."""
-    return ("asyncio", {"use_uvloop": False})
 
 
 @pytest.fixture

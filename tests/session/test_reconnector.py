@@ -23,6 +23,7 @@ from meup_agent.session.connection import WELCOME_SECONDS
 from meup_agent.session.reconnector import LONGEST_RETRY_AFTER, Token
 from tests.session import gate as gates
 from tests.session.gate import End, Gate, Recorder
+from tests.virtual_time import anyio_backend as anyio_backend
 
 pytestmark = pytest.mark.anyio
 
@@ -30,11 +31,6 @@ PATIENT = Settings(first_welcome=None)
 DAY = 86_400.0
 """Seconds of the clock that jumps; none of the hours here is as long."""
 DOWN = CannotConnect("nobody is there")
-
-
-@pytest.fixture
-def anyio_backend(virtual_time: object) -> object:
-    return virtual_time
 
 
 @pytest.fixture(autouse=True)

@@ -6,20 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import pytest
 from textual.pilot import Pilot
 
 from meup_agent import Agent, ProposalHandle, Space
 from meup_agent.approval import Inbox, InboxItem, PastProposal, Reviewer
 from meup_agent.cli.inbox.screen import RowsView
+from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.cli.commands import InboxApp, ScreenQuestion
 from tests.interaction.people import InMemory, join
 from tests.patience import PATIENCE
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"  # textual has no other
 
 
 def tools() -> Agent:

@@ -18,6 +18,7 @@ from meup_agent import Agent, ProposalHandle, Space
 from meup_agent.approval import Reviewer
 from meup_agent.gateway import Config, Gateway, GatewayLimits, ThreadedGateway
 from meup_agent.gateway.console import Console
+from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.gateways import one_space_config
 from tests.no_tls import ALONE
 from tests.patience import PATIENCE, patient
@@ -50,12 +51,6 @@ WAITS = (
     "meup_agent.gateway.console.presence.JOIN_SECONDS",
 )
 """After these a page says less."""
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> Any:
-    """The gateway's loop."""
-    return ("asyncio", {"use_uvloop": False})
 
 
 class Clock:

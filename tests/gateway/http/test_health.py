@@ -12,6 +12,7 @@ import pytest
 
 from meup_agent.gateway import JournalConfig, RunningGateway, serve
 from meup_agent.gateway.edge.http import context
+from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.gateway.http.conftest import config
 from tests.gateway.journal.conftest import fill_disk
 from tests.no_tls import ALONE
@@ -20,12 +21,6 @@ from tests.patience import PATIENCE
 pytestmark = pytest.mark.anyio
 
 CHAT = {"kind": "chat", "payload": {"message": "x" * 1_000}}
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """The gateway's loop, since here it runs in the test's own."""
-    return "asyncio"
 
 
 class Asked:
