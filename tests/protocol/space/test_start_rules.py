@@ -279,31 +279,26 @@ def test_of_two_with_one_id_the_one_that_is_meant_decides(here: Here) -> None:
 
 
 @pytest.mark.rule("3.ids.not_pending")
-def test_what_has_certainly_expired_is_not_fulfilled(here: Here) -> None:
-    accept(here.propose("alice", "p", {"dev.meup/expires_at": "2025-01-01T00:00:10Z"}))
-    accept(here.propose("alice", "q", {"dev.meup/expires_at": "2025-01-01T00:00:10Z"}))
-    here.now += 70 * SECOND
-    accept(here.request("carol", "r", "q"))
-    here.now += 1
-    assert refuse(here.request("carol", "s", "p"), "not_pending")["state"] == "expired"
-    accept(here.request("bob", "t", "q"))  # in progress since before
-
-
-@pytest.mark.rule("3.ids.not_pending")
 @pytest.mark.parametrize("restarted", [False, True])
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_a_foreign_ttl_counts_in_milliseconds_from_the_acceptance(
-    here: Here, wrapped: bool, restarted: bool
+@pytest.mark.parametrize("said", ["expires_at", "ttl", "ttl in a wrapper"])
+def test_what_has_certainly_expired_is_not_fulfilled(
+    here: Here, said: str, restarted: bool
 ) -> None:
+    """A foreign ttl counts in milliseconds from the acceptance."""
+    body: dict[str, Any] = {"method": "tools/call", "params": WRITE, "ttl": 10_000}
+    if said == "expires_at":
+        meta = {"dev.meup/expires_at": "2025-01-01T00:00:10Z"}
+        body = {"method": "tools/call", "params": {**WRITE, "_meta": meta}}
     for id in ("p", "q"):
-        body = {"method": "tools/call", "params": WRITE, "ttl": 10_000}
-        accept(here.say("alice", "mcp/proposal", {"proposal": body} if wrapped else body, id=id))
+        payload = {"proposal": body} if said == "ttl in a wrapper" else body
+        accept(here.say("alice", "mcp/proposal", payload, id=id))
     if restarted:
         here.restart()
     here.now += 70 * SECOND
     accept(here.request("carol", "r", "q"))
     here.now += 1
     assert refuse(here.request("carol", "s", "p"), "not_pending")["state"] == "expired"
+    accept(here.request("bob", "t", "q"))  # in progress since before
 
 
 PAST = ["0001-01-01T00:00:00+14:00", "1969-12-31T23:59:59Z"]

@@ -8,21 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meup_agent import Envelope
-from meup_agent.protocol.space.state.decisions import MAX_ERROR_CHARS, Broadcast
+from meup_agent.protocol.space.state.decisions import MAX_ERROR_CHARS
 from meup_agent.protocol.space.state.rules import MAX_ID_CHARS, MAX_NAMED
 from tests.protocol.frames import frame_by
 from tests.spaces import MAX_ORIGINS, Acceptance, Decision, Refusal, SpaceState, member_capabilities
 from tests.wire import kinds
 
 DIALECT = "meup/v0.1"
-
-GUARANTEES = {
-    "identity_checked": True,
-    "echo": True,
-    "resume": True,
-    "hidden_targets": False,
-    "lists_proposals": True,
-}
 
 CAPABILITIES: dict[str, list[dict[str, Any]]] = {
     "alice": [
@@ -60,30 +52,6 @@ def refuse(decision: Decision, code: str) -> dict[str, Any]:
     assert payload["error"] == code
     assert payload["message"]
     return payload
-
-
-def test_welcome_and_presence() -> None:
-    space = space_of("carol")
-    space.grants.configure("alice", member_capabilities([{"kind": "chat"}]))
-    joined = space.join("alice")
-    alice = {"id": "alice", "capabilities": [{"kind": "chat"}, {"kind": "mcp/withdraw"}]}
-    assert joined.welcome.kind == "system/welcome"
-    assert joined.welcome.to == ("alice",)
-    assert joined.welcome.payload == {
-        "you": alice,
-        "participants": [{"id": "carol", "capabilities": [{"kind": "mcp/withdraw"}]}],
-        "active_streams": [],
-        "dev.meup/guarantees": GUARANTEES,
-        "dev.meup/streams": {"journaled": False},
-    }
-    assert joined.presence is not None
-    assert joined.presence.kind == "system/presence"
-    assert joined.presence.to == ()
-    assert joined.presence.payload == {"event": "join", "participant": alice}
-    (left,) = space.leave("alice")
-    assert isinstance(left, Broadcast)
-    assert left.draft.payload == {"event": "leave", "participant": {"id": "alice"}}
-    assert "alice" not in space
 
 
 def test_withdraw_is_listed_once() -> None:
