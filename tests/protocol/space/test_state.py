@@ -51,6 +51,7 @@ def refuse(decision: Decision, code: str) -> dict[str, Any]:
     payload: dict[str, Any] = error.payload
     assert payload["error"] == code
     assert payload["message"]
+    assert payload["message"].isprintable()
     return payload
 
 
@@ -148,6 +149,7 @@ class TestWithdrawals:
             refuse(space.decide("bob", self.withdraw("bob", "p1"), DIALECT), "not_proposer")
 
 
+UNFIT = ["a\n", "\u001b[2J", "\u202egnp.exe", "\u200b", "\u2028", "\ufeff", "x" * 257, "\x7f"]
 GOOD = {"protocol": DIALECT, "id": "e1", "from": "alice", "kind": "chat", "payload": {}}
 
 
@@ -162,19 +164,22 @@ GOOD = {"protocol": DIALECT, "id": "e1", "from": "alice", "kind": "chat", "paylo
         (json.dumps(GOOD).encode().replace(b"{}", b'{"a": ' + b"9" * 5000 + b"}"), "invalid_json"),
         (json.dumps(GOOD).encode().replace(b"{}", b'{"a": "\\ud800"}'), "invalid_json"),
         (json.dumps(GOOD).encode().replace(b"{}", b"[" * 200 + b"]" * 200), "too_deep"),
+        (json.dumps(GOOD).encode().replace(b"{}", b'[{"a":' * 30_000), "too_deep"),
         (json.dumps({**GOOD, "payload": {"a": "x" * (4 << 20)}}).encode(), "too_large"),
         (json.dumps({k: v for k, v in GOOD.items() if k != "kind"}).encode(), "invalid_envelope"),
         *((json.dumps({**GOOD, name: value}).encode(), "invalid_envelope")
           for name, value in [
               ("protocol", "meup/v9"), ("protocol", 1),
-              ("id", 1), ("id", "a\nb"), ("id", "x" * (MAX_ID_CHARS + 1)),
+              ("id", 1), ("id", "x" * (MAX_ID_CHARS + 1)),
               ("from", ["alice"]),
-              ("kind", ""), ("kind", 7), ("kind", "a\x1b[2J"), ("kind", "x" * (MAX_ID_CHARS + 1)),
+              ("kind", ""), ("kind", 7), ("kind", "x" * (MAX_ID_CHARS + 1)),
               ("payload", []), ("payload", "hi"), ("payload", ""),
               ("to", 5), ("to", [1]), ("to", ["x\0"]), ("to", ["a"] * (MAX_NAMED + 1)),
               ("correlationId", {}), ("correlationId", "x" * (MAX_ID_CHARS + 1)),
               ("correlation_id", ["a"] * (MAX_NAMED + 1)),
               ("ts", 5), ("context", []),
+              *((name, unfit) for unfit in UNFIT for name in ("id", "kind")),
+              *((name, [unfit]) for unfit in UNFIT for name in ("to", "correlationId")),
           ]),
     ],
 )  # fmt: skip
