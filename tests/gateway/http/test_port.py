@@ -61,13 +61,6 @@ def test_websocket_is_told_of_the_right_port(api: Api, caplog: pytest.LogCapture
     assert not [each for each in caplog.records if each.name.startswith("uvicorn")]
 
 
-def test_without_tls_it_listens_on_this_machine_only() -> None:
-    open_to_all = replace(config(), http=HttpConfig("0.0.0.0", 0))
-    with pytest.raises(ConfigurationError, match="without TLS"):
-        with Gateway(config=open_to_all).in_thread():
-            pass
-
-
 def test_a_taken_port_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
