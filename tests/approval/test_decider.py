@@ -13,7 +13,7 @@ from meup_agent.approval.policy.decider import find_own_file
 from meup_agent.errors import ConfigurationError, ProposalExpired, UsageError
 from meup_agent.session.session import EnvelopeStream
 from meup_agent.testing import MemorySpace
-from tests.interaction.people import Meeting, Notes, gathered, join, raw, until
+from tests.interaction.people import Meeting, Notes, ended, gathered, join, raw, until
 from tests.interaction.views import has_state
 from tests.wire import kinds, payloads
 
@@ -81,8 +81,7 @@ async def test_what_is_denied_is_rejected_with_its_rule(meeting: Meeting, notes:
         with proposer.watch() as envelopes:
             denied = proposer.propose("tools", "add", {"a": 13}, to="reviewer", ttl=30)
             async with denied as proposal:
-                outcome = await proposal.outcome()
-                assert isinstance(outcome, Rejection)
+                outcome = await ended(proposal, Rejection)
                 assert (outcome.reason, outcome.by) == ("unsafe", "reviewer")
                 assert await outcome.explanation(5) == "no 13 here"
             rejected = await hear(envelopes, lambda e: e.kind == kinds.MCP_REJECT)
@@ -109,8 +108,7 @@ async def test_what_does_not_fit_the_schema_is_invalid_before_any_rule(
     """Tools take "13" for 13, so a rule that denies 13 would not have seen it."""
     async with gathered(meeting, tools(notes), reviewer(), "proposer") as (*_, proposer):
         async with proposer.propose("tools", "add", arguments, to="reviewer", ttl=30) as proposal:
-            outcome = await proposal.outcome()
-            assert isinstance(outcome, Rejection)
+            outcome = await ended(proposal, Rejection)
             assert outcome.reason == "invalid"
             assert said in await outcome.explanation(5)
     assert notes.all == []

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from meup_agent import Agent, Fulfillment, Reason, Space
+from meup_agent import Agent, Fulfillment, Reason, Rejection, Space
 from meup_agent.approval import (
     Departure,
     Inbox,
@@ -19,7 +19,7 @@ from meup_agent.approval import (
 )
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError, NotOffered
 from tests.interaction.cast import calculator
-from tests.interaction.people import Meeting, gathered, join, raw, rejected, until
+from tests.interaction.people import Meeting, ended, gathered, join, raw, until
 from tests.interaction.views import session_of
 from tests.patience import PATIENCE
 from tests.tables import ProposalKey
@@ -76,7 +76,7 @@ async def test_a_second_decision_is_refused(meeting: Meeting) -> None:
         async with proposer.propose("tools", "add", {"a": 1, "b": 2}, to="reviewer") as proposal:
             item = await arrived(changes)
             await inbox.reject(item, Reason.UNSAFE, "not today")
-            outcome = await rejected(proposal)
+            outcome = await ended(proposal, Rejection)
             assert outcome.reason == "unsafe"
             assert await outcome.explanation() == "not today"
             for decide in (inbox.approve(item), inbox.reject(item, Reason.BUSY)):

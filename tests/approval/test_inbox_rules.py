@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from meup_agent import Agent, Proposal, ProposalHandle, Rejection, Request, Space
 from meup_agent.approval import Inbox, InboxItem, ItemArrived, Reviewer, Verb
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, NotOffered, RequestError
-from tests.interaction.people import PARTICIPANTS, InMemory, Meeting, join
+from tests.interaction.people import PARTICIPANTS, InMemory, Meeting, ended, join
 from tests.interaction.views import Tape, session_of
 from tests.patience import PATIENCE
 
@@ -147,8 +147,7 @@ async def test_a_vote_may_be_changed_until_it_counts(meeting: Meeting, path: Pat
             item, inbox = await o.until("second", ruled), o.inboxes["second"]
             assert (await inbox.vote(item, approve=True)).votes == {"second": "approve"}
             await inbox.vote(item, approve=False, explanation="not on a Friday")
-            outcome = await proposal.outcome()
-            assert isinstance(outcome, Rejection)
+            outcome = await ended(proposal, Rejection)
             assert "not on a Friday" in await outcome.explanation()
 
 

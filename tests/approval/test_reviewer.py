@@ -7,12 +7,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from meup_agent import Space
+from meup_agent import Rejection, Space
 from meup_agent.approval import Reviewer
 from meup_agent.errors import ConfigurationError, RequestError
 from meup_agent.protocol.wire.membership import MAX_LISTED
 from tests.interaction.cast import noting_adder
-from tests.interaction.people import InMemory, Notes, join, rejected
+from tests.interaction.people import InMemory, Notes, ended, join
 from tests.interaction.views import Tape, session_of
 from tests.virtual_time import anyio_backend as anyio_backend
 from tests.wire import kinds, payloads
@@ -74,7 +74,7 @@ async def test_people_are_reminded_until_the_time_is_up(path: Path, notes: Notes
     async with reviewed(path, notes, "proposer") as (proposer,):
         session_of(proposer).watchers.listen(tape)
         async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer", ttl=None) as p:
-            outcome = await rejected(p)
+            outcome = await ended(p, Rejection)
             assert outcome.reason == "timeout"
             assert "neither a refusal nor a permission" in await outcome.explanation(5)
     reminders = [
@@ -116,7 +116,7 @@ async def test_a_reloaded_policy_decides_what_comes_next(path: Path, notes: Note
         write(path, DENY)
         await anyio.sleep(60)
         async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer") as proposal:
-            await rejected(proposal)
+            await ended(proposal, Rejection)
     assert notes.all == ["tools"]
 
 
@@ -126,10 +126,10 @@ async def test_while_the_file_changes_nothing_runs_unasked(path: Path, notes: No
         write(path, DENY)
         async with add as proposal:
             await until_held(second)
-            await rejected(proposal)
+            await ended(proposal, Rejection)
         write(path, ALLOW)
         async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer") as proposal:
-            await rejected(proposal)
+            await ended(proposal, Rejection)
         await anyio.sleep(60)
         async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer") as proposal:
             assert await proposal.result() == 2
@@ -172,7 +172,7 @@ async def test_what_a_reload_denies_waits_for_nobody(path: Path, notes: Notes, b
         async with add as proposal:
             await until_held(second)
             write(path, DENY)
-            assert (await rejected(proposal)).reason == "policy"
+            assert (await ended(proposal, Rejection)).reason == "policy"
         assert (await second.request("reviewer", "dev.meup/waiting"))["proposals"] == []
     assert notes.all == []
 
@@ -235,7 +235,7 @@ async def test_votes_that_do_not_come_approve_nothing(path: Path, notes: Notes) 
         async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer", ttl=None) as p:
             await until_held(second)
             await vote(second, p.id)
-            assert (await rejected(p)).reason == "timeout"
+            assert (await ended(p, Rejection)).reason == "timeout"
         with pytest.raises(RequestError, match=r"waits here|no decision counts"):
             await vote(second, p.id)
     assert notes.all == []

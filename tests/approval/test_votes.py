@@ -12,7 +12,7 @@ from meup_agent import Agent, Proposal, ProposalHandle, ProposalState, Rejection
 from meup_agent.approval import Reviewer
 from meup_agent.errors import NotSent, RequestError, UsageError
 from meup_agent.types import Guarantees
-from tests.interaction.people import InMemory, Meeting, Notes, join, raw, until
+from tests.interaction.people import InMemory, Meeting, Notes, ended, join, raw, until
 from tests.interaction.views import has_state, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds, payloads
@@ -129,8 +129,7 @@ async def test_votes_reject_the_unreachable(meeting: Meeting, path: Path, notes:
         async with o.proposed() as p:
             await o.vote("second", p.id, "reject", explanation="not on a Friday")
             assert (await o.vote("deep", p.id, "reject"))["outcome"] == "rejected"
-            outcome = await p.outcome()
-            assert isinstance(outcome, Rejection)
+            outcome = await ended(p, Rejection)
             assert outcome.reason == "disagree"
             said = await outcome.explanation(5)
     assert "0 of 2 approvals; second, deep rejected" in said
@@ -266,8 +265,7 @@ async def test_a_changed_policy_takes_the_votes_back(
             async with o.proposed() as q:
                 write(path, "rules: [{deny: {tool: deploy}}]\nend: true\n")
                 await o.vote("deep", q.id)
-                outcome = await q.outcome()
-                assert isinstance(outcome, Rejection)
+                outcome = await ended(q, Rejection)
                 assert outcome.reason == "policy"
     assert notes.all == []
 

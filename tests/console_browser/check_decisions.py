@@ -10,6 +10,7 @@ from meup_agent import Fulfillment, Rejection
 from meup_agent.gateway.console.sign_in import SESSION_IDLE, BrowserSessions, FormSeals
 from tests.console_browser.axe import violations
 from tests.console_browser.conftest import Desk, before_the_stream, card, settled
+from tests.interaction.people import ended
 
 pytestmark = pytest.mark.anyio
 
@@ -24,8 +25,7 @@ async def begin_edit(page: Page, arguments: str) -> None:
 async def test_approve_with_one_key(desk: Desk) -> None:
     proposal, page = await desk.asked()
     await page.keyboard.press("a")
-    outcome = await proposal.outcome()
-    assert isinstance(outcome, Fulfillment)
+    outcome = await ended(proposal, Fulfillment)
     assert outcome.by == "you"
     await expect(page.locator("main")).to_contain_text("Approved: write_file ran: written")
     await expect(page.locator("main")).to_contain_text("Nothing waits for you")
@@ -56,8 +56,7 @@ async def test_edit_and_approve(desk: Desk) -> None:
     assert desk.site.ran == []
     assert await violations(page) == []
     await page.click("#send-edit")
-    outcome = await proposal.outcome()
-    assert isinstance(outcome, Fulfillment)
+    await ended(proposal, Fulfillment)
     assert desk.site.ran == [{"path": "b.md", "text": "hello"}]
 
 
@@ -172,8 +171,7 @@ async def test_reject_by_keyboard_alone(desk: Desk) -> None:
     await page.keyboard.press("Tab")
     await page.keyboard.type("not this one")
     await page.keyboard.press("Enter")
-    outcome = await proposal.outcome()
-    assert isinstance(outcome, Rejection)
+    outcome = await ended(proposal, Rejection)
     assert (outcome.by, outcome.reason) == ("you", "disagree")
 
 

@@ -7,6 +7,7 @@ from meup_agent import Fulfillment
 from tests.console_browser.axe import violations
 from tests.console_browser.conftest import Desk
 from tests.gateway.console.test_voting import POLICY
+from tests.interaction.people import ended
 
 pytestmark = pytest.mark.anyio
 
@@ -71,7 +72,6 @@ async def test_vote_of_two_in_two_browsers(desk: Desk) -> None:
     assert site.ran == []
     assert await violations(voter) == []
     await voter.get_by_role("button", name="Vote for it").click()
-    outcome = await proposal.outcome()
-    assert isinstance(outcome, Fulfillment)
+    outcome = await ended(proposal, Fulfillment)
     assert outcome.by == "reviewer"
     await expect(you.locator("#count")).to_have_text("0")

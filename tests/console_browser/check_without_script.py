@@ -6,6 +6,7 @@ from playwright.async_api import expect
 from meup_agent import Fulfillment, Rejection
 from meup_agent.gateway.console.timeline import PAGE_ROWS
 from tests.console_browser.conftest import Desk
+from tests.interaction.people import ended
 
 pytestmark = pytest.mark.anyio
 
@@ -23,8 +24,7 @@ async def test_decisions(desk: Desk) -> None:
     await page.locator("#reason").select_option("disagree")
     await page.locator("#words").fill("not this one")
     await page.click("#reject")
-    outcome = await refused.outcome()
-    assert isinstance(outcome, Rejection)
+    outcome = await ended(refused, Rejection)
     assert (outcome.by, outcome.reason) == ("you", "disagree")
     # The outcome may be known here before the page of the next proposal has come.
     await expect(page.locator("#call")).to_contain_text("copies")

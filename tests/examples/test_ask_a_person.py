@@ -14,6 +14,7 @@ from meup_agent.gateway import Gateway, ThreadedGateway
 from tests.cli.processes import environment
 from tests.forkserver import Forked, start
 from tests.gateways import ROLES
+from tests.interaction.people import ended
 from tests.patience import PATIENCE
 from tests.programs import ROOT
 
@@ -165,16 +166,14 @@ def test_an_answer_that_names_the_question_counts(gateway: ThreadedGateway, back
                 await screen.shows("type: 1 yes, or: 1 no", count)
             assert "proposal 2" not in screen.screen
             screen.type("1 yes\n")
-            outcome = await first.outcome()
-            assert isinstance(outcome, Fulfillment)
+            outcome = await ended(first, Fulfillment)
             assert (outcome.by, outcome.changes) == ("fulfiller", ())
 
             # What is typed would stand in the middle of a line that is still being written.
             await screen.shows("proposal 1: done\n")
             await screen.shows("type: 2 yes, or: 2 no, and why not\n")
             screen.type("2 no so much paper!\n")
-            rejected = await second.outcome()
-            assert isinstance(rejected, Rejection)
+            rejected = await ended(second, Rejection)
             assert rejected.reason == "disagree"
             await screen.shows("proposal 2: rejected\n")
 
@@ -227,8 +226,7 @@ def test_a_stranger_cannot_write_on_the_screen_nor_wait_when_nobody_is_there(
         async with space.propose("tools", "print_pages", trick, to="fulfiller") as proposal:
             await screen.shows("type: 1 yes")
             screen.type("\x04")  # Ctrl-D, the end of input
-            rejected = await proposal.outcome()
-            assert isinstance(rejected, Rejection)
+            rejected = await ended(proposal, Rejection)
             assert rejected.reason == "busy"
 
     screen = conversation(gateway, "asyncio", converse)

@@ -7,17 +7,19 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import anyio
 
-from meup_agent import Agent, Backoff, Envelope, Limits, Rejection, Settings, Space
+from meup_agent import Agent, Backoff, Envelope, Limits, ProposalHandle, Settings, Space
 from meup_agent.errors import CannotConnect
 from meup_agent.gateway import Gateway, GatewayLimits, ThreadedGateway
 from meup_agent.testing import MemorySpace
 from tests.gateways import Connector, Transport, websocket_connector
 from tests.patience import PATIENCE
 from tests.wire import decode, draft, encode, kinds, payloads
+
+T = TypeVar("T")
 
 LONG_ENOUGH = 1.0
 """For a call to arrive and its handler to begin."""
@@ -168,10 +170,10 @@ async def until(condition: Callable[[], bool]) -> None:
         await anyio.sleep(0.001)
 
 
-async def rejected(proposal: Any) -> Rejection:
-    """The rejection that ends a proposal."""
+async def ended(proposal: ProposalHandle, kind: type[T]) -> T:
+    """The outcome of a proposal, which must be of this kind."""
     outcome = await proposal.outcome()
-    assert isinstance(outcome, Rejection)
+    assert isinstance(outcome, kind)
     return outcome
 
 

@@ -16,6 +16,7 @@ from tests.interaction.people import (
     Latch,
     Meeting,
     Notes,
+    ended,
     gathered,
     join,
     open_meeting,
@@ -72,8 +73,7 @@ async def test_rejection_is_explained_after_the_wait_for_it(
         async with taped(reviewer) as tape, space.propose("tools", "x", to="reviewer") as proposal:
             await tape.until(is_proposal)
             receipt = await reviewer.proposal(proposal.id).reject(Reason.UNSAFE)
-            outcome = await proposal.outcome()
-            assert isinstance(outcome, Rejection)
+            outcome = await ended(proposal, Rejection)
             assert (outcome.id, receipt.proposal_ids) == (receipt.id, (proposal.id,))
             assert await outcome.explanation(timeout=0.0) == ""
         await receipt.explain("it smokes")
@@ -251,8 +251,7 @@ async def test_a_missed_reject_has_its_words(
         for number in range(10):
             await reviewer.chat(str(number))
         latch.closed = False
-        outcome = await proposal.outcome()
-        assert isinstance(outcome, Rejection)
+        outcome = await ended(proposal, Rejection)
         if later:
             await receipt.explain("too much")
         assert await outcome.explanation(PATIENCE) == "too much"

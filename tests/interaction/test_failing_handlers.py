@@ -10,7 +10,7 @@ import pytest
 from meup_agent import Agent, Chat, Context, Proposal, ProposalState, Reason, Rejection
 from meup_agent.errors import RequestError, ToolError
 from tests.interaction.cast import adder
-from tests.interaction.people import Meeting, Notes, gathered, join, raw, until
+from tests.interaction.people import Meeting, Notes, ended, gathered, join, raw, until
 from tests.interaction.views import is_idle, lines, session_of
 from tests.patience import PATIENCE
 
@@ -68,8 +68,7 @@ async def test_a_reviewer_that_fails_rejects_what_was_addressed_to_it(
 
     async with gathered(meeting, agent, "proposer") as (reviewers, proposers):
         async with proposers.propose("tools", "write", to="reviewer") as proposal:
-            outcome = await proposal.outcome()
-            assert isinstance(outcome, Rejection)
+            outcome = await ended(proposal, Rejection)
             assert outcome.reason == Reason.OTHER
         async with proposers.propose("tools", "write") as proposal:
             await until(lambda: len(caplog.records) > 0 and is_idle(reviewers))

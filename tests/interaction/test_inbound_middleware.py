@@ -9,7 +9,7 @@ from meup_agent import Agent, Chat, Context, Proposal, Reason, Rejection
 from meup_agent.errors import RejectMessage, RequestError, ToolError, UsageError
 from meup_agent.types import CallNext, InboundMessage
 from tests.interaction.cast import adder
-from tests.interaction.people import Meeting, Notes, gathered, join, until
+from tests.interaction.people import Meeting, Notes, ended, gathered, join, until
 from tests.interaction.views import call_of, is_idle, lines
 
 pytestmark = pytest.mark.anyio
@@ -106,8 +106,7 @@ async def test_refused_proposal_is_rejected_with_its_reason(meeting: Meeting, no
 
     async with gathered(meeting, agent, "proposer") as (_, proposer):
         async with proposer.propose("tools", "add", to="reviewer") as proposal:
-            outcome = await proposal.outcome()
-            assert isinstance(outcome, Rejection)
+            outcome = await ended(proposal, Rejection)
             assert (outcome.reason, outcome.by) == (Reason.POLICY, "reviewer")
             assert await outcome.explanation() == "no add at night"
     assert notes.all == []
@@ -279,8 +278,7 @@ async def test_error_of_a_middleware_is_reported_like_a_handlers(
             await second.request("tools", "ping")
         assert caught.value.code == -32603
         async with second.propose("tools", "add", to="tools") as proposal:
-            outcome = await proposal.outcome()
-            assert isinstance(outcome, Rejection)
+            outcome = await ended(proposal, Rejection)
             assert outcome.reason == Reason.OTHER
     assert len([each for each in lines(caplog, logging.ERROR) if "failed" in each]) == 3
 

@@ -20,7 +20,17 @@ from meup_agent import (
 )
 from meup_agent.errors import ProposalWithdrawn, UsageError
 from meup_agent.protocol.dialects import PUBLISHED
-from tests.interaction.people import QUICK, Latch, Meeting, Notes, gathered, join, keep_away, until
+from tests.interaction.people import (
+    QUICK,
+    Latch,
+    Meeting,
+    Notes,
+    ended,
+    gathered,
+    join,
+    keep_away,
+    until,
+)
 from tests.interaction.views import is_, is_proposal, is_withdraw, state_of, taped
 from tests.wire import DIALECTS, kinds
 
@@ -82,8 +92,7 @@ async def test_rejected_step_withdraws_what_depends_on_it(meeting: Meeting, note
         ):
             assert isinstance(await second.outcome(), Rejection)
             for each in (third, fourth):
-                outcome = await each.outcome()
-                assert isinstance(outcome, Withdrawal)
+                outcome = await ended(each, Withdrawal)
                 assert outcome.reason == Reason.UNSAFE
                 assert f"{second.id}, which it depends on, was rejected" in str(outcome.cause)
                 assert each.state is ProposalState.WITHDRAWN
@@ -105,11 +114,9 @@ async def test_failed_step_withdraws_what_depends_on_it(meeting: Meeting, notes:
             space.propose("tools", "work", {"step": -1}) as first,
             space.propose("tools", "work", {"step": 2}, depends_on=[first]) as second,
         ):
-            outcome = await first.outcome()
-            assert isinstance(outcome, Fulfillment)
+            outcome = await ended(first, Fulfillment)
             assert outcome.is_error
-            ending = await second.outcome()
-            assert isinstance(ending, Withdrawal)
+            ending = await ended(second, Withdrawal)
             assert "failed" in str(ending.cause)
         # Its ending is known as long as there is a handle, also after its block.
         async with space.propose("tools", "work", {"step": 3}, depends_on=[first]) as late:
@@ -124,8 +131,7 @@ async def test_leaving_a_block_withdraws_what_depends_on_it(meeting: Meeting, no
         needed = await first.__aenter__()
         async with space.propose("tools", "work", {"step": 2}, depends_on=[needed]) as second:
             await first.__aexit__(None, None, None)
-            outcome = await second.outcome()
-            assert isinstance(outcome, Withdrawal)
+            outcome = await ended(second, Withdrawal)
             assert outcome.reason == Reason.NO_LONGER_NEEDED
         receipt = await second.withdraw()
         assert receipt.id == ""
@@ -236,8 +242,7 @@ async def test_all_are_withdrawn_in_as_few_envelopes_as_the_dialect_needs(
         assert all(state_of(other, each) is ProposalState.WITHDRAWN for each in gone)
         assert state_of(other, steps[1].id) is ProposalState.PENDING
         for each in (steps[0], steps[2], steps[3], last):
-            outcome = await each.outcome()
-            assert isinstance(outcome, Withdrawal)
+            outcome = await ended(each, Withdrawal)
             assert outcome.reason == "policy"
         (only,) = await space.withdraw_all()
         assert only.proposal_ids == (steps[1].id,)

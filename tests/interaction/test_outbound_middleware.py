@@ -20,7 +20,7 @@ from meup_agent.errors import ProposalEdited, ProposalRejected, RejectMessage, U
 from meup_agent.testing import MemorySpace
 from meup_agent.types import CallNext, InboundMessage, OutboundMessage
 from tests.interaction.cast import adder, unwilling, willing
-from tests.interaction.people import EVERYTHING, Meeting, Notes, gathered, join, until
+from tests.interaction.people import EVERYTHING, Meeting, Notes, ended, gathered, join, until
 from tests.interaction.views import has_state, lines, taped
 from tests.patience import PATIENCE
 
@@ -110,8 +110,7 @@ async def test_changed_call_is_judged_as_the_call_that_it_is(meeting: Meeting) -
         assert await proposer.call("tools", "other", own, to="reviewer") == 10
         assert own == {"a": 1, "b": 1}
         async with proposer.propose("tools", "other", own, to="reviewer") as proposal:
-            outcome = await proposal.outcome()
-            assert isinstance(outcome, Fulfillment)
+            outcome = await ended(proposal, Fulfillment)
             assert outcome.as_proposed
     assert seen == [{"a": 5, "b": 5}, {"a": 5, "b": 5}]
 

@@ -28,7 +28,7 @@ from meup_agent.errors import (
 )
 from meup_agent.types import CallNext, Change, InboundMessage
 from tests.interaction.cast import calculator, unwilling, willing
-from tests.interaction.people import Meeting, Notes, gathered, join, until
+from tests.interaction.people import Meeting, Notes, ended, gathered, join, until
 from tests.interaction.views import call_of, is_request, is_withdraw, state_of, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds, payloads
@@ -84,8 +84,7 @@ async def test_the_proposer_learns_what_was_edited(meeting: Meeting) -> None:
         taped(proposers) as tape,
         proposers.propose("tools", "add", {"a": 1, "b": 2}) as proposal,
     ):
-        outcome = await proposal.outcome()
-        assert isinstance(outcome, Fulfillment)
+        outcome = await ended(proposal, Fulfillment)
         assert outcome.changes == (Change("arguments.a", 1, 10),)
         assert outcome.result(accept_edits=True) == 12
         (request,) = tape.of(kinds.MCP_REQUEST)
@@ -166,8 +165,7 @@ async def test_somebody_else_may_be_named_to_execute(meeting: Meeting) -> None:
             join(meeting, "proposer") as proposers,
             proposers.propose(None, "add", {"a": 1, "b": 2}) as proposal,
         ):
-            outcome = await proposal.outcome()
-            assert isinstance(outcome, Fulfillment)
+            outcome = await ended(proposal, Fulfillment)
             assert (outcome.executor, outcome.changes) == ("deep", ())
     assert "'deep', 'second'" in errors[0]
 
@@ -190,8 +188,7 @@ async def test_a_rejection_and_its_explanation(meeting: Meeting, notes: Notes) -
 
     async with gathered(meeting, reviewer, proposer) as (_, proposers):
         async with proposers.propose("tools", "write", to="reviewer") as proposal:
-            outcome = await proposal.outcome()
-            assert isinstance(outcome, Rejection)
+            outcome = await ended(proposal, Rejection)
             assert (outcome.reason, outcome.by) == ("unsafe", "reviewer")
             assert proposal.state is ProposalState.REJECTED
         await notes.until(
@@ -326,8 +323,7 @@ async def test_a_tool_that_fails_fulfills_with_an_error(meeting: Meeting) -> Non
         gathered(meeting, calculator(), reviewer, "proposer") as (_, _, proposers),
         proposers.propose("tools", "divide", {"a": 1, "b": 0}) as proposal,
     ):
-        outcome = await proposal.outcome()
-        assert isinstance(outcome, Fulfillment)
+        outcome = await ended(proposal, Fulfillment)
         assert outcome.is_error
         assert outcome.error is None
         await until(lambda: bool(seen))
@@ -345,8 +341,7 @@ async def test_a_proposal_without_a_handler_is_rejected(meeting: Meeting, notes:
 
     async with gathered(meeting, reviewer, "proposer") as (reviewers, proposers):
         async with proposers.propose("tools", "write_file", to="reviewer") as proposal:
-            outcome = await proposal.outcome()
-            assert isinstance(outcome, Rejection)
+            outcome = await ended(proposal, Rejection)
             assert outcome.reason == "incapable"
         async with proposers.propose("tools", "write_file") as proposal:
             await until(lambda: state_of(reviewers, proposal.id) is not None)

@@ -9,7 +9,7 @@ import pytest
 
 from meup_agent import Agent, Envelope, Proposal, Reason, Rejection, Space
 from meup_agent.errors import AlreadyDecided, ProposalRejected, Refused
-from tests.interaction.people import Meeting, Notes, gathered
+from tests.interaction.people import Meeting, Notes, ended, gathered
 from tests.interaction.views import is_, is_proposal, lines, session_of, taped
 from tests.wire import kinds
 
@@ -37,8 +37,7 @@ async def test_explanation_of_a_rejection_can_be_waited_for(meeting: Meeting, no
 
     async with gathered(meeting, rejecting("it smokes"), agent) as (_, space):
         async with space.propose("tools", "x", to="reviewer") as proposal:
-            outcome = await proposal.outcome()
-            assert isinstance(outcome, Rejection)
+            await ended(proposal, Rejection)
             assert await proposal.explanation() == "it smokes"
             with pytest.raises(ProposalRejected, match=r"unsafe \(it smokes\)$") as caught:
                 await proposal.result()

@@ -17,7 +17,15 @@ from meup_agent.errors import AlreadyInProgress, OutcomeUnknown, ProposalWithdra
 from meup_agent.gateway import Gateway, HttpConfig
 from tests.gateways import one_space_config
 from tests.interaction.cast import sleep_until_stopped
-from tests.interaction.people import PARTICIPANTS, InMemory, Meeting, Notes, OverSockets, gathered
+from tests.interaction.people import (
+    PARTICIPANTS,
+    InMemory,
+    Meeting,
+    Notes,
+    OverSockets,
+    ended,
+    gathered,
+)
 from tests.interaction.views import all_idle, is_, lines, note_result, run_within, session_of, taped
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
@@ -105,8 +113,7 @@ async def test_a_withdrawal_ends_the_wait(meeting: Meeting) -> None:
                 await person.says(
                     "proposer", kinds.MCP_WITHDRAW, {"reason": "policy"}, about=(proposal.id,)
                 )
-                outcome = await proposal.outcome()
-                assert isinstance(outcome, Withdrawal)
+                outcome = await ended(proposal, Withdrawal)
                 assert (outcome.reason, outcome.cause.by) == ("policy", "proposer")
                 with pytest.raises(ProposalWithdrawn, match="policy"):
                     await proposal.result()
@@ -183,8 +190,7 @@ async def test_a_rejection_ends_the_handler_that_looks(meeting: Meeting, notes: 
                 await person.says(
                     "reviewer", kinds.MCP_REJECT, {"reason": "unsafe"}, about=(proposal.id,)
                 )
-                outcome = await proposal.outcome()
-                assert isinstance(outcome, Rejection)
+                outcome = await ended(proposal, Rejection)
                 assert (outcome.by, outcome.reason) == ("reviewer", "unsafe")
             await all_idle(reviewing, space)
             await tape.all_said(space, reviewing)
@@ -226,8 +232,7 @@ async def test_what_is_fulfilled_is_not_fulfilled_again(
         await notes.until("looks")
         call = {"name": "write", "arguments": {}}
         await person.says("reviewer", kinds.MCP_REQUEST, call, to=("tools",), about=(proposal.id,))
-        outcome = await proposal.outcome()
-        assert isinstance(outcome, Fulfillment)
+        outcome = await ended(proposal, Fulfillment)
         assert (outcome.by, outcome.executor) == ("reviewer", "tools")
         await all_idle(reviewing)
         await tape.all_said(reviewing)

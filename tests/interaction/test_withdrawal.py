@@ -6,7 +6,7 @@ import pytest
 from meup_agent import Agent, Context, Fulfillment, Proposal, ProposalState, Reason, Withdrawal
 from meup_agent.errors import AlreadyDecided
 from tests.interaction.cast import adder, onlooking, unwilling, willing
-from tests.interaction.people import Meeting, Notes, gathered, raw, until
+from tests.interaction.people import Meeting, Notes, ended, gathered, raw, until
 from tests.interaction.views import (
     all_idle,
     by,
@@ -159,8 +159,7 @@ async def test_a_late_withdraw_changes_nothing(meeting: Meeting) -> None:
         taped(reviewers) as tape,
     ):
         async with proposers.propose("tools", "add", {"a": 1, "b": 2}) as proposal:
-            outcome = await proposal.outcome()
-            assert isinstance(outcome, Fulfillment)
+            outcome = await ended(proposal, Fulfillment)
             await proposal.withdraw()
             assert await proposal.outcome() == outcome
         await tape.all_said(proposers)

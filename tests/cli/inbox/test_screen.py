@@ -4,11 +4,12 @@ import json
 
 import pytest
 
+from meup_agent import Rejection
 from meup_agent.cli.inbox.screen import GUARD_SECONDS, REASONS
 from tests.cli.commands import ScreenQuestion
 from tests.cli.inbox.people import anyio_backend as anyio_backend
 from tests.cli.inbox.people import desk, shown
-from tests.interaction.people import join, rejected
+from tests.interaction.people import ended, join
 from tests.wire import REASONS_TO_REJECT
 
 pytestmark = pytest.mark.anyio
@@ -72,7 +73,7 @@ async def test_what_has_to_be_scrolled_takes_a_second_key() -> None:
 async def test_two_keys_reject_with_a_reason() -> None:
     async with shown("wipe", {"disk": "a"}, to="reviewer") as (d, proposal):
         await d.press("r", "u")
-        assert (await rejected(proposal)).reason == "unsafe"
+        assert (await ended(proposal, Rejection)).reason == "unsafe"
         await d.until(lambda: "you rejected" in d.text("#note"))
 
 
@@ -86,7 +87,7 @@ async def test_words_go_with_a_rejection() -> None:
         await d.press("r", "w", "n", "o", "enter")
         assert "no" in d.text("#ask")
         await d.press("u")
-        outcome = await rejected(proposal)
+        outcome = await ended(proposal, Rejection)
         assert await outcome.explanation() == "no"
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from meup_agent import ProposalHandle
+from meup_agent import ProposalHandle, Rejection
 from meup_agent.approval import Inbox
 from meup_agent.cli.inbox.card import MAX_SHOWN
 from tests.cli.commands import ScreenQuestion
 from tests.cli.inbox.people import Desk, desk
 from tests.cli.inbox.people import anyio_backend as anyio_backend
-from tests.interaction.people import join, rejected
+from tests.interaction.people import ended, join
 
 pytestmark = pytest.mark.anyio
 
@@ -60,7 +60,7 @@ async def test_two_keys_vote_and_a_vote_may_be_changed(policy: Path) -> None:
         assert len(d.inbox) == 1
         await d.press("v", "w", *"no", "enter", "r")
         await d.until(lambda: "you voted against tools.deploy" in d.text("#note"))
-        assert "no" in await (await rejected(proposal)).explanation()
+        assert "no" in await (await ended(proposal, Rejection)).explanation()
 
 
 async def test_a_vote_names_what_was_not_shown_before_its_second_key(policy: Path) -> None:
@@ -77,7 +77,7 @@ async def test_what_the_screen_cuts_is_voted_against_alone(policy: Path) -> None
         assert "too long to be shown here: meup inbox show" in d.text("#note")
         assert d.inbox.items[0].votes == {}
         await d.press("r")
-        await rejected(proposal)
+        await ended(proposal, Rejection)
 
 
 async def test_approving_is_a_vote_there(policy: Path) -> None:

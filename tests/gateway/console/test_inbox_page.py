@@ -9,7 +9,7 @@ from meup_agent import Agent, Fulfillment, Rejection
 from meup_agent.errors import ToolError
 from meup_agent.gateway.console.templating import compile_templates, iso, make_environment
 from tests.gateway.console.conftest import Site, fields_in
-from tests.interaction.people import until
+from tests.interaction.people import ended, until
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -42,8 +42,7 @@ async def test_queue_says_how_many_wait_and_for_how_long(site: Site) -> None:
 async def test_approved_call_runs(site: Site) -> None:
     proposal, browser, _, key = await site.asked()
     assert (await browser.decide(key)).status_code == 303
-    outcome = await proposal.outcome()
-    assert isinstance(outcome, Fulfillment)
+    outcome = await ended(proposal, Fulfillment)
     assert outcome.by == "you"
     assert site.ran == [HELLO]
     page = await browser.page()
@@ -77,8 +76,7 @@ async def test_rejected_call_does_not_run(site: Site) -> None:
     proposal, browser, _, key = await site.asked(to="you")
     answer = await browser.decide(key, "reject", reason="unsafe", words="not today")
     assert answer.status_code == 303
-    outcome = await proposal.outcome()
-    assert isinstance(outcome, Rejection)
+    outcome = await ended(proposal, Rejection)
     assert (outcome.by, outcome.reason) == ("you", "unsafe")
     assert "not today" in await browser.page(f"/proposals/{key}")
     assert site.ran == []
@@ -94,8 +92,7 @@ async def test_edit_is_shown_before_it_is_sent(site: Site) -> None:
     action = f"/inbox/{key}/edit"
     answer = await browser.post(action, {**fields_in(shown.text, action), "word": "approve"})
     assert answer.status_code == 303
-    outcome = await proposal.outcome()
-    assert isinstance(outcome, Fulfillment)
+    outcome = await ended(proposal, Fulfillment)
     assert [change.path for change in outcome.changes or ()] == ["arguments.path"]
     assert site.ran == [{"path": "b.md", "text": "hello"}]
 

@@ -6,6 +6,7 @@ import pytest
 
 from meup_agent import Agent, Rejection, Settings
 from tests.gateway.console.conftest import Site
+from tests.interaction.people import ended
 from tests.patience import PATIENCE
 from tests.wire import DIALECTS
 
@@ -99,6 +100,5 @@ async def test_person_decides_what_is_proposed_in_any_dialect(site: Site, dialec
     rejected = await site.propose(proposer, {"path": "no.md"})
     answer = await browser.decide(await browser.key("no.md"), "reject", reason="unsafe")
     assert answer.status_code == 303
-    outcome = await rejected.outcome()
-    assert isinstance(outcome, Rejection)
+    outcome = await ended(rejected, Rejection)
     assert outcome.by == "you"

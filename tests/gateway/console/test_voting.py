@@ -8,6 +8,7 @@ import pytest
 
 from meup_agent import Agent, Fulfillment, Request
 from tests.gateway.console.conftest import Site, fields_in, key_in
+from tests.interaction.people import ended
 
 pytestmark = pytest.mark.anyio
 
@@ -29,8 +30,7 @@ async def test_two_votes_carry_a_call_out(site: Site) -> None:
     key = await voter.key("Vote for it", "for it</li>")
     assert (await voter.decide(key, "vote", vote="maybe")).status_code == 400
     assert (await voter.decide(key, "vote", vote="approve")).status_code == 303
-    outcome = await proposal.outcome()
-    assert isinstance(outcome, Fulfillment)
+    outcome = await ended(proposal, Fulfillment)
     assert outcome.by == "reviewer"
     assert len(site.ran) == 1
     # Its page tells by which rule it ran, and who voted how.

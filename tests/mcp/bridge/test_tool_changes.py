@@ -16,6 +16,7 @@ from meup_agent.approval import AllowRule, Inbox, InboxItem, Policy, Reviewer
 from meup_agent.errors import Refused, RequestError
 from meup_agent.gateway import Gateway
 from meup_agent.mcp import Bridge, ToolLock
+from tests.interaction.people import ended
 from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, stdio
 from tests.patience import PATIENCE
 from tests.wire import (
@@ -203,8 +204,7 @@ async def test_new_argument_is_asked_about_although_a_rule_allows_it(scene: Scen
             done = await inbox.approve(item)
             assert done is not None
             assert not done.is_error
-            outcome = await proposal.outcome()
-            assert isinstance(outcome, Fulfillment)
+            outcome = await ended(proposal, Fulfillment)
             assert outcome.by == "you"
         async with scene.agent.propose(BRIDGE, "read", {"path": "b"}) as proposal:
             assert (await waiting(inbox)).danger
@@ -436,8 +436,7 @@ async def test_list_of_before_the_change_lets_nothing_run(scene: Scene, tmp_path
                 while not (await waiting(inbox)).danger:
                     await anyio.wait_all_tasks_blocked()
                 await inbox.approve(inbox.items[0])
-            outcome = await proposal.outcome()
-            assert isinstance(outcome, Fulfillment)
+            outcome = await ended(proposal, Fulfillment)
             assert outcome.by == "you"
 
 
@@ -476,8 +475,7 @@ class Vote:
         """Vote both, and see that this runs it."""
         for name in self.people:
             await self.cast(name, form)
-        outcome = await self.proposal.outcome()
-        assert isinstance(outcome, Fulfillment)
+        outcome = await ended(self.proposal, Fulfillment)
         assert outcome.by == "reviewer"
 
 
