@@ -34,7 +34,7 @@ def reviewer(name: str) -> Agent:
             outcome = await proposal.fulfill()
         except (AlreadyInProgress, AlreadyDecided):
             # The gateway has ordered the other one's request before ours:
-            # ours ran nothing. That is no error, there is nothing to do.
+            # ours ran nothing. That is not an error, there is nothing to do.
             print(f"{name}: the other one was first")
         else:
             print(f"{name}: approved, {outcome.value}")

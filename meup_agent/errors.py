@@ -18,7 +18,7 @@ Whose fault it was decides the branch::
     │   ├── NotOffered                a decision that an inbox does not offer
     │   └── VoteRefused               a vote that does not count
     ├── PeerError                 another participant's mistake, or its answer
-    │   ├── InvalidEnvelope           a frame that is no valid envelope
+    │   ├── InvalidEnvelope           a frame that is not a valid envelope
     │   ├── InvalidArguments          arguments that a tool does not take
     │   ├── RequestError              a request was answered with a JSON-RPC error
     │   ├── ToolError                 a tool ran and reported a failure
@@ -49,7 +49,7 @@ Whose fault it was decides the branch::
         ├── NotSent                   certainly not sent
         └── OutcomeUnknown            sent; whether it was carried out is not known
 
-Beside the tree stands :class:`HandlerCancelled`, which is no error: like every cancellation, it is
+Beside the tree stands :class:`HandlerCancelled`, which is not an error: as any cancellation, it is
 to be let pass.
 """
 
@@ -239,7 +239,7 @@ class PeerError(MeupError):
 
 
 class InvalidEnvelope(PeerError, ValueError):
-    """A frame is no valid envelope.
+    """A frame is not a valid envelope.
 
     Attributes:
         problem: Short code: ``too_large``, ``invalid_utf8``, ``too_deep``, ``invalid_json`` or

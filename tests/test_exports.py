@@ -90,7 +90,7 @@ def test_listed_names_are_the_reachable_ones() -> None:
 
 @pytest.mark.parametrize("package", [meup_agent, meup_agent.gateway, meup_agent.mcp])
 def test_stub_lists_each_name_where_it_is(package: ModuleType) -> None:
-    """One line each, sorted, with ``as``: without it a name is no public one for type checkers."""
+    """One line each, sorted, with ``as``: without it a name is not public for type checkers."""
     stub = Path(f"{package.__file__}i").read_text(encoding="utf-8")
     listed = [
         (node.module, alias.name)

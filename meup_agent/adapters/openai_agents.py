@@ -57,5 +57,5 @@ async def _invoke(tools: SpaceTools, tool: SpaceTool, ctx: ToolContext[Any], giv
     except ValueError:
         arguments = None
     if not isinstance(arguments, dict):
-        return decisions.failed(tool.exposed, "its arguments are no JSON object")
+        return decisions.failed(tool.exposed, "its arguments are not a JSON object")
     return (await tools.call(tool, cast("dict[str, Any]", arguments))).text

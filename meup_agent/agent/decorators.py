@@ -245,7 +245,7 @@ def _compile(
     try:
         return compiled(pattern)
     except InvalidPattern as error:
-        raise source.error(f"{what}={pattern!r} is no pattern: {error}") from error
+        raise source.error(f"{what}={pattern!r} is not a pattern: {error}") from error
 
 
 def _pattern(pattern: str | tuple[str, ...]) -> Pattern:

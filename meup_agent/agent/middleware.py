@@ -230,7 +230,7 @@ def messages_of(middleware: Layer) -> frozenset[type]:
     """The messages that pass a middleware, by the annotation of its first parameter."""
     source = read_source(middleware, "middleware")
     if not source.is_async:
-        raise source.error("it is no async function; declare it with async def")
+        raise source.error("it is not an async function; declare it with async def")
     parameters = list(inspect.signature(middleware).parameters.values())
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if len(parameters) < 2 or any(each.kind not in positional for each in parameters[:2]):

@@ -37,7 +37,7 @@ TASK_PREFIX: Final = "meup script:"
 """Prefix of the names of this module's own tasks."""
 
 NO_HANDLER_PREFIXES: Final = ("meup", "end of ", "<")
-"""Prefixes of the names of tasks that are no handlers: ours, their watchers', the loop's."""
+"""Prefixes of the names of tasks that are not handlers: ours, their watchers', the loop's."""
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)-7s %(message)s"
 

@@ -84,7 +84,7 @@ def is_content_class(hint: type) -> bool:
 def content_of(value: object) -> list[JsonObject]:
     """The content objects for a value that has no schema, as JSON values.
 
-    ``None`` is no content, a string is its text, content objects are themselves, also several in a
+    ``None`` is not content, a string is its text, content objects are themselves, also several in a
     list; anything else is one text with the value's JSON.
     """
     if value is None:

@@ -371,7 +371,7 @@ async def _ask(client: httpx.AsyncClient, url: str, path: str, **query: str) -> 
 
 def _no_api(response: httpx.Response) -> Failure:
     return Failure(
-        f"what answers at {response.request.url} is no gateway's HTTP API"
+        f"what answers at {response.request.url} is not a gateway's HTTP API"
         f" (status {response.status_code}); {CHECK_ADDRESS}",
         exit_codes.NO_CONNECTION,
     )

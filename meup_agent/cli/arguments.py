@@ -67,7 +67,7 @@ def read_arguments(words: list[str], args: str | None, args_file: Path | None) -
             continue
         name, equals, text = word.partition("=")
         if not name or not equals:
-            raise Misuse(f"{word!r} is no argument for a tool; write it as key=value")
+            raise Misuse(f"{word!r} is not an argument for a tool; write it as key=value")
         if name in pairs:
             raise Misuse(f"the argument {name!r} is given twice; for a list use --args")
         pairs[name] = text
@@ -87,7 +87,7 @@ def read_stdin() -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise Misuse("standard input is no text in UTF-8") from None
+        raise Misuse("standard input is not text in UTF-8") from None
 
 
 def convert_arguments(
@@ -143,7 +143,7 @@ def read_json(text: str) -> Any:
     """Read JSON; what is none, or is nested too deeply, raises ``ValueError``."""
 
     def refuse_constant(name: str) -> None:
-        raise ValueError(f"{name} is no JSON")
+        raise ValueError(f"{name} is not JSON")
 
     try:
         return json.loads(text, parse_constant=refuse_constant)
@@ -157,9 +157,9 @@ def _object(text: str, where: str) -> dict[str, Any]:
     try:
         value = read_json(text)
     except ValueError as error:
-        raise Misuse(f"the arguments in {where} are no JSON: {error}") from None
+        raise Misuse(f"the arguments in {where} are not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise Misuse(f'the arguments in {where} are no JSON object, such as {{"path": "a.txt"}}')
+        raise Misuse(f'the arguments in {where} are not a JSON object, such as {{"path": "a.txt"}}')
     return cast("dict[str, Any]", value)
 
 
@@ -172,7 +172,7 @@ def read_capabilities(written: list[str] | None) -> list[dict[str, Any]]:
     try:
         compile_capabilities(read)
     except InvalidPattern as error:
-        raise Misuse(f"this is no capability: {error}") from None
+        raise Misuse(f"this is not a capability: {error}") from None
     return read
 
 
@@ -182,7 +182,7 @@ def _capability(written: str) -> dict[str, Any]:
     try:
         return cast("dict[str, Any]", read_json(written))
     except ValueError as error:
-        raise Misuse(f"{written!r} is no JSON: {error}") from None
+        raise Misuse(f"{written!r} is not JSON: {error}") from None
 
 
 # --- a tool's input schema: a stranger's, so it is followed only so far ---

@@ -181,7 +181,7 @@ async def confirm(stderr: Stderr, question: str) -> None:
     """Ask the person at the terminal; return if they say yes."""
     if not sys.stdin.isatty():
         raise Misuse(
-            "standard input is no terminal, so you cannot be asked; read what is above, and give"
+            "standard input is not a terminal, so you cannot be asked; read what is above, and give"
             " --yes to do it"
         )
     stderr.prompt(f"{question} [y/N] ")

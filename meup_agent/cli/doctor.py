@@ -197,7 +197,7 @@ def refusal(code: int, reason: str) -> tuple[str, str, str]:
         return found
     advice = "check the address: host, port and path"
     if code < FIRST_CLOSE_CODE:
-        return "handshake", "what answers is no gateway", advice
+        return "handshake", "what answers is not a gateway", advice
     return "welcome", "the connection was closed before the welcome", advice
 
 
@@ -322,7 +322,7 @@ async def resolve_host(place: HostPort, timeout: float) -> list[str]:
         except OSError as error:
             why = reason_for(error, timeout).lower()
         except UnicodeError:
-            why = "this is no host's name"
+            why = "this is not a host's name"
         raise Unreachable(
             f"{place.host} has no address: {why}", "check the host in the address, and the network"
         )
@@ -732,7 +732,7 @@ class _Diagnosis:
         unread = once.recording.unread if once.recording is not None else ""
         await self._bad(
             "welcome",
-            f"what came is no welcome: {visible(unread, 200)}"
+            f"what came is not a welcome: {visible(unread, 200)}"
             if unread
             else f"none came within {self._timeout:g} s",
             "check that a MEUP gateway listens there",

@@ -424,7 +424,7 @@ class OfferDirectory:
             del self._fetches[key]
 
     async def _fetch(self, key: _ListKey, fetch: _Fetch) -> None:
-        """Ask for all pages, in a task that is no handler's."""
+        """Ask for all pages, in a task that is not a handler's."""
         fetching = RunningHandler(_NO_EXCHANGE, None, lambda: fetch.abandoned_for)
         try:
             with fetch.scope, handler_is(fetching):
@@ -540,7 +540,7 @@ def _check(known: _Known, participant: str, tool: str, arguments: JsonObject) ->
 # --- uri templates ---
 # URI templates of others (RFC 6570), read backwards: may a template have made a URI?
 #
-# A template is a stranger's, so it becomes an RE2 expression; what is no template matches nothing.
+# A template is a stranger's, so it becomes an RE2 expression; a malformed one matches nothing.
 #
 # `mcp.shared.uri_template` (2.3.0), which also matches, refuses templates that RFC 6570 allows:
 # `{?q*}`, `{v:3}`, `{a}{b}`. It comes with the extra `mcp`.

@@ -189,8 +189,8 @@ def awaited(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[
         name = getattr(_running, "name", None)
         if name is not None:
             raise UsageError(
-                f"{verb.__name__}() was called by {name}, which is no async function, so nothing "
-                f"was done; declare it with async def and await {verb.__name__}(), or call "
+                f"{verb.__name__}() was called by {name}, which is not an async function, so "
+                f"nothing was done; declare it with async def and await {verb.__name__}(), or call "
                 f"anyio.from_thread.run(…) with it"
             )
         return verb(*args, **kwargs)

@@ -152,7 +152,7 @@ def _library() -> Any:
 def _validator_for(schema: object, exact: bool) -> Any:
     """A validator of the library's; raises if the schema is none, or does what is not allowed."""
     if not isinstance(schema, dict):
-        raise TypeError("its schema is no object")
+        raise TypeError("its schema is not an object")
     body = dict(cast("dict[str, Any]", schema))
     if len(encode_leniently(body)) > MAX_SCHEMA_BYTES:
         raise ValueError(f"its schema is larger than {MAX_SCHEMA_BYTES} bytes")

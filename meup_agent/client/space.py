@@ -542,7 +542,7 @@ class Space(TalkVerbs):
             InvalidArguments: The participant's list of tools is known (:meth:`Space.tools`), and
                 there is no such tool, or it does not take these arguments; nothing was sent.
             UsageError: It was awaited, or asked for something, instead of entered; or it depends on
-                what is no proposal of ours, on itself, or on more than 64.
+                what is not a proposal of ours, on itself, or on more than 64.
         """
         seconds = resolve_ttl(ttl, self.ttl)
 

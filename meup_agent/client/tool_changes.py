@@ -61,7 +61,7 @@ _MAPS: Final = (
     *("properties", "patternProperties", "$defs", "definitions"),
     *("dependentSchemas", "dependencies"),
 )
-"""Keywords with a schema under each name: a property called `title` is no text."""
+"""Keywords with a schema under each name: a property called `title` is not text."""
 
 _INNER: Final = (
     *("items", "prefixItems", "additionalItems", "contains", "unevaluatedItems"),

@@ -142,7 +142,7 @@ class RotatingFile:
 
 
 def compact_line(frame: bytes) -> bytes | None:
-    """A frame in one line without blanks, as tools search in it; ``None`` if it is no JSON."""
+    """A frame in one line without blanks, as tools search in it; ``None`` if it is not JSON."""
     try:
         return msgspec.json.format(frame, indent=-1)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

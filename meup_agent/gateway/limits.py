@@ -93,7 +93,7 @@ class GatewayLimits(Allowance):
         250,
         "such connections at once, joined later or not: the members behind one address, "
         "when their gateway has restarted. What says its token in the handshake, as agents "
-        "of this package do, is no such connection",
+        "of this package do, is not such a connection",
     )
     failed_tokens: int = limit(
         20,

@@ -115,7 +115,7 @@ def server_context(tls: TlsConfig) -> ssl.SSLContext:
         raise
     except (ssl.SSLError, ValueError):
         raise ConfigurationError(
-            f"tls: {tls.certificate} and {tls.key} are no certificate and its key in PEM form"
+            f"tls: {tls.certificate} and {tls.key} are not a certificate and its key in PEM form"
         ) from None
     return context
 

@@ -333,7 +333,7 @@ class Outbox:
         """Note that the gateway has numbered an envelope of ours, or has refused it.
 
         It takes what comes on one connection in order, so what was sent before has been decided,
-        too. What it refused is no part of what is replayed, and is sent again to be refused again.
+        too. What it refused is not part of what is replayed, and is sent again to be refused again.
         What is replayed may have been sent on an older connection.
         """
         if envelope_id not in self._unaccepted:

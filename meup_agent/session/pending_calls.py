@@ -102,7 +102,7 @@ def checked_ttl(seconds: float | None) -> float | None:
     """Seconds for which a proposal waits; ``None`` and infinity are as long as it takes.
 
     Raises:
-        UsageError: It is no time to wait, or more than readers take for one.
+        UsageError: It is not a time to wait, or more than readers take for one.
     """
     ttl = checked_timeout(seconds)
     if ttl is not None and ttl > MAX_TTL:
@@ -121,7 +121,7 @@ def checked_timeout(seconds: float | None) -> float | None:
         return None
     if math.isnan(seconds) or seconds < 0:
         raise UsageError(
-            f"{seconds} is no time to wait; give seconds from 0 on, or None for as long as it takes"
+            f"{seconds} is not a time to wait; give seconds from 0 on, or None for no limit"
         )
     return seconds
 

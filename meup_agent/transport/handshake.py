@@ -163,7 +163,7 @@ def _trusted_user() -> int | None:
         return int(given) if given.isascii() and given.isdigit() else pwd.getpwnam(given).pw_uid
     except KeyError:
         raise ConfigurationError(
-            f"{TRUSTED_USER} names {given!r}, which is no user here; give a name or a number"
+            f"{TRUSTED_USER} names {given!r}, which is not a user here; give a name or a number"
         ) from None
 
 
@@ -608,7 +608,7 @@ def is_forwarded(names: Iterable[str]) -> bool:
 
 
 def host_name(host: str) -> str:
-    """The name in a ``Host``, in lower case and without a port; empty: it is no name and port."""
+    """The name in a ``Host``, in lower case and without its port; empty: it has another form."""
     found = _HOST.fullmatch(host.strip().lower())
     return "" if found is None else found[1].removeprefix("[").removesuffix("]")
 
@@ -616,7 +616,7 @@ def host_name(host: str) -> str:
 def is_served(host: str, served: Collection[str]) -> bool:
     """True if a ``Host`` is one of these; one that ends with ``:*`` stands for any port.
 
-    The port has to be a number: ``localhost:1.example.com`` is no port of ``localhost``.
+    The port has to be a number: ``localhost:1.example.com`` is not a port of ``localhost``.
     """
     said = host.strip().lower()
     found = _HOST.fullmatch(said)

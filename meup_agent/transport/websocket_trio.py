@@ -1,6 +1,6 @@
 """WebSocket connections of ``websockets.trio``, as a ``WebSocketDriver``.
 
-Imported only where trio runs: it is no dependency of this package.
+Imported only where trio runs: it is not a dependency of this package.
 """
 
 from __future__ import annotations

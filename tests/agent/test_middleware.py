@@ -63,7 +63,7 @@ async def generator(message: InboundMessage, call_next: CallNext) -> Any:
         (by_name, "takes a message and call_next, by position"),
         (other_type, r"annotate it as InboundMessage, OutboundMessage or both"),
         (unknown, "'Nothing' cannot be resolved"),
-        (plain, "is no async function; declare it with async def"),
+        (plain, "is not an async function; declare it with async def"),
         (generator, "is a generator"),
         (Layer, "is a class"),
         (3, "cannot be called"),

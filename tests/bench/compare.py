@@ -164,7 +164,7 @@ def measured_pairs(
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Compare, and print the table; a step is told, and is no failure."""
+    """Compare, and print the table; a step is told, and is not a failure."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench compare", description=__doc__)
     parser.add_argument("revision", nargs="?", help="a commit; else the one that `baseline` names")
     parser.add_argument("names", nargs="*", help=f"programs; else {', '.join(QUICK)}")

@@ -1,4 +1,4 @@
-"""Every program of this folder works; what it measures is no condition."""
+"""Every program of this folder works; what it measures is not a condition."""
 
 import multiprocessing
 from collections.abc import Iterator

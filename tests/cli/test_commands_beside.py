@@ -94,8 +94,8 @@ def test_nobody_is_asked_where_no_terminal_is(stage: Stage, here: Here) -> None:
     assert shown.endswith("x" * 100 + '\\u001b[2J"'), "the call is shown whole, and escaped"
     assert "x" * 3_000 in shown
     assert said == (
-        "meup: standard input is no terminal, so you cannot be asked; read what is above, and give"
-        " --yes to do it"
+        "meup: standard input is not a terminal, so you cannot be asked; read what is above,"
+        " and give --yes to do it"
     )
     assert stage.calls == []
     proposed.withdraw(here)

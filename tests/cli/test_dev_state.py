@@ -164,7 +164,7 @@ def test_a_folder_that_vanished_is_no_failure_at_the_end(folder: Path) -> None:
             "chmod 666 dev/lock",
             r"lock can be opened by other users, .*; run: chmod 600 \S*dev/lock",
         ),
-        ("rm dev/lock; mkfifo -m 600 dev/lock", r"dev/lock is no file; remove it"),
+        ("rm dev/lock; mkfifo -m 600 dev/lock", r"dev/lock is not a file; remove it"),
     ],
 )
 def test_what_others_could_put_there_is_unused(folder: Path, spoil: str, said: str) -> None:
@@ -298,7 +298,7 @@ def test_a_terminal_that_was_not_set_up_is_told_how(
         assert said("tail").endswith('eval "$(meup env you)" sets all of them\n')
         assert "the token is missing" in (one := said("tail", "--url", "ws://x", "--space", "s"))
         assert one.endswith("sets all of them\n")
-    # What `meup env` complains about is no reason to say anything else here.
+    # What `meup env` complains about is not a reason to say anything else here.
     folder.chmod(0o755)
     assert "runs here" not in said("tail")
 

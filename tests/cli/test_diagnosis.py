@@ -288,8 +288,8 @@ def page(status: str, body: str = "", version: str = "1.1", more: str = "") -> b
 @pytest.mark.parametrize(
     ("reply", "name", "said"),
     [
-        (page("200 OK", "<html>"), "handshake", "what answers is no gateway (status 200)"),
-        (page("200 OK", "a\nb"), "handshake", "what answers is no gateway (status 200)"),
+        (page("200 OK", "<html>"), "handshake", "what answers is not a gateway (status 200)"),
+        (page("200 OK", "a\nb"), "handshake", "what answers is not a gateway (status 200)"),
         (page("404 Not Found"), "space", "no gateway at this path (status 404)"),
         (page("401 No", "who?"), "token", "the gateway refuses the token (status 401: who?)"),
         (page("403 No", "out"), "token", "the gateway refuses the token (status 403: out)"),
@@ -344,7 +344,7 @@ async def test_something_else_than_a_welcome() -> None:
 
     with websockets_to(chatter) as url:
         report = await look_at(url, timeout=LATER)
-    assert of(report, "welcome").said.startswith("what came is no welcome: the frame is no JSON")
+    assert of(report, "welcome").said.startswith("what came is not a welcome: the frame is not")
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_an_absolute_path_from_elsewhere(bots: Path, monkeypatch: pytest.MonkeyP
         ("bots_helper", "does not say which agent to run; there is no agent in it"),
         ("bots_good:", "'bots_good:' names no agent; expected module:agent"),
         (":bot", "':bot' names no agent"),
-        ("my bots:bot", "'my bots' is no module's name"),
+        ("my bots:bot", "'my bots' is not a module's name"),
     ],
 )
 def test_what_is_wrong_is_said(bots: Path, target: str, sentence: str) -> None:

@@ -140,7 +140,7 @@ def test_pins_that_cannot_be_read_keep_a_server_out(tmp_path: Path, state: dict[
     [pins] = Path(state["MEUP_STATE_DIR"]).glob("up/*/meup-tools.lock")
     pins.write_text("{")
     with up(tmp_path, state, *SERVERS) as process:
-        process.until("meup-tools.lock is no JSON", stream="err")
+        process.until("meup-tools.lock is not JSON", stream="err")
     assert "is 'files' in the space" not in process.err
     assert pins.read_text() == "{"
 

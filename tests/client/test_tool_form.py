@@ -67,7 +67,7 @@ def test_texts_of_schemas_are_no_part_of_the_form() -> None:
         (EXAMPLE | {"examples": [{"type": "string"}]}, EXAMPLE | {"examples": [{}]}),
         (EXAMPLE | {"examples": [False]}, EXAMPLE | {"examples": [True]}),
         (DESCRIPTION | {"description": {"type": "string"}}, DESCRIPTION | {"description": {}}),
-        # Values are no schemas: what looks like a text in them is one of theirs.
+        # Values are not schemas: what looks like a text in them is one of theirs.
         ({"default": {"title": "a"}}, {"default": {"title": "b"}}),
         ({"const": {"description": "a"}}, {"const": {"description": "b"}}),
         ({"enum": [{"title": "a"}]}, {"enum": [{"title": "b"}]}),

@@ -142,7 +142,7 @@ class Client:
         while True:
             try:
                 data = self.socket.recv(timeout=0)
-                # A capture writes down what is no JSON as it was shown.
+                # A capture writes down what is not JSON as it was shown.
                 yield {"_raw": repr(data)} if isinstance(data, bytes) else json.loads(data)
             except TimeoutError:
                 return

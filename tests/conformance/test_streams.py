@@ -202,7 +202,7 @@ def test_dialects_without_streams_get_news_and_no_frame(streaming: Site) -> None
 def test_bad_frames_get_one_clear_answer_each(streaming: Site) -> None:
     with streaming.join("owner", "observer") as (owner, observer):
         stream = opened(owner, observer)
-        # A megabyte of an id, none, one that is no text, and frames that look like envelopes.
+        # A megabyte of an id, none, one that is not text, and frames that look like envelopes.
         envelope = json.dumps({"kind": "system/error", "from": "system:gateway", "payload": {}})
         for raw in ("#" + "x" * (1 << 20), "##x", "#", b"#\xff#x", "#" + envelope, "#a\n#x"):
             owner.write(raw)

@@ -47,7 +47,7 @@ async def test_edit_and_approve(desk: Desk) -> None:
     proposal, page = await desk.asked()
     await begin_edit(page, '{"path": "b.md"')
     form = page.locator("#json-form")
-    await expect(form.locator(".complaint")).to_contain_text("This is no JSON yet")
+    await expect(form.locator(".complaint")).to_contain_text("This is not JSON yet")
     await form.locator("button").click()
     await expect(page.locator("#arguments")).to_be_focused()
     await page.fill("#arguments", '{"path": "b.md", "text": "hello"}')

@@ -189,7 +189,7 @@ def test_a_withdrawn_question_takes_no_answer(gateway: ThreadedGateway, backend:
             await first.withdraw()
             await screen.shows("proposal 1: needs no answer any more")
             await screen.shows("type: 2 yes")
-            # The rest of the answer to the first is no answer to the second; the next line is.
+            # The rest of the answer to the first is not an answer to the second; the next line is.
             screen.type("es\n")
             await screen.shows("type: 2 yes", 2)
             screen.type("2 yes\n")

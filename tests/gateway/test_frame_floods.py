@@ -1,4 +1,4 @@
-"""Floods of frames that are no messages, over real sockets, while the others go on."""
+"""Floods of frames that are not messages, over real sockets, while the others go on."""
 
 import asyncio
 import contextlib

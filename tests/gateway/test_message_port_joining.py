@@ -1,4 +1,4 @@
-"""Joining at the message port: the join frame, the address, and what is no handshake."""
+"""Joining at the message port: the join frame, the address, and what is not a handshake."""
 
 from dataclasses import replace
 

@@ -51,7 +51,7 @@ def test_withdrawal_over_http_that_comes_too_fast_is_to_come_later(kind: str) ->
         answer = it.post("alice", json.dumps(withdraw).encode())
         assert (answer.status_code, answer.json()["limit"]) == (429, "withdrawals_per_second")
         assert 1 <= int(answer.headers["Retry-After"]) <= 100
-        # What is no withdrawal goes through meanwhile.
+        # What is not a withdrawal goes through meanwhile.
         assert it.post("alice", b'{"kind": "chat", "payload": {}}').status_code == 200
 
 

@@ -247,7 +247,7 @@ async def test_port_without_tls_where_it_is_allowed() -> None:
     [
         ("certificate", None, r"tls\.certificate: .* cannot be read"),
         ("key", None, r"tls\.key: .* cannot be read"),
-        ("certificate", "nothing", "are no certificate and its key"),
+        ("certificate", "nothing", "are not a certificate and its key"),
         ("key", ENCRYPTED_KEY, r"tls\.key: is encrypted"),
     ],
     ids=["no certificate", "no key", "no PEM", "with a password"],

@@ -203,7 +203,7 @@ async def test_a_wrong_token_is_refused(meeting: Meeting) -> None:
     with anyio.fail_after(PATIENCE):
         with pytest.raises(TokenRefused, match="refused the token"):
             async with Agent("tools").join(meeting.connector("tools"), token="wrong"):
-                pytest.fail("it is no token")
+                pytest.fail("it is not a token")
 
 
 async def test_a_space_that_is_none(meeting: Meeting) -> None:

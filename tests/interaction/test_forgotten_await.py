@@ -60,7 +60,7 @@ async def test_plain_handler_is_told_that_it_cannot_await(meeting: Meeting, note
             lambda: space.tools("tools"),
         ]
         for verb in verbs:
-            with pytest.raises(UsageError, match="decide, which is no async function, so nothing"):
+            with pytest.raises(UsageError, match="decide, which is not an async function, so"):
                 verb()
         notes.from_thread("refused")
         # What the event loop does for it may await, as may what it starts there.

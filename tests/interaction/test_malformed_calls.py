@@ -22,7 +22,7 @@ STRUCTURE: dict[str, Any] = {
     "arguments are true": {"name": "run", "arguments": True},
     "no name": {"arguments": {}},
     "an empty name": {"name": "", "arguments": {}},
-    "a name that is no text": {"name": ["run"], "arguments": {}},
+    "a name that is not text": {"name": ["run"], "arguments": {}},
     "parameters are a list": ["run"],
 }
 VALUES: dict[str, Any] = {
@@ -46,7 +46,7 @@ def proposals() -> dict[str, Any]:
     calls |= {f"{why}, wrapped": {"proposal": it} for why, it in calls.items()}
     return calls | {
         "no method": {"params": {"name": "run"}},
-        "a method that is no text": {"method": ["tools/call"], "params": {"name": "run"}},
+        "a method that is not text": {"method": ["tools/call"], "params": {"name": "run"}},
         "a wrapper with more": {"proposal": {"method": "ping"}, "more": 1},
         "nothing": {},
     }

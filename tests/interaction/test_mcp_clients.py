@@ -273,7 +273,7 @@ async def test_odd_results_are_errors(meeting: Meeting, caplog: pytest.LogCaptur
 
 
 async def test_surrogates_harm_nothing(meeting: Meeting, caplog: pytest.LogCaptureFixture) -> None:
-    """Names of files may hold bytes that are no UTF-8; Python makes lone surrogates of them."""
+    """Names of files may hold bytes that are not UTF-8; Python makes lone surrogates of them."""
     # The log would hold the text of the exception as it is, which no test report can.
     caplog.set_level(logging.CRITICAL, logger="meup_agent.agent")
     agent = Agent("tools")

@@ -1,4 +1,4 @@
-"""Messages that are no calls: chat, presence, kinds of one's own."""
+"""Messages that are not calls: chat, presence, kinds of one's own."""
 
 import json
 
@@ -33,7 +33,7 @@ async def test_chat_reaches_those_it_is_for(meeting: Meeting, notes: Notes) -> N
             ("reviewer", "observer", "all", None), ("second", "observer", "all", None)
         )
     assert ("second", "observer", "hello?", None) not in notes.all
-    assert ("observer", "observer", "all", None) not in notes.all, "an echo is no message"
+    assert ("observer", "observer", "all", None) not in notes.all, "an echo is not a message"
 
 
 async def test_any_kind_can_be_sent_and_watched(meeting: Meeting) -> None:

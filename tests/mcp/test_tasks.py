@@ -187,7 +187,7 @@ async def test_a_question_of_a_handler_is_an_input_request() -> None:
         assert asked["inputRequests"][key]["params"]["message"] == "Sure?"
 
         responses: dict[str, Any] = {key: {"action": "perhaps"}}
-        with pytest.raises(MCPError, match="is no answer to elicitation/create"):
+        with pytest.raises(MCPError, match="is not an answer to elicitation/create"):
             await ask(client, "tasks/update", taskId=created.task_id, inputResponses=responses)
         responses = {"another": {"action": "accept"}}
         await ask(client, "tasks/update", taskId=created.task_id, inputResponses=responses)

@@ -233,7 +233,7 @@ def test_what_does_not_compile_is_refused_with_its_place(capability: object, pla
 
 
 def test_capabilities_that_are_no_list_are_refused() -> None:
-    with pytest.raises(InvalidPattern, match=r"^space\.capabilities: the capabilities are no list"):
+    with pytest.raises(InvalidPattern, match=r"^space\.capabilities: the capabilities are not a"):
         compile_capabilities("chat", place="space.capabilities")
 
 

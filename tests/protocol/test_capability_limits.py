@@ -90,7 +90,7 @@ def test_a_search_that_costs_too_much_ends(pattern: object, value: object) -> No
 @pytest.mark.parametrize(
     ("pattern", "value", "expected"),
     [
-        # A megabyte is no obstacle for what is plain.
+        # A megabyte is not an obstacle for what is plain.
         ("!*secret*", "x" * 10**6, True),
         ({"**": "/secret/"}, {"a": ["x" * 10**6, "a secret"]}, True),
         ("/public/**", "/public/" + "a/" * 500_000, True),

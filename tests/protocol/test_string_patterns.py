@@ -75,7 +75,7 @@ def test_wildcards_never_reach_a_segment_that_begins_with_a_dot(
         ("**/b", "b", True),
         ("**/b", "ab", False),
         ("a*", "a", True),
-        # two stars that are no whole segment are one
+        # two stars that are not a whole segment are one
         ("a**", "ab", True),
         ("a**", "ab/c", False),
         ("***", "a/b", False),

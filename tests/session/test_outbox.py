@@ -185,7 +185,7 @@ def test_what_has_not_come_back_is_the_next_to_be_sent_in_its_order(outbox: Outb
     ("replayed", "again"), [(False, ["c"]), (True, ["a", "c"])], ids=["live", "replayed"]
 )
 def test_what_came_back_is_not_sent_again(outbox: Outbox, replayed: bool, again: list[str]) -> None:
-    """A refused envelope is no part of a replay: it is sent again, to be refused again."""
+    """A refused envelope is not part of a replay: it is sent again, to be refused again."""
     sent(outbox, "a", "b", "c")
     outbox.accepted("b", replayed=replayed)
     outbox.accepted("another's", replayed=replayed)

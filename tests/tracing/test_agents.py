@@ -230,7 +230,7 @@ async def test_failures_have_a_type(meeting: Meeting, traces: Traces) -> None:
         ("CLIENT", "x/whole", "tool_error"),
         ("SERVER", "x/whole", "tool_error"),
         ("CLIENT", "tools/call nonononon", "-32602"),
-        # A name that a stranger made up is no name of a span.
+        # A name that a stranger made up is not a name of a span.
         ("SERVER", "tools/call", "-32602"),
     ]
     assert all(

@@ -160,7 +160,7 @@ def test_a_trusted_user_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ForeignListener):
             check_listener(made)
         monkeypatch.setenv("MEUP_TRUSTED_USER", "no-such-user")
-        with pytest.raises(ConfigurationError, match="'no-such-user', which is no user here"):
+        with pytest.raises(ConfigurationError, match="'no-such-user', which is not a user here"):
             check_listener(made)
 
 
@@ -203,7 +203,7 @@ class Made:
         return self._peer
 
     def getsockopt(self, level: int, option: int, size: int, /) -> bytes:
-        raise AssertionError("it is no Unix socket")
+        raise AssertionError("it is not a Unix socket")
 
 
 @pytest.fixture

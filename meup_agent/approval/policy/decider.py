@@ -221,7 +221,7 @@ class Decider:
             return Shown(call)
         given = call.params.get("arguments", {})
         if not call.name or not isinstance(given, dict):
-            return Shown(call, problem="The call has no tool, or its arguments are no object.")
+            return Shown(call, problem="The call has no tool, or its arguments are not an object.")
         others = sorted(call.params.keys() - _SEEN)
         if others:
             return Shown(call, doubt=f"no rule sees its parameter {others[0][:64]!r}")
@@ -339,7 +339,7 @@ def find_own_file(call: Call, names: Collection[str]) -> str:
     """The doubt about a call whose arguments name a file by which it is decided; empty: none.
 
     Its tool may write there, and then the next call is allowed by the proposer of this one. A text
-    says nothing of links and patterns, so this is no lock.
+    says nothing of links and patterns, so this is not a lock.
     """
     for each in [call.arguments, *descendants(call.arguments)] if names else ():
         for text in cast("dict[str, object]", each) if isinstance(each, dict) else [each]:

@@ -330,7 +330,7 @@ def _may_be_other(pattern: str) -> bool:
     """True if a number, or true or false, may be written as a text that a pattern takes."""
     body, is_negated = split_negation(pattern, "")
     if is_negated:
-        return False  # it takes whatever is no text
+        return False  # it takes whatever is not text
     beginnings = plain_beginnings(body) or ("",)
     return any(
         _NUMBER.match(each) or any(word.startswith(each) for word in ("true", "false"))
@@ -352,7 +352,7 @@ def _letters(text: str) -> str:
 def is_one_off(one: str, other: str) -> bool:
     """True if two names differ by a letter that is missing, too many or another, or by its case.
 
-    Or by two that changed places. Digits number names of one kind, and are no mistypes of others.
+    Or by two that changed places. Digits number names of one kind, and are not mistypes of others.
     """
     if one == other or min(len(one), len(other)) < LEAST_CHARS:
         return False

@@ -313,7 +313,7 @@ def as_patterns(given: Any) -> Sequence[Any]:
 
 
 def check_words(given: object, key: str) -> None:
-    """Raise ConfigurationError for what is no text, an empty one, or too long."""
+    """Raise ConfigurationError for what is not text, an empty one, or too long."""
     if given is None:
         return
     if not _is_text(given) or len(given) > MAX_WORDS:
@@ -321,11 +321,11 @@ def check_words(given: object, key: str) -> None:
 
 
 def check_seconds(given: object, key: str) -> None:
-    """Raise ConfigurationError for what is no span of time."""
+    """Raise ConfigurationError for what is not a span of time."""
     if given is None:
         return
     number = given if isinstance(given, int | float) and not isinstance(given, bool) else 0
-    if not 0 < number <= MAX_SECONDS:  # which no infinity is, nor what is no number
+    if not 0 < number <= MAX_SECONDS:  # which no infinity is, nor what is not a number
         raise ConfigurationError(f"{key}: expected a span of time, more than nothing, up to a year")
 
 
@@ -356,7 +356,7 @@ def _read_texts(given: object, key: str) -> Sequence[str]:
 
 
 def _check_alternatives(patterns: Sequence[object], key: str) -> None:
-    """A negated pattern takes all but one; beside another, it is no exception from that."""
+    """A negated pattern takes all but one; beside another, it is not an exception from that."""
     for each in patterns if len(patterns) > 1 else ():
         if isinstance(each, str) and each.startswith("!"):
             raise ConfigurationError(
@@ -370,7 +370,7 @@ def _check_method(pattern: str) -> None:
     known = get_close_matches(pattern, METHODS, 1, _ALIKE)
     if known and pattern not in METHODS and not is_glob(pattern) and pattern[0] not in "!/":
         raise ConfigurationError(
-            f"method: {pattern!r} is no method of MCP; did you mean {known[0]}?"
+            f"method: {pattern!r} is not a method of MCP; did you mean {known[0]}?"
         )
 
 
@@ -412,7 +412,7 @@ def _check_arguments(given: object) -> None:
             pending += cast("Mapping[str, object]", value).values()
         elif isinstance(value, list | tuple):
             if not value:
-                raise ConfigurationError("arguments: an empty list is no value, and never matches")
+                raise ConfigurationError("arguments: an empty list never matches")
             _check_alternatives(cast("Sequence[object]", value), "arguments")
             pending += cast("Sequence[object]", value)
 
@@ -432,7 +432,7 @@ def _check_others(given: object) -> None:
 def plain_value(value: Any) -> Any:
     """The value as JSON and YAML have it, without tuples and enumerations.
 
-    A key that is no text stays one: a pattern refuses it, and as a text it would name nothing.
+    A key that is not text stays one: a pattern refuses it, and as a text it would name nothing.
     """
     if isinstance(value, Mapping):
         return {

@@ -2,7 +2,7 @@
 
 Of the decisions about one tool those are looked for that have something in common, by proposer,
 target or argument, and of which none was decided otherwise. A rule says all that its decisions have
-in common, so that it is no wider than they are. Before it is given out each is tried on every
+in common, so that it is not wider than they are. Before it is given out each is tried on every
 decision by the policy itself, in its order with the others: one that allows what was not approved
 is dropped. Nothing here decides anything.
 """
@@ -61,7 +61,7 @@ class LoggedProposal(msgspec.Struct, gc=False):
 
     Attributes:
         arguments: Its arguments as far as rules are suggested about them: long texts are cut off,
-            and what is no text, number or boolean is an empty object.
+            and what is not text, number or boolean is an empty object.
         judgement: What was made of it; ``None`` while nothing was.
         by_people: The decision names no rule of a policy, but one that asks.
         reason: The reason of its rejection.
@@ -175,7 +175,7 @@ class DecisionLog:
                 self._judge(proposal, Judgement.REJECTED, payload)
                 if len(proposers) > 1:
                     # It may mean another one under this id: it keeps a rule from allowing, and
-                    # is no evidence for one that denies.
+                    # is not evidence for one that denies.
                     proposal.by_people = False
 
     def _judge(self, proposal: LoggedProposal, found: Judgement, holder: object) -> None:

@@ -254,7 +254,7 @@ class Reviewer:
             assert self._tasks is not None
             held.is_counted = True
             self._counted += 1
-            # It is no part of this handler, which ends with the answer to the voter.
+            # It is not part of this handler, which ends with the answer to the voter.
             with handler_is(None):
                 self._tasks.start_soon(self._carry_out, held)
         return {

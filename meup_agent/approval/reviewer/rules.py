@@ -224,7 +224,7 @@ ASK_SECONDS: Final = 5.0
 """Wait for a reviewer's answer."""
 
 PAUSE_SECONDS: Final = 0.25
-"""Pause between two questions to a reviewer, so that a flood of votes is no flood of questions."""
+"""Pause between two questions to a reviewer, so that many votes are not as many questions."""
 
 PAUSE_PER_PROPOSAL: Final = 0.002
 """Seconds of that pause for each proposal in an answer, where that is longer: a thousand are half a
@@ -359,7 +359,7 @@ class ReviewerRules(ABC):
             known.scope.cancel()
 
     def forget_others(self) -> None:
-        """Forget which participants are no reviewers."""
+        """Forget which participants are not reviewers."""
         for name in [name for name, each in self._candidates.items() if not each.answers]:
             self.forget(name)
 
@@ -378,7 +378,7 @@ class ReviewerRules(ABC):
     def hear(self, envelope: Envelope) -> None:
         """Ask again once a reviewer has counted the vote of another one.
 
-        An answer to a question like ours is no reason: two inboxes would ask each other for ever.
+        An answer to a question like ours is not a reason: two inboxes would ask each other on.
         Nor is a refused vote, which any participant can send without end.
         """
         if self._space.me in (envelope.sender, *envelope.to):
@@ -562,7 +562,7 @@ def _moment(value: object) -> datetime | None:
 # --- check of a person's edit ---
 # The rules of every reviewer that is here judge the call as it now is.
 #
-# A rule that an inbox was told is no condition: a proposer that floods its space, or is fast, may
+# A rule that an inbox was told is not a condition: one that floods its space, or hurries, may
 # keep a reviewer's rule from being known, and an edit is not to run unjudged for that.
 
 JUDGE_SECONDS: Final = 10.0
@@ -661,7 +661,7 @@ class EditCheck:
     async def _ask(
         self, reviewer: str, proposal: str, params: dict[str, Any], rule: InboxRule | None
     ) -> None:
-        """Have one of them judge; one without the method is no reviewer.
+        """Have one of them judge; one without the method is not a reviewer.
 
         Raises:
             Refused: Its verdict does not let the call pass.

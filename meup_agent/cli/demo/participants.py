@@ -69,7 +69,7 @@ class Workspace:
         try:
             real = (self.root / path).resolve()
         except (OSError, RuntimeError, ValueError):  # a loop of links, a name that cannot be one
-            raise NotAllowed(f"{path!r} is no path") from None
+            raise NotAllowed(f"{path!r} is not a path") from None
         if not real.is_relative_to(self.root):
             raise NotAllowed(f"{path!r} leads out of the folder")
         return real
@@ -92,7 +92,7 @@ class Workspace:
         """The text of a file; of a large one, its beginning."""
         file = self.inside(path)
         if not file.is_file():  # a pipe or a device would be waited for
-            raise NotAllowed(f"{path!r} is no file")
+            raise NotAllowed(f"{path!r} is not a file")
         with file.open("rb") as opened:
             return opened.read(MAX_BYTES).decode(errors="replace")
 
@@ -162,7 +162,7 @@ def workspace_in(folder: Path | None) -> Generator[Workspace]:
 
 def _checked(folder: Path) -> Workspace:
     if not folder.is_dir():
-        raise Misuse(f"{folder} is no folder; give one to --dir")
+        raise Misuse(f"{folder} is not a folder; give one to --dir")
     workspace = Workspace(folder)
     taken = [name for name in WRITTEN_FILES if os.path.lexists(workspace.root / name)]
     if taken:

@@ -147,7 +147,7 @@ class Stage:
             await self._output.show(*lines)
 
     async def note(self, who: str, noun: str, said: str, *, style: str = "italic") -> None:
-        """A line about something that has happened and is no envelope."""
+        """A line about something that has happened and is not an envelope."""
         await self.show(self._timeline.note(who, noun, said, style=style))
 
     async def rest(self) -> None:

@@ -791,14 +791,14 @@ async def edited_arguments(
     """The arguments as a person has edited them.
 
     Raises:
-        EditRefused: There is no editor, or what came back is no JSON object.
+        EditRefused: There is no editor, or what came back is not a JSON object.
     """
     try:
         edited = read_json(await edit(as_text(arguments)))
     except ValueError as error:
-        raise EditRefused(f"what you wrote is no JSON, so nothing was sent: {error}") from None
+        raise EditRefused(f"what you wrote is not JSON, so nothing was sent: {error}") from None
     if not isinstance(edited, dict):
-        raise EditRefused("what you wrote is no JSON object, so nothing was sent")
+        raise EditRefused("what you wrote is not a JSON object, so nothing was sent")
     return cast("dict[str, Any]", edited)
 
 
@@ -846,7 +846,7 @@ async def run_editor(text: str, suspended: Callable[[], AbstractContextManager[N
                 raise EditRefused("what you wrote is too large, so nothing was sent")
             return await path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
-            raise EditRefused("what you wrote is no text in UTF-8, so nothing was sent") from None
+            raise EditRefused("what you wrote is not text in UTF-8, so nothing was sent") from None
         except OSError as error:
             raise EditRefused(
                 f"what you wrote cannot be read ({system_reason(error)}), so nothing was sent"

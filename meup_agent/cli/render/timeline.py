@@ -490,7 +490,7 @@ class Timeline:
         return row.text()
 
     def note(self, who: str, noun: str, said: str, *, style: str = "dim") -> Text:
-        """A line, or more, about what is no envelope; ``said`` was escaped by the caller."""
+        """A line, or more, about what is not an envelope; ``said`` was escaped by the caller."""
         columns = Columns.of(self._width())
         row = self._head(columns, who, noun, style)
         _put_said(row, Text(said), Text(), columns)

@@ -267,7 +267,7 @@ def _open_to_lock(path: Path, flags: int = 0) -> Generator[IO[bytes]]:
             file = held.enter_context(os.fdopen(os.open(path, flags, FILE_MODE), "r+b", 0))
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise ConfigurationError(f"{path} is no file; remove it")
+            raise ConfigurationError(f"{path} is not a file; remove it")
         _check_private(status, path, "chmod 600")
         yield file
 

@@ -344,7 +344,7 @@ async def decode_form(body: bytes) -> dict[str, str]:
     Decoding takes a microsecond for each ``%XX``, so others are served in between.
 
     Raises:
-        RequestDenied: It is no form.
+        RequestDenied: It is not a form.
     """
     if not body.isascii() or body.count(b"&") >= MAX_FIELDS:
         raise _unreadable()

@@ -581,7 +581,7 @@ def read_fields(
         try:
             read[each.name] = said if kind == "text" else json.loads(said)
         except (ValueError, RecursionError) as error:
-            problems[each.key] = f"it is no JSON yet: {error}"
+            problems[each.key] = f"it is not JSON yet: {error}"
     return TypedFields(typed, read, problems)
 
 
@@ -692,7 +692,7 @@ async def read_edit(item: InboxItem, form: Mapping[str, str]) -> Edit:
         try:
             found = json.loads(form[WHOLE])
         except (ValueError, RecursionError) as error:
-            edit.problems[WHOLE] = f"it is no JSON yet: {error}"
+            edit.problems[WHOLE] = f"it is not JSON yet: {error}"
             return edit
         if not isinstance(found, dict):
             edit.problems[WHOLE] = "it must be a JSON object, in braces"

@@ -267,9 +267,9 @@ async def listen(
 
     Handshakes are decided with the address that they come from.
 
-    A connection whose first request is no upgrade gets a protocol of ``http``; without one it is
-    a handshake as well, and refused. ``picows.ws_create_server`` does the same for WebSocket alone,
-    and does not tell where a handshake comes from.
+    A connection whose first request is not an upgrade gets a protocol of ``http``; without
+    one it is a handshake as well, and refused. ``picows.ws_create_server`` does the same for
+    WebSocket alone, and does not tell where a handshake comes from.
 
     Where both are served, the loop itself accepts, as at a port for HTTP alone, and an upgrade gets
     what picows writes to fastest: aiofastnet's own accepting costs a task for each connection. TLS
@@ -290,7 +290,7 @@ async def listen(
         protocol = _BoundedProtocol(
             None,
             None,
-            False,  # is no client
+            False,  # is not a client
             decide,
             PicowsLog(log, runtime.refusals),
             True,  # disconnects if we raise

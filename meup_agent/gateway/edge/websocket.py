@@ -58,7 +58,7 @@ class WebSocketConnection(WSListener, MemberConnection):
         # What was read from the socket before its gate closed: less than one read.
         self._unhandled: deque[tuple[int, bool, bool, bytes]] = deque()
         self._join_frames = self._join_bytes = 0
-        # Of frames that are no whole message; most connections never send one.
+        # Of frames that are not a whole message; most connections never send one.
         self._pieces: TokenBucket | None = None
 
     # --- what picows calls ------------------------------------------------------------------
@@ -155,7 +155,7 @@ class WebSocketConnection(WSListener, MemberConnection):
             self._handle(*self._unhandled.popleft())
 
     def _count_piece(self) -> None:
-        """Count a frame that is no whole message: a control frame, a fragment, or one too late."""
+        """Count a frame that is not a whole message: control, a fragment, or one too late."""
         limits, now = self._limits, round(self._loop.time() * _MICROSECONDS)
         if self._pieces is None:
             self._pieces = TokenBucket(limits.frames_per_second, limits.frames_burst)

@@ -117,7 +117,7 @@ def has_tables(connection: sqlite3.Connection, path: object) -> bool:
     """True if a file has the tables of a journal, false if it is empty.
 
     Raises:
-        ConfigurationError: It is no journal, or one that this version cannot read.
+        ConfigurationError: It is not a journal, or one that this version cannot read.
     """
     application: int = connection.execute("PRAGMA application_id").fetchone()[0]
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -204,7 +204,7 @@ def rows_query(which: str) -> str:
     It is for where nothing else runs in Python, and where each row is to be judged by itself: to
     make one text of them, as :data:`READ` does, takes longer than all the rest of reading.
     """
-    # Texts are read as bytes, since one that is no UTF-8 would end the reading of all of them.
+    # Texts are read as bytes, since one that is not UTF-8 would end the reading of all of them.
     return (
         "SELECT seq, CAST(space AS BLOB), at, CAST(kind AS BLOB), CAST(correlation AS BLOB),"
         f" CAST(facts AS BLOB), checksum, CAST(frame AS BLOB) FROM entry {which}"
@@ -278,7 +278,7 @@ def read_page(
         found: str = connection.execute(query, (space, after, until, limit)).fetchone()[0]
         rows = _read_all(found)
     except (sqlite3.OperationalError, msgspec.DecodeError, UnicodeDecodeError):
-        # A text that is no UTF-8, or something else: what is read one by one has a number.
+        # A text that is not UTF-8, or something else: what is read one by one has a number.
         _find_damaged(connection, space, after, until)
         raise
     entries: list[Entry] = []

@@ -128,7 +128,7 @@ def read_servers(
     try:
         document = _decode(content, report)
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{path} is no JSON: {printable(str(error))}") from None
+        raise ConfigurationError(f"{path} is not JSON: {printable(str(error))}") from None
     try:
         return parse_servers(document, variables, base=path.parent, on_problem=report)
     except ConfigurationError as error:
@@ -198,7 +198,7 @@ def http_server(url: str, headers: Mapping[str, str] | None = None) -> HttpServe
     """A server behind an address that was checked.
 
     Raises:
-        ConfigurationError: It is no HTTP address.
+        ConfigurationError: It is not an HTTP address.
     """
     try:
         parts = urlsplit(url)

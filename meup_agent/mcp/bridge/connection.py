@@ -255,7 +255,7 @@ class ServerConnection:
         What it may send is checked anew where the server was started again meanwhile.
 
         Raises:
-            RequestError: The server answered with an error, or with what is no such result.
+            RequestError: The server answered with an error, or with what is not such a result.
             ServerGone: It ended.
         """
         try:
@@ -413,9 +413,9 @@ class ServerConnection:
 
     async def _receive(self, message: IncomingMessage) -> None:
         if isinstance(message, Exception):
-            # What is no message of MCP: old servers print to their standard output.
+            # What is not a message of MCP: old servers print to their standard output.
             why = first_problem(message) if isinstance(message, ValidationError) else str(message)
-            self._limiter.line(f"sent what is no message: {why[:200]}")
+            self._limiter.line(f"sent what is not a message: {why[:200]}")
         else:
             self._callbacks.notified(message)
 
@@ -441,7 +441,7 @@ class ServerConnection:
         except ValidationError as error:
             return types.ErrorData(
                 code=payloads.INTERNAL_ERROR,
-                message=f"the answer to {method} is no valid one: {first_problem(error)}",
+                message=f"the answer to {method} is not a valid one: {first_problem(error)}",
             )
 
 

@@ -241,7 +241,7 @@ class _Budget:
 def _problem(tool: Any, result: JsonObject, version: str, budget: _Budget) -> str | None:
     """The reason for which a tool cannot be used; ``None`` if it can."""
     if not isinstance(tool, dict):
-        return "it is no object"
+        return "it is not an object"
     fields = cast("JsonObject", tool)
     if _depth(fields, MAX_TOOL_DEPTH) > MAX_TOOL_DEPTH:
         return f"it nests deeper than {MAX_TOOL_DEPTH} levels"
@@ -261,7 +261,7 @@ def _problem(tool: Any, result: JsonObject, version: str, budget: _Budget) -> st
     for part in ("inputSchema", "outputSchema"):
         schema = fields.get(part)
         if schema is not None and (why := _schema_problem(schema, budget)) is not None:
-            return f"its {part} is no JSON Schema: {why}"
+            return f"its {part} is not JSON Schema: {why}"
     return None
 
 

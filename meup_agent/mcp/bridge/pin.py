@@ -148,8 +148,8 @@ def _read(path: Path) -> dict[str, dict[str, JsonObject]]:
         servers = msgspec.json.decode(content, type=_PinFile).servers
     except msgspec.ValidationError:
         raise ConfigurationError(
-            f"{path} is no file of approved tools of version {VERSION}"
+            f"{path} is not a file of approved tools of version {VERSION}"
         ) from None
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{path} is no JSON: {printable(str(error))}") from None
+        raise ConfigurationError(f"{path} is not JSON: {printable(str(error))}") from None
     return {name: server.tools for name, server in servers.items()}

@@ -825,7 +825,7 @@ def _limited_client(
 
 
 async def _limit_response(response: httpx2.Response) -> None:
-    """Bound what is read of an answer that is no stream of events: those have a limit each."""
+    """Bound what is read of an answer that is not a stream of events: those have a limit each."""
     if response.headers.get("content-encoding", "identity").lower() != "identity":
         response.stream = _Compressed(response)
     elif not response.headers.get("content-type", "").lower().startswith("text/event-stream"):

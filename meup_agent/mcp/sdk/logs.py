@@ -46,6 +46,6 @@ def pace_sdk_logs() -> None:
 
 
 def silence_sdk_logs() -> None:
-    """Leave out what the SDK logs: a traceback for each line of a server that is no message."""
+    """Leave out what the SDK logs: a traceback for each line of a server that is not a message."""
     for name in ("mcp", "client", "httpx2"):
         logging.getLogger(name).setLevel(logging.CRITICAL)

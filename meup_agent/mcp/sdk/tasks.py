@@ -188,7 +188,7 @@ class ToolTask:
             except ValidationError:
                 raise MCPError(
                     mcp_types.INVALID_PARAMS,
-                    f"inputResponses[{key!r}] is no answer to {request.method}",
+                    f"inputResponses[{key!r}] is not an answer to {request.method}",
                 ) from None
         for key, request in taken.items():
             request.answer = responses[key]

@@ -84,7 +84,7 @@ class _MessageStart(msgspec.Struct):
 _heads: Final = msgspec.json.Decoder(_MessageStart)
 
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Exceptions raised for a body that is no such message."""
+"""Exceptions raised for a body that is not such a message."""
 
 
 class OpenStream:

@@ -125,7 +125,7 @@ class ClientCall:
         self._put(partial(self._tell_progress, progress))
 
     def put_waiting(self, text: str) -> None:
-        """Tell the client something that is no progress of the tool's."""
+        """Tell the client something that is not progress of the tool's."""
         self.put_progress(Progress(float("-inf"), None, text))
 
     def put_log(self, params: JsonObject) -> None:

@@ -279,7 +279,7 @@ def as_result(result: Any) -> JsonObject:
         given = payloads.filter_meta(given, lambda name: name != OUTCOME)
     if isinstance(given.get("content"), list) or given.get("resultType") not in (None, "complete"):
         return {**COMPLETE, **given}
-    return tool_error("The tool's answer is no result of MCP: it has no content.")
+    return tool_error("The tool's answer is not a result of MCP: it has no content.")
 
 
 def tool_error(text: str) -> JsonObject:

@@ -126,7 +126,7 @@ def compile_capabilities(
 ) -> Capabilities:
     """Compile the capabilities of one participant; InvalidPattern names where they stand."""
     if not isinstance(patterns, list | tuple):
-        raise InvalidPattern("the capabilities are no list", place=place)
+        raise InvalidPattern("the capabilities are not a list", place=place)
     if len(patterns) > MAX_CAPABILITIES:
         raise InvalidPattern(
             f"there are {len(patterns)} capabilities; at most {MAX_CAPABILITIES} are taken",

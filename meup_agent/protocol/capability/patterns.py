@@ -2,7 +2,7 @@
 
 In the wide reading a wildcard alone takes all that is not empty, a pattern takes an array, too,
 where it takes one of its elements, or its texts with blanks between, a negated one takes whatever
-is no text, and a key takes each member whose name has its plain form. The patterns of arguments
+is not text, and a key takes each member whose name has its plain form. The patterns of arguments
 differ in two ways (:class:`ArgumentCompiler`).
 """
 
@@ -283,7 +283,7 @@ class PatternCompiler:
             return lambda value, work: (
                 isinstance(value, int | float) and not isinstance(value, bool) and value == pattern
             )
-        raise InvalidPattern(f"{type(pattern).__name__} is no JSON value", place=at.place)
+        raise InvalidPattern(f"{type(pattern).__name__} is not a JSON value", place=at.place)
 
     def _string(self, pattern: str, place: str) -> Match:
         body, negated = split_negation(pattern, place)
@@ -331,7 +331,7 @@ class PatternCompiler:
         for key, wanted in pattern.items():
             if not isinstance(key, str):
                 raise InvalidPattern(
-                    f"the key {key!r} is no string; put quotes around it", place=at.place
+                    f"the key {key!r} is not a string; put quotes around it", place=at.place
                 )
             shown = key if len(key) <= _SHOWN_KEY_CHARS else key[:_SHOWN_KEY_CHARS] + "…"
             inner = at.inner(f"{at.place}.{shown}" if at.place else shown)

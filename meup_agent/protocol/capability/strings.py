@@ -91,7 +91,7 @@ def is_glob(pattern: str) -> bool:
 def compile_glob(pattern: str, reading: Reading = Reading.NARROW) -> tuple[StringMatch, int]:
     """The test for a whole text, and the steps of its program; ValueError if there is none."""
     if _RESERVED.search(pattern) is not None:
-        raise ValueError("it holds one of the characters U+FDD0 to U+FDEF, which are no text")
+        raise ValueError("it holds one of the characters U+FDD0 to U+FDEF, which are not text")
     return _compile_wide(pattern) if reading is Reading.WIDE else _compile_narrow(pattern)
 
 

@@ -97,7 +97,7 @@ def decode_known(frame: bytes, dialect: str) -> Envelope | None:
     """As :func:`decode`, of a frame without other fields than those some dialect knows.
 
     Then all that is left to look at is the payload, which is empty if there is none. ``None``:
-    there are other fields, or the frame is no envelope, which :func:`decode` tells.
+    there are other fields, or the frame is not an envelope, which :func:`decode` tells.
     """
     check_frame(frame)
     try:

@@ -70,9 +70,9 @@ def unreadable(error: Exception, frame: bytes) -> InvalidEnvelope:
     """Return the error for an unreadable header: no JSON, no object, no kind, a wrong type."""
     if isinstance(error, msgspec.ValidationError):
         return InvalidEnvelope(
-            "invalid_envelope", f"the frame is no envelope: {error}", envelope_id=_id_of(frame)
+            "invalid_envelope", f"the frame is not an envelope: {error}", envelope_id=_id_of(frame)
         )
-    return InvalidEnvelope("invalid_json", f"the frame is no JSON: {error}")
+    return InvalidEnvelope("invalid_json", f"the frame is not JSON: {error}")
 
 
 def read_plain(header: Header, frame: bytes) -> Envelope:
@@ -210,7 +210,7 @@ def with_proposal_id(envelope: Envelope, dialect: str, proposal_id: str) -> byte
     if members is None:
         raise NotExpressible(
             f"{dialect} names the proposal in the payload, and that of {envelope.kind!r} "
-            f"{envelope.id} is no object"
+            f"{envelope.id} is not an object"
         )
     return encode_leniently({"proposalId": proposal_id} | _without_proposal_id(members))
 
@@ -271,7 +271,7 @@ def _with_response(members: Members) -> Members:
 
 
 def members_of(raw: bytes | msgspec.Raw) -> Members | None:
-    """The members of an object as raw JSON; ``None`` if it is no object."""
+    """The members of an object as raw JSON; ``None`` if it is not an object."""
     try:
         return _decode_members(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):

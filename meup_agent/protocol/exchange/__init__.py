@@ -48,7 +48,7 @@ The road of an envelope goes down through these files, never up::
         responses            response, progress           -> outbound_tracker, Relays
           handlers           admission, queue, Start      -> inbound_exchange: the answers
 
-Streams are no exchanges: ``streams`` has those that are open and those that we write, and
+Streams are not exchanges: ``streams`` has those that are open and those that we write, and
 ``stream_buffer`` the frames that a reader has not taken. They are told of envelopes by the
 dispatcher and of welcomes by ``system_messages``, and start handlers as all notices do.
 

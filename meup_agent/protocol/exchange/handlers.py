@@ -545,7 +545,7 @@ class HandlerScheduler:
             self.cancel(exchange, cause)
 
     def notify_withdrawn(self, record: ProposalEntry, cause: Cause) -> None:
-        """Tell handlers that a proposal was withdrawn; of one that we rejected it is no news."""
+        """Tell handlers that a proposal was withdrawn; of one that we rejected it is not news."""
         if not record.refused:
             subject = Withdrawal(record.key.id, record.key.proposer, cause)
             self.notify(Role.WITHDRAW, record.envelope, subject)

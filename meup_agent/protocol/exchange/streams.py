@@ -1,6 +1,6 @@
 """The stream table: open streams, those that we write, and the readers of the others.
 
-Streams are no exchanges: nothing is owed for a frame, and none is sent again. The table learns of
+Streams are not exchanges: nothing is owed for a frame, and none is sent again. The table learns of
 streams from the gateway alone, by ``stream/*`` and the list in its welcome; it starts the handlers
 of ``on_stream`` as notices, through the scheduler, and keeps all state that a cut connection
 leaves. After a reconnect a stream goes on if the gateway still lists it as the one that it was;
@@ -214,7 +214,7 @@ class OwnStreams:
             priority=Priority.ANSWER,
             correlation=(opened,),
         )
-        # Others may have ended it first: then the gateway's refusal is no news.
+        # Others may have ended it first: then the gateway's refusal is not news.
         self._given_up.put(sent.id, True, now)
         self._ended.put(stream, True, now)
 

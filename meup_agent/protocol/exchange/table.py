@@ -235,7 +235,7 @@ class ExchangeTable:
             IllegalStep: The handler has ended; what it began would outlive it.
             ObservingOnly: We only observe.
             Refused: We are paused.
-            UsageError: It depends on what is no proposal of ours, on itself, or on too many.
+            UsageError: It depends on what is not a proposal of ours, on itself, or on too many.
         """
         self._begin(now)
         self.check_may_send(draft.kind)

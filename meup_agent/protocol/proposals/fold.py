@@ -78,7 +78,7 @@ class ProposalFold:
     ) -> Folded:
         """Enter a proposal, in place of an older one of its proposer's under the same id.
 
-        ``is_new``: it has a number of its own, so it is no copy of what came before. ``expires_at``
+        ``is_new``: it has a number of its own, so it does not copy what came before. ``expires_at``
         is its deadline where the gateway tells it.
         """
         store, key = self._store, ProposalKey(proposal.sender, proposal.id)

@@ -1,7 +1,7 @@
 """Delivery: the connections in a space, and what each of them is handed (PROTOCOL 3).
 
 A participant has one connection that answers, and several beside it, which take part as well. An
-observer gets what all get, and sends nothing but questions. It is no member: it is not announced,
+observer gets what all get, and sends questions alone. It is not a member: it is not announced,
 and counts for no wait. Neither takes over the connection of its participant, which may have a
 running agent.
 
@@ -251,7 +251,7 @@ class Fanout:
         self._by_form: dict[FrameFormat, dict[int, Subscriber]] = {}
         self._by_name: dict[str, tuple[Subscriber, ...]] = {}
         self._resuming: dict[int, ResumeProgress] = {}
-        # Event streams, which are no members: ended here when the space is closed.
+        # Event streams, which are not members: ended here when the space is closed.
         self._streams: dict[int, Subscriber] = {}
         self.frames: Final = FrameRelay(
             counters,
@@ -280,7 +280,7 @@ class Fanout:
         self._add(member, join_state)
 
     def subscribe(self, stream: Subscriber, last_seen: int | None) -> None:
-        """Deliver to a subscriber that is no member, once all that was appended before is kept."""
+        """Deliver to a subscriber that is not a member, once what was appended before is kept."""
         self._streams[id(stream)] = stream
         join_state = JoinState.read(
             self._journal, self._space, last_seen, can_resume=stream.form.numbered
@@ -288,7 +288,7 @@ class Fanout:
         self._journal.call_when_kept(partial(self._begin_stream, stream, join_state))
 
     def unsubscribe(self, stream: Subscriber) -> None:
-        """Deliver nothing more to a subscriber that is no member."""
+        """Deliver nothing more to a subscriber that is not a member."""
         self._streams.pop(id(stream), None)
         self.remove(stream)
 
@@ -311,7 +311,7 @@ class Fanout:
                     del self._by_name[name]
 
     def clear(self) -> tuple[Subscriber, ...]:
-        """Remove all subscribers; those that are no members."""
+        """Remove all subscribers; those that are not members."""
         streams = tuple(self._streams.values())
         for resuming in self._resuming.values():
             resuming.stopped = True

@@ -608,7 +608,7 @@ def raise_for(ending: Ending, *, what: str = "the request") -> NoReturn:
         case Unwanted():
             raise ending.error
         case Fulfillment() | Responded():
-            raise AssertionError("an ending with a value is no error")
+            raise AssertionError("an ending with a value is not an error")
 
 
 def response_of(ending: Ending, *, what: str, cancelled: bool = True) -> Responded:

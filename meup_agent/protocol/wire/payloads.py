@@ -54,7 +54,7 @@ BEGUN_BY: Final = "dev.meup/begun_by"
 REJECTED_BY: Final = "dev.meup/rejected_by"
 """In a withdraw: the participant whose rejection ended the wait, or null: none did."""
 WRAPPED: Final = "dev.meup/wrapped"
-"""In a result: its structured content is ``{"result": value}`` because the value is no object."""
+"""In a result: its structured content is ``{"result": value}`` for a value that is not one."""
 PROGRESS_TOKEN: Final = "progressToken"
 TRACEPARENT: Final = "traceparent"
 MAX_TRACEPARENT: Final = 128
@@ -176,7 +176,7 @@ def as_list(value: object) -> list[object]:
 
 
 def objects_in(value: object) -> list[JsonObject]:
-    """The values of a list, each as :func:`as_object` sees it; none if it is no list."""
+    """The values of a list, each as :func:`as_object` sees it; none if it is not a list."""
     return [as_object(item) for item in as_list(value)]
 
 
@@ -218,7 +218,7 @@ def read_call(payload: object) -> Call:
 
 
 def _read_ttl(said: object) -> float | None:
-    """The seconds of a ``ttl`` in milliseconds (PROTOCOL 6); ``None`` if it is no such time."""
+    """The seconds of a ``ttl`` in milliseconds (PROTOCOL 6); ``None`` if it is not such a time."""
     milliseconds = number(said)
     return None if milliseconds is None or milliseconds <= 0 else milliseconds / 1000
 
@@ -233,7 +233,7 @@ def called(body: JsonObject) -> tuple[str, str]:
 def kept_name(name: object) -> str:
     """A name as it is kept by the thousand: of a long one its beginning and its hash.
 
-    Two are kept alike only if they are the same name; what is no text is kept as an empty one.
+    Two are kept alike only if they are the same name; what is not text is kept as an empty one.
     """
     if not isinstance(name, str):
         return ""

@@ -160,7 +160,7 @@ async def test_an_edit_is_shown_before_it_is_sent() -> None:
     [
         ("{", "no JSON, so nothing was sent"),
         ("[1]", "no JSON object"),
-        ('{"path": NaN}', "NaN is no JSON"),
+        ('{"path": NaN}', "NaN is not JSON"),
         ('{"path": "a.md"}', "you changed nothing"),
     ],
 )

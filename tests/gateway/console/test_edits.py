@@ -117,7 +117,7 @@ async def test_edit_that_does_not_fit_the_schema_is_not_sent(site: Site) -> None
     for value, words in (
         ("1.5", "it should be integer, not number"),
         ("", "it is required"),
-        ("{", "it is no JSON yet"),
+        ("{", "it is not JSON yet"),
     ):
         answer = await editing.post({**editing.form, "field-1": value})
         assert answer.status_code == 400

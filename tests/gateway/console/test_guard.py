@@ -84,7 +84,7 @@ async def test_no_answer_can_be_framed_or_run_foreign_code(site: Site) -> None:
         assert_safe(answer)
         assert answer.headers["cache-control"] == "no-store"
         page = answer.text
-        # Nothing inline, so that the policy is no dead letter.
+        # Nothing inline, so that the policy is not a dead letter.
         assert not re.search(r"<script(?![^>]*\ssrc=)", page)
         assert not re.search(r"<[^>]+\s(style|on\w+|hx-on[^=]*)\s*=", page)
         assert not re.search(r"(src|href|action)=\"(https?:)?//", page)

@@ -80,7 +80,7 @@ async def test_wrong_last_frame_is_torn(
     assert damage is not None
     assert damage.torn
     assert 0 < damage.kept < damage.kept + damage.lost == frames
-    # Nothing tells it from a power cut, so it is no reason not to start; but it is said.
+    # Nothing tells it from a power cut, so it is not a reason not to start; but it is said.
     assert await rows(path, clock, synchronous="full") == [
         str(number) for number in range(1, COMMITS)
     ]

@@ -75,7 +75,7 @@ async def test_unknown_fields_and_meta_survive_both_ways() -> None:
 async def test_rubbish_and_a_second_answer_are_left_out(log_lines: LogLines) -> None:
     async with bridged(stdio("scripted", "2025-06-18")) as stage:
         assert await do(stage.caller, "rubbish") == "after the rubbish"
-        await log_lines.wait_for("sent what is no message", 2)
+        await log_lines.wait_for("sent what is not a message", 2)
         assert await do(stage.caller, "twice") == "the first"
         assert await do(stage.caller, "x") == "done: x"
 

@@ -89,8 +89,8 @@ def test_a_wrong_document_is_named(document: object, sentence: str) -> None:
             '{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}',
             "key 'a' is there twice",
         ),
-        ("{", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
         (json.dumps("x" * 2_000_000), "is larger than"),
     ],
 )

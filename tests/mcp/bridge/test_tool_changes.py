@@ -381,7 +381,7 @@ async def test_nobody_accepts_without_the_capability(scene: Scene) -> None:
             for method, params in ((ACCEPT_TOOLS, {"digest": "x"}), (ACCEPT_CALL, given)):
                 with pytest.raises(Refused):
                     await space.request(BRIDGE, method, params)
-        # What was granted of the tool as it was is no leave for what it is now.
+        # What was granted of the tool as it was is not a leave for what it is now.
         await check_refused(granted, cmd="rm")
 
 

@@ -183,7 +183,7 @@ async def test_a_gateway_that_is_away_is_no_wrong_token() -> None:
 
 
 async def test_an_address_may_guess_so_many_times() -> None:
-    """Tokens that cannot be guessed are no guess, and those that are known go on."""
+    """Tokens that are too long to guess are not counted as guesses; known ones go on."""
     people = {
         name: participant(name, ANYTHING, [token])
         for name, token in {"alice": new_token(), "bob": "bobs", "carol": "carols"}.items()

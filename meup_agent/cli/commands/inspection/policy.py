@@ -144,7 +144,7 @@ def suggest(
     It reads a journal, and prints a policy in YAML, which `meup policy check` takes. Above each
     rule stands how many decisions it covers, how many it would have changed, the part of such
     calls that people decide so at the least (95 %), and the proposals to look at before the rule is
-    taken. No rule allows what was rejected or edited. Decisions by a policy are no evidence.
+    taken. No rule allows what was rejected or edited. Decisions by a policy are not evidence.
 
     Example: `meup policy suggest --journal journal.db --space demo > suggested.yaml`
     """
@@ -387,7 +387,7 @@ def _proposed(path: Path) -> tuple[Call, str]:
     found = _object(raw.decode(errors="replace"), str(path))
     sender = found.get("from")
     if not isinstance(sender, str) or not isinstance(found.get("payload"), dict):
-        raise Misuse(f"{path} is no envelope: it has no from, or no payload")
+        raise Misuse(f"{path} is not an envelope: it has no from, or no payload")
     return read_proposal(found["payload"]), sender
 
 

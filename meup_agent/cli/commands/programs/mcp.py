@@ -264,7 +264,7 @@ def _host_and_port(given: str) -> tuple[str, int]:
     """Host and port of ``HOST:PORT``.
 
     Raises:
-        ConfigurationError: It is no such text.
+        ConfigurationError: It is not such a text.
     """
     host, colon, port = given.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > MAX_PORT or not host:

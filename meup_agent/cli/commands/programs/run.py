@@ -115,7 +115,7 @@ def _import_file(path: Path) -> ModuleType:
     name = path.stem if path.stem not in sys.modules else f"meup_run_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise Misuse(f"{path} is no Python file; {EXPECTED}")
+        raise Misuse(f"{path} is not a Python file; {EXPECTED}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
@@ -124,7 +124,7 @@ def _import_file(path: Path) -> ModuleType:
 
 def _import_module(name: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
-        raise Misuse(f"{name!r} is no module's name; {EXPECTED}")
+        raise Misuse(f"{name!r} is not a module's name; {EXPECTED}")
     # A console script has its own folder in the path, and not the one that the user is in.
     sys.path.insert(0, str(Path.cwd()))
     try:

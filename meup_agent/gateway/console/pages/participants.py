@@ -313,7 +313,7 @@ def _pattern(context: PageContext) -> Mapping[str, Any]:
     try:
         compile_capabilities([pattern])
     except InvalidPattern as error:
-        raise RequestDenied(BAD_REQUEST, f"That is no capability: {error}") from None
+        raise RequestDenied(BAD_REQUEST, f"That is not a capability: {error}") from None
     return pattern
 
 

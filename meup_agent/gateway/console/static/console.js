@@ -129,7 +129,7 @@
     try {
       const value = field.value.trim() ? JSON.parse(field.value) : null;
       if (field.dataset.json === "object" && (value === null || typeof value !== "object" || Array.isArray(value))) problem = "This must be a JSON object, in braces.";
-    } catch (error) { problem = `This is no JSON yet: ${error.message}`; }
+    } catch (error) { problem = `This is not JSON yet: ${error.message}`; }
     complain(field, problem);
     return !problem;
   }
@@ -394,7 +394,7 @@
     });
   }
   document.addEventListener("htmx:before:swap", (event) => {
-    // What is no such page must not take the place of what is shown, and perhaps typed.
+    // What is not such a page must not take the place of what is shown, and perhaps typed.
     const answer = event.detail.ctx?.response?.raw;
     if (!answer) return;
     const { target, text } = event.detail.ctx, other = !isOurs(text), signedOut = answer.redirected && new URL(answer.url).pathname.endsWith("/sign-in");

@@ -271,7 +271,7 @@ def _fields(body: bytes) -> dict[str, msgspec.Raw]:
     try:
         return _decode_fields(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidEnvelope("invalid_json", f"the body is no JSON object: {error}") from None
+        raise InvalidEnvelope("invalid_json", f"the body is not a JSON object: {error}") from None
 
 
 def _text(given: dict[str, msgspec.Raw], name: str) -> str | None:

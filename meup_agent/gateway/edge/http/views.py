@@ -246,7 +246,7 @@ _ABOUT: Final = {
 _OF_A_SPACE: Final[dict[str, tuple[str, Callable[[GatewayRuntime, SpaceServer], int]]]] = {
     "members": ("Members of a space.", lambda _, host: len(host.delivery.members)),
     "observers": (
-        "Connections that look on a space, and are no members of it.",
+        "Connections that look on a space, and are not members of it.",
         lambda _, host: host.delivery.observers,
     ),
     "streams": ("Open streams of a space.", lambda _, host: len(host.owner.streams)),

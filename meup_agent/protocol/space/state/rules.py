@@ -83,7 +83,7 @@ def decode_inbound(frame: bytes, dialect: str, at: int) -> InboundFrame:
     what it skips. That is the payload alone, unless there are fields that no dialect knows.
 
     Raises:
-        InvalidEnvelope: It is no envelope of that dialect, or lacks what every envelope has.
+        InvalidEnvelope: It is not an envelope of that dialect, or lacks what every envelope has.
     """
     envelope = decode_known(frame, dialect)
     payload: Any
@@ -113,7 +113,7 @@ def _values(raw: bytes, envelope: Envelope) -> Any:
     except (msgspec.DecodeError, ValueError) as error:
         raise InvalidEnvelope(
             "invalid_json",
-            f"the frame is no JSON that every reader understands: {error}",
+            f"the frame is not JSON that every reader understands: {error}",
             envelope_id=usable_id(envelope.id),
         ) from None
     return values
@@ -162,7 +162,7 @@ def with_field(frame: bytes, name: str, value: object) -> bytes:
 
 
 def complete(frame: bytes, defaults: Mapping[str, object]) -> bytes | None:
-    """A frame with the fields that it lacks; ``None`` if it lacks none of them, or is no object."""
+    """A frame with the fields that it lacks; ``None`` if it lacks none, or is not an object."""
     try:
         given = _decode_fields(frame)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -190,7 +190,7 @@ def _is_left_out(name: str, given: Mapping[str, msgspec.Raw]) -> bool:
     if name not in given:
         return True
     value = bytes(given[name]).strip()
-    # An empty text is no payload, but none that was left out.
+    # An empty text is not a payload, but none that was left out.
     return value in _NOTHING and not (name == "payload" and value != b"null")
 
 
