@@ -183,7 +183,6 @@ class ActingOptions(JoinOptions, frozen=True):
         return SpaceOptions.address(self) if self.act_as is None else self.beside()
 
     def beside(self) -> Address:
-        """The address, to be joined beside the participant's agent, or not at all."""
         where = SpaceOptions.address(self)
         return where._replace(participant=self.act_as or where.participant, only_beside=True)
 

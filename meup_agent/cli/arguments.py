@@ -122,7 +122,6 @@ def unknown_arguments(arguments: dict[str, Any], inputs: ToolInputs) -> list[str
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """A hint at what is close to a name, or nothing."""
     close = get_close_matches(name, list(names), n=3)
     hint = " or ".join(visible(each, MAX_SHOWN) for each in close)
     return f" (did you mean {hint}?)" if hint else ""
@@ -225,7 +224,6 @@ def read_input_schema(schema: object) -> ToolInputs:
 
 
 def type_of(value: object) -> str:
-    """The JSON type of a value."""
     return _NAMES.get(type(value), "object")
 
 

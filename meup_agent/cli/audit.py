@@ -103,7 +103,6 @@ def state_of(proposal: ProposalAudit) -> str:
 
 
 def why(reason: str, explanation: str = "") -> str:
-    """A reason, and what was said to explain it."""
     code, text = visible(reason, MAX_WORDS), visible(" ".join(explanation.split()), MAX_WORDS)
     return f"{code}: {text}" if code and text else code or text
 
@@ -174,7 +173,6 @@ class DamageNote:
         self._found = dict[NumberRange, None]()
 
     def add(self, page: Page) -> None:
-        """Note what a page says."""
         if len(self._found) < MAX_NOTED:
             self._found |= dict.fromkeys(page.damaged)
 
@@ -678,7 +676,6 @@ def _fulfillment(proposal: ProposalAudit, request: str) -> FulfillmentAudit | No
 
 
 def _failed(item: FulfillmentAudit | None, step: Step) -> bool:
-    """True if a step is an error response to a request."""
     return item is not None and item.response is step and item.is_error
 
 

@@ -177,12 +177,10 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """True if no check failed."""
         return not any(check.ok is False for check in self.checks)
 
     @property
     def connected(self) -> bool:
-        """True if no check failed that a connection needs, and it lasted."""
         return not self.lost and not any(
             check.ok is False and check.name in NEEDED for check in self.checks
         )
@@ -306,7 +304,6 @@ class HostPort(NamedTuple):
 
     @property
     def is_address(self) -> bool:
-        """True if the host is an address and no name."""
         return _address(self.host) is not None
 
     def __str__(self) -> str:
@@ -456,7 +453,6 @@ class RecordingTransport:
         return self.inner.response_headers
 
     async def send(self, frame: bytes) -> None:
-        """Send one message."""
         await self.inner.send(frame)
 
     def __aiter__(self) -> Self:
@@ -563,9 +559,7 @@ class DoctorListener(Protocol):
         """Something is begun that may take a while."""
         ...
 
-    async def report_check(self, check: Check) -> None:
-        """A check is done."""
-        ...
+    async def report_check(self, check: Check) -> None: ...
 
 
 class _CheckFailed(Exception):

@@ -118,7 +118,6 @@ def run_joined(join: Callable[[Event], AbstractAsyncContextManager[object]]) -> 
 
 
 def code_for(error: MeupError) -> int:
-    """The exit code for an exception of this package."""
     codes = (code for kind, code in _CODES.items() if isinstance(error, kind))
     return next(codes, exit_codes.FAILED)
 

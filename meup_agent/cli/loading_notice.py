@@ -29,13 +29,11 @@ class LoadingNotice:
         self._loaded.set()
 
     def begin(self) -> None:
-        """From now on something is loaded."""
         if self._loaded.is_set() and sys.stderr is not None and sys.stderr.isatty():
             self._loaded = threading.Event()
             threading.Thread(target=self._write_notices, args=(self._loaded,), daemon=True).start()
 
     def end(self) -> None:
-        """It is loaded, or is not going to be."""
         self._loaded.set()
 
     def _write_notices(self, loaded: threading.Event) -> None:

@@ -37,7 +37,6 @@ def flag(name: str, about: str) -> Any:
 
 
 def argument(metavar: str, about: str) -> Any:
-    """An argument, of whose default a help says nothing."""
     return typer.Argument(metavar=metavar, help=about, show_default=False)
 
 

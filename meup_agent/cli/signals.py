@@ -85,7 +85,6 @@ def _raise_exit(number: int, frame: FrameType | None) -> None:
 
 
 def exit_code(number: int) -> int:
-    """The exit code of a command that a signal ended."""
     return exit_codes.INTERRUPTED if number == signal.SIGINT else exit_codes.TERMINATED
 
 

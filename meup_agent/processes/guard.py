@@ -190,7 +190,6 @@ def list_children() -> list[int]:
 
 
 def reap(child: int) -> None:
-    """Reap a child that has ended."""
     with suppress(OSError):
         os.waitpid(child, os.WNOHANG)
 

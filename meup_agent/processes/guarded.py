@@ -277,7 +277,6 @@ class GuardedProcess:
             await self._receive()
 
     async def wait_ended(self) -> None:
-        """Wait until the program has ended, or its guard."""
         while not self.has_ended:
             await self._receive()
 

@@ -96,7 +96,6 @@ class Welcomed(NamedTuple):
 
 
 def check_welcome(table: ExchangeTable, participant: str | None, where: str) -> None:
-    """Check that a gateway's welcome is for us."""
     me = table.roster.me
     if participant not in (None, me):
         raise WrongParticipant(str(participant), me, where)
@@ -385,11 +384,9 @@ class Outbox:
 
     @property
     def has_frame_room(self) -> bool:
-        """True if another frame of a stream is taken."""
         return self._stream_frames < MAX_STREAM_FRAMES and self._stream_bytes < MAX_STREAM_BYTES
 
     async def frames_left(self) -> None:
-        """Wait until a frame has left, or a stream's frames were dropped."""
         await self._frames_left.wait()
 
     def put_frame(self, stream: str, frame: bytes) -> None:

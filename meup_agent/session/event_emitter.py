@@ -95,7 +95,6 @@ class EventEmitter:
                 log.exception("an observer failed at %s: %r", type(event).__name__, observer)
 
     def event_fields(self) -> Happening:
-        """The fields of an event that happens now."""
         return {"space": self.space, "me": self._me, "at": anyio.current_time()}
 
     # --- the connection ---

@@ -300,7 +300,6 @@ class PendingCalls:
         wait.done.notify_all()
 
     def progressed(self, progress: Progressed) -> None:
-        """Tell its caller of progress."""
         wait = self._waits.get(progress.key)
         if wait is not None and wait.on_progress is not None:
             wait.on_progress(progress)

@@ -136,7 +136,6 @@ class EnvelopeListeners:
         self._asked: set[str] = set()
 
     def listen(self, listener: EnvelopeListener) -> None:
-        """Hand every envelope from here on to a listener."""
         self.listeners.add(listener)
 
     @contextmanager
@@ -482,7 +481,6 @@ class Session(ABC, AsyncContextManagerMixin):
 
     @property
     def me(self) -> str:
-        """Our name in the space."""
         return self.table.roster.me
 
     @property

@@ -82,9 +82,7 @@ class ConnectedSocket(Protocol):
     """The part of a socket that loops hand out in forms of their own."""
 
     @property
-    def family(self) -> int:
-        """The address family."""
-        ...
+    def family(self) -> int: ...
 
     def getsockname(self) -> object:
         """The address of this end."""
@@ -466,7 +464,6 @@ def retry_after(value: str, now: datetime) -> float | None:
 
 
 def cannot_connect(url: str, error: BaseException, timeout: float) -> CannotConnect:
-    """The exception for a connection that could not be made."""
     parts = urlsplit(url)
     found = advice_for(error, parts.scheme) or Advice(reason_for(error, timeout), CHECK_PLACE)
     return CannotConnect(f"cannot connect to {parts.netloc or parts.path}: {found}")

@@ -58,9 +58,7 @@ class WebSocketDriver(Protocol):
     """
 
     @property
-    def protocol(self) -> ConnectionState:
-        """The state of the connection."""
-        ...
+    def protocol(self) -> ConnectionState: ...
 
     @property
     def response(self) -> Response | None:

@@ -98,9 +98,7 @@ class Verb(StrEnum):
 class InboxView(Protocol):
     """The parts of an inbox that its items ask."""
 
-    def similar(self, item: InboxItem) -> SimilarCall | None:
-        """The last similar call."""
-        ...
+    def similar(self, item: InboxItem) -> SimilarCall | None: ...
 
     def record(self, item: InboxItem) -> ProposerRecord:
         """The endings of the proposer's last proposals."""
@@ -337,7 +335,6 @@ _DEPARTURES: Final = {
 
 
 def departure_of(item: InboxItem, record: ProposalRecord) -> ItemLeft:
-    """The departure of an item whose proposal was decided."""
     state, by, reason = ending_of(record)
     return ItemLeft(item, _DEPARTURES[state], by, reason)
 

@@ -81,7 +81,6 @@ def past_of(record: ProposalRecord) -> PastProposal:
 
 
 def ending_of(record: ProposalRecord) -> ProposalEnding:
-    """The end of a decided proposal."""
     return ProposalEnding(record.state, record.decided_by or "", record.reason or "")
 
 
@@ -171,7 +170,6 @@ class ProposalHistory:
                 kept.popitem(last=False)
 
     def record(self, proposer: str) -> ProposerRecord:
-        """The endings of the last proposals of a proposer."""
         return ProposerRecord(tuple(reversed(self._endings.get(proposer, ()))))
 
     def similar(self, call: Call) -> SimilarCall | None:

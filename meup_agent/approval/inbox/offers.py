@@ -40,7 +40,6 @@ class InboxOffers:
         self._directory = directory
 
     def is_here(self, participant: str | None) -> bool:
-        """True if a participant is present."""
         # What runs beside this inbox under our name is here as well.
         return participant == self._space.me or self._feed.is_present(participant)
 

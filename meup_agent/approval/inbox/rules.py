@@ -72,7 +72,6 @@ class InboxQueue:
         return self._items.copy()
 
     def first(self, count: int) -> list[InboxItem]:
-        """The first so many of them."""
         return self._items[:count]
 
     def next_turn(self, count: int) -> list[InboxItem]:
@@ -82,11 +81,9 @@ class InboxQueue:
         return self._items[begin : self._turn]
 
     def get(self, key: ProposalKey) -> HeldItem | None:
-        """A proposal that is held."""
         return self._held.get(key)
 
     def has_room_for(self, proposer: str) -> bool:
-        """True if one more of a proposer can be held."""
         return len(self._held) < MAX_ITEMS and self._of[proposer] < MAX_OF_A_PROPOSER
 
     def add(self, item: InboxItem, entry: ProposalEntry) -> HeldItem:
@@ -221,7 +218,6 @@ class InboxRules(ReviewerRules):
         return found
 
     def note_counted(self, key: ProposalKey, rule: InboxRule) -> None:
-        """Note the count that a reviewer answered our vote with."""
         self._rules.setdefault(rule.reviewer, {})[key] = rule
         self.look_again()
 

@@ -66,7 +66,6 @@ class HeldProposal:
 
     @property
     def name(self) -> Key:
-        """Its proposer and id, by which it is known."""
         return self.proposal.proposer, self.proposal.id
 
     @cached_property
@@ -85,7 +84,6 @@ class HeldProposal:
 
     @property
     def is_pending(self) -> bool:
-        """True if it can still be decided."""
         state = self.proposal.state
         return state is not None and state.is_pending
 
@@ -137,7 +135,6 @@ class HeldProposals:
         return len(self._held)
 
     def get(self, proposer: str, proposal: str) -> HeldProposal | None:
-        """The one with a name."""
         return self._held.get((proposer, proposal))
 
     def add(self, held: HeldProposal) -> None:

@@ -513,7 +513,6 @@ async def _decide_listed(feed: ProposalFeed) -> None:
 
 
 def held_words(held: HeldProposal) -> tuple[str, str]:
-    """The id and the proposer of a held proposal, for the log."""
     return printable(held.proposal.id), held.proposal.proposer
 
 

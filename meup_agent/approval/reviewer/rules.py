@@ -137,12 +137,10 @@ class ToolDirectory:
         return self._known.get(participant)
 
     def is_wanted(self, participant: str) -> bool:
-        """True if a participant was asked for its tools, or is to be."""
         every = (self._known, self._wanted, self._asked)
         return any(participant in each for each in every)
 
     def could_not_be_had(self, participant: str) -> bool:
-        """True if a participant does not tell its tools."""
         return self._known.get(participant, ()) is None
 
     def learn_from(self, other: ToolDirectory) -> None:
@@ -150,7 +148,6 @@ class ToolDirectory:
         self._known.update({name: each for name, each in other._known.items() if each is not None})
 
     def forget(self, participant: str) -> None:
-        """Forget the tools of a participant, which may have changed."""
         self._known.pop(participant, None)
 
     def ask_again(self, participant: str, *, refresh: bool = False) -> None:
@@ -359,7 +356,6 @@ class ReviewerRules(ABC):
             known.scope.cancel()
 
     def forget_others(self) -> None:
-        """Forget which participants are not reviewers."""
         for name in [name for name, each in self._candidates.items() if not each.answers]:
             self.forget(name)
 
@@ -501,7 +497,6 @@ class ReviewerRules(ABC):
 
 
 def is_vote(envelope: Envelope) -> bool:
-    """True for a request that is a vote."""
     if envelope.kind != kinds.MCP_REQUEST or _VOTE not in envelope.raw_payload:
         return False
     return as_object(envelope.payload).get("method") == VOTE

@@ -129,13 +129,11 @@ class VoteFile:
         self._apply(line)
 
     def take_back(self, key: str, voter: str) -> None:
-        """Forget the vote of one that may not vote any more."""
         if self._counts.get(key, {}).pop(voter, None) is not None:
             # It may count again after a restart, for which people are told to look.
             self._append(VoteLine(key, time.time(), voter), "a vote could not be taken back")
 
     def forget(self, key: str) -> None:
-        """Forget the votes about what is decided."""
         if self._counts.pop(key, None) is not None:
             # What is decided is not asked again; a vote too many in the file does no harm.
             self._append(VoteLine(key, time.time(), ends=True), "votes could not be forgotten")

@@ -126,7 +126,6 @@ class Workspace:
         self._made.append(target)
 
     def remove(self, path: str) -> None:
-        """Remove a file that :meth:`create` has made."""
         file = self._own(path)
         file.unlink(missing_ok=True)
         self._made.remove(file)

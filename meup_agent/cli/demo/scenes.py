@@ -227,7 +227,6 @@ def method_of(envelope: Envelope) -> str:
 
 
 def _brought_about(stop: StoppedHandler, envelope: Envelope) -> bool:
-    """True if an envelope is the withdraw or cancel that stopped a handler."""
     is_end = envelope.kind == kinds.MCP_WITHDRAW or method_of(envelope) == kinds.CANCELLED
     return is_end and stop.cause.id in envelope.correlation
 

@@ -202,7 +202,6 @@ def _line(line: str) -> tuple[Part, ...]:
 
 
 def wrapped(rows: Iterable[CardRow], width: int) -> Iterator[list[Part]]:
-    """Rows as lines of a width, with every character of them."""
     for each in rows:
         yield from _wrap(each, max(width, 16))
 

@@ -275,7 +275,6 @@ class QueueView(LinesView):
 
 
 def styles_of(view: ScrollView) -> dict[str, str]:
-    """The styles for the theme of the moment."""
     # Of which kind an app is, a view does not know.
     theme = view.app.current_theme  # pyright: ignore[reportUnknownMemberType]
     return DARK if theme.dark else LIGHT
@@ -423,7 +422,6 @@ def _listed(item: InboxItem) -> ScreenLine:
 
 
 def _wrap_keys(cells: Sequence[tuple[str, str]]) -> list[ScreenLine]:
-    """Keys and words on one line, which is wrapped."""
     return [tuple(part for key, said in cells for part in (Part(key, "key"), Part(f" {said}  ")))]
 
 
@@ -483,7 +481,6 @@ class PersonDecisions:
         self._tell(said, style="danger" if failed else "good")
 
     async def reject(self, item: InboxItem, reason: Reason, words: str) -> None:
-        """Reject a proposal."""
         with self._telling_failure(*title(item)):
             await self._inbox.reject(item, reason, words)
             self._tell("you rejected ", *title(item), f": {reason}", style="bad")
@@ -618,7 +615,6 @@ class InboxFrame(App[None]):
 
     @property
     def field(self) -> Input:
-        """The field for words that go with a decision."""
         return self.query_one("#words", Input)
 
     @property

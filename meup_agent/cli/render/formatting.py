@@ -119,7 +119,6 @@ class RowBuilder:
 
     @property
     def used(self) -> int:
-        """Columns of the last line that are used."""
         return self._line.cell_len
 
     def put(self, text: Text, column: int) -> None:
@@ -162,7 +161,6 @@ class RowBuilder:
         self._line = Text()
 
     def text(self) -> Text:
-        """All of it."""
         self._line.rstrip()
         return self._done.append_text(self._line)
 

@@ -77,7 +77,6 @@ class Stderr:
 
 
 def warn(sentence: str) -> None:
-    """Write a warning, escaped."""
     sys.stderr.write(f"meup: warning: {visible(sentence, 1000)}\n")
 
 
@@ -92,13 +91,11 @@ class SafeFormatter(logging.Formatter):
         return visible(super().formatMessage(record))
 
     def formatException(self, ei: _ExcInfo) -> str:  # noqa: N802
-        """The traceback, each of its lines made safe."""
         lines = super().formatException(ei).splitlines()
         return "\n".join(visible(line) for line in lines)
 
 
 def log_to_stderr(level: str) -> None:
-    """Log from some level on."""
     handler = logging.StreamHandler()
     handler.setFormatter(SafeFormatter(FORMAT))
     logging.basicConfig(level=level.upper(), handlers=[handler])
@@ -144,7 +141,6 @@ class Output:
         return self.console.width if self.is_terminal else None
 
     def timeline(self) -> Timeline:
-        """A timeline that fits."""
         from meup_agent.cli.render.timeline import Timeline  # loads the exchange table
 
         return Timeline(lambda: self.width, self.glyphs)
@@ -250,7 +246,6 @@ class PrefixedOutput:
         self._put(text)
 
     def write(self, text: str) -> None:
-        """Write a text of our own."""
         self._put(text)
 
     def _put(self, text: Text | str) -> None:
@@ -321,7 +316,6 @@ class ProgressLine:
         self._told = anyio.Event()
 
     def update(self, progress: Progress) -> None:
-        """The tool has told of its progress."""
         self._progress = progress
         self._told.set()
 

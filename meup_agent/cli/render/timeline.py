@@ -237,7 +237,6 @@ class ExchangeObserver:
 
 
 def _fails(response: Envelope) -> bool:
-    """True if a response is an error or the result of a failed tool."""
     result, error = read_response(response.payload)
     return error is not None or as_object(result).get("isError") is True
 
@@ -387,7 +386,6 @@ class Columns:
 
     @property
     def ids(self) -> int:
-        """The column of the ids."""
         return self.time + self.gap
 
     @property
@@ -709,11 +707,9 @@ def _is_thought(envelope: Envelope) -> bool:
 
 
 def _named(sender: str) -> frozenset[str]:
-    """The names by which a sender may be asked for."""
     return frozenset((sender, GATEWAY)) if sender in kinds.GATEWAY_NAMES else frozenset((sender,))
 
 
 def _came_or_went(entry: TimelineEntry) -> frozenset[str]:
-    """The participant that came or went by an envelope."""
     came_or_went = entry.envelope.kind == kinds.SYSTEM_PRESENCE
     return frozenset((entry.words.who,)) if came_or_went else frozenset()

@@ -203,7 +203,6 @@ def has_people(participants: Iterable[str], folder: Path) -> bool:
 
 
 def own_program() -> str:
-    """This program, for who has another PATH."""
     beside = Path(sys.executable).with_name("meup")
     return str(beside) if beside.is_file() else "meup"
 
@@ -415,7 +414,6 @@ def _words(command: str | tuple[str, ...], args: tuple[str, ...]) -> tuple[str, 
 
 
 def _fill_env(env: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
-    """Variables of a file, with those filled in that their values name."""
     variables = {**os.environ, **known}
     return {key: fill_variables(value, f"env.{key}", variables) for key, value in env.items()}
 
@@ -580,7 +578,6 @@ def can_listen(host: str, port: int) -> bool:
 
 
 def _load_bridge() -> None:
-    """Import the bridge, and with it the SDK."""
     import_module("meup_agent.mcp.bridge.bridge")
     end_loading()
 

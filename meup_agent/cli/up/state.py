@@ -103,7 +103,6 @@ class Owner(msgspec.Struct):
 
     @property
     def port(self) -> int:
-        """The port for members."""
         return int(self.url.rpartition(":")[2])
 
     def token(self, participant: str) -> str:
@@ -111,7 +110,6 @@ class Owner(msgspec.Struct):
         return _read_token(Path(self.token_files[participant]))
 
     def __str__(self) -> str:
-        """Its process and its address."""
         where = f" at {self.url}" if self.url else ""
         what = f"meup up already runs {self.file}" if self.file else "meup gateway --dev runs"
         return f"{what}{where} (process {self.process})"

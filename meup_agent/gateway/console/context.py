@@ -71,14 +71,12 @@ class PageContext:
         self.presence: PersonPresence | None = None
 
     def find_session(self) -> BrowserSession | None:
-        """Find the session of the browser's cookie, as it is now."""
         cookie = self.request.cookies.get(cookie_name(self.request), "")
         self.session = self.site.sessions.find(cookie, self.site.runtime.tokens)
         return self.session
 
     @property
     def identity(self) -> Identity:
-        """The participant that is signed in."""
         assert self.session is not None, "the page is for those who are signed in"
         return self.session.identity
 
@@ -107,7 +105,6 @@ class PageContext:
         return f"{CONSOLE_HOME}/{key}" if first == "inbox" and key and verb else CONSOLE_HOME
 
     def page(self, template: str, status: int = 200, /, **values: Any) -> HTMLResponse:
-        """A page made of a template."""
         return HTMLResponse(self.html(template, **values), status)
 
     def html(self, template: str, /, **values: Any) -> str:
@@ -155,7 +152,6 @@ class PageContext:
         return said
 
     def _count_waiting(self) -> int:
-        """Number of proposals that wait for this participant."""
         return 0 if self.presence is None else self.presence.feed.waiting
 
 
@@ -168,7 +164,6 @@ def redirect(context: PageContext, path: str) -> Response:
 
 
 def cookie_name(request: Request) -> str:
-    """The name of the session's cookie: cookies know no port, so the name does."""
     port = request.url.port or (443 if request.url.scheme == "https" else 80)
     prefix = "__Secure-" if request.url.scheme == "https" else ""
     return f"{prefix}meup_{port}"

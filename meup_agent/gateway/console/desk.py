@@ -144,7 +144,6 @@ class PersonPresence:
             await anyio.sleep_forever()
 
     async def until_ended(self) -> None:
-        """Wait until it is over."""
         while not self.ended:
             await self.changed.wait()
 
@@ -201,7 +200,6 @@ class PersonPresence:
         return self.feed.inbox
 
     async def until_attached(self) -> None:
-        """Wait until it is attached to a desk."""
         while not self._is_attached and not self.ended:
             await self.changed.wait()
 
@@ -232,7 +230,6 @@ class PersonPresence:
 
     @property
     def decides(self) -> bool:
-        """True while a decision is being carried out."""
         return self._decisions > 0
 
     @asynccontextmanager
@@ -431,7 +428,6 @@ class SharedSpace(Space):
         return ANYBODY
 
     def may(self, kind: str, payload: Any, *, to: Sequence[str] = ()) -> bool:
-        """True if the capabilities that all of them have allow an envelope."""
         return self._session.table.roster.is_allowed(self._session.me, kind, payload, to)
 
 
@@ -465,7 +461,6 @@ class SharedInbox(Inbox):
         self._told(entry.key, self.names_in(entry))
 
     def is_pending(self, key: ProposalKey) -> bool:
-        """True for a proposal that is open."""
         entry = self._feed.get(key)
         return entry is not None and entry.state.is_pending
 
@@ -508,7 +503,6 @@ class SharedDesk:
         self._changes = -1
 
     def fits(self, presence: PersonPresence) -> bool:
-        """True while a person may do what all here may."""
         return not self.ended and sharing_key(self._host, presence.identity) == self._key
 
     def names(self, presence: PersonPresence) -> bool:

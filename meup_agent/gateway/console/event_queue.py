@@ -32,7 +32,6 @@ TOPICS: Final = frozenset({"inbox", "space"})
 
 
 def pack(event: str, data: dict[str, Any]) -> bytes:
-    """An event, in one line of JSON."""
     return f"event: {event}\ndata: {json.dumps(data, ensure_ascii=True)}\n\n".encode()
 
 
@@ -142,7 +141,6 @@ class EventQueues:
         return iter(tuple(self._queues))
 
     def wants(self, topic: str) -> bool:
-        """True if there is a stream with a topic."""
         return self._wanted[topic] > 0
 
     def publish(self, topic: str, event: bytes) -> None:
@@ -153,7 +151,6 @@ class EventQueues:
                 each.put(event, chunk)
 
     def add(self, queue: EventQueue) -> None:
-        """Publish to a queue."""
         self._queues[queue] = None
         self._wanted.update(queue.topics)
         self._tell_changed()

@@ -93,7 +93,6 @@ class PersonPresences:
         self._is_closed = True
 
     def __len__(self) -> int:
-        """Number of presences."""
         return len(self._presences)
 
     async def open(self, identity: Identity) -> PersonPresence:

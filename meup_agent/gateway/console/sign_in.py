@@ -77,7 +77,6 @@ class BrowserSessions:
         self._sessions: OrderedDict[bytes, BrowserSession] = OrderedDict()
 
     def __len__(self) -> int:
-        """Number of sessions."""
         return len(self._sessions)
 
     def open(self, identity: Identity, token: bytes) -> tuple[str, BrowserSession]:
@@ -155,7 +154,6 @@ class SignInLinks:
         return link if link is not None and self._now() <= link.until else None
 
     def take(self, code: str) -> SignInLink | None:
-        """The link of a code, which opens nothing more."""
         link = self.find(code)
         self._links.pop(_digest(code), None)
         return link
@@ -168,7 +166,6 @@ class FormSeals:
         self._key = secrets.token_bytes(_SECRET_BYTES)
 
     def new_cookie(self) -> str:
-        """A value for the cookie."""
         return secrets.token_urlsafe(_SECRET_BYTES)
 
     def seal(self, cookie: str) -> str:

@@ -200,7 +200,6 @@ def key_of(proposer: str, proposal: str) -> str:
 
 
 def left(until: datetime | None, now: datetime | None = None) -> str:
-    """The time that is left, in words."""
     if until is None:
         return time_left(None)
     return time_left((until - (now or datetime.now(UTC))).total_seconds())
@@ -433,7 +432,6 @@ class Plot(NamedTuple):
 
     @property
     def figure(self) -> str:
-        """Its latest value, in words."""
         return self.words(self.latest)
 
     @property
@@ -543,7 +541,6 @@ class SchemaField(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Its name in the form."""
         return f"{PREFIX}{self.number}"
 
 
@@ -665,7 +662,6 @@ class Edit:
 
     @property
     def problem(self) -> str:
-        """Its problems in one sentence."""
         if not self.problems:
             return ""
         return "This edit cannot be sent yet: " + "; ".join(dict.fromkeys(self.problems.values()))

@@ -411,7 +411,6 @@ class LaneColumns:
 
     @property
     def places(self) -> list[float]:
-        """The middles of all columns."""
         return [self.place(each) for each in self.names]
 
 
@@ -541,7 +540,6 @@ class SpaceFeed:
             self._heard = entry.seq
 
     def note_speakers(self, entries: Iterable[Entry]) -> None:
-        """Give those who speak in some entries their columns."""
         self.columns.add(*self._speakers(entries))
 
     def _speakers(self, entries: Iterable[Entry]) -> list[str]:
@@ -558,7 +556,6 @@ class SpaceFeed:
         self._changed.set()
 
     def close(self, code: int, reason: str) -> None:
-        """End: the space is closed."""
         self._closed = True
         self._changed.set()
 

@@ -141,17 +141,11 @@ def frame_chunk(data: bytes) -> bytes:
 class ReadTransport(Protocol):
     """The transport that a gate opens and closes."""
 
-    def pause_reading(self) -> None:
-        """Read nothing."""
-        ...
+    def pause_reading(self) -> None: ...
 
-    def resume_reading(self) -> None:
-        """Read again."""
-        ...
+    def resume_reading(self) -> None: ...
 
-    def is_closing(self) -> bool:
-        """True if it reads nothing more."""
-        ...
+    def is_closing(self) -> bool: ...
 
     def abort(self) -> None:
         """End it at once."""
@@ -287,7 +281,6 @@ class MemberConnection(ABC):
 
     @property
     def participant(self) -> str | None:
-        """The participant that has joined by this connection."""
         return self._identity.participant if self._identity is not None else None
 
     # --- what an edge does ------------------------------------------------------------------
@@ -436,7 +429,6 @@ class MemberConnection(ABC):
         self._read_on()
 
     def _read_later(self, seconds: float) -> None:
-        """Read nothing for a while."""
         self._gate.pause(min(seconds, self._longest_pause))
 
     # --- joining ----------------------------------------------------------------------------
@@ -489,12 +481,10 @@ class MemberConnection(ABC):
     # --- ending -----------------------------------------------------------------------------
 
     def _end(self, code: int, reason: str) -> None:
-        """Close by a decision about this connection."""
         self._log("%s: closed with %d: %s", self._name(), code, quote(reason))
         self.shut(code, reason)
 
     def _drop_soon(self) -> None:
-        """Drop the connection when the other end has had its time to read and to close."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(self._limits.close_timeout, self._drop_transport)

@@ -146,7 +146,6 @@ def read_place(header: Callable[[str], str | None]) -> Place:
 
 
 def is_seq(text: str) -> bool:
-    """True if a text is a number that an envelope can have."""
     return text.isascii() and text.isdigit() and len(text) <= MAX_SEQ_DIGITS
 
 
@@ -228,7 +227,6 @@ _decode_join = msgspec.json.Decoder(JoinFrame).decode
 
 
 def may_join_by_header(handshake: Handshake, runtime: GatewayRuntime) -> bool:
-    """True if a handshake says who joins, and there is one space to join."""
     return handshake.identity is not None and _only_space(runtime) is not None
 
 
@@ -286,7 +284,6 @@ def repeats_join(message: bytes, participant: str | None, space: str) -> bool:
 
 
 def _only_space(runtime: GatewayRuntime) -> str | None:
-    """The space of a gateway that has one: a join need not name it."""
     return next(iter(runtime.spaces)) if len(runtime.spaces) == 1 else None
 
 

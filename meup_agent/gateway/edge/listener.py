@@ -151,7 +151,6 @@ class BoundedReads(FirstRequest, asyncio.BufferedProtocol):
         self._room = bytearray(STRANGER_READ_BYTES)
 
     def get_buffer(self, sizehint: int) -> bytearray:
-        """Room for the next read."""
         return self._room
 
     def buffer_updated(self, nbytes: int) -> None:

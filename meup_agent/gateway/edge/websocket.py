@@ -101,7 +101,6 @@ class WebSocketConnection(WSListener, MemberConnection):
     # --- what a connection does with its socket ---------------------------------------------
 
     def write(self, packed: bytes) -> None:
-        """Write frames to the socket, or to its buffer."""
         # After a close frame nothing may follow; picows sends one by itself in some cases.
         if self._ended_by is None and not self._transport.is_close_frame_sent:
             self._wire.write(packed)

@@ -99,7 +99,6 @@ class Archive:
             raise
 
     def close(self) -> None:
-        """Close the file."""
         while self._connections:
             self._connections.pop().close()
 
@@ -134,7 +133,6 @@ class Archive:
 
     @property
     def spaces(self) -> list[str]:
-        """The spaces that it has entries of, by name."""
         return [name for (name,) in self._ask(_SPACES)]
 
     def latest(self, space: str) -> int:

@@ -199,7 +199,6 @@ def good_rows(connection: sqlite3.Connection) -> Iterator[Row]:
 
 
 def is_damage(error: Exception) -> bool:
-    """True if an error of SQLite says that the file is damaged."""
     if isinstance(error, UnicodeDecodeError):
         return True  # SQLite quotes a name that is not text
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED

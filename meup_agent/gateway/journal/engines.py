@@ -64,7 +64,6 @@ ENGINES: Final[dict[str, Engine]] = {
 
 
 def engine_of(config: JournalConfig) -> Engine:
-    """The engine that serves a configuration."""
     return next(engine for engine in ENGINES.values() if engine.serves(config))
 
 

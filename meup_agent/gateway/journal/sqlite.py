@@ -195,7 +195,6 @@ class SqliteJournal:
             self._reader.ask(page, then)
 
     def find_begin(self, space: str, *, proposals: int, then: Callable[[FoldBegin], None]) -> None:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.find_begin`."""
         if not self._ended:
             self._reader.ask(partial(find_begin, space=space, proposals=proposals), then)
 

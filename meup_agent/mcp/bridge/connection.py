@@ -223,7 +223,6 @@ class ServerConnection:
 
     @property
     def closes_streams(self) -> bool:
-        """True if a cancellation closes a stream, which carries no reason."""
         return isinstance(self._server, HttpServer) and self.is_modern
 
     @asynccontextmanager

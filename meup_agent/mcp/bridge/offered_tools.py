@@ -80,7 +80,6 @@ class ServerNews:
         self.spaces: list[Space] = []
 
     async def notify(self, method: str, params: JsonObject, to: tuple[str, ...] = ()) -> None:
-        """Send a notification of MCP, to everyone if no addressee is named."""
         await self._send(kinds.MCP_REQUEST, payloads.notification(method, params), to)
 
     async def send_chat(self, text: str) -> None:
@@ -142,7 +141,6 @@ class ToolChanges:
     changed: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def __bool__(self) -> bool:
-        """True if there is a difference."""
         return bool(self.added or self.removed or self.changed)
 
     def __str__(self) -> str:
@@ -593,7 +591,6 @@ class OfferedTools:
         )
 
     def _asked_about(self) -> frozenset[str]:
-        """The tools whose form is not the accepted one."""
         offered = self._offered.items()
         return frozenset(name for name, each in offered if each.mark is not None and each.mark.form)
 

@@ -433,7 +433,6 @@ class WatchedWriter(ObjectSendStream[SessionMessage]):
         self._traffic = traffic
 
     async def send(self, item: SessionMessage) -> None:
-        """Send a message."""
         await self._inner.send(self._traffic.prepare(item))
         if isinstance(item.message, types.JSONRPCResponse | types.JSONRPCError):
             self._traffic.settled(item.message.id)
@@ -543,7 +542,6 @@ class ServerProcess:
                 await anyio.wait_writable(target)
 
     def terminate(self) -> None:
-        """Send it SIGTERM."""
         self._program.send_signal(signal.SIGTERM)
 
     async def end(self) -> None:

@@ -82,6 +82,5 @@ class Question:
 
 
 def is_declared(capabilities: types.ClientCapabilities | None, method: object) -> bool:
-    """True if a client with some capabilities answers questions of a method."""
     declared = CAPABILITIES.get(method) if isinstance(method, str) else None
     return declared is not None and getattr(capabilities, declared, None) is not None

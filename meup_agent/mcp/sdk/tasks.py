@@ -127,7 +127,6 @@ class ToolTask:
         return True
 
     def note(self, message: str) -> None:
-        """Show a text beside the status."""
         self.status_message = message[:MAX_STATUS_MESSAGE]
         self.updated = datetime.now(UTC)
 
@@ -248,7 +247,6 @@ class TaskChannel:
 
     @property
     def can_send_request(self) -> bool:
-        """True while the task has not ended."""
         return not self._task.ended
 
     async def send_raw_request(

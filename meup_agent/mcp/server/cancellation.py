@@ -183,7 +183,6 @@ class OpenStreams:
 
 
 def _is_closed_to_cancel(ctx: Ctx) -> bool:
-    """True if the revision over this transport cancels by closing the stream."""
     return ctx.request is not None and ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 

@@ -141,7 +141,6 @@ class Template:
         self.literal_chars = sum(map(len, self._literals))
 
     def matches(self, uri: str) -> bool:
-        """True if a URI may come from this template."""
         return _captured(self._literals, uri) is not None
 
     def unwrap(self, uri: str) -> str | None:
@@ -222,7 +221,6 @@ class Offer:
 
     @cached_property
     def repeats_arguments(self) -> bool:
-        """True if its schema wants some arguments repeated as headers of the request."""
         return bool(x_mcp_header_map(self.described.get("inputSchema")))
 
 
@@ -355,7 +353,6 @@ class Catalog:
         return sorted(each.id for each in self._space.participants if each.id != me)
 
     def _askable(self, kind: str) -> list[str]:
-        """The participants that we may ask for their lists."""
         return [each for each in self._participants() if self._may_ask(each, kind)]
 
     def _may_ask(self, participant: str, kind: str) -> bool:

@@ -287,7 +287,6 @@ class ClientCalls:
         return call
 
     def forget(self, call: WaitingCall) -> None:
-        """Forget a call that has ended."""
         for state in [each for each, waiting in self._waiting.items() if waiting is call]:
             del self._waiting[state]
 

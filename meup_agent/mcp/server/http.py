@@ -267,7 +267,6 @@ class SessionIds:
         return None
 
     def touch(self, user: ParticipantUser, session: str) -> None:
-        """Note that a session is used which may be another's, or have ended."""
         noted = self._users.get(session)
         if noted is not None and noted.key == user.key:
             self._users.move_to_end(session)

@@ -66,7 +66,6 @@ class SubscribedResources:
 
     @property
     def is_full(self) -> bool:
-        """True if there is no room for another resource."""
         return len(self._clients) + len(self._asking) >= MAX_RESOURCES
 
     async def add(self, resource: OwnName) -> None:
@@ -172,7 +171,6 @@ class Principal:
 
     @property
     def joined(self) -> bool:
-        """True while it is in the space."""
         return self.ready.is_set() and self.error is None
 
     async def run(self, join: Callable[[Agent], AbstractAsyncContextManager[Space]]) -> None:
@@ -208,7 +206,6 @@ class Principal:
             self.listen.close()
 
     def leave(self) -> None:
-        """Leave the space."""
         self.left = True
         self._scope.cancel()
 
@@ -240,7 +237,6 @@ class Principal:
             raise self.error
 
     def _changes(self, envelope: Envelope) -> bool:
-        """True if an envelope may change something for MCP clients, which a call does not."""
         if envelope.kind == kinds.MCP_REQUEST:
             return b"notifications/" in envelope.raw_payload and envelope.concerns(self.id)
         return envelope.sender in kinds.GATEWAY_NAMES
@@ -317,9 +313,7 @@ class JoinSpace(Protocol):
 
     def __call__(
         self, agent: Agent, token: str | None, /, *, observe: bool = False
-    ) -> AbstractAsyncContextManager[Space]:
-        """The block in which the agent is in the space, or looks on."""
-        ...
+    ) -> AbstractAsyncContextManager[Space]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -410,7 +404,6 @@ class PrincipalPool:
         return login
 
     async def knows(self, token: str) -> bool:
-        """True if the participant of a token is in the space here."""
         login = self._logins.get("" if await self._is_own(token) else _digest(token))
         return login is not None and login.principal.joined
 

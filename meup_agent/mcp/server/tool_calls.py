@@ -283,11 +283,9 @@ def as_result(result: Any) -> JsonObject:
 
 
 def tool_error(text: str) -> JsonObject:
-    """A tool's result that is an error, with a text for a model."""
     return {**COMPLETE, "content": [{"type": "text", "text": text}], "isError": True}
 
 
 def is_withdrawn(result: object) -> bool:
-    """True if a result says that its proposal was withdrawn."""
     meta = payloads.as_object(payloads.as_object(result).get(payloads.META))
     return meta.get(OUTCOME) == Withdrawal.word

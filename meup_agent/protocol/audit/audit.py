@@ -84,11 +84,9 @@ class ProposalIndex:
     # --- finding them ---
 
     def latest(self, key: ProposalKey) -> ProposalAudit | None:
-        """The latest proposal that a proposer made under an id."""
         return self._current.get(key)
 
     def find(self, record: ProposalEntry | None) -> ProposalAudit | None:
-        """The proposal of one of the store's records."""
         # Each is kept as long as its record, so that no other record can have its number.
         return None if record is None else self._by_record.get(id(record))
 
@@ -104,7 +102,6 @@ class ProposalIndex:
         return [named for named in found if (named.id, named.seq) == (best.id, best.seq)]
 
     def find_requests(self, name: str) -> Iterable[tuple[ProposalAudit, FulfillmentAudit]]:
-        """The requests with one of their names that carry a proposal out, latest first."""
         return reversed(self._requests.get(name, ()))
 
     # --- what happens to them ---
@@ -201,7 +198,6 @@ class ProposalIndex:
             released.popitem(last=False)
 
     def was_released(self, *names: str) -> bool:
-        """True if one of these is the id of a released proposal."""
         return any(name in self._released for name in names)
 
     def make_room(self, coming: int) -> None:
@@ -441,7 +437,6 @@ class Audit:
         return self._index.latest(ProposalKey(proposer, proposal))
 
     def find_referenced(self, envelope: Envelope) -> list[ProposalAudit]:
-        """The proposals of the envelope that one refers to."""
         return [named.proposal for named in self._index.find_referenced(envelope)]
 
     def named(self, wanted: str, *, proposer: str | None = None) -> list[ProposalAudit]:

@@ -139,12 +139,10 @@ class FulfillmentAudit(msgspec.Struct):
 
     @property
     def id(self) -> str:
-        """The request's id."""
         return self.request.envelope.id
 
     @property
     def by(self) -> str:
-        """The fulfiller: the request's sender."""
         return self.request.by
 
     @property
@@ -179,7 +177,6 @@ class ProposalAudit(msgspec.Struct):
 
     @property
     def proposer(self) -> str:
-        """The proposer."""
         return self.record.key.proposer
 
     @property
@@ -203,7 +200,6 @@ class ProposalAudit(msgspec.Struct):
 
     @property
     def answered(self) -> FulfillmentAudit | None:
-        """The fulfillment that was answered first, other than by a refusal."""
         items = (item for item in self.fulfillments if item.response is not None)
         return next((item for item in items if not item.was_refused), None)
 

@@ -475,7 +475,6 @@ def _any_string(exact: frozenset[str], starred: list[tuple[str, StringMatch]]) -
 
 
 def _any_folded(folded: frozenset[str]) -> Match:
-    """Match a string that has one of some plain forms."""
     return lambda value, work: (
         isinstance(value, str) and not folded.isdisjoint(work.plain_forms(value))
     )

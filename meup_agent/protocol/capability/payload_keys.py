@@ -68,7 +68,6 @@ def find_unknown_keys(capability: Mapping[str, Any]) -> Iterator[UnknownKey]:
 
 
 def _kinds_of(patterns: str | list[str]) -> frozenset[str]:
-    """The known kinds that a pattern matches."""
     each = [patterns] if isinstance(patterns, str) else patterns
     tests = [compile_kind(pattern) for pattern in each]
     return frozenset(kind for kind in kinds.KINDS if any(matches(kind) for matches in tests))
@@ -102,7 +101,6 @@ def _is_pattern(text: str) -> bool:
 
 
 def _objects(pattern: object) -> list[Mapping[str, Any]]:
-    """The object patterns in a pattern: itself, or its alternatives."""
     each = cast("list[object]", pattern) if isinstance(pattern, list) else [pattern]
     return [cast("Mapping[str, Any]", item) for item in each if isinstance(item, dict)]
 

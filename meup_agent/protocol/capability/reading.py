@@ -130,7 +130,6 @@ def _is_mark(letter: str) -> bool:
 
 
 def fold_letter(letter: str) -> str:
-    """The plain form of one letter of a pattern."""
     plain = _fold_each(unicodedata.normalize("NFKD", letter))
     return "".join(filter(str.isprintable, plain))
 
@@ -238,7 +237,6 @@ class WorkBudget:
         return forms
 
     def plain_forms(self, text: str) -> tuple[str, ...]:
-        """A text in its plain forms."""
         forms = self.forms(text)
         return forms[1:] or forms
 

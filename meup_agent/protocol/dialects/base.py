@@ -346,7 +346,6 @@ class Addressees(NamedTuple):
 
 
 def read_addressees(proposal: Envelope, call: payloads.Call) -> Addressees:
-    """The addressees of a proposal, in the dialect that it says."""
     published = proposal.protocol in NAMING_EXECUTORS
     executor = _named_executor(proposal.to, call.target, published, published)
     return Addressees(proposal.to, call.target) if executor is None else Addressees((), executor)

@@ -180,7 +180,6 @@ class InboundDispatcher(TablePart):
         return True
 
     def _is_sent_here(self, envelope_id: str) -> bool:
-        """True if an envelope in our name was sent by this process."""
         known = self._context.envelope_sender.is_own(envelope_id)
         return known or self._outbound.knows(envelope_id)
 

@@ -118,7 +118,6 @@ class ConcurrencyLimiter:
 
     @property
     def takes_urgent(self) -> bool:
-        """True if one more handler can be urgent."""
         return len(self._urgent) + len(self._urgent_running) < MAX_URGENT
 
     def add(self, key: Key, *, droppable: bool) -> None:
@@ -388,11 +387,9 @@ class HandlerScheduler:
         self.on_idle: Callable[[], None] | None = None
 
     def find(self, key: Key) -> InboundExchange | None:
-        """The open exchange of a name."""
         return self._open.get(key)
 
     def find_proposal(self, proposal: ProposalKey) -> InboundExchange | None:
-        """The open exchange that handles a proposal."""
         return self._by_proposal.get(proposal)
 
     # --- in ---
@@ -510,7 +507,6 @@ class HandlerScheduler:
     # --- cancelled ---
 
     def cancel(self, exchange: InboundExchange, cause: Cause) -> None:
-        """Cancel a handler, or take it out of the queue."""
         self._apply(exchange, InboundEvent.CANCEL, cause)
 
     def withdraw(self, exchange: InboundExchange, cause: Cause) -> None:
@@ -583,7 +579,6 @@ class HandlerScheduler:
             self.cancel(exchange, cause)
 
     def notify_expired(self, record: ProposalEntry) -> None:
-        """Tell handlers that a proposal which one of them looked at has expired undecided."""
         if record.handled and not record.refused:
             self.notify(Role.EXPIRE, record.envelope, Expiry(record.key.id))
 

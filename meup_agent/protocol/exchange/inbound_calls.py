@@ -69,7 +69,6 @@ class InboundRequests(TablePart):
         return folded
 
     def _is_for_us(self, envelope: Envelope, record: ProposalEntry | None) -> bool:
-        """True if we carry a request out: it, or the proposal, names us, or no participant."""
         me = self._context.me
         asked = envelope.to if record is None else executors_of(record, envelope)
         return me in asked if asked or envelope.sender == me else True
@@ -231,7 +230,6 @@ class InboundRequests(TablePart):
             self._cancel_handler(envelope, call, (requester, request_id))
 
     def _free_proposal(self, requester: str, names: tuple[str, ...], cause: Cause) -> None:
-        """Let the proposal of a cancelled fulfillment wait again."""
         record = self._context.fold.cancel(requester, names, self._context.now, cause)
         if record is not None:
             self._reader.note_fulfillment_ended(record)

@@ -85,7 +85,6 @@ class InboundExchange(msgspec.Struct):
 
 
 def cause_of_end(by: str, exchange_id: str, reason: str, text: str, now: float) -> Cause:
-    """The cause of what a participant ended: its step is the first of the chain."""
     return Cause(reason, by, text, exchange_id, now, (CauseStep(by, exchange_id, reason, text),))
 
 
@@ -165,7 +164,6 @@ class RequestIndex:
         ]
 
     def open(self) -> list[InboundExchange]:
-        """Every request that is open."""
         return list(self._by_id.values())
 
 

@@ -114,7 +114,6 @@ class OutboundExchange(msgspec.Struct):
     unanswerable_since: float | None = None
 
     def note_progress(self, done: float, now: float) -> None:
-        """Count the deadline from this progress, up to the latest."""
         self.progress = done
         if self.patience is not None and self.deadline is not None:
             self.deadline = max(self.deadline, min(now + self.patience, self.latest))
@@ -131,12 +130,10 @@ class OutboundExchange(msgspec.Struct):
 
     @property
     def proposal(self) -> ProposalEntry | None:
-        """Our proposal, where it is one."""
         return self.record if self.is_proposal else None
 
     @property
     def is_open(self) -> bool:
-        """True while a caller waits for it."""
         return self.state in (OutboundState.BLOCKED, OutboundState.UNSENT, OutboundState.WAITING)
 
     @property
@@ -186,11 +183,9 @@ class OutboundIndex:
         return len(self._open)
 
     def find(self, exchange_id: str) -> OutboundExchange | None:
-        """An exchange that is open, or has ended lately."""
         return self._open.get(exchange_id) or self._ended.get(exchange_id, self._context.now)
 
     def find_open(self, exchange_id: str) -> OutboundExchange | None:
-        """An exchange that is open."""
         return self._open.get(exchange_id)
 
     def find_own_proposal(self, record: ProposalEntry) -> OutboundExchange | None:
@@ -199,7 +194,6 @@ class OutboundIndex:
         return exchange if exchange is not None and exchange.proposal is record else None
 
     def open_fulfillments(self, proposal: ProposalKey) -> list[OutboundExchange]:
-        """The open requests of ours that fulfill a proposal."""
         return [exchange for exchange in self._open.values() if exchange.fulfills == proposal]
 
     def open_proposals(self) -> list[OutboundExchange]:
@@ -207,7 +201,6 @@ class OutboundIndex:
         return [exchange for exchange in self._open.values() if exchange.is_proposal]
 
     def knows(self, envelope_id: str) -> bool:
-        """True if an id is that of a request or proposal of ours, open or ended lately."""
         return (
             envelope_id in self._open or self._ended.get(envelope_id, self._context.now) is not None
         )
@@ -245,7 +238,6 @@ def deciding_rejection(
 
 
 def undecided_addressees(exchange: OutboundExchange, record: ProposalEntry) -> tuple[str, ...]:
-    """The participants that a proposal was addressed to, and that have not rejected it."""
     decided = {exchange.key.sender, *record.rejections}  # no participant decides its own proposal
     return tuple(name for name in exchange.draft.to if name not in decided)
 

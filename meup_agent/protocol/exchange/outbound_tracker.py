@@ -71,7 +71,6 @@ class Dependencies:
         self._dependents: dict[str, list[str]] = {}
 
     def __contains__(self, proposal: str) -> bool:
-        """True if a proposal is blocked."""
         return proposal in self.awaited
 
     def check(self, proposal: str, needed: Iterable[str]) -> None:
@@ -137,7 +136,6 @@ class DependentProposals:
 
     @property
     def any_blocked(self) -> bool:
-        """True if a proposal is blocked."""
         return bool(self._dependencies.awaited)
 
     def check(self, exchange: OutboundExchange, depends_on: Mapping[str, Ending | None]) -> None:
@@ -165,7 +163,6 @@ class DependentProposals:
         return None
 
     def is_blocked(self, proposal: str) -> bool:
-        """True while a proposal waits for others."""
         return proposal in self._dependencies
 
     def _ending(self, proposal: str) -> Ending | None:
@@ -332,7 +329,6 @@ class OutboundTracker(OutboundIndex):
         )
 
     def _open_and_offered(self, exchange_id: str) -> OutboundExchange | None:
-        """An exchange that is open, and of which others can have heard."""
         exchange = self._open.get(exchange_id)
         return None if exchange is None or exchange.is_blocked else exchange
 

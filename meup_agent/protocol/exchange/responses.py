@@ -80,7 +80,6 @@ class ExplanationStore:
     def expect_of_withdraw(
         self, by: str, withdraw_id: str, proposals: tuple[str, ...], now: float
     ) -> None:
-        """Expect an explanation of a withdraw."""
         expected, size = _Expected(proposals, withdrawn=True), sum(map(len, proposals))
         self._expected.put((by, withdraw_id), expected, now, size=size)
 
@@ -408,7 +407,6 @@ class Relays:
         return record if able else None
 
     def _unseen_by_proposer(self, exchange: OutboundExchange) -> ProposalKey | None:
-        """The proposal that a request of ours fulfills, if its proposer does not see that."""
         return exchange.fulfills if self._context.roster.guarantees.hidden_targets else None
 
 

@@ -41,7 +41,6 @@ class StreamEnd(msgspec.Struct, frozen=True):
         return self.reason == COMPLETE
 
     def __str__(self) -> str:
-        """The reason, with the text behind it where there is one."""
         return f"{self.reason}: {self.text}" if self.text else self.reason
 
 
@@ -189,7 +188,6 @@ class StreamBuffers:
                 del self._by_stream[queue.stream.id]
 
     def of(self, stream: str) -> list[StreamBuffer]:
-        """The queues of a stream."""
         return self._by_stream.get(stream, [])
 
     def hold(self, queue: StreamBuffer, size: int) -> None:
@@ -211,7 +209,6 @@ class StreamBuffers:
             max(self._held, key=lambda queue: queue.size).lose_half()
 
     def finish(self, stream: str, end: StreamEnd) -> None:
-        """End all queues of a stream."""
         for queue in self._by_stream.pop(stream, ()):
             queue.finish(end)
 

@@ -103,20 +103,16 @@ class OwnStreams:
         self._ended: TTLMap[str, bool] = TTLMap(count=MAX_ENDED, seconds=ENDED_SECONDS)
 
     def of(self, stream: str) -> list[OwnStream]:
-        """Our writers of a stream."""
         return list(self._written.get(stream, ()))
 
     def every(self) -> list[OwnStream]:
-        """All of them."""
         written = [own for each in self._written.values() for own in each]
         return [*self._requested.values(), *written]
 
     def is_given_up(self, request_id: str) -> bool:
-        """True if we asked for a stream and want it no more."""
         return self._given_up.get(request_id, self._context.now) is not None
 
     def answered(self, request_id: str) -> OwnStream | None:
-        """The stream that was requested so, which is answered now."""
         return self._requested.pop(request_id, None)
 
     def request(self, payload: JsonObject, about: tuple[str, ...]) -> OwnStream:
@@ -132,7 +128,6 @@ class OwnStreams:
         own.wake()
 
     def write(self, stream: StreamInfo) -> OwnStream:
-        """Write in a stream of another participant."""
         own = OwnStream()
         self.begin(own, stream)
         return own
@@ -158,13 +153,11 @@ class OwnStreams:
         return end
 
     def finish(self, stream: str, end: StreamEnd) -> None:
-        """End our writing in a stream."""
         for own in self.of(stream):
             self._forget(own)
             own.finish(end)
 
     def stopped(self, end: StreamEnd) -> None:
-        """End what was requested: no answer comes any more."""
         for own in self._requested.values():
             own.finish(end)
         self._requested.clear()
@@ -281,7 +274,6 @@ class StreamTable:
         return tuple(self._open.values())
 
     def get(self, stream: str) -> StreamInfo | None:
-        """An open stream."""
         return self._open.get(stream)
 
     # --- our own streams ---
@@ -565,7 +557,6 @@ class StreamTable:
 
 
 def _with_request(stream: StreamInfo, fields: JsonObject, about: tuple[str, ...]) -> StreamInfo:
-    """A stream with what its request says."""
     return msgspec.structs.replace(
         stream, fields={**fields, **stream.fields}, about=stream.about or about
     )

@@ -86,7 +86,6 @@ class ControlMessages(TablePart):
 
     @property
     def pause(self) -> Pause | None:
-        """The pause in force."""
         return None if self._held is None else self._held.pause
 
     def check_held(self, kind: str) -> None:

@@ -343,7 +343,6 @@ class ExchangeTable:
     def request_stream(
         self, payload: payloads.JsonObject, about: tuple[str, ...], now: float
     ) -> tuple[OwnStream, list[Effect]]:
-        """Request a stream of our own."""
         self._begin(now)
         self.check_may_send(kinds.STREAM_REQUEST)
         return self.streams.own.request(payload, about), self._flush()
@@ -361,7 +360,6 @@ class ExchangeTable:
         return self._flush()
 
     def receive_frame(self, stream: str, data: bytes, now: float) -> list[Effect]:
-        """Give a frame of a stream to its readers."""
         self._begin(now)
         return self._flush() if self.streams.receive_frame(stream, data) else []
 

@@ -95,7 +95,6 @@ class ResendBuffer:
         self._copies: TTLMap[str, str] = TTLMap(count=RESEND_COUNT, seconds=RESEND_SECONDS)
 
     def put(self, item: Resendable, now: float) -> None:
-        """Keep an envelope."""
         words = 0 if item.words is None else size_of(item.words)
         self._kept.put(item.envelope.id, item, now, size=size_of(item.envelope) + words)
 
@@ -106,7 +105,6 @@ class ResendBuffer:
         self.put(msgspec.structs.replace(item, copies=copies), now)
 
     def get(self, envelope_id: str, now: float) -> Resendable | None:
-        """The envelope that was sent first under an id, if it is still kept."""
         return self._kept.get(envelope_id, now)
 
     def pop(self, envelope_id: str) -> Envelope | None:
@@ -180,7 +178,6 @@ class EnvelopeSender:
         return item if item is not None and item.envelope.kind in ends else None
 
     def transmit(self, envelope: Envelope, priority: Priority, *, again: bool = False) -> None:
-        """Send an envelope that is ready."""
         self._own.put(envelope.id, True, self.now)
         self._effects.append(Send(envelope, priority, again))
 
@@ -202,7 +199,6 @@ class EnvelopeSender:
         self._own.put(envelope_id, True, self.now)
 
     def is_own(self, envelope_id: str) -> bool:
-        """True if an envelope in our name was sent by this process."""
         return self._own.get(envelope_id, self.now) is not None
 
     def note_sibling(self, envelope: Envelope) -> None:
@@ -395,11 +391,9 @@ class Roster:
         return self.may_evict and bool(self.my_capabilities) and is_eviction(refusal)
 
     def __contains__(self, participant_id: object) -> bool:
-        """True if a participant is present."""
         return participant_id in self._present
 
     def participants(self) -> tuple[Participant, ...]:
-        """All participants present, we included."""
         return tuple(self._present.values())
 
     def capabilities_of(self, participant_id: str) -> tuple[Any, ...]:
@@ -648,7 +642,6 @@ class TableContext(msgspec.Struct):
         return None if wall is None else microseconds(wall)
 
     def state_of(self, record: ProposalEntry) -> ProposalState:
-        """The state of a proposal at this moment, the same for every participant."""
         return state_at(record.state, record.expires_at, self.moment())
 
     def has_declined(self, record: ProposalEntry) -> bool:

@@ -67,7 +67,6 @@ class FulfillingRequest(msgspec.Struct):
 
     @property
     def by(self) -> str:
-        """Its sender."""
         return self.envelope.sender
 
     def may_answer(self, sender: str) -> bool:
@@ -76,7 +75,6 @@ class FulfillingRequest(msgspec.Struct):
 
     @property
     def was_refused(self) -> bool:
-        """True if each of its executors has refused it, so that none has begun it."""
         return bool(self.executors) and set(self.executors) <= set(self.refused_by)
 
     @property
@@ -89,9 +87,7 @@ class NotedReason(Protocol):
     """A rejection, as it is kept."""
 
     @property
-    def reason(self) -> str:
-        """The reason code."""
-        ...
+    def reason(self) -> str: ...
 
 
 N = TypeVar("N", bound=NotedReason)
@@ -117,7 +113,6 @@ class ProposalProgress(msgspec.Struct, Generic[N], kw_only=True):
 
     @property
     def proposer(self) -> str:
-        """Its proposer."""
         raise NotImplementedError
 
     def step(self, event: ProposalEvent, by: str, reason: str | None = None) -> bool:
@@ -145,7 +140,6 @@ class ProposalProgress(msgspec.Struct, Generic[N], kw_only=True):
 
     @property
     def waiting(self) -> Waiting:
-        """The wait for it, while it is pending."""
         rejected_by = tuple(self.rejections)
         return Waiting(self.state, self.deciders, rejected_by, self.rejected_first, self.expires_at)
 
@@ -212,7 +206,6 @@ class ProposalEntry(ProposalProgress[Rejection]):
 
     @property
     def proposer(self) -> str:
-        """Its proposer."""
         return self.key.proposer
 
     @property
@@ -222,7 +215,6 @@ class ProposalEntry(ProposalProgress[Rejection]):
 
     @property
     def call(self) -> Call:
-        """The call that is proposed."""
         return read_proposal(self.envelope.payload)
 
     def is_carried_out_by(self, call: Call) -> bool:

@@ -35,14 +35,10 @@ class KnownProposal(Protocol):
     """A proposal, as a gateway or an agent keeps it."""
 
     @property
-    def proposer(self) -> str:
-        """Its proposer."""
-        ...
+    def proposer(self) -> str: ...
 
     @property
-    def call(self) -> Call:
-        """The call that is proposed."""
-        ...
+    def call(self) -> Call: ...
 
     @property
     def earlier(self) -> Sequence[Any]:
@@ -61,9 +57,7 @@ R_co = TypeVar("R_co", bound=KnownProposal, covariant=True)
 class KnownProposals(Protocol[R_co]):
     """The proposals that a gateway or an agent keeps."""
 
-    def under(self, exchange_id: str, now: float) -> Sequence[R_co]:
-        """Those with an id, of each proposer the latest."""
-        ...
+    def under(self, exchange_id: str, now: float) -> Sequence[R_co]: ...
 
     def get(self, key: ProposalKey, now: float) -> R_co | None:
         """The latest of a proposer under an id."""
@@ -109,7 +103,6 @@ def choose_addressed(envelope: Envelope, named: Sequence[R]) -> Resolution[R]:
 
 
 def find_referenced(envelope: Envelope, store: ProposalStore, now: float) -> list[ProposalEntry]:
-    """Every proposal that an envelope names, carried out by it or not."""
     names = dict.fromkeys(envelope.correlation[:MAX_NAMED])
     return [record for name in names for record in store.under(name, now)]
 
@@ -154,7 +147,6 @@ def executors_of(record: ProposalEntry, request: Envelope) -> tuple[str, ...]:
 
 
 def claimed_proposer(call: Call) -> str | None:
-    """The proposer that a request claims to carry a proposal out for."""
     proposer = call.meta.get(payloads.PROPOSER)
     return proposer if isinstance(proposer, str) else None
 

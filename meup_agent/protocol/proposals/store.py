@@ -123,7 +123,6 @@ class ProposalStore:
         return record
 
     def get(self, key: ProposalKey, now: float) -> ProposalEntry | None:
-        """A proposal by its proposer and id."""
         return self._records.get(key, now)
 
     def under(self, exchange_id: str, now: float) -> list[ProposalEntry]:
@@ -134,7 +133,6 @@ class ProposalStore:
         return [record for key in keys if (record := self._records.get(key, now)) is not None]
 
     def knows_any(self, names: Sequence[str]) -> bool:
-        """True if a proposal, or a request that carries one out, has one of these ids."""
         is_disjoint = self._by_id.keys().isdisjoint(names)
         return not (is_disjoint and self._by_request.keys().isdisjoint(names))
 
@@ -243,7 +241,6 @@ class ProposalStore:
         return problem
 
     def set_deadline(self, record: ProposalEntry, expires_at: int) -> None:
-        """Move the deadline of a proposal, as its gateway or its proposer has it."""
         record.expires_at = expires_at
         self._watch(record)
 
@@ -301,7 +298,6 @@ class ProposalStore:
 
 
 def _is_same(older: ProposalEntry, newer: ProposalEntry) -> bool:
-    """True if two proposals are of the same call, for the same executor."""
     call = newer.call
     return not changes(older.call, call, call.target) and older.call.target == call.target
 

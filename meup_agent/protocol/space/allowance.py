@@ -52,14 +52,12 @@ class LimitRow(NamedTuple):
 
 
 def limit(default: N, about: str, *, unit: str = "", at_most: N | None = None) -> N:
-    """A field of a class of limits, with its row of the table."""
     row = {"default": default, "unit": unit, "about": about, "at_most": at_most}
     value: N = field(default=default, metadata={_ROW: row})
     return value
 
 
 def rows_of(limits: type[Allowance]) -> tuple[LimitRow, ...]:
-    """The rows of a class of limits."""
     return tuple(LimitRow(each.name, **each.metadata[_ROW]) for each in fields(limits))
 
 
@@ -263,7 +261,6 @@ class RateLimiter:
         return None
 
     def count_withdrawal(self, participant: str, at: int) -> None:
-        """Count a withdrawal that was accepted."""
         rates = self._rates_of(participant)
         rates.withdraws = True
         rates.withdrawals.consume(at)

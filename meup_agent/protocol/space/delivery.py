@@ -555,11 +555,9 @@ class SpaceDelivery:
 
     @property
     def observers(self) -> int:
-        """The number of observers."""
         return len(self._members) - len(self.members)
 
     def member(self, participant: str) -> Member | None:
-        """The connection that answers for a participant, if there is one."""
         return self._answering.get(participant)
 
     def crowding(self, participant: str, place: Place) -> str:

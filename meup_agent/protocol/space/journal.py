@@ -49,7 +49,6 @@ V = TypeVar("V")
 
 
 def facts_under(facts: Mapping[str, V], prefix: str) -> Iterator[tuple[str, V]]:
-    """The facts whose keys begin with a prefix: the rest of each key, and the value."""
     for key, value in facts.items():
         if key.startswith(prefix):
             yield key.removeprefix(prefix), value
@@ -260,7 +259,6 @@ class MemoryJournal:
         then(entry)
 
     def call_when_kept(self, then: Callable[[], None]) -> None:
-        """See :meth:`Journal.call_when_kept`."""
         then()
 
     def read(
@@ -272,7 +270,6 @@ class MemoryJournal:
         limit: int,
         then: Callable[[tuple[Entry, ...]], None],
     ) -> None:
-        """See :meth:`Journal.read`."""
         ring = self._rings.get(space)
         then(() if ring is None else ring.between(after, until, limit))
 
@@ -281,7 +278,6 @@ class MemoryJournal:
         then(FoldBegin())
 
     def floor(self, space: str) -> int:
-        """See :meth:`Journal.floor`."""
         ring = self._rings.get(space)
         return self._start if ring is None else ring.floor
 
@@ -295,12 +291,10 @@ class MemoryJournal:
         return self._bytes
 
     def latest(self, space: str) -> int:
-        """See :meth:`Journal.latest`."""
         ring = self._rings.get(space)
         return self._start if ring is None else ring.latest
 
     def resume_from(self, space: str, seen: int) -> int:
-        """See :meth:`Journal.resume_from`."""
         floor = self.floor(space)
         return seen if floor <= seen <= self.latest(space) else floor
 

@@ -53,9 +53,7 @@ class Subscriber(Protocol):
     """A queue to a reader; one with a ``participant`` that takes part is found by name."""
 
     @property
-    def form(self) -> FrameFormat:
-        """The form in which it takes frames."""
-        ...
+    def form(self) -> FrameFormat: ...
 
     def deliver(self, packed: Any) -> None:
         """Queue what its form made, once for all: a frame, mostly.

@@ -269,7 +269,6 @@ class SpaceOwner:
         return len(self._state.present)
 
     def __contains__(self, participant: object) -> bool:
-        """True for a participant that is in the space."""
         return participant in self._state
 
     def is_kicked(self, participant: str) -> bool:
@@ -360,7 +359,6 @@ class SpaceOwner:
             self._timer.cancel()
 
     def _taking_part(self, participant: str) -> list[Connection]:
-        """The connections by which a participant takes part."""
         here = self._here.get(participant, {}).values()
         return [each for each in here if each.place is not Place.OBSERVING]
 
@@ -514,7 +512,6 @@ class SpaceOwner:
         self._reply(connection, draft_refusal(connection.participant, code, message, **details))
 
     def notify(self, participant: str, draft: Envelope) -> None:
-        """Send to every connection by which a participant takes part now."""
         self._send(self._taking_part(participant), draft)
 
     def _reply(self, connection: Connection, reply: Refusal | Answer) -> int:
@@ -674,12 +671,10 @@ class SpaceOwner:
                 self._journal.call_when_kept(partial(self._admit, participant, token_sha256))
 
     def _admit(self, participant: str, token_sha256: str) -> None:
-        """Admit an invited participant, where the space takes invitations."""
         if self._invites is not None:
             self._invites.admit(participant, token_sha256)
 
     def _remove(self, connection: Connection, code: int, reason: str) -> None:
-        """Close a connection, and do not wait for its end to remove it."""
         self._hand_on(CloseMessage(connection.number, code, reason))
         self.leave(connection)
 

@@ -191,7 +191,6 @@ def digest_of(item: InboxItem) -> str:
 
 
 def shown_digest(item: InboxItem) -> str:
-    """The digest of what was shown, and of the form of its tool where that was not accepted."""
     return f"{digest_of(item)}{item.form}"
 
 
@@ -225,7 +224,6 @@ async def approve_edited(context: PageContext) -> Response:
 
 
 async def check_edit(context: PageContext) -> Response:
-    """The problems of an edit while it is typed, by the key of their fields."""
     item = find_item(context.here.inbox, str(context.request.path_params["key"]))
     problems = {} if item is None else (await read_edit(item, context.form)).problems
     return JSONResponse({"problems": problems})

@@ -74,7 +74,6 @@ class ParticipantView(NamedTuple):
 
 
 async def show_participants(context: PageContext) -> Response:
-    """The page."""
     return await _page(context, {})
 
 
@@ -211,12 +210,10 @@ def _describe_allowing(
 
 
 async def grant(context: PageContext) -> Response:
-    """Grant a capability."""
     return await _change(context, Members.grant, "may now")
 
 
 async def revoke(context: PageContext) -> Response:
-    """Revoke a capability."""
     return await _change(context, Members.revoke, "may no longer")
 
 
@@ -283,7 +280,6 @@ async def pause(context: PageContext) -> Response:
 
 
 async def resume(context: PageContext) -> Response:
-    """Let a paused participant go on."""
     who = _named(context)
     await _manage(context, lambda space: space.control.resume(who, reason=_reason(context)))
     return context.go_on("/participants", f"{who} may go on.")

@@ -23,7 +23,6 @@ MAX_TOKEN_CHARS: Final = 4_096
 
 
 async def show_sign_in(context: PageContext) -> Response:
-    """The form for a token."""
     if context.session is not None:
         return redirect(context, _next(context))
     return _form(context, "sign_in.html", after=_next(context), problem="")

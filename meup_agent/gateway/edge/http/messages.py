@@ -464,7 +464,6 @@ async def get_events(runtime: GatewayRuntime, request: Request) -> Response:
 
 
 async def cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
-    """Cancel a scope when the reader of an answer has gone."""
     while (await receive())["type"] != "http.disconnect":
         pass
     scope.cancel()

@@ -135,7 +135,6 @@ _proposals_by_space: WeakKeyDictionary[SpaceServer, SpaceProposals] = WeakKeyDic
 
 
 def proposals_of(host: SpaceServer) -> SpaceProposals:
-    """The proposals of a space, which all its readers share."""
     return _proposals_by_space.setdefault(host, SpaceProposals())
 
 

@@ -85,12 +85,10 @@ class ParticipantControl:
         return (Fact(SHUT_DOWN_FACT + participant, None),)
 
     def pause_of(self, participant: str, at: int) -> HeldPause | None:
-        """The pause that holds for a participant."""
         held = self._paused.get(participant)
         return None if held is None or held.is_over(at) else held
 
     def describe_pause(self, participant: str, at: int) -> JsonObject | None:
-        """The pause of a participant, as its welcome tells it."""
         held = self.pause_of(participant, at) if self._paused else None
         return None if held is None else build_pause(held.pause, held.seconds_left(at))
 
@@ -122,7 +120,6 @@ class ParticipantControl:
         return refuse(envelope, PAUSED, said, **build_pause(pause, left))
 
     def check_frame(self, participant: str, at: int) -> Refusal | None:
-        """Refuse a frame of a stream of a participant that is paused or shut down."""
         if not (self._paused or self._shut_down):
             return None
         return self.refuse_held(Envelope(id="", sender=participant, kind=""), at)
@@ -189,7 +186,6 @@ class ParticipantControl:
         return ()
 
     def remember(self, envelope: Envelope) -> None:
-        """Remember whom an accepted envelope asks for an answer."""
         # A resume, too: the one that goes on tells its status.
         if envelope.kind in ASKED or (envelope.kind == RESUME and envelope.to):
             self._asked.remember(envelope.id, envelope.sender, envelope.to)

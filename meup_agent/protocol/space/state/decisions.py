@@ -117,7 +117,6 @@ def draft_refusal(
 
 
 def refuse(envelope: Envelope, code: str, message: str, **details: Any) -> Refusal:
-    """A refusal of an envelope, for its sender."""
     return draft_refusal(envelope.sender, code, message, about=envelope.id, **details)
 
 
@@ -131,7 +130,6 @@ def refuse_unknown(envelope: Envelope, participant: str) -> Refusal:
 
 
 def over_limit(envelope: Envelope, limit: str, most: float, message: str) -> Refusal:
-    """A refusal of an envelope that names the limit that it exceeds, and how much that allows."""
     return refuse(envelope, LIMIT_EXCEEDED, message, limit=limit, max=shown_limit(most))
 
 
@@ -151,7 +149,6 @@ def gateway_draft(
 
 
 def stamp(draft: Envelope, new_id: Callable[[], str], at: int) -> Envelope:
-    """A draft as an envelope, with its time, and with an id where it has none."""
     return msgspec.structs.replace(draft, id=draft.id or new_id(), ts=rfc3339(at))
 
 

@@ -115,7 +115,6 @@ class GrantStore:
         self.changes = 0  # counts changes of anyone's capabilities; caches compare it
 
     def __contains__(self, participant: object) -> bool:
-        """True for a participant of the space."""
         return participant in self._configured
 
     def __getitem__(self, participant: str) -> Capabilities:
@@ -128,26 +127,21 @@ class GrantStore:
 
     @property
     def _number(self) -> int:
-        """The number of the last grant that is in force."""
         return max((held.number for held in self._grants.values()), default=0)
 
     def has_room(self, capabilities: Sequence[JsonObject]) -> bool:
-        """True if so many more can be granted in the space."""
         granted = sum(len(held.grant.capabilities) for held in self._grants.values())
         return granted + len(capabilities) <= MAX_GRANTED_TOGETHER
 
     def grant(self, grant_id: str) -> Grant | None:
-        """A grant in force."""
         held = self._grants.get(grant_id)
         return None if held is None else held.grant
 
     def configure(self, participant: str, capabilities: Capabilities) -> None:
-        """Add a participant, or change its configured capabilities."""
         self._configured[participant] = capabilities
         self._compile(participant)
 
     def first_lacking(self, granter: str, capabilities: Sequence[JsonObject]) -> JsonObject | None:
-        """The first of some capabilities that a participant does not have itself."""
         own = self._own(granter, self._number + 1)
         return next((each for each in capabilities if _find_covering(each, own) is None), None)
 
@@ -169,11 +163,9 @@ class GrantStore:
         return GrantChange((held.fact,), (grant.participant,))
 
     def revoke(self, grant_id: str) -> GrantChange:
-        """Revoke a grant in force, and what rests on it."""
         return self._revoke([self._grants[grant_id]])
 
     def revoke_all(self, participant: str) -> GrantChange:
-        """Revoke everything that a participant was granted, and what rests on it."""
         given = [each for each in self._grants.values() if each.grant.participant == participant]
         return self._revoke(given)
 
@@ -184,7 +176,6 @@ class GrantStore:
         return self._settle([held.grant.participant for held in given], facts)
 
     def covered(self, participant: str, patterns: Sequence[JsonObject]) -> bool:
-        """True if a participant has a capability that some patterns cover."""
         return any(_is_covered(each, patterns) for each in self._listed(participant))
 
     def find_broader(self, participant: str, patterns: Sequence[JsonObject]) -> JsonObject | None:

@@ -90,7 +90,6 @@ class OpenItem(ProposalProgress[NotedRejection], eq=False):
 
     @property
     def is_proposal(self) -> bool:
-        """True for a proposal, false for a request."""
         return self.envelope.kind == kinds.MCP_PROPOSAL
 
     @property
@@ -117,11 +116,9 @@ class OpenItem(ProposalProgress[NotedRejection], eq=False):
 
     @property
     def proposer(self) -> str:
-        """The proposer of a proposal."""
         return self.envelope.sender
 
     def concerns(self, participant: str) -> bool:
-        """True if it is for a participant, by name or for all."""
         return self.envelope.concerns(participant)
 
     @property
@@ -166,7 +163,6 @@ class CancelledRequests:
             self._forget(next(iter(share.values())))
 
     def forget_all_of(self, proposal: OpenItem) -> None:
-        """Forget the requests of a proposal that has ended."""
         for request in tuple(proposal.cancelled.values()):
             self._forget(request)
 
@@ -200,7 +196,6 @@ class ForgottenProposal(NamedTuple):
 
 
 def is_call_of(called: tuple[str, str], call: payloads.Call) -> bool:
-    """True if a call has a method and a tool, as these are kept."""
     return called == (payloads.kept_name(call.method), payloads.kept_name(call.name))
 
 
@@ -217,7 +212,6 @@ class EndedItem(NamedTuple):
     forgotten: ForgottenProposal | None = None
 
     def concerns(self, participant: str) -> bool:
-        """True if it was for a participant, by name or for all."""
         return not self.to or participant in self.to
 
 
@@ -244,7 +238,6 @@ class OpenIndex:
         self.senders_by_id[envelope_id] = (*self.senders_by_id.get(envelope_id, ()), sender)
 
     def get(self, sender: str, envelope_id: str) -> OpenItem | None:
-        """The open item of a sender under an id."""
         return self._by_sender.get(sender, _NONE_OPEN).get(envelope_id)
 
     def pop(self, sender: str, envelope_id: str) -> OpenItem | None:
@@ -294,15 +287,12 @@ class OpenIndex:
             self.ended.replace(envelope_id, sender, withdrawn)
 
     def __contains__(self, envelope_id: str) -> bool:
-        """True if an open or remembered item has an id."""
         return envelope_id in self.senders_by_id or envelope_id in self.ended
 
     def senders(self, envelope_id: str) -> frozenset[str]:
-        """The senders that use, or used, an id."""
         return frozenset((*self.ended.of(envelope_id), *self.senders_by_id.get(envelope_id, ())))
 
     def opened_by(self, envelope_id: str) -> tuple[str, ...]:
-        """The senders that have something open under an id."""
         return self.senders_by_id.get(envelope_id, ())
 
     def addressed(self, envelope_id: str, participant: str) -> bool:
@@ -313,7 +303,6 @@ class OpenIndex:
         return any(item.concerns(participant) for item in known)
 
     def under(self, envelope_id: str) -> tuple[OpenItem, ...]:
-        """Every open item with an id, of all senders."""
         senders = self.senders_by_id.get(envelope_id, ())
         return tuple([self._by_sender[sender][envelope_id] for sender in senders])
 
@@ -343,7 +332,6 @@ class OpenIndex:
         return next(iter(self._by_sender.get(sender, _NONE_OPEN).values()), None)
 
     def count(self, sender: str) -> int:
-        """The number of open items of a sender."""
         return len(self._by_sender.get(sender, _NONE_OPEN))
 
 
@@ -354,11 +342,9 @@ class OpenProposals:
         self._index = index
 
     def under(self, exchange_id: str, now: float) -> tuple[OpenItem, ...]:
-        """Those with an id."""
         return self._index.under(exchange_id)
 
     def get(self, key: ProposalKey, now: float) -> OpenItem | None:
-        """The open proposal of a proposer under an id."""
         return self._index.get(*key)
 
 
@@ -379,7 +365,6 @@ class UndecidedProposals:
         return list(found.values())
 
     def get(self, key: ProposalKey, now: float) -> OpenItem | None:
-        """The open one of a proposer under an id."""
         return self._index.get(*key)
 
 
@@ -430,7 +415,6 @@ class OriginIndex(Generic[V]):
         return self.by_id.get(envelope_id, _NO_ORIGINS)
 
     def __contains__(self, envelope_id: str) -> bool:
-        """True if an envelope with that id is remembered."""
         return envelope_id in self.by_id
 
     def __len__(self) -> int:

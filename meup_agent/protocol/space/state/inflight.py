@@ -101,7 +101,6 @@ class ToolOwners:
             known.is_whole = False
 
     def has(self, participant: str, tool: str) -> bool:
-        """True if a participant has listed a tool."""
         known = self._lists.get(participant)
         return known is not None and tool in known.names
 
@@ -226,7 +225,6 @@ class InFlight:
 
     @property
     def items(self) -> tuple[OpenItem, ...]:
-        """The open items of all participants."""
         return tuple(item for each in self.participants for item in self.of(each))
 
     def open_in_order(self) -> list[OpenItem]:
@@ -291,7 +289,6 @@ class InFlight:
         return asked
 
     def proposals_under(self, ids: tuple[str, ...]) -> list[OpenItem]:
-        """The open proposals of these ids."""
         return [
             item for each in ids if each in self.proposals for item in self.proposals.under(each)
         ]
@@ -310,7 +307,6 @@ class InFlight:
                     yield item
 
     def is_open(self, proposer: str, proposal: str, at: int) -> bool:
-        """True if a proposer has a proposal of this id open."""
         item = self.proposals.get(proposer, proposal)
         return item is not None and item.state_at(at).is_pending
 
@@ -333,7 +329,6 @@ class InFlight:
         ]
 
     def drop_abandoned(self, participant: str, at: int, gone_until: int | None) -> None:
-        """Forget what is abandoned, although it was not withdrawn."""
         for item in self.abandoned(participant, at, gone_until):
             self._forget(item, at)
 
@@ -400,7 +395,6 @@ class InFlight:
             self._remove(shelf, envelope.sender, envelope.id)
 
     def is_listed(self, item: OpenItem) -> bool:
-        """True if an item has not ended, and no other one is open in its place."""
         shelf = self.proposals if item.is_proposal else self._requests
         return shelf.get(item.envelope.sender, item.envelope.id) is item
 
@@ -726,7 +720,6 @@ def _is_too_old(item: OpenItem, at: int) -> bool:
 
 
 def is_notification(payload: dict[str, Any]) -> bool:
-    """True for a payload that is a notification, which begins nothing."""
     method = payload.get("method")
     return isinstance(method, str) and method.startswith(payloads.NOTIFICATION)
 

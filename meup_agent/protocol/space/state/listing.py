@@ -156,7 +156,6 @@ def _has_place(item: OpenItem) -> bool:
 
 
 def call_of(proposal: Envelope) -> tuple[JsonObject, tuple[str, ...]]:
-    """The request that would fulfill a proposal as it is: its payload and its addressees."""
     call = payloads.read_proposal(proposal.payload_object)
     to = (call.target,) if call.target is not None else proposal.to
     return payloads.request(call.method, call.params, ""), to

@@ -107,7 +107,6 @@ class SpaceManager:
         return participant in self._kicked
 
     def may_acknowledge(self, participant: str, grants: tuple[str, ...]) -> bool:
-        """True if one of some grants was made to this participant, which may acknowledge it."""
         return any(participant in self._granted.of(grant).values() for grant in grants)
 
     def restore(self, facts: Mapping[str, JsonObject]) -> list[str]:

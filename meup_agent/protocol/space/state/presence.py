@@ -102,7 +102,6 @@ class AbsenceTracker:
         self._gone: dict[str, int] = {}
 
     def left(self, participant: str, at: int) -> None:
-        """Record that a participant has left the space."""
         self._left[participant] = at
         self._seen_off.add(participant)
         self.here.discard(participant)
@@ -125,7 +124,6 @@ class AbsenceTracker:
         self._left.setdefault(participant, at)
 
     def left_after(self, participant: str, accepted: int) -> int | None:
-        """The time at which an absent participant left that was here for what was accepted."""
         left = self._left.get(participant) if participant in self._seen_off else None
         return left if left is not None and accepted <= left else None
 
@@ -175,7 +173,6 @@ class WelcomeWriter:
                 descriptions[participant] = self._encoded(participant, reader)
 
     def left(self, participant: str) -> None:
-        """Forget a participant that has left."""
         for descriptions in self._descriptions:
             descriptions.pop(participant, None)
 

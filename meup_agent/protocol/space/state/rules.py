@@ -157,7 +157,6 @@ def _unfit(field: str) -> str:
 
 
 def with_field(frame: bytes, name: str, value: object) -> bytes:
-    """A frame with another value of one field, and all others as they are."""
     return msgspec.json.encode({**_decode_fields(frame), name: value})
 
 
@@ -317,7 +316,6 @@ class Rules:
         return refuse_unknown(envelope, unknown)
 
     def _is_known(self, name: str) -> bool:
-        """True for a participant that is, or was, one of the space, and for the gateway."""
         return name in self._grants or name in kinds.GATEWAY_NAMES or self._absences.is_away(name)
 
     def _may(self, participant: str, arrival: InboundFrame) -> bool:
@@ -534,7 +532,6 @@ class Rules:
         return bool(found)
 
     def has_place(self, participant: str, at: int) -> bool:
-        """True if a participant has fewer open proposals than it may."""
         return self._open.count(participant, at) < self._allowance.max_open_proposals
 
 

@@ -153,7 +153,6 @@ class SpaceState:
         self._rpc_ids: RpcIds | None = None
 
     def __contains__(self, participant: object) -> bool:
-        """True for a participant that is in the space."""
         return participant in self._present
 
     @property
@@ -276,16 +275,13 @@ class SpaceState:
     def _draft_welcome(
         self, participant: str, left_out: str, more: Mapping[str, Any], reader: str
     ) -> Envelope:
-        """The draft of a welcome, whether its reader is present or not."""
         paused = self.control.describe_pause(participant, self._now())
         return self._welcomes.write(participant, left_out, more, reader, paused)
 
     def described(self, reader: str = "") -> list[dict[str, Any]]:
-        """The participants in the space as a welcome lists them to a reader of a dialect."""
         return [self._welcomes.describe(name, reader) for name in self._present]
 
     def left_after(self, participant: str, accepted: int) -> int | None:
-        """The time at which an absent participant left that was here for what was accepted."""
         return self._absences.left_after(participant, accepted)
 
     def leave(self, participant: str, at: int | None = None) -> tuple[Consequence, ...]:
@@ -462,7 +458,6 @@ class SpaceState:
         return inbound
 
     def _dialect_of(self, participant: str, dialect: str) -> str:
-        """The dialect of a connection: of the published ones that which its participant speaks."""
         return self._spoken.get(participant, dialect) if dialect in PUBLISHED else dialect
 
     def _changes_version(self, participant: str, frame: bytes, dialect: str) -> bool:
@@ -672,7 +667,6 @@ class SpaceState:
     def _may_still(
         self, participant: str, kind: str, payload: dict[str, Any], to: tuple[str, ...]
     ) -> bool:
-        """True if a participant may go on with what it began."""
         if participant not in self.grants or self.management.is_kicked(participant):
             return False
         return self.grants[participant].allow(kind, payload, to)

@@ -94,11 +94,9 @@ class ActiveStream:
 
     @property
     def id(self) -> str:
-        """The stream's id."""
         return self.info.id
 
     def change(self, owner: str) -> None:
-        """Set the owner, and all that follows from the owner and the grants."""
         writers = tuple(dict.fromkeys((owner, *self.granted)))
         self.info = msgspec.structs.replace(self.info, owner=owner, writers=writers)
         self.encoded = encode_json(self.info.to_wire())
@@ -124,7 +122,6 @@ class StreamStore:
         self._encoded: bytes | None = b"[]"
 
     def __len__(self) -> int:
-        """The number of open streams."""
         return len(self._open)
 
     @property
@@ -265,7 +262,6 @@ class StreamStore:
         return then
 
     def removed(self, participant: str) -> list[Consequence]:
-        """Close the streams of a participant that was removed from the space."""
         return self._close(self._owned_by(participant), REVOKED)
 
     def end_revoked(
