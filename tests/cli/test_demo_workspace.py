@@ -98,7 +98,7 @@ def test_only_own_files_are_changed_or_removed(workspace: Workspace) -> None:
 def test_pipes_and_folders_are_not_read(workspace: Workspace) -> None:
     os.mkfifo(workspace.root / "pipe")
     for path in ("pipe", "deep", "nowhere"):
-        with pytest.raises(NotAllowed, match="no file"):
+        with pytest.raises(NotAllowed, match="not a file"):
             workspace.read(path)
 
 

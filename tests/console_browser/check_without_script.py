@@ -31,7 +31,7 @@ async def test_decisions(desk: Desk) -> None:
     await page.click("#edit-summary")
     await page.get_by_label("copies").fill("many")
     await page.click("#fields-form button")
-    await expect(page.locator("#field-1-problem")).to_contain_text("no JSON")
+    await expect(page.locator("#field-1-problem")).to_contain_text("not JSON")
     await expect(page.get_by_label("copies")).to_have_value("many")
     await page.get_by_label("copies").fill("1")
     await page.click("#fields-form button")

@@ -145,21 +145,21 @@ def survey(connection: sqlite3.Connection, *, contents: bool = True) -> Survey:
     missing = [Missing(*values) for values in known]
 
     numbers: Iterable[int]
+    bad: list[int] = []
     if contents or structure:
-        numbers = (row.seq for row in good_rows(connection))
+        numbers = (row.seq for row in good_rows(connection, bad))
     else:
         numbers = (seq for (seq,) in connection.execute("SELECT seq FROM entry ORDER BY seq"))
     damaged, last = _sweep(numbers, missing)
-    if not structure:
-        # The newest rows that are not what was written; a number that leaves out others is not one.
-        behind = connection.execute("SELECT seq FROM entry WHERE seq > ? ORDER BY seq", (last,))
-        newest = last
-        for (seq,) in behind:
-            if seq == newest + 1:
-                newest = seq
-        if newest > last:
-            damaged.append(NumberRange(last + 1, newest))
-            last = newest
+    # The newest rows that are not what was written; a number that leaves out others is not one. In
+    # the same reading: what a gateway writes meanwhile is not damaged.
+    newest = last
+    for seq in () if structure else bad:
+        if seq == newest + 1:
+            newest = seq
+    if newest > last:
+        damaged.append(NumberRange(last + 1, newest))
+        last = newest
     return Survey(
         structure=structure,
         damaged=damaged,
@@ -188,14 +188,21 @@ def fold_facts(connection: sqlite3.Connection, found: Survey) -> list[KeptFact]:
     return [KeptFact(*key, value) for key, value in held.items()]
 
 
-def good_rows(connection: sqlite3.Connection) -> Iterator[Row]:
-    """The rows that are what was written, by number; what cannot be read is passed over."""
+def good_rows(connection: sqlite3.Connection, bad: list[int] | None = None) -> Iterator[Row]:
+    """The rows that are what was written, by number; what cannot be read is passed over.
+
+    ``bad`` gets the numbers of the other rows behind the last good one.
+    """
     last = 0
     for values in _each_row(connection):
         row = checked_row(values)
         if row is not None and row.seq > last:
             last = row.seq
+            if bad:
+                bad.clear()
             yield row
+        elif bad is not None:
+            bad.append(values[0])
 
 
 def is_damage(error: Exception) -> bool:

@@ -85,7 +85,7 @@ async def _text(text: str) -> str:
     [
         ("exit 3", "ended with 3, so nothing was sent"),
         ("kill -9 $$", "ended with -9, so nothing was sent"),
-        ('printf "\\377" > "$2"', "no text in UTF-8"),
+        ('printf "\\377" > "$2"', "not text in UTF-8"),
         ('dd if=/dev/zero of="$2" bs=1M count=5 2> /dev/null', "too large"),
         ('rm "$2"', "cannot be read .no such file"),
     ],

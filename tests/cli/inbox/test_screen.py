@@ -158,8 +158,8 @@ async def test_an_edit_is_shown_before_it_is_sent() -> None:
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("{", "no JSON, so nothing was sent"),
-        ("[1]", "no JSON object"),
+        ("{", "not JSON, so nothing was sent"),
+        ("[1]", "not a JSON object"),
         ('{"path": NaN}', "NaN is not JSON"),
         ('{"path": "a.md"}', "you changed nothing"),
     ],

@@ -94,7 +94,7 @@ def test_a_file_that_cannot_be_made_is_said_at_once(tmp_path: Path) -> None:
 def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "tools.lock"
     path.write_text(content, "utf-8")
-    with pytest.raises(ConfigurationError, match=r"tools\.lock is no "):
+    with pytest.raises(ConfigurationError, match=r"tools\.lock is not "):
         ToolLock(path)
     assert path.read_text("utf-8") == content
 

@@ -265,7 +265,7 @@ async def test_a_result_that_is_none_is_a_clear_error() -> None:
     async with client_beside(bad) as client:
         result = await client.call_tool("bad_one")
     assert result.is_error
-    assert "no result of MCP" in str(result.content)
+    assert "not a result of MCP" in str(result.content)
 
 
 async def test_a_participant_that_does_not_answer_delays_no_call(
