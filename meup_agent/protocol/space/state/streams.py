@@ -209,9 +209,10 @@ class StreamStore:
                 kind = kinds.STREAM_OWNERSHIP_TRANSFERRED
                 told = build_transferred(stream.info, owner, reason)
             case GrantWrite(participant=participant) | RevokeWrite(participant=participant):
-                kind = kinds.STREAM_WRITE_REVOKED
-                stream.granted.pop(participant, None)
-                if isinstance(message, GrantWrite):
+                if isinstance(message, RevokeWrite):
+                    kind = kinds.STREAM_WRITE_REVOKED
+                    stream.granted.pop(participant, None)
+                else:
                     kind = kinds.STREAM_WRITE_GRANTED
                     if participant != owner:
                         stream.granted[participant] = None
