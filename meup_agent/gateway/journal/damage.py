@@ -229,8 +229,8 @@ def _each_row(connection: sqlite3.Connection) -> Iterator[tuple[Any, ...]]:
             return False
         return True
 
-    after: int | None = 0
-    while after is not None:
+    after = 0
+    while True:
         try:
             for values in connection.execute(query, (after,)):
                 if values[0] <= after:
@@ -245,7 +245,10 @@ def _each_row(connection: sqlite3.Connection) -> Iterator[tuple[Any, ...]]:
             # The cursor reads one ahead: it fails for the row before the damage, too.
             after = row[0]
             yield row
-        after = _pass_over(can_read, after)
+        readable = _pass_over(can_read, after)
+        if readable is None:
+            return
+        after = readable
 
 
 class _OutOfOrder(Exception):
