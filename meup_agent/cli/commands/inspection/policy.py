@@ -206,7 +206,7 @@ def _yaml_lines(found: list[Suggestion]) -> Iterator[str]:
         if each.changed:
             yield f"  # would have changed: {_proposals(each.changed)}\n"
         yield f"  # proposals: {_proposals(each.covered)}\n"
-        said = yaml.safe_dump(
+        said = yaml.safe_dump(  # pyright: ignore[reportUnknownMemberType]  # its stubs' `width`
             document_of(each.rule), default_flow_style=True, sort_keys=False, width=10**9
         )
         yield f"  - {said.strip().removeprefix('{').removesuffix('}')}\n"
