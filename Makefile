@@ -162,7 +162,8 @@ $(VENV)/conformance.stamp: $(VENV)/test.stamp tests/conformance_mcp/package-lock
 	@$(PY) -m tests.conformance_mcp.suite
 	@touch $@
 
-# Playwright's own browser where there is no other. Where it cannot be had, the tests say how to.
+# Where there is no browser: Debian's, if we may install it, or Playwright's own. Where none can be
+# had, the tests say how to.
 $(VENV)/console.stamp: $(VENV)/test.stamp tests/console_browser/package-lock.json
 	@echo "Installing what drives a browser into $(VENV), some seconds …"
 	@$(UV) -e '.[console-test]'
@@ -170,7 +171,11 @@ $(VENV)/console.stamp: $(VENV)/test.stamp tests/console_browser/package-lock.jso
 	@test -n "$$MEUP_CHROMIUM" || \
 		for name in chromium-headless-shell chromium chromium-browser google-chrome; do \
 			command -v $$name >/dev/null && break; \
-		done || $(PY) -m playwright install --only-shell chromium || true
+		done || \
+		{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "Installing Chromium …" && \
+			apt-get update -qq && \
+			apt-get install -qq -y --no-install-recommends chromium-headless-shell >/dev/null; } || \
+		$(PY) -m playwright install --only-shell chromium || true
 	@touch $@
 
 $(VENV)/mcp-servers.stamp: $(VENV)/test.stamp $(wildcard tests/mcp/servers/*/uv.lock)
