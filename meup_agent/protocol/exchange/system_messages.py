@@ -415,7 +415,6 @@ class SystemMessages(TablePart):
         cursor = context.cursor
         cursor.begin(missed, seq, context.now, context.time_of_day())
         self._streams.welcomed(payload)
-        context.watch_expiries()
         context.envelope_sender.copies_get_new_ids = cursor.seq is not None
         self._last_welcome = envelope
         self._scheduler.pause(paused=back)
@@ -423,6 +422,7 @@ class SystemMessages(TablePart):
             self._scheduler.notify(Role.GAP, envelope, cursor.gap)
         if not back:
             self._enter(envelope, changed)
+            self._scheduler.expire()
         elif cursor.until is None:
             self.caught_up()
 
@@ -434,8 +434,9 @@ class SystemMessages(TablePart):
         context.effects.append(CaughtUp(cursor.missed, cursor.away, cursor.gap))
         assert welcome is not None  # it said that there is something to read
         changed = context.roster.settle(context.now)
-        context.watch_expiries()
         self._enter(welcome, changed, complete=cursor.gap is None)
+        # Before anything begins: what expired while we were away may be the next to be asked for.
+        self._scheduler.expire()
         self._scheduler.pause(paused=False)
 
     def _enter(self, welcome: Envelope, changed: Presence, *, complete: bool = False) -> None:

@@ -109,6 +109,8 @@ def test_nothing_expires_before_what_was_missed_is_read() -> None:
     me.did(me.table.connection_lost(me.now))
     me.passes(1000)
     assert state(me) is ProposalState.PENDING
+    me.welcomed("alice", "bob", "tool", gives=OURS, ts=stamp(1000))
+    assert state(me) is ProposalState.EXPIRED
 
 
 @pytest.mark.rule("4.2.expiry")
