@@ -6,16 +6,21 @@ holds a participant to its pause, and the agents that obey.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import Envelope
-from meup_agent.protocol.wire.payloads import JsonObject, PayloadReader, as_list, as_object
+from meup_agent.protocol.wire.payloads import (
+    JsonObject,
+    PayloadReader,
+    as_list,
+    as_object,
+    number,
+)
 
 PAUSE: Final = "participant/pause"
 RESUME: Final = "participant/resume"
@@ -211,15 +216,14 @@ def read_control(envelope: Envelope, payload: JsonObject) -> Control:
 
 
 def _pause(read: PayloadReader) -> Pause:
-    seconds = read.payload.get("timeout_seconds")
-    if seconds is not None and not (
-        _is_number(seconds) and math.isfinite(seconds) and 0 < seconds <= MAX_PAUSE_SECONDS
-    ):
+    said = read.payload.get("timeout_seconds")
+    seconds = number(said)
+    if said is not None and (seconds is None or not 0 < seconds <= MAX_PAUSE_SECONDS):
         raise read.problem(
             f"its 'timeout_seconds' must be a number above 0, and at most {MAX_PAUSE_SECONDS:g}"
         )
     reason = read.text("reason")
-    return Pause(read.envelope.id, read.by, reason, None if seconds is None else float(seconds))
+    return Pause(read.envelope.id, read.by, reason, seconds)
 
 
 def _resumption(read: PayloadReader) -> Resumption:
@@ -297,9 +301,7 @@ def read_pause(you: JsonObject) -> Pause | None:
     name, by, reason = said.get("id"), said.get("by"), said.get("reason", "")
     if not (isinstance(name, str) and isinstance(by, str) and isinstance(reason, str)):
         return None
-    left: Any = said.get("seconds_left")
-    seconds = float(left) if _is_number(left) else None
-    return Pause(name, by, reason, seconds)
+    return Pause(name, by, reason, number(said.get("seconds_left")))
 
 
 def outlasts(held: tuple[str, float | None], new: tuple[str, float | None]) -> bool:
@@ -311,10 +313,6 @@ def outlasts(held: tuple[str, float | None], new: tuple[str, float | None]) -> b
     if by == newer:
         return False
     return until is None or (new_until is not None and until > new_until)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _first(correlation: tuple[str, ...]) -> str | None:

@@ -170,6 +170,7 @@ def test_answer_takes_none(restarted: bool) -> None:
         ("pause", {"timeout_seconds": True}, {}, "invalid_envelope"),
         ("pause", {"timeout_seconds": 1e300}, {}, "invalid_envelope"),
         ("pause", {"timeout_seconds": "1"}, {}, "invalid_envelope"),
+        ("pause", {"timeout_seconds": -(10**300)}, {}, "invalid_envelope"),
         ("pause", {"reason": "x" * 1001}, {}, "invalid_envelope"),
         ("forget", {"direction": "all"}, {}, "invalid_envelope"),
         ("forget", {"entries": -1}, {}, "invalid_envelope"),
