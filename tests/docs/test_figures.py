@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from meup_agent import Proposal, ProposalHandle
+from meup_agent.types import ProposalRecord
 from tests.gateways import LIMIT_ROWS
 from tests.programs import ROOT
 
@@ -14,8 +16,8 @@ REFERENCE = ROOT / "docs" / "reference"
 
 @pytest.fixture(scope="module")
 def hook() -> dict[str, Any]:
-    """The names of the hook that writes the limits when the docs are built."""
-    return run_path(str(ROOT / "docs" / "limits_table.py"))
+    """The names of the hook that writes tables when the docs are built."""
+    return run_path(str(ROOT / "docs" / "tables_from_code.py"))
 
 
 def cells_of(text: str) -> list[list[str]]:
@@ -41,6 +43,15 @@ def test_limits_of_the_package_are_written_from_its_code(hook: dict[str, Any]) -
     built = cells_of(hook["on_page_markdown"](text))
     assert ["4 MiB", "`MAX_FRAME_BYTES` in `envelope`"] in [cells[1:] for cells in built]
     assert len(built) > 300
+
+
+def test_classes_for_proposals_are_written_from_the_code(hook: dict[str, Any]) -> None:
+    text = (REFERENCE / "glossary.md").read_text(encoding="utf-8")
+    written = {cells[0]: cells[1:] for cells in cells_of(hook["on_page_markdown"](text))}
+    for each in (Proposal, ProposalHandle, ProposalRecord):
+        about = (each.__doc__ or "").partition("\n\n")[0]
+        module = each.__module__.removeprefix("meup_agent.")
+        assert written[f"`{each.__name__}`"] == [about, f"`{module}`"]
 
 
 @pytest.mark.parametrize(

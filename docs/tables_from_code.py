@@ -1,4 +1,4 @@
-"""Writes the limits of the package into the reference, from the code that declares them."""
+"""Writes tables into the reference from the code: the limits, and the classes for proposals."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "meup_agent"
 
 _LIMITS = re.compile(r"^<!-- limits: .* -->$", re.MULTILINE)
 _CONSTANTS = re.compile(r"^<!-- constants: .* -->$", re.MULTILINE)
+_CLASSES = re.compile(r"^<!-- classes of (\w+): .* -->$", re.MULTILINE)
 
 _A_LIMIT = re.compile(
     r"(?:^|_)(?:AFTER|AGE|AHEAD|ATTEMPTS|BACK|BACKLOG|BURST|BYTES|CAPACITY|CHARS|COUNT|DEADLINE|FEW|"
@@ -35,7 +36,19 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """The text of a page; a hook of MkDocs."""
     rows = [f"| `{row.name}` | {row.shown} | {row.about} |" for row in LIMIT_ROWS]
     markdown = _LIMITS.sub(lambda _: "\n".join(rows), markdown)
-    return _CONSTANTS.sub(lambda _: _tables(), markdown)
+    markdown = _CONSTANTS.sub(lambda _: _tables(), markdown)
+    return _CLASSES.sub(lambda marker: "\n".join(_classes(marker.group(1))), markdown)
+
+
+def _classes(word: str) -> Iterator[str]:
+    """A table of the classes whose names have a word, by module."""
+    yield "| class | what it is | in |\n|---|---|---|"
+    for path in sorted(PACKAGE.rglob("*.py")):
+        module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and word in node.name and node.name[0] != "_":
+                about = (ast.get_docstring(node) or "").partition("\n\n")[0]
+                yield f"| `{node.name}` | {' '.join(about.split())} | `{module}` |"
 
 
 def _tables() -> str:
