@@ -15,12 +15,14 @@ class Proposed:
         expires: The time after which it has certainly expired.
         over: It must not start any more, and why.
         runs: The requests that were started for it, and not cancelled before they answered.
+        used: Those of them that were started before its proposer made it anew (PROTOCOL 6).
     """
 
     path: str
     expires: float
     over: str = ""
     runs: list[Envelope] = field(default_factory=list[Envelope])
+    used: list[Envelope] = field(default_factory=list[Envelope])
 
 
 def mark(envelope: Envelope) -> str:

@@ -169,7 +169,10 @@ class HostilePeers(RuleBasedStateMachine):
         if any(key.id in run.correlation for run in self.early_runs):
             at = float("inf")  # what is in progress does not expire
         if known and not known[-1].over and known[-1].path == call.arguments["path"]:
-            known[-1].expires = max(known[-1].expires, at)  # the same call, said again
+            # The same call made anew under its id: an approval of it is another one (PROTOCOL 6).
+            known[-1].expires = max(known[-1].expires, at)
+            known[-1].used += known[-1].runs
+            known[-1].runs = []
             return
         for older in known:
             older.over = older.over or "replaced"
@@ -220,6 +223,7 @@ class HostilePeers(RuleBasedStateMachine):
         assert not meant.over, f"what is {meant.over} was started"
         assert self.now <= meant.expires, "what is expired was started"
         assert not meant.runs, "it was started a second time"
+        assert request not in meant.used, "an approval was used a second time"
         assert key.proposer != request.sender, "somebody fulfilled their own"
         meant.runs.append(request)
         meant.expires = float("inf")  # what is in progress does not expire
@@ -230,12 +234,16 @@ class HostilePeers(RuleBasedStateMachine):
             for all in self.proposed.values():
                 for each in all:
                     each.runs = [run for run in each.runs if run is not request]
+                    each.used = [run for run in each.used if run is not request]
             self.early_runs = [run for run in self.early_runs if run is not request]
 
     def meant(
         self, request: Envelope, named: list[tuple[ProposalKey, Proposed]]
     ) -> Proposed | None:
         """The proposal that a request means, judged by what its sender can have read."""
+        # The same call made anew under its id is not another one.
+        latest = {(key, each.path): each for key, each in named}
+        named = [(key, each) for (key, _), each in latest.items()]
         if len(named) == 1:
             return named[0][1]
         call = payloads.read_call(request.payload)
