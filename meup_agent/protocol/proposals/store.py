@@ -78,7 +78,7 @@ class ProposalStore:
         self.watches_more = False
         self._by_id: dict[str, tuple[ProposalKey, ...]] = {}
         self._by_request: dict[str, tuple[ProposalKey, ...]] = {}
-        self._early: PerSenderTTLMap[str, FulfillingRequest] = PerSenderTTLMap(
+        self._early: PerSenderTTLMap[str, tuple[FulfillingRequest, ...]] = PerSenderTTLMap(
             senders=EARLY_SENDERS,
             count=EARLY_A_SENDER,
             seconds=min(seconds, PROPOSAL_SECONDS),
@@ -183,12 +183,18 @@ class ProposalStore:
 
     def put_early(self, name: str, fulfillment: FulfillingRequest, now: float) -> None:
         """Remember a request that names, by its own word alone, a proposal that it carries out."""
-        size = len(name) + size_of(fulfillment.envelope)
-        self._early.put(fulfillment.by, name, fulfillment, now, size=size)
+        older = self._early.get(fulfillment.by, name, now) or ()
+        # One that runs still, though its sender used its id again, may be for the same proposal.
+        begun = [each for each in older if each.running or each.carried_out]
+        kept = (*begun[1 - MAX_FULFILLMENTS :], fulfillment)
+        size = len(name) + sum(size_of(each.envelope) for each in kept)
+        self._early.put(fulfillment.by, name, kept, now, size=size)
 
     def early(self, name: str, now: float) -> list[FulfillingRequest]:
         """Requests that we carry out, or did, and that named an id unknown before."""
-        return [] if self._early.is_empty else self._early.found(name, now)
+        if self._early.is_empty:
+            return []
+        return [each for kept in self._early.found(name, now) for each in kept]
 
     def find_fulfillments(
         self, name: str, now: float

@@ -269,6 +269,16 @@ def test_a_request_before_its_proposal_is_its_fulfillment(me: Peer, to: tuple[st
     assert refusals(me.request("carol", "c2", fulfills="p1", to=to)) == ["c2"]
 
 
+@pytest.mark.rule("4.4.early", "4.4.at_its_start")
+def test_of_two_early_requests_of_one_sender_the_first_is_remembered() -> None:
+    me = Peer.among("alice", "bob", limits=Limits(handlers=1))
+    assert len(starts(me.request("bob", "b1", fulfills="p1"))) == 1
+    me.request("bob", "b2", fulfills="p1")  # queued: whose proposal it means is not known yet
+    me.proposal("alice", "p1", to=("nobody",))
+    effects = me.returns(Key("in", "bob", "b1"))
+    assert (starts(effects), refusals(effects)) == ([], ["b2"])
+
+
 @pytest.mark.rule("4.4.early")
 def test_a_proposal_that_was_carried_out_before_it_came_starts_nothing(me: Peer) -> None:
     me.request("bob", "b1", fulfills="p1")
