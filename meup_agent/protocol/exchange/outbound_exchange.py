@@ -374,6 +374,12 @@ def together(
     ]
 
 
+def _is_question(request: Envelope) -> bool:
+    """True if a request is part of an exchange of its addressee's."""
+    meta = payloads.read_call(request.payload).meta
+    return bool(payloads.exchanges_of(request.correlation, meta))
+
+
 class AbsenceWatch:
     """Tells when the wait for a request or proposal of ours ends, and how, if none is there."""
 
@@ -387,7 +393,12 @@ class AbsenceWatch:
             return None
         record = exchange.proposal
         if record is None:
-            return context.absent_for_good(exchange.draft.to, to_answer=True)
+            to = exchange.draft.to
+            at = context.absent_for_good(to, to_answer=True)
+            if at is None or exchange.fulfilling is not None or not _is_question(exchange.draft):
+                return at
+            # The connection beside that began what it is about answers it (PROTOCOL 3).
+            return context.absent_for_good(to, to_answer=False)
         awaited = self._awaited(exchange, record)
         waits = exchange.wait in (Wait.DEADLINE, Wait.LATER)
         if awaited or waits or record.in_progress_by is not None:

@@ -5,7 +5,7 @@ import pytest
 from meup_agent import Expiry, Gone, Rejection, Wait
 from meup_agent.errors import ProposalExpired
 from tests.protocol.exchange.peer import MAY_CALL, MAY_PROPOSE, Peer, said
-from tests.wire import kinds, raise_for
+from tests.wire import ASIDE, kinds, payloads, raise_for
 
 
 @pytest.mark.rule("4.6.nobody_may", "4.6.later")
@@ -70,3 +70,18 @@ def test_while_it_is_carried_out_its_fulfiller_is_waited_for() -> None:
     me.joined("tool", MAY_PROPOSE)
     me.passes(100)
     assert me.is_waiting(key)
+
+
+@pytest.mark.rule("3.beside.own")
+def test_a_participant_beside_is_waited_for_by_a_question_about_its_own_call() -> None:
+    me = Peer.among("tool")
+    beside = {"id": "client", "capabilities": [], ASIDE: True}
+    me.system(kinds.SYSTEM_PRESENCE, {"event": "join", "participant": beside})
+    question = me.begins_request(("client",), meta={payloads.ASKED_IN_REQUEST: "c1"}, deadline=300)
+    call = me.begins_request(("client",), deadline=300)
+    me.passes(100)
+    assert isinstance(me.ending(call), Gone)
+    assert me.is_waiting(question)
+    me.left("client")
+    me.passes(30)
+    assert isinstance(me.ending(question), Gone)
