@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
     from contextlib import AbstractAsyncContextManager
 
-    from meup_agent.session.reconnector import Token
+    from meup_agent.session.settings import Token
     from meup_agent.tracing import Tracer
     from meup_agent.transport.base import Connector
 

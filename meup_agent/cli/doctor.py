@@ -48,7 +48,7 @@ from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.membership import WELCOME_KEY, Guarantees
 from meup_agent.protocol.wire.payloads import TOOL_CALL, as_object, unwrapped
-from meup_agent.session.reconnector import Settings
+from meup_agent.session.settings import Settings
 from meup_agent.transport.base import CloseInfo, Transport
 from meup_agent.transport.handshake import (
     ForeignListener,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.wire.envelope import Envelope
     from meup_agent.protocol.wire.payloads import Call
-    from meup_agent.session.reconnector import EnvelopeListener
+    from meup_agent.session.settings import EnvelopeListener
 
 _CANCELLED: Final = kinds.CANCELLED.encode()
 

@@ -18,7 +18,7 @@ import anyio
 
 from meup_agent.errors import printable
 from meup_agent.processes import guard
-from meup_agent.session.reconnector import Backoff
+from meup_agent.session.settings import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -14,7 +14,7 @@ twice only where the caller or the gateway made that safe.
 
 from __future__ import annotations
 
-from meup_agent.session.reconnector import Backoff, Handlers, Settings
 from meup_agent.session.session import ConnectedSession, Session
+from meup_agent.session.settings import Backoff, Handlers, Settings
 
 __all__ = ["Backoff", "ConnectedSession", "Handlers", "Session", "Settings"]

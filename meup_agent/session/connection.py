@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import OrderedDict
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import anyio
-import msgspec
 
 from meup_agent.errors import (
     InvalidEnvelope,
@@ -27,6 +25,7 @@ from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import check_frame, draft
 from meup_agent.protocol.wire.kinds import MCP_PROPOSAL
 from meup_agent.protocol.wire.membership import is_eviction, read_seq
+from meup_agent.session.outbox import QueuedFrame
 from meup_agent.transport.base import INVALID, STREAM_MARK, TOO_BIG, Condition, loop_clock
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
     from meup_agent.protocol.exchange import ExchangeTable
     from meup_agent.protocol.wire.envelope import Envelope
+    from meup_agent.session.outbox import Outbox, QueuedEnvelope
     from meup_agent.transport.base import CloseInfo, Transport
 
 
@@ -164,278 +164,6 @@ class EchoProbe:
             await self._answered.wait()
             return not self._evicted
         return False
-
-
-# --- envelopes and frames of streams to send ---
-# Bounded, ends of work first, all others in order.
-
-MAX_ENVELOPES: Final = 4096
-"""Envelopes that wait for a connection; more talk than this is old by the time it is heard."""
-
-MAX_BYTES: Final = 64 * 1024 * 1024
-"""Payload bytes that wait for a connection."""
-
-MAX_STREAM_FRAMES: Final = 64
-"""Frames of streams that wait, about what the buffers of a socket hold: their senders wait beyond
-it, and so feel a slow connection."""
-
-MAX_STREAM_BYTES: Final = 1024 * 1024
-"""Bytes of the same: an answer said behind them leaves soon all the same."""
-
-MAX_UNACCEPTED: Final = 4096
-"""Envelopes that have been sent to a gateway which numbers them, and whose echo has not come; what
-follows waits."""
-
-MAX_UNACCEPTED_BYTES: Final = 64 * 1024 * 1024
-"""Payload bytes of the same."""
-
-SECONDS_TO_LIVE: Final = {
-    Priority.END: 300.0,
-    Priority.ANSWER: 300.0,
-    # Requests and proposals have deadlines of their own, which take them out.
-    Priority.OPEN: float("inf"),
-    Priority.TALK: 60.0,
-}
-"""Age beyond which an envelope is not sent any more."""
-
-
-class QueuedEnvelope(msgspec.Struct, frozen=True):
-    """An envelope in the outbox."""
-
-    draft: Envelope
-    priority: Priority
-    since: float
-
-
-class QueuedFrame(msgspec.Struct, frozen=True):
-    """A frame of a stream in the outbox, under a name of its own there."""
-
-    name: str
-    stream: str
-    frame: bytes
-
-
-class Outbox:
-    """Envelopes that have not been handed to a transport yet.
-
-    What ends work overtakes everything; the rest leaves in the order in which it was said, so that
-    progress never comes after its result. When it is full, talk is dropped, oldest first; requests
-    and proposals wait in :meth:`room`; answers and ends are bounded by what they answer and end.
-    Senders of frames wait for :attr:`has_frame_room`; a frame never goes out twice.
-    """
-
-    def __init__(self) -> None:
-        self._urgent: OrderedDict[str, QueuedEnvelope] = OrderedDict()
-        self._ordered: OrderedDict[str, QueuedEnvelope | QueuedFrame] = OrderedDict()
-        self._lanes: dict[Priority, OrderedDict[str, Any]] = {
-            **dict.fromkeys(Priority, self._ordered),
-            Priority.END: self._urgent,
-        }
-        self._in_flight = ""  # the name of what was taken
-        self._stream_frames = self._stream_bytes = self._frames_put = 0
-        self._frames_left = Condition()
-        # In the order in which they were sent.
-        self._unaccepted: OrderedDict[str, QueuedEnvelope] = OrderedDict()
-        self._unaccepted_bytes = 0
-        self._accepted = Condition()
-        self._bytes = 0
-        self._filled = Condition()
-        self._emptied = Condition()
-        self._has_room = Condition()
-        self.dropped = 0
-        """Envelopes that were left out, full or too old."""
-
-    def __len__(self) -> int:
-        """The number of envelopes that wait."""
-        return len(self._urgent) + len(self._ordered)
-
-    @property
-    def is_full(self) -> bool:
-        """True if talk is dropped and new exchanges wait."""
-        return len(self) >= MAX_ENVELOPES or self._bytes >= MAX_BYTES
-
-    def put(self, draft: Envelope, priority: Priority, now: float) -> None:
-        """Queue an envelope; one that is queued already is queued once."""
-        lane = self._lanes[priority]
-        if draft.id in lane or self._in_flight == draft.id:
-            return
-        if priority is Priority.TALK and self.is_full and not self._drop_talk():
-            self.dropped += 1
-            return
-        lane[draft.id] = QueuedEnvelope(draft, priority, now)
-        self._bytes += len(draft.raw_payload)
-        self._filled.notify_all()
-
-    def put_back(self, waiting: QueuedEnvelope) -> None:
-        """An envelope that was taken could not be sent: it is the next one again."""
-        self._in_flight = ""
-        self._pop_unaccepted(waiting.draft.id)
-        lane = self._lanes[waiting.priority]
-        lane[waiting.draft.id] = waiting
-        lane.move_to_end(waiting.draft.id, last=False)
-        self._bytes += len(waiting.draft.raw_payload)
-        self._filled.notify_all()
-
-    def remove(self, envelope_id: str) -> None:
-        """Take back an envelope that is not needed any more."""
-        for lane in (self._urgent, self._ordered):
-            waiting = lane.pop(envelope_id, None)
-            if isinstance(waiting, QueuedEnvelope):
-                self._taken(waiting)
-        if self._unaccepted:
-            self._pop_unaccepted(envelope_id)
-        self._emptied.notify_all()
-
-    def take(self, now: float) -> QueuedEnvelope | QueuedFrame | None:
-        """The next to send, if there is one; :meth:`gone` or :meth:`put_back` follows."""
-        for lane in (self._urgent, self._ordered):
-            while lane:
-                _, waiting = lane.popitem(last=False)
-                if isinstance(waiting, QueuedFrame):
-                    self._frame_taken(waiting)
-                    self._in_flight = waiting.name
-                    return waiting
-                self._taken(waiting)
-                if now - waiting.since < SECONDS_TO_LIVE[waiting.priority]:
-                    self._in_flight = waiting.draft.id
-                    return waiting
-                self.dropped += 1
-        self._emptied.notify_all()
-        return None
-
-    def gone(self) -> None:
-        """The envelope that was taken needs no further thought: it was sent, or cannot be."""
-        self._in_flight = ""
-        self._emptied.notify_all()
-
-    # --- what was sent, and may have been lost with the connection ---
-
-    @property
-    def unaccepted(self) -> int:
-        """Envelopes that were sent to a gateway which numbers them, and have not come back."""
-        return len(self._unaccepted)
-
-    @property
-    def is_owed_too_much(self) -> bool:
-        """True if so many echoes are missing that nothing more should be sent for now."""
-        return (
-            len(self._unaccepted) >= MAX_UNACCEPTED
-            or self._unaccepted_bytes >= MAX_UNACCEPTED_BYTES
-        )
-
-    def keep(self, waiting: QueuedEnvelope) -> None:
-        """The envelope that was taken may be sent again until the gateway has accepted it."""
-        self._unaccepted[waiting.draft.id] = waiting
-        self._unaccepted_bytes += len(waiting.draft.raw_payload)
-
-    def accepted(self, envelope_id: str, *, replayed: bool = False) -> None:
-        """Note that the gateway has numbered an envelope of ours, or has refused it.
-
-        It takes what comes on one connection in order, so what was sent before has been decided,
-        too. What it refused is not part of what is replayed, and is sent again to be refused again.
-        What is replayed may have been sent on an older connection.
-        """
-        if envelope_id not in self._unaccepted:
-            return
-        while not replayed and (earlier := next(iter(self._unaccepted))) != envelope_id:
-            self._pop_unaccepted(earlier)
-        self._pop_unaccepted(envelope_id)
-
-    def send_again(self) -> None:
-        """Put envelopes that were not accepted first in the queue again, in their order."""
-        while self._unaccepted:
-            waiting = self._unaccepted[next(reversed(self._unaccepted))]
-            self._pop_unaccepted(waiting.draft.id)
-            if waiting.draft.id not in self._lanes[waiting.priority]:
-                self.put_back(waiting)
-
-    def keep_nothing(self) -> None:
-        """Send nothing again: the gateway would not know it again."""
-        self._unaccepted.clear()
-        self._unaccepted_bytes = 0
-
-    async def wait_accepted(self) -> None:
-        """Return when more may be sent."""
-        while self.is_owed_too_much:
-            await self._accepted.wait()
-
-    def _pop_unaccepted(self, envelope_id: str) -> None:
-        waiting = self._unaccepted.pop(envelope_id, None)
-        if waiting is not None:
-            self._unaccepted_bytes -= len(waiting.draft.raw_payload)
-            self._accepted.notify_all()
-
-    async def wait_filled(self) -> None:
-        """Return when there is something to send."""
-        while not (self._ordered or self._urgent):
-            await self._filled.wait()
-
-    async def wait_emptied(self) -> None:
-        """Return when everything has been sent."""
-        while len(self) or self._in_flight:
-            await self._emptied.wait()
-
-    async def room(self) -> None:
-        """Return when there is room for another request or proposal."""
-        while self.is_full:
-            await self._has_room.wait()
-
-    # --- frames of streams ---
-
-    @property
-    def has_frame_room(self) -> bool:
-        return self._stream_frames < MAX_STREAM_FRAMES and self._stream_bytes < MAX_STREAM_BYTES
-
-    async def frames_left(self) -> None:
-        await self._frames_left.wait()
-
-    def put_frame(self, stream: str, frame: bytes) -> None:
-        """Queue a frame of a stream, behind what was said before."""
-        self._frames_put += 1
-        waiting = QueuedFrame(f"#{self._frames_put}", stream, frame)
-        self._ordered[waiting.name] = waiting
-        self._count_frame(waiting, 1)
-        self._filled.notify_all()
-
-    def put_frame_back(self, waiting: QueuedFrame) -> None:
-        """A frame that was taken has not been sent: it is the next one again."""
-        self._in_flight = ""
-        self._ordered[waiting.name] = waiting
-        self._ordered.move_to_end(waiting.name, last=False)
-        self._count_frame(waiting, 1)
-        self._filled.notify_all()
-
-    def drop_frames(self, stream: str) -> None:
-        """Drop the frames of a stream that has ended, and let its senders see that it has."""
-        for waiting in [
-            each
-            for each in (self._ordered.values() if self._stream_frames else ())
-            if isinstance(each, QueuedFrame) and each.stream == stream
-        ]:
-            del self._ordered[waiting.name]
-            self._count_frame(waiting, -1)
-        self._frames_left.notify_all()
-        self._emptied.notify_all()
-
-    def _frame_taken(self, waiting: QueuedFrame) -> None:
-        self._count_frame(waiting, -1)
-        self._frames_left.notify_all()
-
-    def _count_frame(self, waiting: QueuedFrame, change: int) -> None:
-        self._stream_frames += change
-        self._stream_bytes += change * len(waiting.frame)
-
-    def _drop_talk(self) -> bool:
-        for envelope_id, waiting in self._ordered.items():
-            if isinstance(waiting, QueuedEnvelope) and waiting.priority is Priority.TALK:
-                self.remove(envelope_id)
-                self.dropped += 1
-                return True
-        return False
-
-    def _taken(self, waiting: QueuedEnvelope) -> None:
-        self._bytes -= len(waiting.draft.raw_payload)
-        self._has_room.notify_all()
 
 
 # --- one connection ---

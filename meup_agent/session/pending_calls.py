@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     )
     from meup_agent.protocol.wire.envelope import Envelope
     from meup_agent.protocol.wire.outcomes import Ending
-    from meup_agent.session.connection import Outbox
     from meup_agent.session.event_emitter import EventEmitter
+    from meup_agent.session.outbox import Outbox
     from meup_agent.tracing import CallSpan
 
 

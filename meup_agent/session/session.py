@@ -49,15 +49,16 @@ from meup_agent.protocol.wire.outcomes import GatewayRefused
 from meup_agent.protocol.wire.payloads import Call
 from meup_agent.protocol.wire.streams import read_frame
 from meup_agent.session.connection import (
-    Outbox,
     SessionConnection,
     Welcomed,
     check_welcome,
     join_frame,
 )
 from meup_agent.session.event_emitter import DropCounters, EventEmitter
+from meup_agent.session.outbox import Outbox
 from meup_agent.session.pending_calls import PendingCalls, Timer, log_cancel
-from meup_agent.session.reconnector import Reconnector, Settings, required_echo
+from meup_agent.session.reconnector import Reconnector, required_echo
+from meup_agent.session.settings import Settings
 from meup_agent.transport.base import (
     DIALECT_HEADER,
     LAST_SEEN_HEADER,
@@ -77,7 +78,7 @@ if TYPE_CHECKING:
     from meup_agent.errors import TransportError
     from meup_agent.protocol.exchange import Effect, Key
     from meup_agent.protocol.wire.envelope import Envelope
-    from meup_agent.session.reconnector import EnvelopeListener, Handlers, Token
+    from meup_agent.session.settings import EnvelopeListener, Handlers, Token
     from meup_agent.tracing import CallSpan, Tracer
     from meup_agent.transport.base import Connector
 

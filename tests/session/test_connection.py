@@ -7,7 +7,8 @@ from trio.testing import MockClock
 
 from meup_agent import Envelope
 from meup_agent.errors import InvalidEnvelope, TransportClosed
-from meup_agent.session.connection import ECHO_SECONDS, Outbox, SessionConnection, Welcomed
+from meup_agent.session.connection import ECHO_SECONDS, SessionConnection, Welcomed
+from meup_agent.session.outbox import Outbox
 from meup_agent.session.session import new_id
 from tests.gateways import CloseInfo, memory_pair
 from tests.patience import PATIENCE
@@ -149,7 +150,7 @@ async def owed(answers: bool) -> float:
 def test_what_a_gateway_owes_is_waited_for_and_not_for_ever(
     answers: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("meup_agent.session.connection.MAX_UNACCEPTED", 2)
+    monkeypatch.setattr("meup_agent.session.outbox.MAX_UNACCEPTED", 2)
     waited = trio.run(owed, answers, clock=MockClock(autojump_threshold=0))
     assert waited == pytest.approx(0 if answers else ECHO_SECONDS)
     assert ("nothing of what we say back" in caplog.text) is not answers

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from meup_agent import Envelope
-from meup_agent.session.connection import (
+from meup_agent.session.outbox import (
     MAX_BYTES,
     MAX_ENVELOPES,
     MAX_STREAM_BYTES,

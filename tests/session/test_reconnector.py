@@ -20,7 +20,8 @@ from meup_agent.errors import (
 )
 from meup_agent.session import ConnectedSession, Session
 from meup_agent.session.connection import WELCOME_SECONDS
-from meup_agent.session.reconnector import LONGEST_RETRY_AFTER, Token
+from meup_agent.session.reconnector import LONGEST_RETRY_AFTER
+from meup_agent.session.settings import Token
 from tests.session import gate as gates
 from tests.session.gate import End, Gate, Recorder
 from tests.virtual_time import anyio_backend as anyio_backend

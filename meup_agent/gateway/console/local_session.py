@@ -19,7 +19,7 @@ from meup_agent.protocol.dialects import DEFAULT_DIALECT, decode, encode
 from meup_agent.protocol.exchange import Mode, Priority
 from meup_agent.protocol.space.link import FrameFormat, Place
 from meup_agent.session import Session, Settings
-from meup_agent.session.connection import QueuedEnvelope
+from meup_agent.session.outbox import QueuedEnvelope
 from meup_agent.transport.base import Condition, background_tasks
 
 if TYPE_CHECKING:

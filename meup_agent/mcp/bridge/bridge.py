@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from meup_agent.mcp.bridge.pin import ToolLock
     from meup_agent.mcp.bridge.transports import ServerStarter
     from meup_agent.protocol.wire.payloads import JsonObject
-    from meup_agent.session.reconnector import Token
+    from meup_agent.session.settings import Token
     from meup_agent.transport.base import Connector
 
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from meup_agent.mcp.bridge.config import Server
     from meup_agent.mcp.bridge.transports import ServerStarter
     from meup_agent.protocol.wire.payloads import JsonObject
-    from meup_agent.session.reconnector import Backoff
+    from meup_agent.session.settings import Backoff
 
 
 # --- the connection to one MCP server ---

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from meup_agent.client.proposal_handle import Ttl
     from meup_agent.client.space import Space
     from meup_agent.mcp.server.principal import Login, Principal
-    from meup_agent.session.reconnector import Token
+    from meup_agent.session.settings import Token
 
 
 # --- the participant that a client over HTTP is ---

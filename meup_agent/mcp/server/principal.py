@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from meup_agent.client.space import Space
     from meup_agent.mcp.server.catalog import OwnName
     from meup_agent.protocol.wire.envelope import Envelope
-    from meup_agent.session.reconnector import Token
+    from meup_agent.session.settings import Token
 
 
 # --- subscribed resources ---

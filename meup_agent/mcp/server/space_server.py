@@ -33,7 +33,7 @@ from meup_agent.mcp.server.tool_calls import (
     tool_error,
 )
 from meup_agent.protocol.wire import payloads
-from meup_agent.session.reconnector import ttl_from_environment
+from meup_agent.session.settings import ttl_from_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
