@@ -1,46 +1,277 @@
-"""One connection: the join, frames in, in wire order, and frames out, by one writer."""
+"""A session over connections: dials again and again, joins, reads and writes.
+
+Each connection lasts from its join to its end: frames in, in wire order, and frames out, by one
+writer. This is the only place that retries (PROTOCOL 3, close codes).
+"""
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
-from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from meup_agent.errors import (
+    CannotConnect,
+    CannotJoinBeside,
+    CannotObserve,
+    HandshakeRefused,
     InvalidEnvelope,
+    Kicked,
+    NoSuchSpace,
     NotExpressible,
     SessionEnded,
+    TakenOver,
+    TokenRefused,
     TransportClosed,
-    WrongParticipant,
+    TransportError,
     printable,
 )
 from meup_agent.protocol.dialects import PUBLISHED, decode, encode
 from meup_agent.protocol.dialects.base import to_executor
 from meup_agent.protocol.dialects.mcpx_v01 import BY_RPC_ID, RpcIds
-from meup_agent.protocol.exchange import Priority
+from meup_agent.protocol.exchange import Mode, Priority
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import check_frame, draft
 from meup_agent.protocol.wire.kinds import MCP_PROPOSAL
-from meup_agent.protocol.wire.membership import is_eviction, read_seq
+from meup_agent.protocol.wire.membership import read_seq
 from meup_agent.session.outbox import QueuedFrame
-from meup_agent.transport.base import INVALID, STREAM_MARK, TOO_BIG, Condition, loop_clock
+from meup_agent.session.session import Session
+from meup_agent.transport.base import (
+    ABNORMAL,
+    BESIDE_HEADER,
+    DIALECT_HEADER,
+    INVALID,
+    LAST_SEEN_HEADER,
+    OBSERVE_HEADER,
+    RESUME_HEADER,
+    STREAM_MARK,
+    TOO_BIG,
+    CloseInfo,
+    Condition,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from anyio.abc import TaskGroup
 
-    from meup_agent.protocol.exchange import ExchangeTable
     from meup_agent.protocol.wire.envelope import Envelope
-    from meup_agent.session.outbox import Outbox, QueuedEnvelope
-    from meup_agent.transport.base import CloseInfo, Transport
+    from meup_agent.session.outbox import QueuedEnvelope
+    from meup_agent.session.settings import Token
+    from meup_agent.transport.base import Connector, Transport
+
+log = logging.getLogger("meup_agent.session")
 
 
-# --- join ---
-# Join frames, welcomes, and the probe that a gateway keeps us (PROTOCOL 2).
+# --- dials again and again ---
+
+LONGEST_RETRY_AFTER: Final = 3600.0
+"""Seconds that a gateway can make us wait: a slip in a header must not keep us out for good."""
+
+_FORBIDDEN: Final = 403
+
+RESTORE_TOKEN_ONCE: Final = frozenset({401, _FORBIDDEN, 4401})
+"""The token was refused: one that is asked for may be better the next time."""
+
+
+class RequiredEcho(NamedTuple):
+    """A header that a gateway says back which knows what it asks for, and the error of others."""
+
+    header: str
+    error: type[SessionEnded]
+    sentence: str
+
+
+_ECHOES: Final = {
+    Mode.OBSERVING: RequiredEcho(
+        OBSERVE_HEADER,
+        CannotObserve,
+        "the gateway {where} knows no observers, and joining it would throw out the agent that runs"
+        " with this token: use the token of a participant without an agent, and --take-over"
+        " (in a program, take_over=True)",
+    ),
+    Mode.BESIDE: RequiredEcho(
+        BESIDE_HEADER,
+        CannotJoinBeside,
+        "the gateway {where} knows no connection beside, and joining it would throw out the agent"
+        " that runs with this token: use the token of a participant without an agent, and leave"
+        " --as out (in a program, take_over=True)",
+    ),
+}
+"""The header that a gateway's handshake must say back to a session in a mode, if any."""
+
+_ENDS: Final[dict[int, tuple[type[SessionEnded], str]]] = {
+    400: (SessionEnded, "the gateway {where} cannot speak with us"),
+    4400: (SessionEnded, "the gateway {where} cannot speak with us"),
+    # A web server says it of a path that it does not know.
+    404: (NoSuchSpace, "the gateway {where} has no such space, or no gateway is at this path"),
+    4404: (NoSuchSpace, "the gateway {where} has no such space"),
+    4403: (Kicked, "we were removed from the space at {where}"),
+    4409: (
+        TakenOver,
+        "a newer connection of the same participant took over at {where}; "
+        "give each program a token of its own",
+    ),
+}
+"""Close codes and statuses after which there is no use in dialling (PROTOCOL 3)."""
+
+
+class ConnectedSession(Session):
+    """A session over connections, one after the other.
+
+    A gateway that takes us for another than ``participant`` is left; without one, a join frame has
+    the ``name``. With ``take_over`` a session that observes, or is beside, joins a gateway that
+    knows neither as a member who answers nothing.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        *,
+        token: Token | None,
+        space: str | None = None,
+        name: str = "",
+        take_over: bool = False,
+        **given: Any,
+    ) -> None:
+        super().__init__(**given)
+        self._connector = connector
+        self._token = token
+        self._space = space
+        self._name = name
+        self._take_over = take_over
+        self.rpc_ids: Final = RpcIds()
+        """JSON-RPC ids that were heard, on whichever connection."""
+        self._token_refused = False
+        self._welcomed_for: float | None = None  # seconds, of the last connection
+
+    async def _exchange(self) -> None:
+        """Connect again and again, until the gateway does not want this participant any more."""
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception_type(TransportError),
+            wait=self._delay,
+            sleep=anyio.sleep,
+            before_sleep=self._announce,
+        ):
+            with attempt:
+                await self._connect_once()
+
+    async def _connect_once(self) -> None:
+        """One connection, from the handshake to its end; always ends with an exception."""
+        self._welcomed_for = None
+        headers = {DIALECT_HEADER: self._settings.dialect, RESUME_HEADER: "1"}
+        required, seq = _ECHOES.get(self._settings.mode), self.table.seq
+        if required is not None:
+            headers[required.header] = "1"
+        if seq is not None:
+            # Asks a gateway that numbers envelopes for what we missed.
+            headers[LAST_SEEN_HEADER] = str(seq)
+        try:
+            token = await self._ask_token()
+        except OSError as error:
+            if not self.connections:
+                raise
+            # Where the token comes from is out of reach for a while, as the gateway may be.
+            self._failure = CannotConnect(f"no token could be had: {printable(str(error))}")
+            raise self._failure from error
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        try:
+            async with self._connector(headers) as transport:
+                answered = transport.response_headers
+                has_echo = required is None or required.header.lower() in answered
+                if required is not None and not (has_echo or self._take_over):
+                    # On such a gateway a join frame would throw the participant's agent out.
+                    raise required.error(required.sentence.format(where=self._where))
+                knows_us = DIALECT_HEADER.lower() in answered
+                connection = SessionConnection(self, transport, self._join_frame(token, knows_us))
+                try:
+                    self._welcomed_for = await connection.use(
+                        # Who we must be is said also where the token was taken from the handshake.
+                        join_at_once=self._participant is not None or not knows_us
+                    )
+                finally:
+                    self.events.disconnected(transport.closed)
+                closed = transport.closed
+            raise (closed or CloseInfo(ABNORMAL)).error()
+        except TransportError as error:
+            self._judge(error)
+            self._failure = error
+            raise
+
+    async def _ask_token(self) -> str | None:
+        if self._token is None or isinstance(self._token, str):
+            return self._token
+        token = self._token()
+        return await token if inspect.isawaitable(token) else token
+
+    def _join_frame(self, token: str | None, knows_us: bool) -> bytes:
+        """The first frame for a gateway that does not read the handshake's headers (PROTOCOL 2)."""
+        said = {
+            "type": "join",
+            "participantId": self._participant or self._name,
+            "space": self._space,
+            "token": token,
+            # Gateways that do not know our dialect refuse a frame that names it.
+            "protocol": self._settings.dialect if knows_us else None,
+        }
+        return json.dumps({key: value for key, value in said.items() if value is not None}).encode()
+
+    def _judge(self, error: TransportError) -> None:
+        """Raise if there is no use in trying again."""
+        if self._welcomed_for is not None:
+            self._token_refused = False
+        match error:
+            case HandshakeRefused():
+                code, said = error.status, error.body
+            case TransportClosed():
+                code, said = error.code, error.reason
+            case _:
+                return
+        because = f": {said}" if said else ""
+        if code in RESTORE_TOKEN_ONCE:
+            if callable(self._token) and not self._token_refused:
+                self._token_refused = True
+                return
+            if code == _FORBIDDEN and not said:
+                # An ASGI server answers so where its application has nothing at the path; gateways
+                # that refuse a token give a reason.
+                raise SessionEnded(
+                    f"the server at {self._where} refused the connection with status 403 and no"
+                    " reason: no gateway is at this path, or something in front of it refuses the"
+                    " token; check the path in MEUP_URL, then MEUP_TOKEN"
+                ) from error
+            # A gateway of ours says it of a participant that was removed, whose token is right.
+            advice = "" if code == _FORBIDDEN else "; check MEUP_TOKEN"
+            raise TokenRefused(
+                f"the gateway {self._where} refused the token{because}{advice}"
+            ) from error
+        ends = _ENDS.get(code)
+        if ends is not None:
+            kind, sentence = ends
+            # A gateway of ours gives as its reason what the sentence says already.
+            more = "" if said in sentence else because
+            raise kind(sentence.format(where=self._where) + more) from error
+
+    def _delay(self, state: RetryCallState) -> float:
+        backoff, lasted = self._settings.backoff, self._welcomed_for
+        if lasted is not None and lasted >= backoff.stable:
+            state.attempt_number = 1
+        delay = backoff.pause(state.attempt_number - 1)
+        error = state.outcome.exception() if state.outcome else None
+        asked = error.retry_after if isinstance(error, HandshakeRefused) else None
+        return max(delay, min(asked or 0.0, LONGEST_RETRY_AFTER))
+
+    def _announce(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        delay = state.next_action.sleep if state.next_action else 0.0
+        log.info("%s; trying again in %.2f s", error, delay)
+        self.events.will_retry(error, delay)
+
+
+# --- one connection ---
 
 PROBE_SECONDS: Final = 3.0
 """Wait for the echo of a probe: next to no work for a gateway, so many times what the slowest
@@ -48,66 +279,6 @@ network needs."""
 
 PROBE_ATTEMPTS: Final = 3
 """Probes on one connection, each but the first after another join frame, before we dial anew."""
-
-
-class JoinPlan(NamedTuple):
-    """The join frame of a connection, and whether it is sent before anything has come.
-
-    Where we were in the space before, an older connection of ours may evict this one.
-    """
-
-    frame: bytes
-    at_once: bool
-    again: bool
-
-    def __repr__(self) -> str:
-        """Without the token, so that it cannot get into a log."""
-        return f"Joining(at_once={self.at_once}, again={self.again})"
-
-
-class Welcomed(NamedTuple):
-    """The first welcome of a connection.
-
-    The gateway may evict us unseen; we are capable of sending something; it gives what it accepts a
-    number; nothing that it accepted while we were away is lost.
-    """
-
-    me: str
-    dialect: str
-    may_evict: bool
-    capable: bool
-    numbered: bool = False
-    complete: bool = False
-    names_executors: bool = False  # in `to` of proposals, and everybody sees them
-
-    @classmethod
-    def read(cls, table: ExchangeTable, dialect: str) -> Welcomed:
-        """The welcome that a table has taken just now."""
-        roster = table.roster
-        return cls(
-            roster.me,
-            dialect,
-            roster.may_evict,
-            capable=bool(roster.my_capabilities),
-            numbered=table.seq is not None,
-            complete=table.is_complete,
-            names_executors=dialect in PUBLISHED and not roster.guarantees.hidden_targets,
-        )
-
-
-def check_welcome(table: ExchangeTable, participant: str | None, where: str) -> None:
-    me = table.roster.me
-    if participant not in (None, me):
-        raise WrongParticipant(str(participant), me, where)
-
-
-def join_frame(
-    participant: str, space: str | None, token: str | None, dialect: str | None
-) -> bytes:
-    """The first frame for a gateway that does not read the handshake's headers (PROTOCOL 2)."""
-    said = {"participantId": participant, "space": space, "token": token, "protocol": dialect}
-    known = {name: value for name, value in said.items() if value is not None}
-    return json.dumps({"type": "join", **known}).encode()
 
 
 class EchoProbe:
@@ -121,16 +292,15 @@ class EchoProbe:
     gateway's error names it, and shows as well that we are there.
     """
 
-    def __init__(self, new_id: Callable[[], str], welcomed: Welcomed) -> None:
-        self._new_id = new_id
-        self._welcomed = welcomed
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._sent: set[str] = set()
         self._answered = anyio.Event()
         self._evicted = False
 
     def next(self) -> Envelope:
         """Another probe to send; an echo of an older one still counts."""
-        probe_id, me = self._new_id(), self._welcomed.me
+        probe_id, me = self._session.table.new_id(), self._session.me
         self._sent.add(probe_id)
         self._answered = anyio.Event()
         return draft(
@@ -144,17 +314,16 @@ class EchoProbe:
 
     def takes(self, envelope: Envelope) -> bool:
         """Take an envelope, if it is about a probe and so concerns no one else."""
-        if envelope.kind == kinds.SYSTEM_ERROR:
-            is_answer = envelope.sender in kinds.GATEWAY_NAMES and any(
-                name in self._sent for name in envelope.correlation
+        roster, is_refusal = self._session.table.roster, envelope.kind == kinds.SYSTEM_ERROR
+        if is_refusal:
+            is_answer = envelope.sender in kinds.GATEWAY_NAMES and not self._sent.isdisjoint(
+                envelope.correlation
             )
-            evicted = self._welcomed.capable and is_eviction(envelope.payload_object)
         else:
-            is_answer = envelope.sender == self._welcomed.me and envelope.id in self._sent
-            evicted = False
+            is_answer = envelope.sender == roster.me and envelope.id in self._sent
         if is_answer:
             # Only then: whatever else comes before the answer is looked at says nothing of it.
-            self._evicted = evicted
+            self._evicted = is_refusal and roster.shows_eviction(envelope.payload_object)
             self._answered.set()
         return is_answer
 
@@ -166,10 +335,6 @@ class EchoProbe:
         return False
 
 
-# --- one connection ---
-
-log = logging.getLogger("meup_agent.session")
-
 WELCOME_SECONDS: Final = 10.0
 """Wait for the welcome: a gateway that accepts a connection and then says nothing
 would keep us out of the space for good."""
@@ -179,88 +344,44 @@ ECHO_SECONDS: Final = 5.0
 and what it owes is not sent again after a loss."""
 
 
-class ConnectionOwner(Protocol):
-    """The session that a connection is part of."""
-
-    @property
-    def has_caught_up(self) -> bool:
-        """True once what we missed has been read; nothing is sent before."""
-        ...
-
-    def receive(self, envelope: Envelope, seq: int | None) -> Welcomed | None:
-        """Apply an envelope, with its number if it has one; the first welcome of a connection."""
-        ...
-
-    def receive_frame(self, frame: bytes) -> None:
-        """Give a frame of a stream to its readers."""
-        ...
-
-    def drop_invalid(self, error: InvalidEnvelope) -> None:
-        """Count a frame that was no envelope."""
-        ...
-
-    def note_leaving(self, envelope_id: str) -> bool:
-        """Note that a request or proposal leaves now; ``False``: it is not to leave any more."""
-        ...
-
-    def fail_unsayable(self, envelope_id: str, words: str) -> None:
-        """Fail an envelope that cannot be written, or for which the other end has closed."""
-        ...
-
-    def end_refused_stream(self, stream: str, words: str) -> None:
-        """End a stream of ours whose frames the transport does not carry."""
-        ...
-
-    def note_lost(self) -> None:
-        """Note that a connection which had welcomed us has ended."""
-        ...
-
-
-@dataclass
 class SessionConnection:
-    """Reads and writes each connection of a session, one after the other."""
+    """Reads and writes one connection of a session."""
 
-    outbox: Outbox
-    owner: ConnectionOwner
-    _: KW_ONLY
-    dialect: str
-    """Of what is sent, until a welcome tells the gateway's."""
-    new_id: Callable[[], str]
-
-    def __post_init__(self) -> None:
+    def __init__(self, session: ConnectedSession, transport: Transport, join: bytes) -> None:
+        self._session = session
+        self._outbox = session.outbox
+        self._transport = transport
+        self._join = join
+        # Where we were in the space before, an older connection of ours may evict this one.
+        self._was_welcomed = session.connections > 0
+        # Of what is sent, until a welcome tells the gateway's.
+        self._dialect = session.dialect
         self._changed = Condition()
-        self._now = loop_clock()
-        self._rpc_ids = RpcIds()
-        self._forget()
-
-    async def use(self, transport: Transport, joining: JoinPlan | None = None) -> float | None:
-        """Use a connection until it ends; seconds that it lasted after a welcome."""
-        self._forget()
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._write, transport, name="meup session: writer")
-                # A task of its own: each frame would wake all that awaits this connection.
-                tasks.start_soon(self._read, transport, joining, tasks, name="meup session: reader")
-                if joining is not None and joining.at_once:
-                    tasks.start_soon(self._send_frame, transport, joining.frame)
-                await self._expect_welcome(transport)
-        finally:
-            self._blame(transport.closed)
-            if self._welcomed_at is not None:
-                self.owner.note_lost()
-        if self._end is not None:
-            raise self._end
-        return None if self._welcomed_at is None else self._now() - self._welcomed_at
-
-    def _forget(self) -> None:
-        """Reset the state of the connection before."""
         self._welcomed_at: float | None = None
         self._may_talk = self._numbered = self._catching_up = False
-        self._first: Welcomed | None = None
         self._probe: EchoProbe | None = None
         self._end: SessionEnded | None = None
         self._last = self._before_last = ""
         self._largest = (0, "")
+
+    async def use(self, *, join_at_once: bool) -> float | None:
+        """Use the connection until it ends; seconds that it lasted after a welcome."""
+        session = self._session
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._write, name="meup session: writer")
+                # A task of its own: each frame would wake all that awaits this connection.
+                tasks.start_soon(self._read, tasks, name="meup session: reader")
+                if join_at_once:
+                    tasks.start_soon(self._send_frame, self._join)
+                await self._expect_welcome()
+        finally:
+            self._blame(self._transport.closed)
+            if self._welcomed_at is not None:
+                session.note_lost()
+        if self._end is not None:
+            raise self._end
+        return None if self._welcomed_at is None else session.now() - self._welcomed_at
 
     def _blame(self, closed: CloseInfo | None) -> None:
         """Say which envelope the connection was closed for, if it was for one (PROTOCOL 3).
@@ -274,80 +395,83 @@ class SessionConnection:
         guilty = only_one if closed.code == INVALID else self._largest[1]
         if not guilty:
             # Whichever it was, it must not be sent again.
-            self.outbox.keep_nothing()
+            self._outbox.keep_nothing()
         else:
             words = (
                 f"the gateway closed the connection: code {closed.code} {printable(closed.reason)}"
             )
-            self.owner.fail_unsayable(guilty, words.strip())
+            self._session.fail_unsayable(guilty, words.strip())
 
-    async def _expect_welcome(self, transport: Transport) -> None:
+    async def _expect_welcome(self) -> None:
         with anyio.move_on_after(WELCOME_SECONDS):
             while self._welcomed_at is None:
                 await self._changed.wait()
             return
-        await transport.aclose(reason=f"no welcome within {WELCOME_SECONDS:g} seconds")
+        await self._transport.aclose(reason=f"no welcome within {WELCOME_SECONDS:g} seconds")
 
-    async def _read(self, transport: Transport, joining: JoinPlan | None, tasks: TaskGroup) -> None:
+    async def _read(self, tasks: TaskGroup) -> None:
         """Take frames in wire order; nothing here waits for a person's code."""
-        async for frame in transport:
+        async for frame in self._transport:
             if frame[:1] == STREAM_MARK:
-                if self._first is not None:
-                    self.owner.receive_frame(frame)
+                if self._welcomed_at is not None:
+                    self._session.receive_frame(frame)
                 continue
             try:
-                envelope = decode(frame, unnamed=self.dialect)
+                envelope = decode(frame, unnamed=self._dialect)
             except InvalidEnvelope as error:
-                self.owner.drop_invalid(error)
+                self._session.drop_invalid(error)
                 continue
-            if (envelope.protocol or self.dialect) == BY_RPC_ID:
-                envelope = self._rpc_ids.heard(envelope, envelope.payload, dialect=self.dialect)
+            if (envelope.protocol or self._dialect) == BY_RPC_ID:
+                envelope = self._session.rpc_ids.heard(
+                    envelope, envelope.payload, dialect=self._dialect
+                )
             if self._probe is not None and self._probe.takes(envelope):
                 continue
             self._see_taken(envelope)
-            seq = read_seq(frame) if self._numbered or self._first is None else None
+            may_have_seq = self._numbered or self._welcomed_at is None
+            seq = read_seq(frame) if may_have_seq else None
             if self._numbered and seq is not None:
                 self._see_accepted(envelope)
             try:
-                first = self.owner.receive(envelope, seq)
+                welcomed = self._session.receive(envelope, seq)
             except SessionEnded as end:
                 self._end = end
                 break
-            if first is not None:
-                self._first, self.dialect = first, first.dialect
-                self._welcomed_at = self._now()
-                self._begin(first)
-                if joining is not None and joining.again and first.may_evict:
-                    tasks.start_soon(self._prove, transport, joining, first, False)
+            if welcomed:
+                self._begin()
+                if self._was_welcomed and self._session.table.roster.may_evict:
+                    tasks.start_soon(self._prove, False)
                 else:
                     self._talk()
                 self._changed.notify_all()
             elif self._catching_up:
                 self._talk()
-            elif envelope.kind == kinds.SYSTEM_ERROR and joining is not None:
-                self._see_eviction(transport, joining, envelope, tasks)
+            elif envelope.kind == kinds.SYSTEM_ERROR:
+                self._see_eviction(envelope, tasks)
         tasks.cancel_scope.cancel()
 
-    def _begin(self, first: Welcomed) -> None:
-        """Keep what was sent before, if this gateway knows it again."""
-        self._numbered, self._catching_up = first.numbered, first.numbered
-        if not first.complete:
-            self.outbox.keep_nothing()
+    def _begin(self) -> None:
+        """Take in the welcome; keep what was sent before, if this gateway knows it again."""
+        table = self._session.table
+        self._welcomed_at, self._dialect = self._session.now(), self._session.dialect
+        self._numbered = self._catching_up = table.seq is not None
+        if not table.is_complete:
+            self._outbox.keep_nothing()
 
     def _talk(self) -> None:
         """Send, first of all what was lost, as soon as we have read what we missed."""
         if self._catching_up:
-            if not self.owner.has_caught_up:
+            if not self._session.table.caught_up:
                 return
             self._catching_up = False
-            self.outbox.send_again()
+            self._outbox.send_again()
         self._may_talk = True
         self._changed.notify_all()
 
     def _see_accepted(self, envelope: Envelope) -> None:
         """Note that an envelope with a number was accepted, and is not sent again (PROTOCOL 6)."""
-        outbox, first = self.outbox, self._first
-        if first is not None and envelope.sender == first.me:
+        outbox = self._outbox
+        if envelope.sender == self._session.me:
             outbox.accepted(envelope.id, replayed=self._catching_up)
         elif envelope.kind in (kinds.SYSTEM_ERROR, kinds.PROPOSALS):
             for name in envelope.correlation:
@@ -361,129 +485,126 @@ class SessionConnection:
         elif self._before_last in named:
             self._before_last = ""
 
-    def _see_eviction(
-        self, transport: Transport, joining: JoinPlan, refusal: Envelope, tasks: TaskGroup
-    ) -> None:
+    def _see_eviction(self, refusal: Envelope, tasks: TaskGroup) -> None:
         """Join again if a refusal shows that an older connection of ours has evicted this one."""
-        first = self._first
         if (
             refusal.sender in kinds.GATEWAY_NAMES
-            and first is not None
-            and first.capable
-            and first.may_evict
             and self._may_talk
-            and is_eviction(refusal.payload_object)
+            and self._session.table.roster.shows_eviction(refusal.payload_object)
         ):
             self._may_talk = False
-            tasks.start_soon(self._prove, transport, joining, first, True)
+            tasks.start_soon(self._prove, True)
 
-    async def _prove(
-        self, transport: Transport, joining: JoinPlan, first: Welcomed, out: bool
-    ) -> None:
+    async def _prove(self, out: bool) -> None:
         """See that the gateway keeps us, and join again if not (PROTOCOL 2).
 
         Nothing else is sent meanwhile: on an evicted connection it would be lost.
         """
-        self._probe = probe = EchoProbe(self.new_id, first)
+        self._probe = probe = EchoProbe(self._session)
         for attempt in range(PROBE_ATTEMPTS):
             if out or attempt:
                 log.warning("the gateway has forgotten this connection; joining again")
-                if not await self._send_frame(transport, joining.frame):
+                if not await self._send_frame(self._join):
                     return
-            if not await self._send_frame(transport, encode(probe.next(), self.dialect)):
+            if not await self._send_frame(encode(probe.next(), self._dialect)):
                 return
             if await probe.came_back():
                 self._may_talk = True
                 self._changed.notify_all()
                 return
-        await transport.aclose(reason="the gateway does not hear us")
+        await self._transport.aclose(reason="the gateway does not hear us")
 
-    async def _send_frame(self, transport: Transport, frame: bytes) -> bool:
+    async def _send_frame(self, frame: bytes) -> bool:
         """Send a frame that is not from the outbox; ``False`` if the connection has ended."""
         try:
-            await transport.send(frame)
+            await self._transport.send(frame)
         except TransportClosed:
             return False
         return True
 
-    async def _write(self, transport: Transport) -> None:
+    async def _write(self) -> None:
         """The one task that sends from the outbox, while we know that we are in."""
         while True:
-            await self.outbox.wait_filled()
+            await self._outbox.wait_filled()
             if not self._may_talk:
                 await self._changed.wait()
                 continue
-            if self.outbox.is_owed_too_much:
+            if self._outbox.is_owed_too_much:
                 await self._wait_for_echoes()
                 continue
-            waiting = self.outbox.take(self._now())
+            waiting = self._outbox.take(self._session.now())
+            if waiting is None:
+                continue
+            if self._transport.closed is not None:
+                self._outbox.put_back(waiting)
+                return
             if isinstance(waiting, QueuedFrame):
-                if not await self._transmit_frame(transport, waiting):
-                    return
-            elif waiting is not None and not await self._transmit(transport, waiting):
+                is_open = await self._transmit_frame(waiting)
+            else:
+                is_open = await self._transmit(waiting)
+            if not is_open:
                 return
 
     async def _wait_for_echoes(self) -> None:
         with anyio.move_on_after(ECHO_SECONDS) as patience:
-            await self.outbox.wait_accepted()
+            await self._outbox.wait_accepted()
         if patience.cancelled_caught:
             log.warning(
                 "the gateway sends nothing of what we say back; if the connection is lost now, "
                 "%d envelopes are not sent again",
-                self.outbox.unaccepted,
+                self._outbox.unaccepted,
             )
-            self.outbox.keep_nothing()
+            self._outbox.keep_nothing()
 
-    async def _transmit_frame(self, transport: Transport, waiting: QueuedFrame) -> bool:
+    async def _transmit_frame(self, waiting: QueuedFrame) -> bool:
         """Send one frame of a stream, at most once; ``False`` if the connection has ended."""
-        if transport.closed is not None:
-            self.outbox.put_frame_back(waiting)
-            return False
         try:
-            await transport.send(waiting.frame)
+            await self._transport.send(waiting.frame)
         except TransportClosed:
             return False
         except NotExpressible as error:
-            self.owner.end_refused_stream(waiting.stream, str(error))
+            self._session.end_refused_stream(waiting.stream, str(error))
         finally:
-            self.outbox.gone()
+            self._outbox.gone()
         return True
 
-    async def _transmit(self, transport: Transport, waiting: QueuedEnvelope) -> bool:
+    async def _transmit(self, waiting: QueuedEnvelope) -> bool:
         """Send one envelope; ``False`` if the connection has ended."""
-        if transport.closed is not None:
-            self.outbox.put_back(waiting)
-            return False
         draft = waiting.draft
         try:
-            if draft.kind == MCP_PROPOSAL and self._first and self._first.names_executors:
-                # In the table it stays a broadcast: whoever may decides.
-                draft = draft if draft.to else to_executor(draft).replace()
-            frame = encode(draft, self.dialect)
+            if (
+                draft.kind == MCP_PROPOSAL
+                and not draft.to
+                and self._dialect in PUBLISHED
+                and not self._session.table.roster.guarantees.hidden_targets
+            ):
+                # Everybody sees it. In the table it stays a broadcast: whoever may decides.
+                draft = to_executor(draft).replace()
+            frame = encode(draft, self._dialect)
             if frame is not draft.frame:  # one that was written before was checked then
                 check_frame(frame)
         except (NotExpressible, InvalidEnvelope) as error:
-            self.outbox.gone()
-            self.owner.fail_unsayable(draft.id, str(error))
+            self._outbox.gone()
+            self._session.fail_unsayable(draft.id, str(error))
             return True
         # From here on it may have been sent, and a request is never sent twice.
         is_opening = waiting.priority is Priority.OPEN
-        if is_opening and not self.owner.note_leaving(draft.id):
-            self.outbox.gone()
+        if is_opening and not self._session.note_leaving(draft.id):
+            self._outbox.gone()
             return True
         if self._numbered:
-            self.outbox.keep(waiting)
+            self._outbox.keep(waiting)
         self._before_last, self._last = self._last, draft.id
         self._largest = max(self._largest, (len(frame), draft.id))
         sent = False
         try:
-            await transport.send(frame)
+            await self._transport.send(frame)
             sent = True
         except TransportClosed:
             pass
         finally:
             if sent or is_opening:
-                self.outbox.gone()
+                self._outbox.gone()
             else:
-                self.outbox.put_back(waiting)
+                self._outbox.put_back(waiting)
         return sent

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -59,6 +59,9 @@ class QueuedFrame(msgspec.Struct, frozen=True):
     frame: bytes
 
 
+Queued = QueuedEnvelope | QueuedFrame
+
+
 class Outbox:
     """Envelopes that have not been handed to a transport yet.
 
@@ -69,12 +72,8 @@ class Outbox:
     """
 
     def __init__(self) -> None:
-        self._urgent: OrderedDict[str, QueuedEnvelope] = OrderedDict()
-        self._ordered: OrderedDict[str, QueuedEnvelope | QueuedFrame] = OrderedDict()
-        self._lanes: dict[Priority, OrderedDict[str, Any]] = {
-            **dict.fromkeys(Priority, self._ordered),
-            Priority.END: self._urgent,
-        }
+        self._urgent: OrderedDict[str, Queued] = OrderedDict()
+        self._ordered: OrderedDict[str, Queued] = OrderedDict()
         self._in_flight = ""  # the name of what was taken
         self._stream_frames = self._stream_bytes = self._frames_put = 0
         self._frames_left = Condition()
@@ -100,48 +99,46 @@ class Outbox:
 
     def put(self, draft: Envelope, priority: Priority, now: float) -> None:
         """Queue an envelope; one that is queued already is queued once."""
-        lane = self._lanes[priority]
+        lane = self._lane(priority)
         if draft.id in lane or self._in_flight == draft.id:
             return
         if priority is Priority.TALK and self.is_full and not self._drop_talk():
             self.dropped += 1
             return
-        lane[draft.id] = QueuedEnvelope(draft, priority, now)
-        self._bytes += len(draft.raw_payload)
-        self._filled.notify_all()
+        self._add(lane, draft.id, QueuedEnvelope(draft, priority, now))
 
-    def put_back(self, waiting: QueuedEnvelope) -> None:
-        """An envelope that was taken could not be sent: it is the next one again."""
+    def put_back(self, waiting: Queued) -> None:
+        """What was taken could not be sent: it is the next one again."""
         self._in_flight = ""
-        self._pop_unaccepted(waiting.draft.id)
-        lane = self._lanes[waiting.priority]
-        lane[waiting.draft.id] = waiting
-        lane.move_to_end(waiting.draft.id, last=False)
-        self._bytes += len(waiting.draft.raw_payload)
-        self._filled.notify_all()
+        if isinstance(waiting, QueuedFrame):
+            name, lane = waiting.name, self._ordered
+        else:
+            name, lane = waiting.draft.id, self._lane(waiting.priority)
+            self._pop_unaccepted(name)
+        self._add(lane, name, waiting)
+        lane.move_to_end(name, last=False)
 
     def remove(self, envelope_id: str) -> None:
         """Take back an envelope that is not needed any more."""
         for lane in (self._urgent, self._ordered):
             waiting = lane.pop(envelope_id, None)
-            if isinstance(waiting, QueuedEnvelope):
-                self._taken(waiting)
+            if waiting is not None:
+                self._count(waiting, -1)
         if self._unaccepted:
             self._pop_unaccepted(envelope_id)
         self._emptied.notify_all()
 
-    def take(self, now: float) -> QueuedEnvelope | QueuedFrame | None:
+    def take(self, now: float) -> Queued | None:
         """The next to send, if there is one; :meth:`gone` or :meth:`put_back` follows."""
         for lane in (self._urgent, self._ordered):
             while lane:
-                _, waiting = lane.popitem(last=False)
-                if isinstance(waiting, QueuedFrame):
-                    self._frame_taken(waiting)
-                    self._in_flight = waiting.name
-                    return waiting
-                self._taken(waiting)
-                if now - waiting.since < SECONDS_TO_LIVE[waiting.priority]:
-                    self._in_flight = waiting.draft.id
+                name, waiting = lane.popitem(last=False)
+                self._count(waiting, -1)
+                if (
+                    isinstance(waiting, QueuedFrame)
+                    or now - waiting.since < SECONDS_TO_LIVE[waiting.priority]
+                ):
+                    self._in_flight = name
                     return waiting
                 self.dropped += 1
         self._emptied.notify_all()
@@ -190,7 +187,7 @@ class Outbox:
         while self._unaccepted:
             waiting = self._unaccepted[next(reversed(self._unaccepted))]
             self._pop_unaccepted(waiting.draft.id)
-            if waiting.draft.id not in self._lanes[waiting.priority]:
+            if waiting.draft.id not in self._lane(waiting.priority):
                 self.put_back(waiting)
 
     def keep_nothing(self) -> None:
@@ -237,17 +234,7 @@ class Outbox:
         """Queue a frame of a stream, behind what was said before."""
         self._frames_put += 1
         waiting = QueuedFrame(f"#{self._frames_put}", stream, frame)
-        self._ordered[waiting.name] = waiting
-        self._count_frame(waiting, 1)
-        self._filled.notify_all()
-
-    def put_frame_back(self, waiting: QueuedFrame) -> None:
-        """A frame that was taken has not been sent: it is the next one again."""
-        self._in_flight = ""
-        self._ordered[waiting.name] = waiting
-        self._ordered.move_to_end(waiting.name, last=False)
-        self._count_frame(waiting, 1)
-        self._filled.notify_all()
+        self._add(self._ordered, waiting.name, waiting)
 
     def drop_frames(self, stream: str) -> None:
         """Drop the frames of a stream that has ended, and let its senders see that it has."""
@@ -257,17 +244,31 @@ class Outbox:
             if isinstance(each, QueuedFrame) and each.stream == stream
         ]:
             del self._ordered[waiting.name]
-            self._count_frame(waiting, -1)
+            self._count(waiting, -1)
         self._frames_left.notify_all()
         self._emptied.notify_all()
 
-    def _frame_taken(self, waiting: QueuedFrame) -> None:
-        self._count_frame(waiting, -1)
-        self._frames_left.notify_all()
+    # --- lanes ---
 
-    def _count_frame(self, waiting: QueuedFrame, change: int) -> None:
-        self._stream_frames += change
-        self._stream_bytes += change * len(waiting.frame)
+    def _lane(self, priority: Priority) -> OrderedDict[str, Queued]:
+        return self._urgent if priority is Priority.END else self._ordered
+
+    def _add(self, lane: OrderedDict[str, Queued], name: str, waiting: Queued) -> None:
+        lane[name] = waiting
+        self._count(waiting, 1)
+        self._filled.notify_all()
+
+    def _count(self, waiting: Queued, change: int) -> None:
+        """Count what was added (1) or taken (-1), and wake those that wait for room."""
+        if isinstance(waiting, QueuedFrame):
+            self._stream_frames += change
+            self._stream_bytes += change * len(waiting.frame)
+            room = self._frames_left
+        else:
+            self._bytes += change * len(waiting.draft.raw_payload)
+            room = self._has_room
+        if change < 0:
+            room.notify_all()
 
     def _drop_talk(self) -> bool:
         for envelope_id, waiting in self._ordered.items():
@@ -276,7 +277,3 @@ class Outbox:
                 self.dropped += 1
                 return True
         return False
-
-    def _taken(self, waiting: QueuedEnvelope) -> None:
-        self._bytes -= len(waiting.draft.raw_payload)
-        self._has_room.notify_all()

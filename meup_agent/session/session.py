@@ -27,6 +27,7 @@ from meup_agent.errors import (
     RemoteShutdown,
     SessionEnded,
     UsageError,
+    WrongParticipant,
 )
 from meup_agent.protocol.dialects import encode, spoken
 from meup_agent.protocol.exchange import (
@@ -48,25 +49,11 @@ from meup_agent.protocol.wire.envelope import check_frame, draft, moment_of
 from meup_agent.protocol.wire.outcomes import GatewayRefused
 from meup_agent.protocol.wire.payloads import Call
 from meup_agent.protocol.wire.streams import read_frame
-from meup_agent.session.connection import (
-    SessionConnection,
-    Welcomed,
-    check_welcome,
-    join_frame,
-)
 from meup_agent.session.event_emitter import DropCounters, EventEmitter
 from meup_agent.session.outbox import Outbox
 from meup_agent.session.pending_calls import PendingCalls, Timer, log_cancel
-from meup_agent.session.reconnector import Reconnector, required_echo
 from meup_agent.session.settings import Settings
-from meup_agent.transport.base import (
-    DIALECT_HEADER,
-    LAST_SEEN_HEADER,
-    RESUME_HEADER,
-    Condition,
-    background_tasks,
-    loop_clock,
-)
+from meup_agent.transport.base import Condition, background_tasks, loop_clock
 from meup_agent.transport.handshake import advice_for
 
 if TYPE_CHECKING:
@@ -78,9 +65,8 @@ if TYPE_CHECKING:
     from meup_agent.errors import TransportError
     from meup_agent.protocol.exchange import Effect, Key
     from meup_agent.protocol.wire.envelope import Envelope
-    from meup_agent.session.settings import EnvelopeListener, Handlers, Token
+    from meup_agent.session.settings import EnvelopeListener, Handlers
     from meup_agent.tracing import CallSpan, Tracer
-    from meup_agent.transport.base import Connector
 
 
 # --- envelope listeners ---
@@ -376,13 +362,14 @@ class Session(ABC, AsyncContextManagerMixin):
     async def _exchange(self) -> None:
         """Hand on what is said, and take in what is heard, until the gateway ends it."""
 
-    def receive(self, envelope: Envelope, seq: int | None) -> Welcomed | None:
-        """Apply an envelope; what it said, if it was the first welcome of a connection."""
+    def receive(self, envelope: Envelope, seq: int | None) -> bool:
+        """Apply an envelope; ``True`` if it was the first welcome of a connection."""
         connected = self.table.connected
         effects = self.table.receive(envelope, self.now(), seq)
         welcomed = self.table.connected and not connected
         if welcomed:
-            check_welcome(self.table, self._participant, self._where)
+            if self._participant not in (None, self.me):
+                raise WrongParticipant(str(self._participant), self.me, self._where)
             self.connections += 1
             self.events.connected(self.me, self._where, envelope.protocol)
         self.apply(effects)
@@ -390,12 +377,11 @@ class Session(ABC, AsyncContextManagerMixin):
             self._receipts.heard(envelope, self.me)
         for watcher in self.watchers.listeners:
             watcher.put(envelope)
-        if not welcomed:
-            return None
-        self._dialect = spoken(envelope.protocol) or self._dialect
-        log.info("connected to %s as %r", self._where, self.me)
-        self._welcomed.notify_all()
-        return Welcomed.read(self.table, self._dialect)
+        if welcomed:
+            self._dialect = spoken(envelope.protocol) or self._dialect
+            log.info("connected to %s as %r", self._where, self.me)
+            self._welcomed.notify_all()
+        return welcomed
 
     def note_leaving(self, envelope_id: str) -> bool:
         """Note that a request or proposal leaves now; ``False``: its caller has given it up."""
@@ -602,70 +588,6 @@ class Session(ABC, AsyncContextManagerMixin):
         if self._over or self._tasks is None:
             raise NotSent(f"{name} was not begun: {self._over or 'we have not joined'}")
         self._tasks.start_soon(work, name=name)
-
-
-class ConnectedSession(Session):
-    """A session over connections, one after the other.
-
-    A gateway that takes us for another than ``participant`` is left; without one, a join frame has
-    the ``name``. With ``take_over`` a session that observes, or is beside, joins a gateway that
-    knows neither as a member who answers nothing.
-    """
-
-    def __init__(
-        self,
-        connector: Connector,
-        *,
-        token: Token | None,
-        space: str | None = None,
-        name: str = "",
-        take_over: bool = False,
-        **given: Any,
-    ) -> None:
-        super().__init__(**given)
-        self._name = name
-        self._space = space
-        required, insist = required_echo(self._settings.mode), self._participant is not None
-        self._reconnector = Reconnector(
-            owner=self,
-            events=self.events,
-            connector=connector,
-            token=token,
-            headers={
-                DIALECT_HEADER: self._settings.dialect,
-                RESUME_HEADER: "1",
-                **({} if required is None else {required.header: "1"}),
-            },
-            required=None if take_over else required,
-            insist=insist,
-            connection=SessionConnection(
-                self.outbox, self, dialect=self._settings.dialect, new_id=new_id
-            ),
-            backoff=self._settings.backoff,
-            where=self._where,
-        )
-
-    async def _exchange(self) -> None:
-        await self._reconnector.run()
-
-    def resume_headers(self) -> dict[str, str]:
-        """The header that asks a gateway for what we missed, where it numbers envelopes."""
-        seq = self.table.seq
-        return {} if seq is None else {LAST_SEEN_HEADER: str(seq)}
-
-    def join_frame(self, token: str | None, knows_us: bool) -> bytes:
-        """The join frame; gateways that do not know our dialect refuse one that names it."""
-        dialect = self._settings.dialect if knows_us else None
-        return join_frame(self._participant or self._name, self._space, token, dialect)
-
-    def note_failure(self, error: TransportError) -> None:
-        """Keep why the last attempt, or connection, has failed."""
-        self._failure = error
-
-    @property
-    def has_caught_up(self) -> bool:
-        """True once what we missed has been read."""
-        return self.table.caught_up
 
 
 def new_id() -> str:

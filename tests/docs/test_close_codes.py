@@ -16,7 +16,7 @@ from meup_agent.errors import (
 from meup_agent.gateway import auth, backlog, runtime
 from meup_agent.gateway.edge import websocket
 from meup_agent.session import ConnectedSession
-from meup_agent.session.reconnector import _ENDS, RESTORE_TOKEN_ONCE
+from meup_agent.session.connection import _ENDS, RESTORE_TOKEN_ONCE
 from meup_agent.transport import base
 from tests.patience import PATIENCE
 from tests.programs import ROOT

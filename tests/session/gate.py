@@ -17,7 +17,7 @@ from meup_agent.types import Cause
 from tests.gateways import Connector, MemoryTransport, memory_connector
 from tests.patience import PATIENCE
 from tests.tables import Key, Role, Work
-from tests.wire import OURS, JsonObject, decode, draft, encode, kinds, payloads, said_by
+from tests.wire import OURS, JsonObject, decode, draft, encode, kinds, numbered, payloads, said_by
 
 ME = "alice"
 EVERYTHING = [{"kind": "*"}]
@@ -37,11 +37,13 @@ class End:
         headers: Mapping[str, str],
         dialect: str,
         gives: JsonObject,
+        seq: int | None,
     ) -> None:
         self.transport = transport
         self.headers = headers
         self.dialect = dialect
         self.gives = gives
+        self.seq = seq
         self.heard: list[Envelope] = []
 
     async def welcome(self, *present: str) -> None:
@@ -79,7 +81,11 @@ class End:
 
     async def echo(self, envelope: Envelope) -> None:
         """The gateway accepts an envelope: its sender gets it back like everybody."""
-        await self.raw(encode(envelope, self.dialect))
+        frame = encode(envelope, self.dialect)
+        if self.seq is not None:
+            frame = numbered(frame, self.seq)
+            self.seq += 1
+        await self.raw(frame)
 
     async def joined(self) -> JsonObject:
         frame: JsonObject = json.loads(await anext(self.transport))
@@ -132,6 +138,8 @@ class Gate:
         # Of one that lists proposals each newcomer asks for these first.
         self.gives: JsonObject = said_by(msgspec.structs.replace(OURS, lists_proposals=False))
         """The gateway as each welcome describes it; nothing: it may be one that evicts."""
+        self.seq: int | None = None
+        """The number of each connection's first envelope; ``None``: none has one."""
         self._ends: deque[End] = deque()
         self._came = anyio.Event()
 
@@ -148,7 +156,7 @@ class Gate:
             refusal = self.refusals.popleft() if self.refusals else self.always
             if refusal is not None:
                 raise refusal
-            self._ends.append(End(end, headers, self.dialect, self.gives))
+            self._ends.append(End(end, headers, self.dialect, self.gives, self.seq))
             self._came.set()
             return self.answer
 

@@ -1,55 +1,24 @@
 """One connection, frame by frame."""
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
 import anyio
 import pytest
 import trio
 from trio.testing import MockClock
 
-from meup_agent import Envelope
-from meup_agent.errors import InvalidEnvelope, TransportClosed
-from meup_agent.session.connection import ECHO_SECONDS, SessionConnection, Welcomed
-from meup_agent.session.outbox import Outbox
-from meup_agent.session.session import new_id
-from tests.gateways import CloseInfo, memory_pair
+from meup_agent.errors import TransportClosed
+from meup_agent.session import ConnectedSession
+from meup_agent.session.connection import ECHO_SECONDS
+from tests.gateways import CloseInfo
 from tests.patience import PATIENCE
-from tests.session.gate import ME
-from tests.tables import Priority
-from tests.wire import draft
+from tests.session.gate import AT_ONCE, Gate, Recorder, present
 
 pytestmark = pytest.mark.anyio
 
-WELCOME = b'{"kind":"system.welcome","id":"1","from":"system:gateway","payload":{}}'
-
-
-class Owner:
-    """A session that every envelope may leave, and that keeps what it is told."""
-
-    has_caught_up = True
-
-    def __init__(self, *, numbered: bool = False) -> None:
-        self.lost = 0
-        self.blamed: list[str] = []
-        self._numbered = numbered
-
-    def receive(self, envelope: Envelope, seq: int | None) -> Welcomed | None:
-        if envelope.kind != "system/welcome":
-            return None
-        return Welcomed(ME, "meup/v0.1", may_evict=False, capable=True, numbered=self._numbered)
-
-    def receive_frame(self, frame: bytes) -> None: ...
-
-    def drop_invalid(self, error: InvalidEnvelope) -> None: ...
-
-    def note_leaving(self, envelope_id: str) -> bool:
-        return True
-
-    def fail_unsayable(self, envelope_id: str, words: str) -> None:
-        self.blamed.append(envelope_id)
-
-    def end_refused_stream(self, stream: str, words: str) -> None: ...
-
-    def note_lost(self) -> None:
-        self.lost += 1
+WELCOME = b"""{"kind":"system.welcome","id":"1","from":"system:gateway",
+"payload":{"you":{"id":"alice","capabilities":[{"kind":"*"}]},"participants":[]}}"""
 
 
 class CutOff:
@@ -58,7 +27,7 @@ class CutOff:
     def __init__(self) -> None:
         self.sent: list[bytes] = []
         self.closed: CloseInfo | None = None
-        self.response_headers: dict[str, str] = {}
+        self.response_headers = {"meup-protocol": "meup/v0.1"}
         self._welcome = [WELCOME]
         self._broken = anyio.Event()
 
@@ -87,62 +56,60 @@ class CutOff:
 @pytest.mark.rule("6.ts")
 async def test_what_is_sent_twice_is_the_same_twice() -> None:
     """A reader tells a repetition from a new envelope of the same id by what is in it."""
-    outbox, owner = Outbox(), Owner()
-    connection = SessionConnection(outbox, owner, dialect="meup/v0.1", new_id=new_id)
-    said = draft("chat", {"message": "hi"}, id="1", sender=ME)
-    outbox.put(said, Priority.TALK, anyio.current_time())
-    first, second = CutOff(), CutOff()
+    first, second = ends = CutOff(), CutOff()
+    dialled = iter(ends)
+    lost = anyio.Event()
+
+    @asynccontextmanager
+    async def dial(headers: object) -> AsyncGenerator[CutOff]:
+        end = next(dialled, None)
+        if end is None:
+            lost.set()
+            await anyio.sleep_forever()
+            return
+        yield end
+
+    session = ConnectedSession(dial, token=None, handlers=Recorder(), settings=AT_ONCE)
     with anyio.fail_after(PATIENCE):
-        assert await connection.use(first) is not None
-        assert await connection.use(second) is not None
-    assert first.sent == second.sent
-    assert owner.lost == 2
-    assert len(outbox) == 1
+        async with session:
+            session.send_message("chat", {"message": "hi"})
+            await lost.wait()
+            assert first.sent == second.sent
+            assert not session.table.connected
+            assert len(session.outbox) == len(first.sent) == 1
 
 
 @pytest.mark.rule("3.codes.blamed")
-@pytest.mark.parametrize(
-    ("came_back", "blamed"), [(None, []), ("first", ["second"]), ("second", [])]
-)
-async def test_of_several_sent_none_is_blamed(came_back: str | None, blamed: list[str]) -> None:
-    outbox, owner = Outbox(), Owner()
-    connection = SessionConnection(outbox, owner, dialect="meup/v0.1", new_id=new_id)
-    ours, gateways = memory_pair()
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(connection.use, ours)
-            await gateways.send(WELCOME)
-            frames: dict[str, bytes] = {}
-            for id in ("first", "second"):
-                said = draft("mcp/request", {"method": "ping"}, id=id, sender=ME)
-                outbox.put(said, Priority.OPEN, anyio.current_time())
-                frames[id] = await anext(gateways)
-            if came_back is not None:
-                await gateways.send(frames[came_back])
-            await gateways.aclose(1007, "bad bytes")
-    assert owner.blamed == blamed
+@pytest.mark.parametrize(("came_back", "blamed"), [(None, None), (0, 1), (1, None)])
+async def test_of_several_sent_none_is_blamed(
+    gate: Gate, came_back: int | None, blamed: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with present(gate, settings=AT_ONCE) as (session, end):
+        sent = [session.send_message("chat", {"message": text}) for text in ("one", "two")]
+        heard = [await end.hear() for _ in sent]
+        if came_back is not None:
+            await end.echo(heard[came_back])
+        await end.close(1007, "bad bytes")
+        await gate.welcomed()
+    said = [f"{each.id} of ours could not be sent" in caplog.text for each in sent]
+    assert said == [number == blamed for number in range(2)]
 
 
 async def owed(answers: bool) -> float:
     """Send one more than is kept; for how long that waits, where the gateway answers or not."""
-    outbox, owner = Outbox(), Owner(numbered=True)
-    connection = SessionConnection(outbox, owner, dialect="meup/v0.1", new_id=new_id)
-    ours, gateways = memory_pair()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(connection.use, ours)
-        await gateways.send(WELCOME)
-        for id in ("first", "second", "third"):
-            outbox.put(draft("chat", {}, id=id, sender=ME), Priority.TALK, anyio.current_time())
-        first = await anext(gateways)
-        await anext(gateways)
+    gate = Gate()
+    gate.seq, gate.gives = 6, {**gate.gives, "until": 6}
+    async with present(gate) as (session, end):
+        for _ in range(3):
+            session.send_message("chat", {})
+        first = await end.hear()
+        await end.hear()
         began = anyio.current_time()
         if answers:
-            await gateways.send(first[:-1] + b',"seq":7}')
-        assert b'"third"' in await anext(gateways)
-        waited = anyio.current_time() - began
-        assert outbox.unaccepted == (2 if answers else 1)
-        await gateways.aclose()
-    return waited
+            await end.echo(first)
+        await end.hear()
+        assert session.outbox.unaccepted == (2 if answers else 1)
+        return anyio.current_time() - began
 
 
 @pytest.mark.rule("6.resume.accepted")

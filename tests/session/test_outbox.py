@@ -264,5 +264,5 @@ def test_a_frame_that_could_not_be_sent_is_the_next_one_again(outbox: Outbox) ->
     outbox.put_frame("s-1", b"two")
     on_its_way = outbox.take(0.0)
     assert isinstance(on_its_way, QueuedFrame)
-    outbox.put_frame_back(on_its_way)
+    outbox.put_back(on_its_way)
     assert outbox.take(0.0) == on_its_way

@@ -19,8 +19,7 @@ from meup_agent.errors import (
     TransportClosed,
 )
 from meup_agent.session import ConnectedSession, Session
-from meup_agent.session.connection import WELCOME_SECONDS
-from meup_agent.session.reconnector import LONGEST_RETRY_AFTER
+from meup_agent.session.connection import LONGEST_RETRY_AFTER, WELCOME_SECONDS
 from meup_agent.session.settings import Token
 from tests.session import gate as gates
 from tests.session.gate import End, Gate, Recorder
