@@ -260,10 +260,10 @@ class Agent(Decorators):
         async with (
             _brief_errors() as theirs,
             observed(self._observers, space) as events,
-            handler_tasks() as (tasks, group),
+            handler_tasks() as (start_task, group),
         ):
             runner = Runner(
-                self._registry, self.name, tasks, group, events, self._layers[InboundMessage]
+                self._registry, self.name, start_task, group, events, self._layers[InboundMessage]
             )
             session = ConnectedSession(
                 connector,

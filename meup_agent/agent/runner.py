@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable, Coroutine
 from contextlib import asynccontextmanager
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 
@@ -36,7 +37,7 @@ from meup_agent.transport.base import (
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Sequence
 
     from anyio.abc import TaskGroup
 
@@ -55,91 +56,69 @@ if TYPE_CHECKING:
 # No more than the loop's own task, and none outlives its block.
 
 
-class HandlerTasks(Protocol):
-    """Runs the handlers of an agent, each in a task of its own.
+StartTask = Callable[[Callable[[], Coroutine[Any, Any, None]], str], None]
+"""Starts a handler in a task of its own, under a name; what it raises ends the block.
 
-    A handler begins in the context of the agent: what starts it may be another handler's end, and
-    context variables that one has set are none of this one's.
-    """
-
-    def start(self, handler: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        """Start a task; what it raises ends the block."""
-        ...
+A handler begins in the context of the agent: what starts it may be another handler's end, and
+context variables that one has set are none of this one's.
+"""
 
 
 @asynccontextmanager
-async def handler_tasks() -> AsyncGenerator[tuple[HandlerTasks, TaskGroup]]:
+async def handler_tasks() -> AsyncGenerator[tuple[StartTask, TaskGroup]]:
     """Open a place for handlers' tasks, and a task group beside it for what else there is to do.
 
     The block ends with the last handler: the agent ends them before it leaves.
     """
     async with background_tasks() as group:
+        context = copy_context()
         if not runs_on_asyncio():
-            yield _GroupTasks(group), group
+
+            def start_in_group(handler: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+                context.copy().run(partial(group.start_soon, handler, name=name))
+
+            yield start_in_group, group
             return
-        native = _NativeTasks(group)
-        try:
-            yield native, group
-        finally:
-            native.close()
 
-
-class _GroupTasks:
-    """Tasks of a task group: on trio there is nothing cheaper."""
-
-    def __init__(self, group: TaskGroup) -> None:
-        self._group = group
-        self._context = copy_context()
-
-    def start(self, handler: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        self._context.copy().run(partial(self._group.start_soon, handler, name=name))
-
-
-class _NativeTasks:
-    """asyncio's own tasks, kept as a task group keeps them.
-
-    A task of anyio's costs a fifth of what a whole request may (docs/benchmarks.md): it gives each
-    one a cancel scope and a handle, of which a handler needs neither, since its scope is its own.
-    """
-
-    def __init__(self, group: TaskGroup) -> None:
+        # asyncio's own tasks, kept as a task group keeps them. A task of anyio's costs a fifth of
+        # what a whole request may (docs/benchmarks.md): it gives each one a cancel scope and a
+        # handle, of which a handler needs neither, since its scope is its own.
         import asyncio
 
-        self._group = group
-        self._context = copy_context()
-        self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._failures: list[BaseException] = []
-        self._emptied = Condition()
+        loop = asyncio.get_running_loop()
+        tasks: set[asyncio.Task[None]] = set()
+        failures: list[BaseException] = []
+        emptied = Condition()
 
-    def start(self, handler: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        task = self._loop.create_task(handler(), name=name, context=self._context.copy())
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        def start(handler: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+            task = loop.create_task(handler(), name=name, context=context.copy())
+            tasks.add(task)
+            task.add_done_callback(note_end)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._failures.append(error)
-            self._group.cancel_scope.cancel()
-        if not self._tasks:
-            self._emptied.notify_all()
+        def note_end(task: asyncio.Task[None]) -> None:
+            tasks.discard(task)
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                failures.append(error)
+                group.cancel_scope.cancel()
+            if not tasks:
+                emptied.notify_all()
 
-    def close(self) -> None:
-        """Take no more; the block ends with the last one."""
-        if self._tasks or self._failures:
-            self._group.start_soon(self._wait_closed, name="meup agent: handlers")
+        async def wait_closed() -> None:
+            """Wait for every task, whatever becomes of the block; raise what one of them raised."""
+            with anyio.CancelScope(shield=True):
+                while tasks:
+                    await emptied.wait()
+            if len(failures) == 1:
+                raise failures[0]
+            if failures:
+                raise BaseExceptionGroup("handlers' tasks failed", failures)
 
-    async def _wait_closed(self) -> None:
-        """Wait for every task, whatever becomes of the block; raise what one of them raised."""
-        with anyio.CancelScope(shield=True):
-            while self._tasks:
-                await self._emptied.wait()
-        if len(self._failures) == 1:
-            raise self._failures[0]
-        if self._failures:
-            raise BaseExceptionGroup("handlers' tasks failed", self._failures)
+        try:
+            yield start, group
+        finally:
+            if tasks or failures:
+                group.start_soon(wait_closed, name="meup agent: handlers")
 
 
 # --- the runner ---
@@ -157,7 +136,7 @@ class Runner:
         self,
         registry: Registry,
         name: str,
-        tasks: HandlerTasks,
+        start_task: StartTask,
         group: TaskGroup,
         events: EventEmitter,
         layers: Sequence[Layer] = (),
@@ -166,7 +145,7 @@ class Runner:
         # The registry's own function: a method in between costs every message a call.
         self.find: FindHandler = registry.find
         self._name = name
-        self._tasks = tasks
+        self._start_task = start_task
         self._group = group
         self._events = events
         self._handler_events = HandlerMonitor(events)
@@ -196,7 +175,7 @@ class Runner:
             return
         scope = Scope(key, _name_of(work))
         self._scopes[key] = scope
-        self._tasks.start(partial(self._run, scope, work), scope.name)
+        self._start_task(partial(self._run, scope, work), scope.name)
 
     def cancel(self, key: Key, cause: Cause) -> None:
         """End the scope of a handler."""

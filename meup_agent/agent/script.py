@@ -100,64 +100,55 @@ def _leave(code: int) -> NoReturn:
 
 
 async def _until_stopped(join: Join, grace: float, patience: float) -> None:
-    stopping = _ScriptStopper()
-    async with background_tasks() as tasks:
-        await tasks.start(stopping.listen, name=f"{TASK_PREFIX} signals")
-        tasks.start_soon(
-            stopping.leave_in_the_end, grace, patience, name=f"{TASK_PREFIX} last resort"
-        )
-        with stopping.connecting:
-            async with join(stopping.hurry):
-                stopping.joined = True
-                try:
-                    await stopping.asked.wait()
-                finally:
-                    stopping.ending.set()
+    """Join until a signal asks to stop: a grace first, then at once, then without waiting."""
+    asked, hurry, ending = anyio.Event(), anyio.Event(), anyio.Event()
+    connecting = anyio.CancelScope()
+    joined = False
+    main = anyio.get_current_task().id
 
-
-class _ScriptStopper:
-    """Stops a script by signals: a grace first, then at once, then without waiting."""
-
-    def __init__(self) -> None:
-        self.asked = anyio.Event()
-        self.hurry = anyio.Event()
-        self.ending = anyio.Event()
-        self.connecting = anyio.CancelScope()
-        self.joined = False
-        self._main = anyio.get_current_task().id
-
-    async def listen(self, *, task_status: TaskStatus[None]) -> None:
+    async def listen(*, task_status: TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started()
             async for _ in signals:
-                if self.hurry.is_set():
-                    self._leave_others()
-                if self.asked.is_set():
+                if hurry.is_set():
+                    leave_others()
+                if asked.is_set():
                     log.info("stopping at once")
-                    self.hurry.set()
+                    hurry.set()
                     continue
-                self.asked.set()
-                if self.joined:
+                asked.set()
+                if joined:
                     log.info("stopping: running handlers may finish; Ctrl-C again cancels them")
                 else:
-                    self.connecting.cancel()
+                    connecting.cancel()
 
-    async def leave_in_the_end(self, grace: float, patience: float) -> None:
+    async def leave_in_the_end() -> None:
         """Wait no longer for handlers that shield themselves, or swallow their cancellation."""
-        await self.ending.wait()
+        await ending.wait()
         with anyio.move_on_after(grace):
-            await self.hurry.wait()
+            await hurry.wait()
         await anyio.sleep(patience)
-        self._leave_others()
+        leave_others()
 
-    def _leave_others(self) -> NoReturn:
+    def leave_others() -> NoReturn:
         others = [
             task.name or "a task"
             for task in anyio.get_running_tasks()
-            if task.id != self._main and not (task.name or "").startswith(NO_HANDLER_PREFIXES)
+            if task.id != main and not (task.name or "").startswith(NO_HANDLER_PREFIXES)
         ]
         log.warning("leaving although these do not end: %s", "; ".join(others))
-        _leave(0 if self.asked.is_set() else 1)
+        _leave(0 if asked.is_set() else 1)
+
+    async with background_tasks() as tasks:
+        await tasks.start(listen, name=f"{TASK_PREFIX} signals")
+        tasks.start_soon(leave_in_the_end, name=f"{TASK_PREFIX} last resort")
+        with connecting:
+            async with join(hurry):
+                joined = True
+                try:
+                    await asked.wait()
+                finally:
+                    ending.set()
 
 
 _importing: ContextVar[bool] = ContextVar("meup_agent.importing", default=False)

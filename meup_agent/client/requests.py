@@ -181,80 +181,64 @@ async def proposing(
     Beside it, since the block goes on while a layer waits in ``call_next``, and the outcome may
     come long before the block is left. In a group of the block's own, so that a layer ends with it.
     """
-    passage = _Passage()
-    async with background_tasks() as tasks:
-        given: Any = await tasks.start(passage.run, through, fields, name="meup middleware")
-        try:
-            async with propose(given) as proposal:
-                passage.open(proposal)
-                yield proposal
-        except Exception as error:
-            passage.fail(error)
-            # The outcome is known by now: the layers see it, and end. A cancellation, which is not
-            # caught here, ends them as it ends the block.
-            await passage.ended.wait()
-            raise
-        await passage.ended.wait()
-        if passage.failure is not None:
-            raise passage.failure
+    made: Any = None  # the proposal
+    raised: Exception | None = None
+    failure: Exception | None = None
+    begun = False
+    opened, ended = anyio.Event(), anyio.Event()
 
-
-class _Passage:
-    """The way of one proposal through the layers."""
-
-    def __init__(self) -> None:
-        self.ended = anyio.Event()
-        self.failure: Exception | None = None
-        self._opened = anyio.Event()
-        self._proposal: Any = None
-        self._error: Exception | None = None
-        self._begun = False
-
-    def open(self, proposal: object) -> None:
-        """Tell the layers that the proposal has been made."""
-        self._proposal = proposal
-        self._opened.set()
-
-    def fail(self, error: Exception) -> None:
-        """Note what the block raised; where it was not entered, the layers raise it, too."""
-        if self._proposal is None:
-            self._error = error
-            self._opened.set()
-
-    async def run(
-        self, through: Outbound, fields: dict[str, Any], *, task_status: TaskStatus[Any]
-    ) -> None:
+    async def pass_layers(*, task_status: TaskStatus[Any]) -> None:
         """Pass the layers; the message that passed is the status of the task."""
+        nonlocal failure
 
-        async def send(given: Any) -> Any:
-            if self._begun:
+        async def send(message: Any) -> Any:
+            nonlocal begun, raised
+            if begun:
                 raise UsageError("call_next makes a proposal once; it was called again")
-            self._begun = True
-            task_status.started(given)
-            await self._opened.wait()
-            if self._proposal is None:
-                assert self._error is not None
-                raise self._error
+            begun = True
+            task_status.started(message)
+            await opened.wait()
+            if made is None:
+                assert raised is not None
+                raise raised
             try:
                 # The layers wait beside the handler: it keeps its place, since it may be at work.
                 with handler_is(None):
-                    return await self._proposal.outcome()
+                    return await made.outcome()
             except Exception as error:
-                self._error = error
+                raised = error
                 raise
 
         try:
             await through("propose", fields, send)
-            if not self._begun:
+            if not begun:
                 raise _not_passed("propose")
         except Exception as error:
-            if not self._begun:
+            if not begun:
                 raise
-            if error is not self._error:  # which the block raises where it is asked for
+            if error is not raised:  # which the block raises where it is asked for
                 log.error("a middleware failed after the proposal was made", exc_info=error)
-                self.failure = error
+                failure = error
         finally:
-            self.ended.set()
+            ended.set()
+
+    async with background_tasks() as tasks:
+        given: Any = await tasks.start(pass_layers, name="meup middleware")
+        try:
+            async with propose(given) as made:
+                opened.set()
+                yield made
+        except Exception as error:
+            if made is None:
+                raised = error
+                opened.set()
+            # The outcome is known by now: the layers see it, and end. A cancellation, which is not
+            # caught here, ends them as it ends the block.
+            await ended.wait()
+            raise
+        await ended.wait()
+        if failure is not None:
+            raise failure
 
 
 # --- requests of our own ---

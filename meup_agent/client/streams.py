@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
     from typing import Self
 
-    from anyio.abc import TaskGroup
-
     from meup_agent.client.requests import Outbound
     from meup_agent.protocol.exchange import StreamBuffer
     from meup_agent.protocol.wire.payloads import JsonObject
@@ -377,61 +375,6 @@ def reading(session: Session, stream: str) -> Generator[StreamReader]:
         queue.close()
 
 
-class CallStreams:
-    """Reads the streams about one call of ours, each in a task of the call's own."""
-
-    def __init__(
-        self,
-        session: Session,
-        on_stream: OnStream,
-        tasks: TaskGroup,
-        on_begun: Callable[[str], None] | None,
-    ) -> None:
-        self._session = session
-        self._on_begun = on_begun
-        self._on_stream = on_stream
-        self._tasks = tasks
-        # What a reader begins is part of the handler that calls.
-        self._context = copy_context()
-        self._queues: list[StreamBuffer] = []
-        self._ids: list[str] = []
-        self._running = 0
-        self._ended = Condition()
-
-    def begun(self, envelope_id: str) -> None:
-        """Take the streams about a message that is about to be sent."""
-        self._ids.append(envelope_id)
-        if self._on_begun is not None:
-            self._on_begun(envelope_id)
-        self._session.table.streams.expect(envelope_id, self._start_reading)
-
-    def answered(self) -> None:
-        """Take no more, and end those that go on although the call has ended."""
-        for name in self._ids:
-            self._session.table.streams.expect_no_more(name)
-        for queue in self._queues:
-            queue.finish(StreamEnd(DISCONNECTED, self._session.me, "the call has ended"))
-            queue.close()
-
-    async def drained(self) -> None:
-        """Wait until every reader has returned."""
-        while self._running:
-            await self._ended.wait()
-
-    def _start_reading(self, queue: StreamBuffer) -> None:
-        self._queues.append(queue)
-        self._running += 1
-        name = f"meup stream {queue.stream.id}"
-        self._context.run(lambda: self._tasks.start_soon(self._read, queue, name=name))
-
-    async def _read(self, queue: StreamBuffer) -> None:
-        try:
-            await self._on_stream(StreamReader(self._session, queue))
-        finally:
-            self._running -= 1
-            self._ended.notify_all()
-
-
 async def reading_of_call(
     session: Session,
     on_stream: OnStream | None,
@@ -445,17 +388,57 @@ async def reading_of_call(
     """
     if on_stream is None:
         return await call(on_begun)
-    async with background_tasks() as tasks:
-        streams = CallStreams(session, on_stream, tasks, on_begun)
+    # What a reader begins is part of the handler that calls.
+    context = copy_context()
+    ids: list[str] = []
+    queues: list[StreamBuffer] = []
+    running = 0
+    ended = Condition()
+
+    def begun(envelope_id: str) -> None:
+        """Take the streams about a message that is about to be sent."""
+        ids.append(envelope_id)
+        if on_begun is not None:
+            on_begun(envelope_id)
+        session.table.streams.expect(envelope_id, start_reading)
+
+    def start_reading(queue: StreamBuffer) -> None:
+        nonlocal running
+        queues.append(queue)
+        running += 1
+        name = f"meup stream {queue.stream.id}"
+        context.run(lambda: tasks.start_soon(read, queue, name=name))
+
+    async def read(queue: StreamBuffer) -> None:
+        nonlocal running
         try:
-            result = await call(streams.begun)
+            await on_stream(StreamReader(session, queue))
+        finally:
+            running -= 1
+            ended.notify_all()
+
+    def take_no_more() -> None:
+        """Take no more, and end those that go on although the call has ended."""
+        for each in ids:
+            session.table.streams.expect_no_more(each)
+        for queue in queues:
+            queue.finish(StreamEnd(DISCONNECTED, session.me, "the call has ended"))
+            queue.close()
+
+    async def wait_read() -> None:
+        while running:
+            await ended.wait()
+
+    async with background_tasks() as tasks:
+        try:
+            result = await call(begun)
         except Exception:
-            streams.answered()
-            await streams.drained()
+            take_no_more()
+            await wait_read()
             raise
         finally:
-            streams.answered()
-        await streams.drained()
+            take_no_more()
+        await wait_read()
         return result
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import anyio
@@ -167,11 +167,8 @@ class WebSocketTransport:
         """
 
         async def check() -> None:
-            with anyio.move_on_after(deadline) as waiting:
-                try:
-                    await self._driver.round_trip()
-                except ConnectionClosed:
-                    return
+            with anyio.move_on_after(deadline) as waiting, suppress(ConnectionClosed):
+                await self._driver.round_trip()
             if waiting.cancelled_caught:
                 await self.aclose(1011, f"no pong within {deadline:g} seconds")
 

@@ -22,9 +22,9 @@ async def test_what_a_task_raises_ends_the_block_and_leaves_it_as_it_was_raised(
         ended.set()
 
     async def block() -> None:
-        async with handler_tasks() as (tasks, _):
-            tasks.start(other, "other")
-            tasks.start(fail, "fail")
+        async with handler_tasks() as (start, _):
+            start(other, "other")
+            start(fail, "fail")
             try:
                 await anyio.sleep_forever()
             finally:
