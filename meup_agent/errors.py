@@ -55,10 +55,10 @@ to be let pass.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 MAX_SAID_CHARS = 500
@@ -81,6 +81,15 @@ def list_names(names: Sequence[str], most: int) -> str:
 def system_reason(error: OSError) -> str:
     """The system's words for why it refused, as they stand within a sentence."""
     return (error.strerror or "unknown reason").lower()
+
+
+def leaves_of(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions in a group, at any depth, in their order; another exception is its own."""
+    if isinstance(error, BaseExceptionGroup):
+        for each in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+            yield from leaves_of(each)
+    else:
+        yield error
 
 
 class MeupError(Exception):

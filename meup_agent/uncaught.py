@@ -12,7 +12,6 @@ import sys
 TYPE_CHECKING = False  # importing typing for that takes longer than all the rest
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import TypeGuard
 
 DEBUG_VARIABLE = "MEUP_DEBUG"
 """Set to anything but ``0``: tracebacks are shown."""
@@ -55,11 +54,11 @@ def was_interrupted(error: BaseException | None) -> bool:
 def _report(
     kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
-    from meup_agent.errors import ConnectionFailed, printable
+    from meup_agent.errors import ConnectionFailed, leaves_of, printable
 
     sys.excepthook = sys.__excepthook__
     sentences: dict[str, None] = {}
-    for each in _leaves(error):
+    for each in leaves_of(error):
         if isinstance(each, ConnectionFailed):
             sentences[printable(str(each))] = None
         elif not was_interrupted(each):
@@ -67,13 +66,3 @@ def _report(
             return
     for sentence in sentences:
         sys.stderr.write(f"meup: {sentence}\n")
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    if not _is_group(error):
-        return [error]
-    return [leaf for each in error.exceptions for leaf in _leaves(each)]
-
-
-def _is_group(error: BaseException) -> TypeGuard[BaseExceptionGroup[BaseException]]:
-    return isinstance(error, BaseExceptionGroup)

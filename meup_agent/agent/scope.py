@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 
 from meup_agent.client.running_handler import plain_handler
-from meup_agent.errors import HandlerCancelled
+from meup_agent.errors import HandlerCancelled, leaves_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -173,8 +173,5 @@ def is_failure(error: BaseException) -> bool:
 
     ``SystemExit`` and ``GeneratorExit`` are, too: a tool that raises one ends no agent.
     """
-    if isinstance(error, BaseExceptionGroup):
-        inner = cast("BaseExceptionGroup[BaseException]", error)
-        return all(is_failure(each) for each in inner.exceptions)
     others = (KeyboardInterrupt, HandlerCancelled, anyio.get_cancelled_exc_class())
-    return not isinstance(error, others)
+    return not any(isinstance(each, others) for each in leaves_of(error))

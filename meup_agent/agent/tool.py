@@ -29,7 +29,7 @@ from meup_agent.agent.signature import (
     type_name,
     wrap_schema,
 )
-from meup_agent.errors import RequestError, UsageError
+from meup_agent.errors import RequestError, UsageError, leaves_of
 from meup_agent.protocol.wire.envelope import MAX_FRAME_BYTES, encode_json, is_finite
 from meup_agent.protocol.wire.payloads import (
     EXCHANGE_ERROR,
@@ -366,7 +366,7 @@ def untyped_result(value: object) -> JsonObject:
 
 def error_result(error: BaseException) -> JsonObject:
     """MCP's ``CallToolResult`` for a tool that raised: type and message, no traceback."""
-    said = "; ".join(_describe(each) for each in _leaves(error))
+    said = "; ".join(_describe(each) for each in leaves_of(error))
     return {"content": [text_content(clip(said, MAX_ERROR_CHARS))], "isError": True}
 
 
@@ -413,16 +413,6 @@ def _refuse_bytes(value: object) -> None:
             "a result has no bytes in it, so return base64 text, or an ImageContent or "
             "AudioContent of mcp_types"
         )
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions in a group: a task group's own words tell a caller nothing."""
-    if isinstance(error, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", error)
-        for each in group.exceptions:
-            yield from _leaves(each)
-    else:
-        yield error
 
 
 def _describe(error: BaseException) -> str:

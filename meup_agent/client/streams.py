@@ -47,7 +47,7 @@ from meup_agent.transport.base import Condition, background_tasks, is_cancelled_
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Iterable
-    from contextlib import AbstractAsyncContextManager, AbstractContextManager
+    from contextlib import AbstractAsyncContextManager
     from typing import Self
 
     from meup_agent.client.requests import Outbound
@@ -293,46 +293,6 @@ def check_has_streams(session: Session, payload: JsonObject | None = None) -> No
         raise NotSent("no stream was requested: our capabilities do not allow stream/request")
 
 
-@asynccontextmanager
-async def writing(
-    session: Session,
-    payload: JsonObject,
-    about: tuple[str, ...],
-    *,
-    timeout: float | None,
-    beside: bool = False,
-) -> AsyncGenerator[StreamWriter]:
-    """Open a stream of our own, and close it at the end of the block, saying how it ended.
-
-    One ``beside`` an answer is not needed for it: where it is refused or ended, the block goes on.
-    """
-    timeout = checked_timeout(timeout)
-    session.check_message(
-        kinds.STREAM_REQUEST, payload, correlation=about
-    )  # raises what a user can mend
-    own, reason, text = OwnStream(), ERROR, ""
-    try:
-        try:
-            check_has_streams(session, payload if beside else None)
-            own, effects = session.table.request_stream(payload, about, session.now())
-            session.apply(effects)
-            await _opened(session, own, timeout)
-        except (Refused, NotSent, RequestTimeout) as error:
-            if not beside:
-                raise
-            log.info("%s; what would be streamed goes nowhere", error)
-            session.apply(session.table.close_stream(own, reason, text, session.now()))
-            own.finish(StreamEnd(ERROR, session.me, str(error)))
-        yield StreamWriter(session, own, beside=beside)
-        reason = COMPLETE
-    except BaseException as error:
-        if isinstance(error, HandlerCancelled) or is_cancelled_here():
-            reason, text = CANCELLED, str(cause_of_leaving(session))
-        raise
-    finally:
-        session.apply(session.table.close_stream(own, reason, text, session.now()))
-
-
 async def _opened(session: Session, own: OwnStream, timeout: float | None) -> None:
     """Wait for the gateway's answer to a request for a stream; raise if it opened none."""
     changed = Condition()
@@ -351,28 +311,7 @@ async def _opened(session: Session, own: OwnStream, timeout: float | None) -> No
         raise RequestTimeout(f"the gateway did not open a stream in {timeout:g} s")
 
 
-@contextmanager
-def writing_in(session: Session, stream: str) -> Generator[StreamWriter]:
-    """Write in a stream of another participant, which goes on after the block."""
-    session.table.check_may_send(kinds.STREAM_REQUEST)
-    own = session.table.streams.write(stream)
-    try:
-        yield StreamWriter(session, own)
-    finally:
-        session.apply(session.table.close_stream(own, COMPLETE, "", session.now()))
-
-
 # --- reading ----------------------------------------------------------------------------------
-
-
-@contextmanager
-def reading(session: Session, stream: str) -> Generator[StreamReader]:
-    """Read a stream that is open, from here on, for the length of a block."""
-    queue = session.table.streams.read(stream)
-    try:
-        yield StreamReader(session, queue)
-    finally:
-        queue.close()
 
 
 async def reading_of_call(
@@ -519,6 +458,11 @@ class Streams(Sequence[StreamInfo]):
         *,
         beside: bool = False,
     ) -> AsyncGenerator[StreamWriter]:
+        """Open a stream of our own, and close it at the end of the block, saying how it ended.
+
+        One ``beside`` an answer is not needed for it: where it is refused or ended, the block goes
+        on.
+        """
         if self._outbound is not None:
 
             async def send(message: Any) -> JsonObject:
@@ -526,10 +470,33 @@ class Streams(Sequence[StreamInfo]):
 
             fields = shown(kind=kinds.STREAM_REQUEST, payload=payload, correlation=about)
             payload = await pass_whole(self._outbound, "send", fields, send)
-        async with writing(self._session, payload, about, timeout=timeout, beside=beside) as out:
-            yield out
+        session, timeout = self._session, checked_timeout(timeout)
+        # Raises what a user can mend.
+        session.check_message(kinds.STREAM_REQUEST, payload, correlation=about)
+        own, reason, text = OwnStream(), ERROR, ""
+        try:
+            try:
+                check_has_streams(session, payload if beside else None)
+                own, effects = session.table.request_stream(payload, about, session.now())
+                session.apply(effects)
+                await _opened(session, own, timeout)
+            except (Refused, NotSent, RequestTimeout) as error:
+                if not beside:
+                    raise
+                log.info("%s; what would be streamed goes nowhere", error)
+                session.apply(session.table.close_stream(own, reason, text, session.now()))
+                own.finish(StreamEnd(ERROR, session.me, str(error)))
+            yield StreamWriter(session, own, beside=beside)
+            reason = COMPLETE
+        except BaseException as error:
+            if isinstance(error, HandlerCancelled) or is_cancelled_here():
+                reason, text = CANCELLED, str(cause_of_leaving(session))
+            raise
+        finally:
+            session.apply(session.table.close_stream(own, reason, text, session.now()))
 
-    def read(self, stream: str | StreamInfo) -> AbstractContextManager[StreamReader]:
+    @contextmanager
+    def read(self, stream: str | StreamInfo) -> Generator[StreamReader]:
         """Read an open stream from here on, for the length of a block.
 
         Args:
@@ -538,9 +505,14 @@ class Streams(Sequence[StreamInfo]):
         Raises:
             UsageError: It is not open.
         """
-        return reading(self._session, stream if isinstance(stream, str) else stream.id)
+        queue = self._session.table.streams.read(_id_of(stream))
+        try:
+            yield StreamReader(self._session, queue)
+        finally:
+            queue.close()
 
-    def write(self, stream: str | StreamInfo) -> AbstractContextManager[StreamWriter]:
+    @contextmanager
+    def write(self, stream: str | StreamInfo) -> Generator[StreamWriter]:
         """Write in an open stream of another participant, for the length of a block.
 
         Its owner must have let us (:meth:`StreamWriter.grant_write`). It goes on after the block.
@@ -551,7 +523,17 @@ class Streams(Sequence[StreamInfo]):
         Raises:
             UsageError: It is not open, or its owner has not let us.
         """
-        return writing_in(self._session, stream if isinstance(stream, str) else stream.id)
+        session = self._session
+        session.table.check_may_send(kinds.STREAM_REQUEST)
+        own = session.table.streams.write(_id_of(stream))
+        try:
+            yield StreamWriter(session, own)
+        finally:
+            session.apply(session.table.close_stream(own, COMPLETE, "", session.now()))
+
+
+def _id_of(stream: str | StreamInfo) -> str:
+    return stream if isinstance(stream, str) else stream.id
 
 
 def streaming_beside(

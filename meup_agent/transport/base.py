@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 import anyio
 import msgspec
 
-from meup_agent.errors import ConnectionFailed, TransportClosed
+from meup_agent.errors import ConnectionFailed, TransportClosed, leaves_of
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
@@ -159,15 +159,7 @@ def _what_matters(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
     Several defects stay together.
     """
-    flat: list[BaseException] = []
-    pending: list[BaseException] = [group]
-    while pending:
-        error = pending.pop(0)
-        if isinstance(error, BaseExceptionGroup):
-            inner = cast("BaseExceptionGroup[BaseException]", error)
-            pending[:0] = inner.exceptions
-        else:
-            flat.append(error)
+    flat = list(leaves_of(group))
     defects = [error for error in flat if not isinstance(error, ConnectionFailed)]
     if not defects:
         return flat[0]

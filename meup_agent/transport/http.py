@@ -96,18 +96,10 @@ async def fetch(
     client: httpx.AsyncClient, path: str, *, params: Mapping[str, str], max_bytes: int
 ) -> httpx.Response:
     """Ask, and read the answer as far as it may go."""
-    response = await client.send(client.build_request("GET", path, params=params), stream=True)
-    try:
-        return await _read_whole(response, max_bytes)
-    finally:
-        await response.aclose()
-
-
-async def _read_whole(response: httpx.Response, max_bytes: int) -> httpx.Response:
-    """The answer with its body, of which so much has come as may."""
     import httpx
 
     body = bytearray()
+    response = await client.send(client.build_request("GET", path, params=params), stream=True)
     try:
         async for chunk in response.aiter_raw():
             body += chunk
@@ -115,6 +107,7 @@ async def _read_whole(response: httpx.Response, max_bytes: int) -> httpx.Respons
                 # The next read ends the loop: trio complains of a stream that is left before.
                 await response.aclose()
     finally:
+        await response.aclose()
         if len(body) > max_bytes:
             raise httpx.ReadError(f"the answer has more than {max_bytes} bytes")
     # Not decompressed: it was not asked for, and has no bound.

@@ -121,13 +121,6 @@ class MemoryTransport:
             self._end(info)
             self._peer._end(CloseInfo(info.code, info.reason))
 
-    @classmethod
-    def pair(cls, capacity: int, max_frame_bytes: int) -> tuple[Self, Self]:
-        """Two new ends, connected."""
-        left, right = cls(capacity, max_frame_bytes), cls(capacity, max_frame_bytes)
-        left._peer, right._peer = right, left
-        return left, right
-
 
 def memory_pair(
     *, capacity: int = MEMORY_CAPACITY, max_frame_bytes: int = MAX_FRAME_BYTES
@@ -141,7 +134,9 @@ def memory_pair(
     """
     if capacity < 1:
         raise ValueError(f"a capacity of {capacity} lets nothing through; give at least 1")
-    return MemoryTransport.pair(capacity, max_frame_bytes)
+    left, right = (MemoryTransport(capacity, max_frame_bytes) for _ in range(2))
+    left._peer, right._peer = right, left  # pyright: ignore[reportPrivateUsage]
+    return left, right
 
 
 def memory_connector(
