@@ -30,6 +30,7 @@ from meup_agent.errors import (
     TransportError,
     printable,
 )
+from meup_agent.events import Retrying
 from meup_agent.protocol.dialects import PUBLISHED, decode, encode
 from meup_agent.protocol.dialects.base import to_executor
 from meup_agent.protocol.dialects.mcpx_v01 import BY_RPC_ID, RpcIds
@@ -268,7 +269,8 @@ class ConnectedSession(Session):
         error = state.outcome.exception() if state.outcome else None
         delay = state.next_action.sleep if state.next_action else 0.0
         log.info("%s; trying again in %.2f s", error, delay)
-        self.events.will_retry(error, delay)
+        if self.events.observers:
+            self.events.emit(Retrying(**self.events.event_fields(), delay=delay, error=error))
 
 
 # --- one connection ---

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections import Counter, deque
+from collections import deque
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import anyio
@@ -16,15 +15,12 @@ from meup_agent.errors import SessionEnded, UsageError, printable
 from meup_agent.events import (
     Connected,
     Disconnected,
-    Dropped,
     Event,
     ExchangeBegan,
     ExchangeEnded,
     Left,
-    Resumed,
-    Retrying,
 )
-from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.outcomes import (
     Expiry,
     Fulfillment,
@@ -40,11 +36,10 @@ from meup_agent.protocol.wire.outcomes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
-    from meup_agent.errors import InvalidEnvelope
     from meup_agent.events import Observer, OutcomeName
-    from meup_agent.protocol.exchange import CaughtUp, Drop, Key
+    from meup_agent.protocol.exchange import Key
     from meup_agent.protocol.wire.envelope import Envelope
     from meup_agent.protocol.wire.outcomes import Ending
     from meup_agent.transport.base import CloseInfo
@@ -107,27 +102,12 @@ class EventEmitter:
                 Connected(**self.event_fields(), where=where, dialect=dialect, reconnect=again)
             )
 
-    def resumed(self, effect: CaughtUp) -> None:
-        """Report that the missed envelopes have been read."""
-        if self.observers:
-            gap = effect.gap is not None
-            self.emit(
-                Resumed(
-                    **self.event_fields(), missed=effect.missed, gap=gap, seconds=effect.seconds
-                )
-            )
-
     def disconnected(self, closed: CloseInfo | None) -> None:
         """A connection has ended; one that did not welcome us is only tried again."""
         was_connected, self._connected = self._connected, False
         if was_connected and self.observers:
             code, reason = (closed.code, printable(closed.reason)) if closed else (None, "")
             self.emit(Disconnected(**self.event_fields(), code=code, reason=reason))
-
-    def will_retry(self, error: BaseException | None, delay: float) -> None:
-        """Another attempt to connect follows."""
-        if self.observers:
-            self.emit(Retrying(**self.event_fields(), delay=delay, error=error))
 
     def left(self, why: str) -> None:
         """Our presence is over."""
@@ -168,33 +148,6 @@ class EventEmitter:
             )
         )
 
-    def dropped(self, drop: Drop) -> None:
-        """An envelope was left out."""
-        envelope = drop.envelope
-        self.emit(
-            Dropped(
-                **self.event_fields(),
-                why=drop.why,
-                envelope_id=envelope.id,
-                kind=envelope.kind,
-                sender=envelope.sender,
-                expected=drop.expected,
-            )
-        )
-
-    def invalid(self, error: InvalidEnvelope) -> None:
-        """A frame was no envelope."""
-        self.emit(
-            Dropped(
-                **self.event_fields(),
-                why=error.problem,
-                envelope_id=error.envelope_id or "",
-                kind="",
-                sender="",
-                expected=False,
-            )
-        )
-
 
 class _Said(NamedTuple):
     outcome: OutcomeName
@@ -227,50 +180,6 @@ def _said(ending: Ending) -> _Said:
             return _Said("not_sent", reason=str(ending.error))
         case Unknown():
             return _Said("unknown", reason=ending.why)
-
-
-@dataclass
-class DropCounters:
-    """Counts, logs and tells envelopes that were dropped, by reason.
-
-    Where a caller has asked for what an envelope says, it reports that, and the log does not.
-    """
-
-    events: EventEmitter
-    asked: Callable[[Envelope], bool]
-    counters: Counter[str] = field(default_factory=Counter[str], init=False)
-
-    def drop(self, drop: Drop) -> None:
-        """The exchange table left an envelope out."""
-        self.counters[drop.why] += 1
-        envelope = drop.envelope
-        if self.events.observers:
-            self.events.dropped(drop)
-        if drop.expected or self.asked(envelope):
-            return
-        # A refusal that no caller waits for is lost but for this line.
-        level = logging.ERROR if drop.why == "refused_by_gateway" else logging.WARNING
-        log.log(
-            level,
-            "dropped %r %r from %r: %s%s",
-            envelope.kind[:64],
-            envelope.id[:64],
-            envelope.sender[:64],
-            drop.why,
-            _refusal_text(envelope) if envelope.kind == kinds.SYSTEM_ERROR else "",
-        )
-
-    def invalid(self, error: InvalidEnvelope) -> None:
-        """A frame was no envelope."""
-        self.counters[error.problem] += 1
-        if self.events.observers:
-            self.events.invalid(error)
-        log.warning("left out a frame from the gateway: %s", error)
-
-
-def _refusal_text(envelope: Envelope) -> str:
-    payload = envelope.payload_object
-    return f" ({str(payload.get('error'))[:64]!r}: {str(payload.get('message'))[:200]!r})"
 
 
 @asynccontextmanager

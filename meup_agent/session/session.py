@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
@@ -29,6 +29,7 @@ from meup_agent.errors import (
     UsageError,
     WrongParticipant,
 )
+from meup_agent.events import Dropped, Resumed
 from meup_agent.protocol.dialects import encode, spoken
 from meup_agent.protocol.exchange import (
     Cancel,
@@ -49,7 +50,7 @@ from meup_agent.protocol.wire.envelope import check_frame, draft, moment_of
 from meup_agent.protocol.wire.outcomes import GatewayRefused
 from meup_agent.protocol.wire.payloads import Call
 from meup_agent.protocol.wire.streams import read_frame
-from meup_agent.session.event_emitter import DropCounters, EventEmitter
+from meup_agent.session.event_emitter import EventEmitter
 from meup_agent.session.outbox import Outbox
 from meup_agent.session.pending_calls import PendingCalls, Timer, log_cancel
 from meup_agent.session.settings import Settings
@@ -279,8 +280,7 @@ class Session(ABC, AsyncContextManagerMixin):
         self.outbox = Outbox()
         self.watchers: Final = EnvelopeListeners()
         """Listeners that are handed every envelope."""
-        self._dropped = DropCounters(self.events, self.watchers.ask_about)
-        self.counters: Final = self._dropped.counters
+        self.counters: Final = Counter[str]()
         """Counts of dropped envelopes, by the exchange table's codes."""
         self._receipts: Final = Receipts()
         self.pending_calls: Final = PendingCalls(self, self.table, self.outbox, self.events)
@@ -402,8 +402,56 @@ class Session(ABC, AsyncContextManagerMixin):
         self.apply(self.table.unsendable(envelope_id, words, self.now()))
 
     def drop_invalid(self, error: InvalidEnvelope) -> None:
-        """Count a frame that was no envelope."""
-        self._dropped.invalid(error)
+        """Count, tell and log a frame that was no envelope."""
+        self.counters[error.problem] += 1
+        if self.events.observers:
+            self.events.emit(
+                Dropped(
+                    **self.events.event_fields(),
+                    why=error.problem,
+                    envelope_id=error.envelope_id or "",
+                    kind="",
+                    sender="",
+                    expected=False,
+                )
+            )
+        log.warning("left out a frame from the gateway: %s", error)
+
+    def _drop(self, drop: Drop) -> None:
+        """Count, tell and log an envelope that the exchange table left out.
+
+        Where a caller has asked for what it says, it reports that, and the log does not.
+        """
+        envelope = drop.envelope
+        self.counters[drop.why] += 1
+        if self.events.observers:
+            self.events.emit(
+                Dropped(
+                    **self.events.event_fields(),
+                    why=drop.why,
+                    envelope_id=envelope.id,
+                    kind=envelope.kind,
+                    sender=envelope.sender,
+                    expected=drop.expected,
+                )
+            )
+        if drop.expected or self.watchers.ask_about(envelope):
+            return
+        said = ""
+        if envelope.kind == kinds.SYSTEM_ERROR:
+            payload = envelope.payload_object
+            said = f" ({str(payload.get('error'))[:64]!r}: {str(payload.get('message'))[:200]!r})"
+        # A refusal that no caller waits for is lost but for this line.
+        level = logging.ERROR if drop.why == "refused_by_gateway" else logging.WARNING
+        log.log(
+            level,
+            "dropped %r %r from %r: %s%s",
+            envelope.kind[:64],
+            envelope.id[:64],
+            envelope.sender[:64],
+            drop.why,
+            said,
+        )
 
     def receive_frame(self, frame: bytes) -> None:
         """Give a frame of a stream to its readers."""
@@ -444,7 +492,7 @@ class Session(ABC, AsyncContextManagerMixin):
                 case Progressed():
                     self.pending_calls.progressed(effect)
                 case Drop():
-                    self._dropped.drop(effect)
+                    self._drop(effect)
                 case CaughtUp():
                     self._caught_up(effect)
                 case Leave():
@@ -462,7 +510,15 @@ class Session(ABC, AsyncContextManagerMixin):
     def _caught_up(self, effect: CaughtUp) -> None:
         gap = "" if effect.gap is None else ", and the gateway does not know all of it any more"
         log.info("away for %.1f s: %d envelopes were missed%s", effect.seconds, effect.missed, gap)
-        self.events.resumed(effect)
+        if self.events.observers:
+            self.events.emit(
+                Resumed(
+                    **self.events.event_fields(),
+                    missed=effect.missed,
+                    gap=effect.gap is not None,
+                    seconds=effect.seconds,
+                )
+            )
 
     # --- what handlers and clients use ---
 
