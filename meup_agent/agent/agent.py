@@ -25,7 +25,7 @@ from meup_agent.agent.middleware import (
 from meup_agent.agent.registry import Registry
 from meup_agent.agent.runner import Runner, handler_tasks
 from meup_agent.agent.script import Backend, check_may_run, run_script
-from meup_agent.client.offers import OfferDirectory, OfferFinder
+from meup_agent.client.offers import OfferFinder
 from meup_agent.client.proposal import Proposal
 from meup_agent.client.space import Space
 from meup_agent.errors import ConfigurationError, ConnectionFailed, UsageError
@@ -280,7 +280,7 @@ class Agent(Decorators):
             tracer = self._tracer or _tracer_by(settings)
             # Asked once: a look at each message costs as much as a span that goes nowhere.
             session.tracer = tracer if tracer is not None and tracer.has_sdk else None
-            finder = OfferFinder(session, OfferDirectory(session))
+            finder = OfferFinder(session)
             bare = Space(session, finder=finder)
             if self._edit_judge is not None:
                 session.edit_judge = partial(self._edit_judge, bare)

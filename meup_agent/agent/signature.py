@@ -69,14 +69,15 @@ def read_source(fn: object, role: str) -> Source:
     if not isinstance(own, str) or own in ("<lambda>", "__call__"):
         own = None
     qualname = getattr(code, "__qualname__", None) or type(fn).__qualname__
+    parent, written = qualname.rpartition(".")[0], getattr(code, "__code__", None)
     source = Source(
         role=role,
         name=own,
         qualname=qualname,
-        location=_location(code),
+        location=f"{written.co_filename}:{written.co_firstlineno}" if written else "",
         doc=_first_paragraph(code, fn),
         is_async=inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(called),
-        in_class_body=direct and _stands_in_class_body(qualname),
+        in_class_body=direct and bool(parent) and not parent.endswith("<locals>"),
         names=getattr(code, "__globals__", {}),
         fixed=_fixed(fn),
     )
@@ -133,13 +134,6 @@ def _fixed(fn: object) -> frozenset[str]:
     return frozenset() if wrapped is None else _fixed(wrapped)
 
 
-def _location(code: object) -> str:
-    code_object = getattr(code, "__code__", None)
-    if code_object is None:
-        return ""
-    return f"{code_object.co_filename}:{code_object.co_firstlineno}"
-
-
 def _first_paragraph(code: object, fn: object) -> str:
     doc = getattr(code, "__doc__", None)
     if not doc and getattr(code, "__name__", "") == "__call__":
@@ -147,11 +141,6 @@ def _first_paragraph(code: object, fn: object) -> str:
     if not isinstance(doc, str):
         return ""
     return " ".join(inspect.cleandoc(doc).partition("\n\n")[0].split())
-
-
-def _stands_in_class_body(qualname: str) -> bool:
-    parent = qualname.rpartition(".")[0]
-    return bool(parent) and not parent.endswith("<locals>")
 
 
 def clip(text: str, limit: int) -> str:

@@ -671,9 +671,9 @@ class _FoundOffer(NamedTuple):
 class OfferFinder:
     """Finds the owners of what is named, by the lists of all participants."""
 
-    def __init__(self, session: Session, lists: OfferDirectory) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self.lists: Final = lists
+        self.lists: Final = OfferDirectory(session)
         """The lists of the participants."""
         self._owners: dict[_FoundOffer, str] = {}
 

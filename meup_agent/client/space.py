@@ -75,7 +75,7 @@ class Space(TalkVerbs):
         outbound: Outbound | None = None,
     ) -> None:
         self._session = session
-        self._finder = finder or OfferFinder(session, OfferDirectory(session))
+        self._finder = finder or OfferFinder(session)
         self._directory = self._finder.lists
         self._outbound = outbound
         self.members = Members(session)

@@ -22,7 +22,6 @@ from meup_agent.protocol.wire import kinds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
-    from contextlib import AbstractAsyncContextManager
 
     from meup_agent.client.requests import Outbound
     from meup_agent.protocol.wire.envelope import Envelope
@@ -275,44 +274,6 @@ class Reasoning:
         await self._space.send(kind, payload, context=self.id)
 
 
-@asynccontextmanager
-async def reason_aloud(
-    space: TalkVerbs, session: Session, text: str, *, about: str | None, timeout: float | None
-) -> AsyncGenerator[Reasoning]:
-    """Begin a line of thought, and end it with the block; see :meth:`Space.reasoning`."""
-    payload = {"message": text}
-    check_may_send(session, kinds.REASONING_START, payload, "the reasoning", to=())
-    count = sum(isinstance(each, Reasoning) for each in session.watchers.listeners)
-    if count >= MAX_REASONINGS:
-        raise UsageError(f"{MAX_REASONINGS} lines of thought are open; conclude one of them")
-    scope = CallScope()
-    reasoning = Reasoning(space, session, scope)
-    with session.watchers.listening(reasoning):
-        # Else a cancellation at that moment would leave a beginning without an end.
-        with anyio.move_on_after(WORD_SECONDS, shield=True):
-            reasoning.id = await space.send(
-                kinds.REASONING_START,
-                payload,
-                correlation=about or (),
-            )
-        if not reasoning.id:
-            raise ReasoningCancelled(Reason.TIMEOUT, session.me, "middleware held its beginning")
-        with anyio.move_on_after(timeout) as clock, scope:
-            try:
-                yield reasoning
-                if reasoning.reason is None and not reasoning.concluded:
-                    await reasoning.conclude("")
-            except BaseException as error:
-                await reasoning.stop(_reason_of(session, reasoning, clock, error))
-                raise
-            if reasoning.reason is not None:
-                await reasoning.stop(reasoning.reason.code)
-    if reasoning.reason is not None:
-        raise ReasoningCancelled(reasoning.reason.code, reasoning.reason.by)
-    if clock.cancelled_caught:
-        raise ReasoningCancelled(Reason.TIMEOUT, session.me, f"it took more than {timeout:g} s")
-
-
 def _reason_of(
     session: Session, reasoning: Reasoning, clock: anyio.CancelScope, error: BaseException
 ) -> str:
@@ -381,13 +342,14 @@ class TalkVerbs:
             kinds.CHAT_CANCEL, {"reason": str(reason)}, to=to, correlation=chat_id
         )
 
-    def reasoning(
+    @asynccontextmanager
+    async def reasoning(
         self,
         text: str = "",
         *,
         about: str | None = None,
         timeout: float | None = REASONING_SECONDS,
-    ) -> AbstractAsyncContextManager[Reasoning]:
+    ) -> AsyncGenerator[Reasoning]:
         """Think aloud, for the length of a block: others can follow it, and those who may stop it.
 
         A block that ends without :meth:`Reasoning.conclude` concludes without words; one that is
@@ -404,7 +366,39 @@ class TalkVerbs:
             Refused: We are paused.
             UsageError: Too many are open.
         """
-        return reason_aloud(self, self._session, text, about=about, timeout=timeout)
+        session = self._session
+        payload = {"message": text}
+        check_may_send(session, kinds.REASONING_START, payload, "the reasoning", to=())
+        count = sum(isinstance(each, Reasoning) for each in session.watchers.listeners)
+        if count >= MAX_REASONINGS:
+            raise UsageError(f"{MAX_REASONINGS} lines of thought are open; conclude one of them")
+        scope = CallScope()
+        reasoning = Reasoning(self, session, scope)
+        with session.watchers.listening(reasoning):
+            # Else a cancellation at that moment would leave a beginning without an end.
+            with anyio.move_on_after(WORD_SECONDS, shield=True):
+                reasoning.id = await self.send(
+                    kinds.REASONING_START,
+                    payload,
+                    correlation=about or (),
+                )
+            if not reasoning.id:
+                held = "middleware held its beginning"
+                raise ReasoningCancelled(Reason.TIMEOUT, session.me, held)
+            with anyio.move_on_after(timeout) as clock, scope:
+                try:
+                    yield reasoning
+                    if reasoning.reason is None and not reasoning.concluded:
+                        await reasoning.conclude("")
+                except BaseException as error:
+                    await reasoning.stop(_reason_of(session, reasoning, clock, error))
+                    raise
+                if reasoning.reason is not None:
+                    await reasoning.stop(reasoning.reason.code)
+        if reasoning.reason is not None:
+            raise ReasoningCancelled(reasoning.reason.code, reasoning.reason.by)
+        if clock.cancelled_caught:
+            raise ReasoningCancelled(Reason.TIMEOUT, session.me, f"it took more than {timeout:g} s")
 
     @awaited
     async def cancel_reasoning(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
 import anyio
 from websockets import version as library
@@ -34,14 +34,19 @@ from meup_agent.transport.handshake import (
 
 if TYPE_CHECKING:
     import ssl as ssl_module
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
     from typing import Any, Self
 
-    from websockets.http11 import Response
-    from websockets.protocol import Protocol as ConnectionState
-
     from meup_agent.transport.base import Transport
+    from meup_agent.transport.websocket_asyncio import AsyncioWebSocket
+    from meup_agent.transport.websocket_trio import TrioWebSocket
+
+    Driver = AsyncioWebSocket | TrioWebSocket
+    """The library's kinds of connection, with methods of the same names and promises.
+
+    They raise ``ConnectionClosed`` when the connection has ended, unless they say otherwise.
+    """
 
 MIN_TRIO_VERSION: Final = (17, 0, 1)
 """Of `websockets`: 16 has no trio, and 17.0 breaks connections under load."""
@@ -51,52 +56,10 @@ MAX_UNREAD_FRAMES: Final = 16
 in memory, and a reader that is busy for a moment does not stop the flow of small ones."""
 
 
-class WebSocketDriver(Protocol):
-    """The common face of the library's two kinds of connection, each adapted by a module.
-
-    Its methods raise ``ConnectionClosed`` when the connection has ended, unless they say otherwise.
-    """
-
-    @property
-    def protocol(self) -> ConnectionState: ...
-
-    @property
-    def response(self) -> Response | None:
-        """The answer to the handshake; there is one on every open connection."""
-        ...
-
-    async def recv(self, decode: Literal[False]) -> bytes:
-        """Wait for the next message; a cancelled call loses none."""
-        ...
-
-    async def send_whole(self, frame: bytes) -> None:
-        """Send a message as :meth:`~meup_agent.transport.base.Transport.send` promises."""
-        ...
-
-    async def round_trip(self) -> None:
-        """Send a ping and wait for its pong, or for the end of the connection."""
-        ...
-
-    def repeat(self, seconds: float, check: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Call so many seconds from now, and again after each call, until the connection ends.
-
-        It waits for nothing but the connection, and raises nothing.
-        """
-        ...
-
-    async def shake_hands_and_close(self, code: int, reason: str) -> None:
-        """Send a close frame and wait for the answer; does not raise on a closed connection."""
-        ...
-
-    async def abort(self) -> None:
-        """End the connection at once; to be called where it cannot be cancelled."""
-        ...
-
-
 class WebSocketTransport:
     """The client's end of a WebSocket connection."""
 
-    def __init__(self, driver: WebSocketDriver, close_timeout: float) -> None:
+    def __init__(self, driver: Driver, close_timeout: float) -> None:
         self._driver = driver
         # The library applies its own only once the close frame is written, which a peer that does
         # not read can prevent; ours is longer, so that it decides only then.
@@ -258,7 +221,7 @@ class SpaceConnector:
         return self._dial(headers)
 
 
-def _open_websocket() -> Callable[..., AbstractAsyncContextManager[WebSocketDriver]]:
+def _open_websocket() -> Callable[..., AbstractAsyncContextManager[Driver]]:
     """The opener of the running loop."""
     if runs_on_asyncio():
         from meup_agent.transport.websocket_asyncio import open_websocket as open_on_asyncio

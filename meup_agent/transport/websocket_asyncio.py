@@ -1,4 +1,4 @@
-"""WebSocket connections of ``websockets.asyncio``, as a ``WebSocketDriver``."""
+"""WebSocket connections of ``websockets.asyncio``, adapted for a ``WebSocketTransport``."""
 
 from __future__ import annotations
 
@@ -74,13 +74,14 @@ class AsyncioWebSocket(ClientConnection):
                 self.transport.write(b"".join(gathered))
 
     async def round_trip(self) -> None:
-        """Send a ping and wait for its pong."""
+        """Send a ping and wait for its pong, or for the end of the connection."""
         await (await self.ping())
 
     def repeat(self, seconds: float, check: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Call again and again while the connection is open.
+        """Call so many seconds from now, and again after each call, while the connection is open.
 
-        In between there is only a timer of the loop's: a task that sleeps takes 3 KiB.
+        The call waits for nothing but the connection, and raises nothing. In between there is only
+        a timer of the loop's: a task that sleeps takes 3 KiB.
         """
         self._timer = self.loop.call_later(seconds, self._begin, seconds, check)
 
@@ -93,11 +94,11 @@ class AsyncioWebSocket(ClientConnection):
             self._check = self.loop.create_task(check_and_repeat(), name="meup connection: check")
 
     async def shake_hands_and_close(self, code: int, reason: str) -> None:
-        """Send a close frame and wait for the answer."""
+        """Send a close frame and wait for the answer; does not raise on a closed connection."""
         await self.close(code, reason)
 
     async def abort(self) -> None:
-        """End the connection at once, without a word."""
+        """End the connection at once, without a word; to be called where it cannot be cancelled."""
         # After its end, asyncio's transport raises (in 3.13, too) where it closed with frames
         # still to be written: its loop is gone, and it has not counted that it ended.
         if not self.connection_lost_waiter.done():

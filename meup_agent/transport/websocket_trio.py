@@ -1,4 +1,4 @@
-"""WebSocket connections of ``websockets.trio``, as a ``WebSocketDriver``.
+"""WebSocket connections of ``websockets.trio``, adapted for a ``WebSocketTransport``.
 
 Imported only where trio runs: it is not a dependency of this package.
 """
@@ -67,7 +67,10 @@ class TrioWebSocket(ClientConnection):
         await pong.wait()
 
     def repeat(self, seconds: float, check: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Call again and again while the connection is open."""
+        """Call so many seconds from now, and again after each call, while the connection is open.
+
+        The call waits for nothing but the connection, and raises nothing.
+        """
         self.helpers.start_soon(self._repeat, seconds, check)
 
     async def _repeat(self, seconds: float, check: Callable[[], Awaitable[None]]) -> None:
@@ -77,7 +80,7 @@ class TrioWebSocket(ClientConnection):
 
     @trio.lowlevel.enable_ki_protection
     async def shake_hands_and_close(self, code: int, reason: str) -> None:
-        """Send a close frame and wait for the answer."""
+        """Send a close frame and wait for the answer; does not raise on a closed connection."""
         await self.aclose(code, reason)
 
     @trio.lowlevel.enable_ki_protection
