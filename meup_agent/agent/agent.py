@@ -277,7 +277,11 @@ class Agent(Decorators):
                 events=events,
                 take_over=take_over,
             )
-            tracer = self._tracer or _tracer_by(settings)
+            tracer = self._tracer
+            if tracer is None and settings.tracing:
+                from meup_agent.tracing import tracing  # which not everybody has installed
+
+                tracer = tracing(trust_proposers=settings.tracing == "trust")
             # Asked once: a look at each message costs as much as a span that goes nowhere.
             session.tracer = tracer if tracer is not None and tracer.has_sdk else None
             finder = OfferFinder(session)
@@ -353,14 +357,6 @@ class Agent(Decorators):
         run_script(join, grace=grace, patience=3 * GRACE, backend=backend, log_level=log_level)
 
 
-def _tracer_by(settings: Settings) -> Tracer | None:
-    if not settings.tracing:
-        return None
-    from meup_agent.tracing import tracing  # which not everybody has installed
-
-    return tracing(trust_proposers=settings.tracing == "trust")
-
-
 async def _stop(session: Session, runner: Runner, grace: float, hurry: anyio.Event | None) -> None:
     """Begin nothing new; give a grace to what runs; then cancel it, and wait no longer."""
     with anyio.move_on_after(grace + 2 * GRACE, shield=True):
@@ -425,7 +421,10 @@ async def _brief_errors() -> AsyncGenerator[list[BaseException]]:
         _report_if_ended(error)
         if isinstance(error, ConnectionFailed) and error not in theirs and not wants_tracebacks():
             # No mistake is to be found in our tasks, and their tracebacks fill a screen.
-            _shorten(error)
+            each: BaseException | None = error
+            while each is not None:
+                each.__traceback__ = each.__context__ = None
+                each = each.__cause__
         raise
 
 
@@ -434,11 +433,3 @@ def _report_if_ended(error: BaseException) -> None:
     endings = (KeyboardInterrupt, ConnectionFailed, anyio.get_cancelled_exc_class())
     if isinstance(error, endings):
         report_briefly()
-
-
-def _shorten(error: BaseException) -> None:
-    """Take the tracebacks of an exception and of its causes away."""
-    each: BaseException | None = error
-    while each is not None:
-        each.__traceback__ = each.__context__ = None
-        each = each.__cause__

@@ -105,7 +105,10 @@ class HandlerMonitor:
         seconds, failure = fields["at"] - begun.since, begun.failure
         if cause is not None:
             own = failure if failure is not None and is_failure(failure) else None
-            outcome = _outcome(begun, own)
+            # As far as it is known (PROTOCOL 5).
+            outcome: Literal["stopped", "completed", "unknown"] = "unknown"
+            if own is None and not begun.left_behind:
+                outcome = "completed" if begun.returned else "stopped"
             told: HandlerEvent = HandlerStopped(
                 **fields, **begun.which, seconds=seconds, cause=cause, outcome=outcome, error=own
             )
@@ -114,15 +117,6 @@ class HandlerMonitor:
         else:
             told = HandlerFinished(**fields, **begun.which, seconds=seconds)
         self._events.emit(told)
-
-
-def _outcome(
-    begun: _Begun, failure: BaseException | None
-) -> Literal["stopped", "completed", "unknown"]:
-    """The outcome of a handler that was asked to stop, as far as it is known (PROTOCOL 5)."""
-    if failure is not None or begun.left_behind:
-        return "unknown"
-    return "completed" if begun.returned else "stopped"
 
 
 # --- observers that come with the package ---

@@ -439,7 +439,13 @@ def read_signature(
     reader = _AnnotationReader(
         source, injectable, takes_arguments, frozenset(elsewhere) - set(injectable)
     )
-    parameters, returns = _parameters(fn, source)
+    try:
+        signature = inspect.signature(fn)
+    except (ValueError, TypeError, NameError) as error:
+        raise source.error(
+            f"its parameters cannot be read: {first_line(error)}; wrap it in a plain function"
+        ) from error
+    parameters, returns = list(signature.parameters.values()), signature.return_annotation
     unbound = source.in_class_body and bool(parameters) and parameters[0].name in _INSTANCE
     injected: dict[str, Callable[[Any], Any]] = {}
     arguments: dict[str, tuple[Any, Any]] = {}
@@ -462,16 +468,6 @@ def read_signature(
         else resolve_hint(returns, source, "its return annotation"),
         unbound=unbound,
     )
-
-
-def _parameters(fn: Handler, source: Source) -> tuple[list[inspect.Parameter], Any]:
-    try:
-        signature = inspect.signature(fn)
-    except (ValueError, TypeError, NameError) as error:
-        raise source.error(
-            f"its parameters cannot be read: {first_line(error)}; wrap it in a plain function"
-        ) from error
-    return list(signature.parameters.values()), signature.return_annotation
 
 
 @dataclass(frozen=True, slots=True)

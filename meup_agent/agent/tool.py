@@ -198,20 +198,15 @@ def read_output_type(returns: Any, source: Source) -> OutputType | None:
             "text, or an ImageContent or AudioContent of mcp_types"
         )
     try:
-        return _output_type(returns)
+        adapter: TypeAdapter[Any] = TypeAdapter(pydantic_hint(returns))
+        schema = json_schema(adapter, mode="serialization")
     except Exception as error:  # types are the author's own: their hooks may raise anything
         raise source.error(
             f"it returns {type_name(returns)}, which cannot be a tool's result: "
             f"{first_line(error)}; return what pydantic can write as JSON, or MCP content"
         ) from error
-
-
-def _output_type(returns: Any) -> OutputType:
-    adapter: TypeAdapter[Any] = TypeAdapter(pydantic_hint(returns))
-    schema = json_schema(adapter, mode="serialization")
-    if schema.get("type") == "object":
-        return OutputType(adapter, schema, is_wrapped=False)
-    return OutputType(adapter, wrap_schema(schema), is_wrapped=True)
+    is_wrapped = schema.get("type") != "object"
+    return OutputType(adapter, wrap_schema(schema) if is_wrapped else schema, is_wrapped)
 
 
 def _classes(hint: Any) -> Iterator[type]:
@@ -343,7 +338,11 @@ class ToolDefinition:
             return result
         _refuse_awaitable(value)
         if self._output is None:
-            _refuse_bytes(value)
+            if isinstance(value, bytes | bytearray | memoryview):
+                raise ValueError(
+                    "a result has no bytes in it, so return base64 text, or an ImageContent or "
+                    "AudioContent of mcp_types"
+                )
             return untyped_result(value)
         json = self._output.dump(value)
         written = pydantic_core.from_json(json)
@@ -405,14 +404,6 @@ def _refuse_awaitable(value: object) -> None:
         if inspect.iscoroutine(value):
             value.close()
         raise ValueError("it must be awaited, so declare the function with async def")
-
-
-def _refuse_bytes(value: object) -> None:
-    if isinstance(value, bytes | bytearray | memoryview):
-        raise ValueError(
-            "a result has no bytes in it, so return base64 text, or an ImageContent or "
-            "AudioContent of mcp_types"
-        )
 
 
 def _describe(error: BaseException) -> str:

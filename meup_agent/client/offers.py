@@ -260,7 +260,12 @@ class OfferDirectory:
                 shared = shares_silence and now - fetch.since >= SHARED_PART * (deadline - began)
                 if shared or now >= deadline:
                     raise
-        return await self._wait(key, self._begin(key, deadline), math.inf)
+        # Without a connection it leaves on the next one.
+        away = 0 if self._session.table.connected else 1
+        fetch = _Fetch(self._session.connections + away, self._session.now(), deadline)
+        self._session.start_soon(partial(self._fetch, key, fetch), str(key))
+        self._fetches[key] = fetch
+        return await self._wait(key, fetch, math.inf)
 
     async def read(
         self, participant: str, kind: str, timeout: float | None
@@ -392,14 +397,6 @@ class OfferDirectory:
 
     # --- asking ---
 
-    def _begin(self, key: _ListKey, deadline: float) -> _Fetch:
-        # Without a connection it leaves on the next one.
-        away = 0 if self._session.table.connected else 1
-        fetch = _Fetch(self._session.connections + away, self._session.now(), deadline)
-        self._session.start_soon(partial(self._fetch, key, fetch), str(key))
-        self._fetches[key] = fetch
-        return fetch
-
     async def _wait(self, key: _ListKey, fetch: _Fetch, deadline: float) -> _Known:
         fetch.waiting += 1
         try:
@@ -409,19 +406,16 @@ class OfferDirectory:
         finally:
             fetch.waiting -= 1
             if not fetch.waiting and not fetch.done.is_set():
-                self._abandon(key, fetch)
+                # No caller waits for it any more; it is cancelled for the last one's reason.
+                fetch.abandoned_for = cause_of_leaving(self._session)
+                fetch.scope.cancel()
+                if self._fetches.get(key) is fetch:
+                    del self._fetches[key]
         if fetch.error is not None:
             raise fetch.error
         if fetch.known is None:
             raise RequestTimeout(f"{key} got no response before a deadline")
         return fetch.known
-
-    def _abandon(self, key: _ListKey, fetch: _Fetch) -> None:
-        """Cancel a fetch that no caller waits for any more, for the last one's reason."""
-        fetch.abandoned_for = cause_of_leaving(self._session)
-        fetch.scope.cancel()
-        if self._fetches.get(key) is fetch:
-            del self._fetches[key]
 
     async def _fetch(self, key: _ListKey, fetch: _Fetch) -> None:
         """Ask for all pages, in a task that is not a handler's."""
@@ -445,7 +439,16 @@ class OfferDirectory:
         size, pages, is_list, more = 0, 0, True, True
         try:
             while more and pages < MAX_PAGES and size <= MAX_LIST_CHARS:
-                page = await self._read_page(key, params, fetch.deadline)
+                left = fetch.deadline - self._session.now()
+                response = await request(
+                    self._session,
+                    key.participant,
+                    METHODS[key.kind],
+                    params,
+                    timeout=None if math.isinf(left) else max(left, 0.0),
+                    idempotent=True,
+                )
+                page = payloads.as_object(result_of(response))
                 pages, is_list = pages + 1, is_list and isinstance(page.get(key.kind), list)
                 for item in payloads.objects_in(page.get(key.kind)):
                     size += len(json.dumps(item))
@@ -468,18 +471,6 @@ class OfferDirectory:
         if not is_whole:
             log.warning("the answer to %s is too long, and was cut", key)
         return known
-
-    async def _read_page(self, key: _ListKey, params: JsonObject, deadline: float) -> JsonObject:
-        left = deadline - self._session.now()
-        response = await request(
-            self._session,
-            key.participant,
-            METHODS[key.kind],
-            params,
-            timeout=None if math.isinf(left) else max(left, 0.0),
-            idempotent=True,
-        )
-        return payloads.as_object(result_of(response))
 
     def _keep(
         self, key: _ListKey, fetch: _Fetch, items: list[JsonObject], *, is_whole: bool

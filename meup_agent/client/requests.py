@@ -21,7 +21,7 @@ from meup_agent.client.running_handler import (
     parent_in,
     release_slot,
 )
-from meup_agent.errors import NotExpressible, ParticipantGone, UsageError
+from meup_agent.errors import NotExpressible, UsageError
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import draft
 from meup_agent.protocol.wire.outcomes import (
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskStatus
 
     from meup_agent.client.messages import OnProgress
-    from meup_agent.protocol.exchange import FulfillmentTarget, Participant
+    from meup_agent.protocol.exchange import FulfillmentTarget
     from meup_agent.protocol.wire.payloads import JsonObject
     from meup_agent.session import Session
 
@@ -318,7 +318,7 @@ ANNOUNCED_SECONDS: Final = 1.0
 """Seconds in which the words that a rejection announces are waited for before it is raised."""
 
 
-async def _wait_for(session: Session, find: Callable[[], T], timeout: float | None) -> T:
+async def wait_for(session: Session, find: Callable[[], T], timeout: float | None) -> T:
     """Wait until something is found, and return it; what is not found in time is falsy."""
     with (
         anyio.move_on_after(checked_timeout(timeout)),
@@ -334,23 +334,6 @@ async def _wait_for(session: Session, find: Callable[[], T], timeout: float | No
     return find()
 
 
-async def wait_for_participant(
-    session: Session, participant: str, timeout: float | None
-) -> Participant:
-    """Wait until a participant is present; see :meth:`meup_agent.Space.present`."""
-
-    def find() -> Participant | None:
-        roster = session.table.roster
-        if participant not in roster:  # looked for at each envelope, so the list is built once
-            return None
-        return next(each for each in roster.participants() if each.id == participant)
-
-    found = await _wait_for(session, find, timeout)
-    if found is None:
-        raise ParticipantGone(f"{participant!r} did not come into the space in {timeout:g} s")
-    return found
-
-
 def with_explanation(session: Session, rejection: Rejection) -> Rejection:
     """The rejection of a proposal of ours, whose explanation can be waited for."""
 
@@ -359,7 +342,7 @@ def with_explanation(session: Session, rejection: Rejection) -> Rejection:
 
     @awaited
     async def explanation(rejected: Rejection, timeout: float | None) -> str:
-        return await _wait_for(session, lambda: so_far(rejected), timeout)
+        return await wait_for(session, lambda: so_far(rejected), timeout)
 
     return with_explain(rejection, explanation, so_far(rejection))
 

@@ -27,12 +27,12 @@ from meup_agent.client.requests import (
     proposing,
     request,
     shown,
-    wait_for_participant,
+    wait_for,
 )
 from meup_agent.client.running_handler import awaited
 from meup_agent.client.streams import Streams, reading_of_call
 from meup_agent.client.talk import DecisionReceipt, TalkVerbs, check_may_decide, explainer_of
-from meup_agent.errors import AmbiguousProposal, UsageError
+from meup_agent.errors import AmbiguousProposal, ParticipantGone, UsageError
 from meup_agent.protocol.dialects import PUBLISHED
 from meup_agent.protocol.exchange import Participant, Wait
 from meup_agent.protocol.wire import kinds, payloads
@@ -195,7 +195,17 @@ class Space(TalkVerbs):
         Raises:
             ParticipantGone: It did not come in time.
         """
-        return await wait_for_participant(self._session, participant, timeout)
+        roster = self._session.table.roster
+
+        def find() -> Participant | None:
+            if participant not in roster:  # looked for at each envelope, so the list is built once
+                return None
+            return next(each for each in roster.participants() if each.id == participant)
+
+        found = await wait_for(self._session, find, timeout)
+        if found is None:
+            raise ParticipantGone(f"{participant!r} did not come into the space in {timeout:g} s")
+        return found
 
     @awaited
     async def tools(

@@ -136,18 +136,15 @@ class StreamReader:
                         raise StopAsyncIteration
                     await self._changed.wait()
         if queue.lost > self._said_lost:
-            self._say_lost()
+            if not self._said_lost:
+                log.warning(
+                    "the stream %s of %r is faster than its reader: %d frames were lost so far",
+                    self.id,
+                    self.sender[:64],
+                    self.lost,
+                )
+            self._said_lost = self.lost
         return data
-
-    def _say_lost(self) -> None:
-        if not self._said_lost:
-            log.warning(
-                "the stream %s of %r is faster than its reader: %d frames were lost so far",
-                self.id,
-                self.sender[:64],
-                self.lost,
-            )
-        self._said_lost = self.lost
 
     def __repr__(self) -> str:
         """The id and the owner."""
