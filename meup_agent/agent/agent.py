@@ -120,11 +120,8 @@ class Agent(Decorators):
             HandlerDefinitionError: It cannot work as a middleware.
             UsageError: The agent has started.
         """
-        if self._registry.frozen:
-            raise UsageError(
-                f"the middleware {getattr(middleware, '__qualname__', middleware)} comes too late: "
-                "the agent has started; add all middleware before"
-            )
+        name = getattr(middleware, "__qualname__", middleware)
+        self._check_not_started(f"the middleware {name}")
         for passing in messages_of(middleware):
             self._layers[passing].append(middleware)
         return middleware
@@ -156,8 +153,7 @@ class Agent(Decorators):
         Raises:
             UsageError: The agent has started.
         """
-        if self._registry.frozen:
-            raise UsageError("the judge of edits comes too late: the agent has started")
+        self._check_not_started("the judge of edits")
         self._edit_judge = judge
 
     def trace(self, tracer: Tracer) -> None:
@@ -169,9 +165,12 @@ class Agent(Decorators):
         Raises:
             UsageError: The agent has started.
         """
-        if self._registry.frozen:
-            raise UsageError("the tracer comes too late: the agent has started")
+        self._check_not_started("the tracer")
         self._tracer = tracer
+
+    def _check_not_started(self, what: str) -> None:
+        if self._registry.frozen:
+            raise UsageError(f"{what} comes too late: the agent has started; add it before")
 
     def observe(self, observer: AnyObserver) -> AnyObserver:
         """Tell a function what happens to the agent in all its spaces; also a decorator.

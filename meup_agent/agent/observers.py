@@ -39,7 +39,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class _Begun:
+class BegunHandler:
+    """A handler that runs.
+
+    Attributes:
+        which: The fields of its events.
+        since: When it began.
+        failure: What it has raised.
+        returned: Its function has returned.
+        left_behind: Its thread is waited for no longer.
+    """
+
     which: dict[str, str]
     since: float
     failure: BaseException | None = None
@@ -52,7 +62,7 @@ class HandlerMonitor:
 
     def __init__(self, events: EventEmitter) -> None:
         self._events = events
-        self.begun: dict[Key, _Begun] = {}
+        self.begun: dict[Key, BegunHandler] = {}
 
     def started(self, key: Key, work: Work, handler: str) -> None:
         """Follow a handler that begins."""
@@ -63,7 +73,7 @@ class HandlerMonitor:
             "exchange": work.envelope.id,
             "sender": work.envelope.sender,
         }
-        self.begun[key] = _Begun(which, fields["at"])
+        self.begun[key] = BegunHandler(which, fields["at"])
         self._events.emit(HandlerStarted(**fields, **which))
 
     def asked_to_stop(self, key: Key, cause: Cause) -> None:
@@ -74,12 +84,6 @@ class HandlerMonitor:
                 HandlerStopping(**self._events.event_fields(), **begun.which, cause=cause)
             )
 
-    def returned(self, key: Key) -> None:
-        """Note that its function has returned."""
-        begun = self.begun.get(key)
-        if begun is not None:
-            begun.returned = True
-
     def raised(self, key: Key, error: BaseException) -> None:
         """Note what it raised; of several functions for one message, another may have raised."""
         begun = self.begun.get(key)
@@ -89,12 +93,6 @@ class HandlerMonitor:
         if begun.failure is not None:
             failure = BaseExceptionGroup("several handlers failed", [begun.failure, failure])
         begun.failure = failure
-
-    def left_behind(self, key: Key) -> None:
-        """Note that its thread is waited for no longer."""
-        begun = self.begun.get(key)
-        if begun is not None:
-            begun.left_behind = True
 
     def ended(self, key: Key, cause: Cause | None) -> None:
         """Report its end, cancelled or not."""

@@ -196,8 +196,8 @@ class Runner:
     def abandon_threads(self) -> None:
         """Stop waiting for worker threads that do not look whether they were cancelled."""
         for scope in self._scopes.values():
-            if scope.abandon():
-                self._handler_events.left_behind(scope.key)
+            if scope.abandon() and scope.key in self._handler_events.begun:
+                self._handler_events.begun[scope.key].left_behind = True
 
     def end(self) -> None:
         """Begin nothing more and wait for no thread: the space has been left."""
@@ -407,8 +407,9 @@ class Runner:
             value = await handler.fn(**arguments)
         else:
             value = await run.scope.call_in_thread(handler.fn, arguments, self._threads)
-        if self._handler_events.begun:
-            self._handler_events.returned(run.scope.key)
+        begun = self._handler_events.begun
+        if begun and run.scope.key in begun:
+            begun[run.scope.key].returned = True
         return value
 
 

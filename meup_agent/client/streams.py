@@ -210,7 +210,7 @@ class StreamWriter:
         if self._is_open() and not outbox.has_frame_room:
             with release_slot(self._session):
                 while self._is_open() and not outbox.has_frame_room:
-                    await outbox.frames_left()
+                    await outbox.frames_left.wait()
         else:
             await checkpoint()
         if self._is_open():

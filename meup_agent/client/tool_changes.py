@@ -214,16 +214,9 @@ def _differences(
         for key in [*new, *(key for key in old if key not in new)]:
             one, other = old.get(key, _MISSING), new.get(key, _MISSING)
             yield from _differences(one, other, (*path, key), most)
-    elif _differ(before, after):
+    # At most one of them is an object or a list. To Python 1, 1.0 and true are equal, 0.0 and −0.0.
+    elif type(before) is not type(after) or before != after or repr(before) != repr(after):
         yield Difference(path, before, after, most)
-
-
-def _differ(before: Any, after: Any) -> bool:
-    """True if two values, of which one at the most is an object or a list, are not the same JSON.
-
-    To Python 1, 1.0 and true are equal, and 0.0 and −0.0.
-    """
-    return type(before) is not type(after) or before != after or repr(before) != repr(after)
 
 
 def _members(value: Any) -> dict[str | int, Any] | None:

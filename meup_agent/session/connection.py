@@ -376,7 +376,12 @@ class SessionConnection:
                 tasks.start_soon(self._read, tasks, name="meup session: reader")
                 if join_at_once:
                     tasks.start_soon(self._send_frame, self._join)
-                await self._expect_welcome()
+                with anyio.move_on_after(WELCOME_SECONDS):
+                    while self._welcomed_at is None:
+                        await self._changed.wait()
+                if self._welcomed_at is None:
+                    words = f"no welcome within {WELCOME_SECONDS:g} seconds"
+                    await self._transport.aclose(reason=words)
         finally:
             self._blame(self._transport.closed)
             if self._welcomed_at is not None:
@@ -403,13 +408,6 @@ class SessionConnection:
                 f"the gateway closed the connection: code {closed.code} {printable(closed.reason)}"
             )
             self._session.fail_unsayable(guilty, words.strip())
-
-    async def _expect_welcome(self) -> None:
-        with anyio.move_on_after(WELCOME_SECONDS):
-            while self._welcomed_at is None:
-                await self._changed.wait()
-            return
-        await self._transport.aclose(reason=f"no welcome within {WELCOME_SECONDS:g} seconds")
 
     async def _read(self, tasks: TaskGroup) -> None:
         """Take frames in wire order; nothing here waits for a person's code."""

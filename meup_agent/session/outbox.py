@@ -76,7 +76,7 @@ class Outbox:
         self._ordered: OrderedDict[str, Queued] = OrderedDict()
         self._in_flight = ""  # the name of what was taken
         self._stream_frames = self._stream_bytes = self._frames_put = 0
-        self._frames_left = Condition()
+        self.frames_left: Final = Condition()
         # In the order in which they were sent.
         self._unaccepted: OrderedDict[str, QueuedEnvelope] = OrderedDict()
         self._unaccepted_bytes = 0
@@ -227,9 +227,6 @@ class Outbox:
     def has_frame_room(self) -> bool:
         return self._stream_frames < MAX_STREAM_FRAMES and self._stream_bytes < MAX_STREAM_BYTES
 
-    async def frames_left(self) -> None:
-        await self._frames_left.wait()
-
     def put_frame(self, stream: str, frame: bytes) -> None:
         """Queue a frame of a stream, behind what was said before."""
         self._frames_put += 1
@@ -245,7 +242,7 @@ class Outbox:
         ]:
             del self._ordered[waiting.name]
             self._count(waiting, -1)
-        self._frames_left.notify_all()
+        self.frames_left.notify_all()
         self._emptied.notify_all()
 
     # --- lanes ---
@@ -263,7 +260,7 @@ class Outbox:
         if isinstance(waiting, QueuedFrame):
             self._stream_frames += change
             self._stream_bytes += change * len(waiting.frame)
-            room = self._frames_left
+            room = self.frames_left
         else:
             self._bytes += change * len(waiting.draft.raw_payload)
             room = self._has_room

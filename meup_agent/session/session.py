@@ -320,7 +320,13 @@ class Session(ABC, AsyncContextManagerMixin):
         with self._presence:
             async with anyio.create_task_group() as tasks:
                 with self._timer.runs_in(tasks):
-                    await self._keep_connected()
+                    try:
+                        await self._exchange()
+                    except SessionEnded as error:
+                        log.info("%s", error)
+                        self._over = str(error)
+                        self.apply(self.table.stopped(self._over, self.now()))
+                        raise
 
     async def _first_welcome(self) -> None:
         with anyio.move_on_after(self._settings.first_welcome):
@@ -348,15 +354,6 @@ class Session(ABC, AsyncContextManagerMixin):
             log.info("leaving %s", self._where)
 
     # --- the connection ---
-
-    async def _keep_connected(self) -> None:
-        try:
-            await self._exchange()
-        except SessionEnded as error:
-            log.info("%s", error)
-            self._over = str(error)
-            self.apply(self.table.stopped(self._over, self.now()))
-            raise
 
     @abstractmethod
     async def _exchange(self) -> None:
