@@ -1,5 +1,7 @@
 """The faults themselves: as planned, the same each time, and on a contract that holds otherwise."""
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from random import Random
 
 import anyio
@@ -9,14 +11,25 @@ from hypothesis import strategies as st
 
 from meup_agent.errors import TransportClosed
 from meup_agent.testing import FaultPlan, Faults, FaultyConnector
-from meup_agent.testing.faults import Lane, faulty
+from meup_agent.testing.faults import FaultyTransport, Lane, faulty
 from tests.gateways import CloseInfo, MemoryTransport, Transport, memory_connector, memory_pair
 from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.anyio
 
 FRAMES = [b"%d" % n for n in range(1, 41)]
 
 shares = st.floats(0, 1)
 faults = st.builds(Faults, drop=shares, duplicate=shares, reorder=st.integers(0, 5))
+
+
+@asynccontextmanager
+async def linked(plan: FaultPlan) -> AsyncGenerator[tuple[FaultyTransport, MemoryTransport]]:
+    """A connection with these faults, and its other end, for a block that may not hang."""
+    inner, peer = memory_pair()
+    with anyio.fail_after(PATIENCE):
+        async with faulty(inner, plan) as transport:
+            yield transport, peer
 
 
 def passed(lane: Lane, frames: list[bytes]) -> list[bytes]:
@@ -84,134 +97,109 @@ def test_plan_that_means_nothing_is_refused(wrong: dict[str, float]) -> None:
         Faults(**wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.anyio
 async def test_faults_apply_to_their_direction() -> None:
-    inner, peer = memory_pair()
     plan = FaultPlan(
         outgoing=Faults(drop_at=frozenset({1})), incoming=Faults(duplicate_at=frozenset({1}))
     )
-    with anyio.fail_after(PATIENCE):
-        async with faulty(inner, plan) as transport:
-            await transport.send(b"one")
-            await transport.send(b"two")
-            assert await anext(peer) == b"two"
-            await peer.send(b"three")
-            assert await read(transport, 2) == [b"three", b"three"]
+    async with linked(plan) as (transport, peer):
+        await transport.send(b"one")
+        await transport.send(b"two")
+        assert await anext(peer) == b"two"
+        await peer.send(b"three")
+        assert await read(transport, 2) == [b"three", b"three"]
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("seed", range(2))
 async def test_held_frames_go_on_when_nothing_follows(seed: int) -> None:
-    inner, peer = memory_pair()
     plan = FaultPlan(seed, Faults(reorder=5), Faults(reorder=5))
-    with anyio.fail_after(PATIENCE):
-        async with faulty(inner, plan) as transport:
-            for turn in FRAMES[:5]:
-                await transport.send(turn)
-                assert await anext(peer) == turn
-                await peer.send(turn)
-                assert await anext(transport) == turn
+    async with linked(plan) as (transport, peer):
+        for turn in FRAMES[:5]:
+            await transport.send(turn)
+            assert await anext(peer) == turn
+            await peer.send(turn)
+            assert await anext(transport) == turn
 
 
-@pytest.mark.anyio
 async def test_held_frames_come_before_the_end() -> None:
-    inner, peer = memory_pair()
-    with anyio.fail_after(PATIENCE):
-        async with faulty(inner, FaultPlan(1, incoming=Faults(reorder=9))) as transport:
-            for frame in FRAMES[:10]:
-                await peer.send(frame)
-            await peer.aclose()
-            assert sorted(await rest(transport)) == sorted(FRAMES[:10])
+    async with linked(FaultPlan(1, incoming=Faults(reorder=9))) as (transport, peer):
+        for frame in FRAMES[:10]:
+            await peer.send(frame)
+        await peer.aclose()
+        assert sorted(await rest(transport)) == sorted(FRAMES[:10])
 
 
-@pytest.mark.anyio
 async def test_connection_is_cut_in_place_of_an_outgoing_frame() -> None:
-    inner, peer = memory_pair()
-    with anyio.fail_after(PATIENCE):
-        async with faulty(inner, FaultPlan(outgoing=Faults(cut_after=2))) as transport:
+    async with linked(FaultPlan(outgoing=Faults(cut_after=2))) as (transport, peer):
+        await transport.send(b"1")
+        await transport.send(b"2")
+        assert await read(peer, 2) == [b"1", b"2"]
+        with pytest.raises(TransportClosed, match="1006"):
+            await transport.send(b"3")
+        assert await rest(peer) == []
+        assert await rest(transport) == []
+        assert (transport.closed, peer.closed) == (CloseInfo(1006), CloseInfo(1006))
+
+
+async def test_connection_is_cut_in_place_of_an_incoming_frame() -> None:
+    async with linked(FaultPlan(incoming=Faults(cut_after=1))) as (transport, peer):
+        await peer.send(b"1")
+        await peer.send(b"2")
+        assert await rest(transport) == [b"1"]
+        assert await rest(transport) == []
+        assert (transport.closed, peer.closed) == (CloseInfo(1006), CloseInfo(1006))
+
+
+async def test_stalled_frames_wait_for_the_release() -> None:
+    plan = FaultPlan(outgoing=Faults(stall_after=1), incoming=Faults(stall_after=1))
+    async with linked(plan) as (transport, peer), anyio.create_task_group() as tasks:
+        received: list[bytes] = []
+
+        async def receive() -> None:
+            received.extend(await read(transport, 2))
+
+        async def send() -> None:
             await transport.send(b"1")
             await transport.send(b"2")
-            assert await read(peer, 2) == [b"1", b"2"]
-            with pytest.raises(TransportClosed, match="1006"):
-                await transport.send(b"3")
-            assert await rest(peer) == []
-            assert await rest(transport) == []
-            assert (transport.closed, peer.closed) == (CloseInfo(1006), CloseInfo(1006))
 
-
-@pytest.mark.anyio
-async def test_connection_is_cut_in_place_of_an_incoming_frame() -> None:
-    inner, peer = memory_pair()
-    with anyio.fail_after(PATIENCE):
-        async with faulty(inner, FaultPlan(incoming=Faults(cut_after=1))) as transport:
-            await peer.send(b"1")
-            await peer.send(b"2")
-            assert await rest(transport) == [b"1"]
-            assert await rest(transport) == []
-            assert (transport.closed, peer.closed) == (CloseInfo(1006), CloseInfo(1006))
-
-
-@pytest.mark.anyio
-async def test_stalled_frames_wait_for_the_release() -> None:
-    inner, peer = memory_pair()
-    plan = FaultPlan(outgoing=Faults(stall_after=1), incoming=Faults(stall_after=1))
-    with anyio.fail_after(PATIENCE):
-        async with faulty(inner, plan) as transport, anyio.create_task_group() as tasks:
-            received: list[bytes] = []
-
-            async def receive() -> None:
-                received.extend(await read(transport, 2))
-
-            async def send() -> None:
-                await transport.send(b"1")
-                await transport.send(b"2")
-
-            await peer.send(b"1")
-            await peer.send(b"2")
-            tasks.start_soon(receive)
-            tasks.start_soon(send)
-            await transport.stalled.wait()
-            await anyio.wait_all_tasks_blocked()
-            assert await anext(peer) == b"1"
-            assert received == []
-            transport.release()
-            assert await anext(peer) == b"2"
+        await peer.send(b"1")
+        await peer.send(b"2")
+        tasks.start_soon(receive)
+        tasks.start_soon(send)
+        await transport.stalled.wait()
+        await anyio.wait_all_tasks_blocked()
+        assert await anext(peer) == b"1"
+        assert received == []
+        transport.release()
+        assert await anext(peer) == b"2"
         assert received == [b"1", b"2"]
 
 
-@pytest.mark.anyio
 async def test_cancelled_wait_for_a_stalled_frame_loses_nothing() -> None:
-    inner, peer = memory_pair()
-    with anyio.fail_after(PATIENCE):
-        async with faulty(inner, FaultPlan(incoming=Faults(stall_after=0))) as transport:
-            await peer.send(b"1")
+    async with linked(FaultPlan(incoming=Faults(stall_after=0))) as (transport, peer):
+        await peer.send(b"1")
 
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(rest, transport)
-                await transport.stalled.wait()
-                tasks.cancel_scope.cancel()
-            transport.release()
-            assert await anext(transport) == b"1"
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(rest, transport)
+            await transport.stalled.wait()
+            tasks.cancel_scope.cancel()
+        transport.release()
+        assert await anext(transport) == b"1"
 
 
-@pytest.mark.anyio
 async def test_closing_wakes_a_stalled_sender() -> None:
-    inner, _ = memory_pair()
-    with anyio.fail_after(PATIENCE):
-        async with faulty(inner, FaultPlan(outgoing=Faults(stall_after=0))) as transport:
+    async with linked(FaultPlan(outgoing=Faults(stall_after=0))) as (transport, _):
 
-            async def send() -> None:
-                with pytest.raises(TransportClosed, match="4000"):
-                    await transport.send(b"1")
+        async def send() -> None:
+            with pytest.raises(TransportClosed, match="4000"):
+                await transport.send(b"1")
 
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(send)
-                await transport.stalled.wait()
-                await transport.aclose(4000)
-            assert transport.closed == CloseInfo(4000, local=True)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send)
+            await transport.stalled.wait()
+            await transport.aclose(4000)
+        assert transport.closed == CloseInfo(4000, local=True)
 
 
-@pytest.mark.anyio
 async def test_connections_after_the_last_plan_have_no_faults() -> None:
     ends: list[MemoryTransport] = []
 
@@ -235,7 +223,6 @@ async def test_connections_after_the_last_plan_have_no_faults() -> None:
     assert connector.dialled == 4
 
 
-@pytest.mark.anyio
 async def test_faulty_connection_leaves_errors_plain() -> None:
     async def accept(end: MemoryTransport, headers: object) -> None:
         pass

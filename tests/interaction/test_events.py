@@ -6,7 +6,7 @@ import anyio
 import anyio.from_thread
 import pytest
 
-from meup_agent import Agent, Context, Limits, Participant, Proposal, Reason, Settings
+from meup_agent import Agent, Context, Limits, Participant, Reason, Settings
 from meup_agent.agent import agent as agent_module
 from meup_agent.errors import RequestError, SessionEnded, ToolError
 from meup_agent.events import (
@@ -26,7 +26,7 @@ from meup_agent.events import (
     Resumed,
     Retrying,
 )
-from tests.interaction.cast import sleeper
+from tests.interaction.cast import sleeper, willing
 from tests.interaction.people import QUICK, Meeting, Notes, gathered, join, raw, until
 from tests.interaction.views import Seen, call_and_give_up, is_idle, run_within
 from tests.patience import PATIENCE
@@ -100,12 +100,7 @@ async def test_a_failure_has_its_error(
 
 
 async def test_a_withdrawal_is_followed_through_every_agent(meeting: Meeting, notes: Notes) -> None:
-    tools, reviewer, proposer = sleeper(notes), Agent("reviewer"), Agent("proposer")
-
-    @reviewer.on_proposal
-    async def review(proposal: Proposal) -> None:
-        await proposal.fulfill()
-
+    tools, reviewer, proposer = sleeper(notes), willing(), Agent("proposer")
     at_tools, at_reviewer, at_proposer = Seen(tools), Seen(reviewer), Seen(proposer)
     async with gathered(meeting, tools, reviewer, proposer) as (tools_space, reviewer_space, space):
         async with space.propose("tools", "sleep", to="reviewer") as proposal:
@@ -118,7 +113,7 @@ async def test_a_withdrawal_is_followed_through_every_agent(meeting: Meeting, no
     stopping, stopped = at_reviewer.only(HandlerStopping), at_reviewer.only(HandlerStopped)
     assert stopping.exchange == stopped.exchange == proposal.id
     assert stopping.handler == stopped.handler
-    assert stopping.handler.endswith("review")
+    assert stopping.handler.endswith("approve")
     assert stopping.cause is stopped.cause
     assert (stopped.cause.code, stopped.cause.by) == ("duplicate", "proposer")
     assert (stopped.outcome, stopped.error) == ("stopped", None)

@@ -42,16 +42,12 @@ async def test_what_was_withdrawn_is_not_looked_at(meeting: Meeting, notes: Note
 
 @pytest.mark.rule("4.6.newcomers.record")
 async def test_what_another_fulfills_starts_no_handler(meeting: Meeting, notes: Notes) -> None:
-    reviewer, second, tools = Agent("reviewer"), Agent("second"), Agent("tools")
+    reviewer, tools = Agent("reviewer"), Agent("tools")
     go_on = anyio.Event()
 
     @reviewer.on_proposal
     async def look(proposal: Proposal) -> None:
         notes("looked at")
-
-    @second.on_proposal
-    async def approve(proposal: Proposal) -> None:
-        await proposal.fulfill()
 
     @tools.tool
     async def slow() -> int:
@@ -60,7 +56,7 @@ async def test_what_another_fulfills_starts_no_handler(meeting: Meeting, notes: 
         return 7
 
     async with (
-        gathered(meeting, tools, second, "proposer") as (_, _, proposer),
+        gathered(meeting, tools, willing("second"), "proposer") as (_, _, proposer),
         proposer.propose("tools", "slow", {}) as proposal,
     ):
         await notes.until("runs")

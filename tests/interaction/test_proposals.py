@@ -172,11 +172,7 @@ async def test_somebody_else_may_be_named_to_execute(meeting: Meeting) -> None:
 
 @pytest.mark.rule("4.5.addressed", "4.5.withdraw_follows", "5.own.waiting.rejection")
 async def test_a_rejection_and_its_explanation(meeting: Meeting, notes: Notes) -> None:
-    reviewer, proposer = Agent("reviewer"), Agent("proposer")
-
-    @reviewer.on_proposal
-    async def refuse(proposal: Proposal) -> None:
-        await proposal.reject(Reason.UNSAFE, explain="it leaves the workspace")
+    reviewer, proposer = unwilling(explain="it leaves the workspace"), Agent("proposer")
 
     @proposer.on_reject
     async def rejected(rejection: Rejection) -> None:
@@ -201,13 +197,7 @@ async def test_a_rejection_and_its_explanation(meeting: Meeting, notes: Notes) -
 
 @pytest.mark.rule("4.5.broadcast")
 async def test_of_a_broadcast_proposal_everybody_who_could_must_reject(meeting: Meeting) -> None:
-    reviewer, second = Agent("reviewer"), Agent("second")
-
-    async def refuse(proposal: Proposal) -> None:
-        await proposal.reject(Reason.POLICY)
-
-    reviewer.on_proposal(refuse)
-    second.on_proposal(refuse)
+    reviewer, second = (unwilling(Reason.POLICY, name) for name in ("reviewer", "second"))
     async with gathered(meeting, reviewer, "observer", "proposer") as (_, _, proposers):
         async with proposers.propose("tools", "write") as proposal:
             assert isinstance(await proposal.outcome(), Rejection)

@@ -1,29 +1,18 @@
 """Rejections: who may say no, and the words that explain it (PROTOCOL 4.3)."""
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
-import anyio
 import pytest
 
-from meup_agent import Agent, Envelope, Proposal, Reason, Rejection, Space
+from meup_agent import Agent, Proposal, Reason, Rejection, Space
 from meup_agent.errors import AlreadyDecided, ProposalRejected, Refused
+from tests.interaction.cast import sleeper, unwilling
 from tests.interaction.people import Meeting, Notes, ended, gathered
-from tests.interaction.views import is_, is_proposal, lines, session_of, taped
+from tests.interaction.views import call_and_give_up, is_proposal, lines, session_of, taped
 from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
-
-
-def rejecting(explain: str | None, *, name: str = "reviewer") -> Agent:
-    reviewer = Agent(name)
-
-    @reviewer.on_proposal
-    async def decide(proposal: Proposal) -> None:
-        await proposal.reject(Reason.UNSAFE, explain=explain)
-
-    return reviewer
 
 
 @pytest.mark.rule("4.3.explained")
@@ -35,7 +24,7 @@ async def test_explanation_of_a_rejection_can_be_waited_for(meeting: Meeting, no
         assert (rejection.by, rejection.reason, rejection.counts) == ("reviewer", "unsafe", True)
         notes(("heard", await rejection.explanation()))
 
-    async with gathered(meeting, rejecting("it smokes"), agent) as (_, space):
+    async with gathered(meeting, unwilling(explain="it smokes"), agent) as (_, space):
         async with space.propose("tools", "x", to="reviewer") as proposal:
             await ended(proposal, Rejection)
             assert await proposal.explanation() == "it smokes"
@@ -53,7 +42,7 @@ async def test_the_error_of_a_rejection_has_its_words(meeting: Meeting, by_call:
         async with space.propose("tools", "x", to="reviewer") as proposal:
             await proposal.result()
 
-    async with gathered(meeting, rejecting("it smokes"), "proposer") as (_, space):
+    async with gathered(meeting, unwilling(explain="it smokes"), "proposer") as (_, space):
         for _ in range(20):
             asked = space.call("tools", "x", to="reviewer") if by_call else propose(space)
             with pytest.raises(ProposalRejected, match=r"unsafe \(it smokes\)$") as caught:
@@ -63,16 +52,12 @@ async def test_the_error_of_a_rejection_has_its_words(meeting: Meeting, by_call:
 
 @pytest.mark.rule("4.3.explained")
 async def test_nobody_waits_for_an_explanation_that_does_not_come(meeting: Meeting) -> None:
-    async with gathered(meeting, rejecting(None), "proposer") as (_, space):
+    async with gathered(meeting, unwilling(), "proposer") as (_, space):
         async with space.propose("tools", "x", to="reviewer") as proposal:
             with pytest.raises(ProposalRejected, match=r"unsafe$") as caught:
                 await proposal.result()
             assert caught.value.explanation == ""
             assert await proposal.explanation(timeout=0.0) == ""
-
-
-def said(id: str) -> Callable[[Envelope], bool]:
-    return is_(id)
 
 
 @pytest.mark.rule("4.3.may_reject")
@@ -130,18 +115,9 @@ async def test_each_cancel_of_ours_is_logged_with_its_reason(
     meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    tools = Agent("tools")
-
-    @tools.tool
-    async def endless() -> None:
-        notes("runs")
-        await anyio.sleep_forever()
-
-    async with gathered(meeting, tools, "second") as (_, caller):
-        async with taped(caller) as tape, anyio.create_task_group() as tasks:
-            tasks.start_soon(caller.call, "tools", "endless")
-            await notes.until("runs")
-            tasks.cancel_scope.cancel()
+    async with gathered(meeting, sleeper(notes), "second") as (_, caller):
+        async with taped(caller) as tape:
+            await call_and_give_up(caller, "sleep", notes, "sleeps")
         (request,) = tape.calls("tools/call")
     ours: list[Any] = [line for line in lines(caplog) if line.startswith("cancelled our request")]
     assert ours == [f"cancelled our request {request.id!r} to 'tools': 'no_longer_needed'"]

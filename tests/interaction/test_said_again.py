@@ -11,7 +11,7 @@ from tests.interaction.people import Meeting, Notes, gathered, raw, until
 from tests.interaction.views import is_, is_error, is_response, state_of
 from tests.wire import kinds, payloads
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.rule("6.said_again")]
 
 CALL: dict[str, Any] = {"name": "add", "arguments": {"a": 1, "b": 2}}
 REQUEST = payloads.request("tools/call", CALL, "1")
@@ -33,7 +33,6 @@ def counting(notes: Notes, *, stops: bool = False) -> Agent:
     return tools
 
 
-@pytest.mark.rule("6.said_again")
 async def test_a_request_that_is_made_again_runs_again(meeting: Meeting, notes: Notes) -> None:
     async with gathered(meeting, counting(notes)), raw(meeting, "second") as client:
         for _ in range(3):
@@ -43,7 +42,6 @@ async def test_a_request_that_is_made_again_runs_again(meeting: Meeting, notes: 
     assert notes.all == ["runs"] * 3
 
 
-@pytest.mark.rule("6.said_again")
 async def test_the_one_that_still_runs_is_superseded(meeting: Meeting, notes: Notes) -> None:
     async with (
         gathered(meeting, counting(notes, stops=True)),
@@ -56,7 +54,6 @@ async def test_the_one_that_still_runs_is_superseded(meeting: Meeting, notes: No
     assert sorted(notes.all) == ["runs", "runs", "stopped"]
 
 
-@pytest.mark.rule("6.said_again")
 async def test_an_approval_that_is_said_again_is_used_once(meeting: Meeting, notes: Notes) -> None:
     tools = Agent("tools")
 
@@ -86,7 +83,6 @@ async def test_an_approval_that_is_said_again_is_used_once(meeting: Meeting, not
     assert notes.all.count("runs") == 1
 
 
-@pytest.mark.rule("6.said_again")
 async def test_a_proposal_made_again_is_decided_again(meeting: Meeting, notes: Notes) -> None:
     body = payloads.proposal("tools/call", {**CALL, "_meta": {payloads.TARGET: "tools"}})
     async with (
@@ -100,7 +96,6 @@ async def test_a_proposal_made_again_is_decided_again(meeting: Meeting, notes: N
     assert notes.all == ["runs", "runs"]
 
 
-@pytest.mark.rule("6.said_again")
 async def test_a_proposal_made_again_ends_the_first_one(meeting: Meeting, notes: Notes) -> None:
     reviewer = Agent("reviewer")
 

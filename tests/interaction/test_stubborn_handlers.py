@@ -21,14 +21,13 @@ SOON = 0.05
 """Stands for the second after which a handler that goes on is named, and for the grace."""
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner_module, "LATE_SECONDS", SOON)
     monkeypatch.setattr(agent_module, "GRACE", SOON)
 
 
 @pytest.mark.rule("5.request.cancelling.returns")
-@pytest.mark.usefixtures("impatient")
 async def test_a_handler_that_swallows_it_is_named_and_its_result_discarded(
     meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -55,7 +54,6 @@ async def test_a_handler_that_swallows_it_is_named_and_its_result_discarded(
     assert line.startswith("'stubborn' for 'second'")
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_a_clean_up_that_hangs_is_cut_off(
     meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -81,7 +79,6 @@ async def test_a_clean_up_that_hangs_is_cut_off(
 
 
 @pytest.mark.rule("5.request.cancelling.raises")
-@pytest.mark.usefixtures("impatient")
 async def test_a_handler_that_fails_while_it_is_cancelled_answers_nothing(
     meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -142,7 +139,6 @@ async def test_a_reviewer_in_a_thread_stops(meeting: Meeting, notes: Notes) -> N
         assert session_of(reviewers).table.connected
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_a_thread_that_does_not_look_ends_when_it_ends(
     meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -166,7 +162,6 @@ async def test_a_thread_that_does_not_look_ends_when_it_ends(
         assert tape.of(kinds.MCP_RESPONSE) == []
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_a_thread_is_abandoned_when_the_agent_goes(meeting: Meeting, notes: Notes) -> None:
     tools = Agent("tools")
     go_on = threading.Event()

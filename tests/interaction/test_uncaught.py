@@ -11,10 +11,12 @@ from meup_agent.gateway import ThreadedGateway
 from tests.interaction.people import gateway_for_everybody
 from tests.programs import program
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals"),
+    pytest.mark.parametrize("backend", ["asyncio", "trio"]),
+]
 
 SCRIPT = Path(__file__).with_name("uncaught.py")
-BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,6 @@ def told(gateway: ThreadedGateway, *, token: str = "") -> dict[str, str]:
     }
 
 
-@BACKENDS
 @pytest.mark.parametrize("how", ["plain", "grouped"])
 def test_ctrl_c_in_the_block_says_nothing(gateway: ThreadedGateway, backend: str, how: str) -> None:
     with program([SCRIPT, backend, how], told(gateway)) as script:
@@ -41,7 +42,6 @@ def test_ctrl_c_in_the_block_says_nothing(gateway: ThreadedGateway, backend: str
     assert script.stderr == []
 
 
-@BACKENDS
 @pytest.mark.parametrize("how", ["loading", "loading a class", "connecting"])
 def test_ctrl_c_before_it_says_nothing(gateway: ThreadedGateway, backend: str, how: str) -> None:
     loads = how != "connecting"
@@ -53,7 +53,6 @@ def test_ctrl_c_before_it_says_nothing(gateway: ThreadedGateway, backend: str, h
     assert script.stderr == []
 
 
-@BACKENDS
 def test_program_may_catch_ctrl_c_itself(gateway: ThreadedGateway, backend: str) -> None:
     with program([SCRIPT, backend, "catching"], told(gateway)) as script:
         script.wait_for("in")
@@ -61,7 +60,6 @@ def test_program_may_catch_ctrl_c_itself(gateway: ThreadedGateway, backend: str)
     assert (script.stdout, script.stderr) == (["in", "bye"], [])
 
 
-@BACKENDS
 @pytest.mark.parametrize("how", ["plain", "grouped"])
 def test_refused_token_is_one_sentence(gateway: ThreadedGateway, backend: str, how: str) -> None:
     with program([SCRIPT, backend, how], told(gateway, token="wrong")) as script:
@@ -70,7 +68,6 @@ def test_refused_token_is_one_sentence(gateway: ThreadedGateway, backend: str, h
     assert line.startswith(f"meup: the gateway {gateway.url} refused the token")
 
 
-@BACKENDS
 def test_lost_connection_is_one_sentence(gateway: ThreadedGateway, backend: str) -> None:
     with program([SCRIPT, backend, "plain"], told(gateway)) as first:
         first.wait_for("in")
@@ -82,7 +79,6 @@ def test_lost_connection_is_one_sentence(gateway: ThreadedGateway, backend: str)
     assert line.startswith("meup: a newer connection of the same participant took over")
 
 
-@BACKENDS
 @pytest.mark.parametrize(
     ("how", "last"),
     [("failing", "LookupError: in the block"), ("failing later", "LookupError: after the block")],
@@ -97,7 +93,6 @@ def test_programs_own_failure_keeps_its_traceback(
     assert "Traceback (most recent call last):" in script.stderr
 
 
-@BACKENDS
 def test_tracebacks_can_be_asked_for(gateway: ThreadedGateway, backend: str) -> None:
     asked = {**told(gateway, token="wrong"), "MEUP_DEBUG": "1"}
     with program([SCRIPT, backend, "plain"], asked) as script:

@@ -11,7 +11,7 @@ from meup_agent import Space
 from meup_agent.errors import Refused
 from tests.interaction.people import QUICK, Meeting, gathered, join
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.rule("3.names.unknown")]
 
 Call = Callable[[Space, str], Coroutine[Any, Any, Any]]
 
@@ -37,7 +37,6 @@ CALLS: dict[str, Call] = {
 }
 
 
-@pytest.mark.rule("3.names.unknown")
 @pytest.mark.parametrize("caller", ["proposer", "second"])
 @pytest.mark.parametrize("verb", CALLS)
 async def test_call_to_nobody_fails_at_once_with_the_nearest_name(
@@ -52,7 +51,6 @@ async def test_call_to_nobody_fails_at_once_with_the_nearest_name(
         assert "there is no participant 'tolls'; did you mean 'tools'?" in str(refused.value)
 
 
-@pytest.mark.rule("3.names.unknown")
 async def test_no_name_is_suggested_that_is_not_seen(meeting: Meeting) -> None:
     async with gathered(meeting, "second") as (space,):
         with pytest.raises(Refused, match="no participant 'tolls'; correct the name") as refused:
@@ -60,7 +58,6 @@ async def test_no_name_is_suggested_that_is_not_seen(meeting: Meeting) -> None:
         assert "tools" not in str(refused.value)
 
 
-@pytest.mark.rule("3.names.unknown")
 @pytest.mark.parametrize(
     ("name", "dialect"), [("tools", "meup/v0.1"), ("tolls", "meup/v0.2"), ("tolls", "mew/v0.4")]
 )

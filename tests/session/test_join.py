@@ -86,13 +86,6 @@ async def test_a_gateway_that_answers_with_no_dialect_gets_a_join_frame_first(
 
 
 @pytest.mark.rule("2.join_frame")
-async def test_a_gateway_that_took_the_header_gets_none(gate: Gate) -> None:
-    async with present(gate) as (session, end):
-        session.send_message("chat", {"message": "hi"})
-        await end.hear(kinds.CHAT)
-
-
-@pytest.mark.rule("2.join_frame")
 async def test_who_we_must_be_is_said_also_to_a_gateway_that_took_the_header(gate: Gate) -> None:
     async with present(gate, participant=ME) as (session, end):
         assert await end.joined() == JOIN | {"protocol": "meup/v0.1"}
@@ -258,15 +251,6 @@ async def test_what_is_no_answer_proves_nothing(existing: Gate, forged: str) -> 
             await again.say(kinds.SYSTEM_ERROR, error, sender="bob", correlation=(sent.id,))
         await refuse(again, sent)
         await again.joined()
-
-
-@pytest.mark.rule("2.probe")
-async def test_a_gateway_that_states_what_it_gives_is_not_probed(gate: Gate) -> None:
-    async with present(gate, settings=AT_ONCE) as (session, end):
-        end.drop()
-        again = await gate.welcomed()
-        said = session.send_message("chat", {"message": "hi"})
-        assert (await again.hear()).id == said.id
 
 
 @pytest.mark.rule("2.probe")
