@@ -1,15 +1,22 @@
-"""Rejections: who may say no, and the words that explain it (PROTOCOL 4.3)."""
+"""Rejections: who may say no, the words that explain it, and that it lasts (PROTOCOL 4.3, 4.4)."""
 
 import logging
 from typing import Any
 
 import pytest
 
-from meup_agent import Agent, Proposal, Reason, Rejection, Space
+from meup_agent import Agent, Proposal, ProposalState, Reason, Rejection, Space
 from meup_agent.errors import AlreadyDecided, ProposalRejected, Refused
-from tests.interaction.cast import sleeper, unwilling
-from tests.interaction.people import Meeting, Notes, ended, gathered
-from tests.interaction.views import call_and_give_up, is_proposal, lines, session_of, taped
+from tests.interaction.cast import sleeper, unwilling, willing
+from tests.interaction.people import Meeting, Notes, ended, gathered, join
+from tests.interaction.views import (
+    call_and_give_up,
+    has_state,
+    is_proposal,
+    lines,
+    session_of,
+    taped,
+)
 from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
@@ -121,3 +128,66 @@ async def test_each_cancel_of_ours_is_logged_with_its_reason(
         (request,) = tape.calls("tools/call")
     ours: list[Any] = [line for line in lines(caplog) if line.startswith("cancelled our request")]
     assert ours == [f"cancelled our request {request.id!r} to 'tools': 'no_longer_needed'"]
+
+
+def refusing(notes: Notes, reason: Reason) -> Agent:
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal
+    async def refuse(proposal: Proposal) -> None:
+        await proposal.reject(reason)
+        notes(proposal.id)
+
+    return reviewer
+
+
+def files(notes: Notes) -> Agent:
+    tools = Agent("tools")
+
+    @tools.tool
+    async def delete(path: str) -> None:
+        notes(f"deleted {path}")
+
+    return tools
+
+
+@pytest.mark.rule("4.4.own_rejection_lasts")
+async def test_what_was_rejected_does_not_run_later(meeting: Meeting, notes: Notes) -> None:
+    async with (
+        gathered(meeting, "observer", "proposer") as (onlooker, proposer),
+        proposer.propose("tools", "delete", {"path": "a"}, wait="deadline") as rejected,
+    ):
+        async with join(meeting, files(notes)), join(meeting, refusing(notes, Reason.UNSAFE)):
+            await notes.until(rejected.id)
+        async with (
+            join(meeting, files(notes)),
+            join(meeting, willing()) as again,
+            proposer.propose("tools", "delete", {"path": "b"}) as other,
+        ):
+            await other.outcome()
+            (known,) = [each for each in again.proposals if each.id == rejected.id]
+            said = [(each.by, each.reason) for each in known.rejections]
+            assert said == [("reviewer", Reason.UNSAFE)]
+            with pytest.raises(AlreadyDecided, match="rejected"):
+                await again.proposal(rejected.id).fulfill()
+        assert notes.all == [rejected.id, "deleted b"]
+        # To others it says nothing.
+        assert has_state(onlooker, rejected.id, ProposalState.PENDING)
+        second = willing("second")
+        async with join(meeting, files(notes)), join(meeting, second):
+            await notes.until("deleted a")
+
+
+@pytest.mark.rule("4.4.own_rejection_lasts")
+@pytest.mark.parametrize("reason", [Reason.BUSY, Reason.INCAPABLE])
+async def test_who_had_no_time_decides_after_its_restart(
+    meeting: Meeting, notes: Notes, reason: Reason
+) -> None:
+    async with (
+        gathered(meeting, files(notes), "proposer") as (_, proposer),
+        proposer.propose("tools", "delete", {"path": "a"}, wait="deadline") as proposal,
+    ):
+        async with join(meeting, refusing(notes, reason)):
+            await notes.until(proposal.id)
+        async with join(meeting, willing()):
+            await notes.until("deleted a")

@@ -1,15 +1,31 @@
 """A proposer withdraws, and everything that the proposal set going stops, wherever it runs."""
 
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
 import anyio
 import pytest
 
-from meup_agent import Agent, Context, Fulfillment, Proposal, ProposalState, Reason, Withdrawal
-from meup_agent.errors import AlreadyDecided
+from meup_agent import (
+    Agent,
+    Context,
+    Fulfillment,
+    Proposal,
+    ProposalHandle,
+    ProposalState,
+    Reason,
+    Space,
+    Withdrawal,
+)
+from meup_agent.errors import AlreadyDecided, Refused
+from tests.gateways import Connector
 from tests.interaction.cast import adder, onlooking, unwilling, willing
-from tests.interaction.people import Meeting, Notes, ended, gathered, raw, until
+from tests.interaction.people import QUICK, Meeting, Notes, ended, gathered, raw, until
 from tests.interaction.views import (
     all_idle,
     by,
+    is_,
     is_error,
     is_idle,
     is_withdraw,
@@ -17,7 +33,7 @@ from tests.interaction.views import (
     state_of,
     taped,
 )
-from tests.wire import kinds
+from tests.wire import decode, encode, encode_json, kinds
 
 pytestmark = pytest.mark.anyio
 
@@ -288,3 +304,61 @@ async def test_our_own_reject_is_no_news_to_us(meeting: Meeting, notes: Notes) -
         assert state_of(reviewers, proposal.id) is ProposalState.REJECTED
         assert state_of(proposers, proposal.id) is ProposalState.REJECTED
     assert notes.all == []
+
+
+class WithoutWithdraw:
+    """A connection whose welcome grants proposals and chats alone."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        frame: bytes = await anext(self._transport)
+        welcome = decode(frame)
+        if welcome.kind != kinds.SYSTEM_WELCOME:
+            return frame
+        payload = dict(welcome.payload_object)
+        granted = [{"kind": kinds.MCP_PROPOSAL}, {"kind": kinds.CHAT}]
+        payload["you"] = {**payload["you"], "capabilities": granted}
+        return encode(welcome.replace(raw_payload=encode_json(payload)), "meup/v0.1")
+
+
+def without_withdraw(connector: Connector) -> Connector:
+    @asynccontextmanager
+    async def dial(headers: Mapping[str, str]) -> AsyncGenerator[Any]:
+        async with connector(headers) as transport:
+            yield WithoutWithdraw(transport)
+
+    return dial
+
+
+WAYS: dict[str, Callable[[Space, ProposalHandle], Awaitable[object]]] = {
+    "one": lambda _, proposal: proposal.withdraw(),
+    "all": lambda space, _: space.withdraw_all(),
+}
+
+
+@pytest.mark.rule("4.3.may_withdraw")
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+async def test_withdraw_that_is_not_granted_raises_and_nothing_is_sent(
+    meeting: Meeting, way: Callable[[Space, ProposalHandle], Awaitable[object]]
+) -> None:
+    connector = without_withdraw(meeting.connector("proposer"))
+    async with (
+        gathered(meeting, "observer") as (observer,),
+        taped(observer) as tape,
+        Agent("proposer").join(connector, token=meeting.token("proposer"), settings=QUICK) as space,
+        space.propose("tools", "x") as proposal,
+    ):
+        await tape.until(is_(proposal.id))
+        with pytest.raises(Refused, match="'proposer' allows mcp/withdraw"):
+            await way(space, proposal)
+        assert proposal.state.is_pending
+        await tape.all_said(space)
+        assert not tape.of(kinds.MCP_WITHDRAW)
