@@ -35,7 +35,7 @@ class MemoryTransport:
     room, and yet leave readable what had arrived.
     """
 
-    def __init__(self, capacity: int, max_frame_bytes: int) -> None:
+    def __init__(self, capacity: int) -> None:
         self._inbox: deque[bytes] = deque()
         self._arrived = Condition()
         self._room = Condition()
@@ -44,7 +44,7 @@ class MemoryTransport:
         self._reading = ResourceGuard("reading from")
         self._closed: CloseInfo | None = None
         self._capacity = capacity
-        self._max_frame_bytes = max_frame_bytes
+        self._max_frame_bytes = MAX_FRAME_BYTES
         self._peer = self
         self.response_headers: Mapping[str, str] = {}
         """The headers of the other end's answer in the handshake, by names in lower case."""
@@ -122,19 +122,15 @@ class MemoryTransport:
             self._peer._end(CloseInfo(info.code, info.reason))
 
 
-def memory_pair(
-    *, capacity: int = MEMORY_CAPACITY, max_frame_bytes: int = MAX_FRAME_BYTES
-) -> tuple[MemoryTransport, MemoryTransport]:
+def memory_pair(*, capacity: int = MEMORY_CAPACITY) -> tuple[MemoryTransport, MemoryTransport]:
     """Make two connected ends.
 
     Args:
         capacity: How many frames may be on their way in each direction; at least 1.
-        max_frame_bytes: The largest frame that either end takes; a larger one ends the connection
-            with code 1009.
     """
     if capacity < 1:
         raise ValueError(f"a capacity of {capacity} lets nothing through; give at least 1")
-    left, right = (MemoryTransport(capacity, max_frame_bytes) for _ in range(2))
+    left, right = (MemoryTransport(capacity) for _ in range(2))
     left._peer, right._peer = right, left  # pyright: ignore[reportPrivateUsage]
     return left, right
 
@@ -143,7 +139,6 @@ def memory_connector(
     accept: Callable[[MemoryTransport, Mapping[str, str]], Awaitable[Mapping[str, str] | None]],
     *,
     capacity: int = MEMORY_CAPACITY,
-    max_frame_bytes: int = MAX_FRAME_BYTES,
 ) -> Connector:
     """Make a connector that dials a gateway in this process.
 
@@ -153,12 +148,11 @@ def memory_connector(
             :class:`~meup_agent.errors.HandshakeRefused`. What it returns are the headers of its
             answer.
         capacity: As for :func:`memory_pair`.
-        max_frame_bytes: As for :func:`memory_pair`.
     """
 
     @asynccontextmanager
     async def dial(headers: Mapping[str, str]) -> AsyncGenerator[MemoryTransport]:
-        ours, theirs = memory_pair(capacity=capacity, max_frame_bytes=max_frame_bytes)
+        ours, theirs = memory_pair(capacity=capacity)
         try:
             answered = await accept(theirs, headers)
             ours.response_headers = {

@@ -148,7 +148,6 @@ def websocket_connector(
     close_timeout: float = CLOSE_TIMEOUT,
     ping_interval: float = PING_INTERVAL,
     ping_deadline: float = PING_DEADLINE,
-    max_frame_bytes: int = MAX_FRAME_BYTES,
 ) -> Connector:
     """Make a connector that dials a gateway.
 
@@ -162,7 +161,6 @@ def websocket_connector(
         close_timeout: Seconds that the gateway gets to answer a close frame.
         ping_interval: Seconds between pings.
         ping_deadline: Seconds to wait for a pong before the connection counts as lost.
-        max_frame_bytes: The largest message to take; a larger one ends the connection with 1009.
 
     Raises:
         ConfigurationError: The address cannot be one of a gateway.
@@ -171,7 +169,7 @@ def websocket_connector(
     options: dict[str, Any] = {
         # It costs more than twice the CPU on an echo, and three times the memory.
         "compression": None,
-        "max_size": max_frame_bytes,
+        "max_size": MAX_FRAME_BYTES,
         "max_queue": MAX_UNREAD_FRAMES,
         "open_timeout": handshake_timeout,
         "close_timeout": close_timeout,
