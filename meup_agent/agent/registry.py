@@ -50,7 +50,15 @@ class Registry:
             case Role.REQUEST if definition.tool is None:
                 self._requests.append(match)
             case Role.REQUEST:
-                self._add_tool(definition, match)
+                other = self._tools.get(definition.name)
+                if other is not None:
+                    first = other.handlers[0].signature.source
+                    where = f" ({first.location})" if first.location else ""
+                    raise source.error(
+                        f"a tool named {definition.name!r} exists already, {first.qualname}{where};"
+                        " pass another name=…"
+                    )
+                self._tools[definition.name] = match
             case Role.PROPOSAL:
                 self._proposals.append(match)
             case Role.KIND:
@@ -74,9 +82,12 @@ class Registry:
             )
         found = list(_marked(source))
         if not found:
+            what = f"an object of type {type_name(type(source))}"
+            if isinstance(source, ModuleType):
+                what = f"module {source.__name__}"
             raise UsageError(
-                f"there is no handler to include in {_described(source)}; mark its functions with "
-                "@tool, @on_proposal or another decorator"
+                f"there is no handler to include in {what}; mark its functions with @tool,"
+                " @on_proposal or another decorator"
             )
         for fn in found:
             for definition in definitions_of(fn):
@@ -92,7 +103,10 @@ class Registry:
     def find(self, role: Role, envelope: Envelope, call: payloads.Call | None) -> Match | None:
         """Find the handlers for an envelope; a call is what a request or a proposal asks for."""
         if role is Role.KIND:
-            return self._watchers(envelope) if self._kinds else None
+            kind = envelope.kind
+            if not self._kinds:  # as in most agents, and it is asked for each envelope
+                return None
+            return Match.of(tuple(each for each in self._kinds if each.matches_kind(kind)))
         if call is None:
             return self._notices.get(role)
         if role is Role.REQUEST:
@@ -112,20 +126,6 @@ class Registry:
             return match if match or not envelope.to else self._plain[payloads.TOOL_CALL]
         offered = call.method == payloads.TOOL_LIST and bool(self._tools)
         return self._plain.get(call.method) if envelope.to or offered else None
-
-    def _watchers(self, envelope: Envelope) -> Match | None:
-        return Match.of(tuple(each for each in self._kinds if each.matches_kind(envelope.kind)))
-
-    def _add_tool(self, definition: HandlerDefinition, match: Match) -> None:
-        other = self._tools.get(definition.name)
-        if other is not None:
-            first = other.handlers[0].signature.source
-            where = f" ({first.location})" if first.location else ""
-            raise definition.signature.source.error(
-                f"a tool named {definition.name!r} exists already, {first.qualname}{where}; "
-                "pass another name=…"
-            )
-        self._tools[definition.name] = match
 
 
 def _marked(source: object) -> Iterator[Handler]:
@@ -156,9 +156,3 @@ def _marked_in_object(instance: object) -> Iterator[Handler]:
             static = cast("Any", static).__func__
         if definitions_of(static):
             yield getattr(instance, name)
-
-
-def _described(source: object) -> str:
-    if isinstance(source, ModuleType):
-        return f"module {source.__name__}"
-    return f"an object of type {type_name(type(source))}"

@@ -81,11 +81,6 @@ def read_source(fn: object, role: str) -> Source:
         names=getattr(code, "__globals__", {}),
         fixed=_fixed(fn),
     )
-    _refuse_what_cannot_run(fn, called, source)
-    return source
-
-
-def _refuse_what_cannot_run(fn: object, called: object, source: Source) -> None:
     if isinstance(fn, staticmethod | classmethod):
         kind = "staticmethod" if isinstance(fn, staticmethod) else "classmethod"
         raise source.error(f"the decorator stands above @{kind}; write @{kind} first, on top")
@@ -97,6 +92,7 @@ def _refuse_what_cannot_run(fn: object, called: object, source: Source) -> None:
         raise source.error(
             "it is a generator and would give no answer; return the value instead of yielding it"
         )
+    return source
 
 
 def _without_partials(fn: object) -> object:

@@ -204,8 +204,11 @@ class Proposal:
             self._check_may_request(params, to)
         judge = self._session.edit_judge
         if changes and judge is not None:
-            # The call that it now is was shown to no rule, and its rule let another one pass.
-            rule = await judge(self, _call_for(self.method, params, to), rule)
+            # The call that it now is was shown to no rule, and its rule let another one pass. It is
+            # shown as a proposal would say it.
+            meta = {payloads.TARGET: to}
+            edited = {**payloads.without_meta(params), payloads.META: meta}
+            rule = await judge(self, payloads.Call(self.method, edited), rule)
             params, changes = build_fulfillment(
                 self._call, arguments, to, proposer=self.proposer, rule=rule
             )
@@ -339,12 +342,6 @@ class Proposal:
         return DecisionReceipt(
             rejection, (self.id,), explainer_of(session, self._outbound), explained=bool(explain)
         )
-
-
-def _call_for(method: str, params: dict[str, Any], executor: str) -> payloads.Call:
-    """The call of a fulfillment as a proposal would say it, for those who judge proposals."""
-    meta = {payloads.TARGET: executor}
-    return payloads.Call(method, {**payloads.without_meta(params), payloads.META: meta})
 
 
 def _ignore(_: Progress) -> None:

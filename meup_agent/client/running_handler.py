@@ -95,12 +95,6 @@ class CallScope:
         return bool(self._scope.__exit__(kind, error, traceback))
 
 
-def cause_of_calls(by: str, at: float) -> Cause | None:
-    """The cause that the call scopes here give; ``None`` if none was cancelled."""
-    scope = _current_scope.get()
-    return None if scope is None else scope.cause(by, at)
-
-
 # --- the handler that runs here ---
 
 
@@ -139,11 +133,11 @@ def begins_more(session: Session) -> bool:
 
 def cause_of_leaving(session: Session) -> Cause:
     """The cause of a wait given up here: a call scope's, or the handler's, in whatever space."""
-    handler = _current.get()
-    cause = cause_of_calls(session.me, session.now())
+    scope, handler, now = _current_scope.get(), _current.get(), session.now()
+    cause = None if scope is None else scope.cause(session.me, now)
     if cause is None and handler is not None:
         cause = handler.cause()
-    return cause or Cause(Reason.NO_LONGER_NEEDED, session.me, at=session.now())
+    return cause or Cause(Reason.NO_LONGER_NEEDED, session.me, at=now)
 
 
 def begin_handler(handler: RunningHandler) -> None:

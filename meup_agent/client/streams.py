@@ -275,21 +275,6 @@ class StreamWriter:
 # --- writing ----------------------------------------------------------------------------------
 
 
-def check_has_streams(session: Session, payload: JsonObject | None = None) -> None:
-    """Raise NotSent where the gateway's dialect has no streams, or we may not make such a request.
-
-    Without a payload the gateway is left to say whether we may.
-    """
-    if session.dialect not in STREAMING:
-        raise NotSent(
-            f"no stream was requested: the gateway's dialect {session.dialect} has none; "
-            f"{' and '.join(sorted(STREAMING))} have"
-        )
-    roster = session.table.roster
-    if payload is not None and not roster.is_allowed(session.me, kinds.STREAM_REQUEST, payload):
-        raise NotSent("no stream was requested: our capabilities do not allow stream/request")
-
-
 async def _opened(session: Session, own: OwnStream, timeout: float | None) -> None:
     """Wait for the gateway's answer to a request for a stream; raise if it opened none."""
     changed = Condition()
@@ -473,7 +458,17 @@ class Streams(Sequence[StreamInfo]):
         own, reason, text = OwnStream(), ERROR, ""
         try:
             try:
-                check_has_streams(session, payload if beside else None)
+                if session.dialect not in STREAMING:
+                    raise NotSent(
+                        f"no stream was requested: the gateway's dialect {session.dialect} has "
+                        f"none; {' and '.join(sorted(STREAMING))} have"
+                    )
+                roster = session.table.roster
+                # Otherwise the gateway is left to say whether we may.
+                if beside and not roster.is_allowed(session.me, kinds.STREAM_REQUEST, payload):
+                    raise NotSent(
+                        "no stream was requested: our capabilities do not allow stream/request"
+                    )
                 own, effects = session.table.request_stream(payload, about, session.now())
                 session.apply(effects)
                 await _opened(session, own, timeout)

@@ -66,10 +66,6 @@ class MemoryTransport:
             self._room.notify_all()
             return self._inbox.popleft()
 
-    def _check_open(self) -> None:
-        if self._closed is not None:
-            raise self._closed.error()
-
     def _end(self, info: CloseInfo) -> None:
         """Note the end, and end every wait at this end's queue."""
         if self._closed is None:
@@ -92,7 +88,8 @@ class MemoryTransport:
 
     def _hand_over(self, frame: bytes) -> None:
         """Put a message into the other end's queue, which has room."""
-        self._check_open()
+        if self._closed is not None:
+            raise self._closed.error()
         peer = self._peer
         if len(frame) > peer._max_frame_bytes:
             peer._close(CloseInfo(TOO_BIG, f"over {peer._max_frame_bytes} bytes", local=True))
