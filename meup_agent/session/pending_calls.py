@@ -20,8 +20,6 @@ from meup_agent.transport.base import Condition, condition_maker
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
 
-    from anyio.abc import TaskGroup
-
     from meup_agent.causes import Cause
     from meup_agent.protocol.exchange import (
         Effect,
@@ -37,51 +35,10 @@ if TYPE_CHECKING:
     from meup_agent.tracing import CallSpan
 
 
-# --- deadlines ---
-# The timer that waits for the next one, and checks of timeouts that callers give.
+# --- timeouts that callers give ---
 
 EXTENSIONS: Final = 10
 """So many times its timeout a request waits in all, if progress comes and nothing else is said."""
-
-
-class Timer:
-    """A task while there is a deadline, and none otherwise: most agents mostly wait for nothing."""
-
-    def __init__(self, deadline: Callable[[], float | None], ring: Callable[[], None]) -> None:
-        self._deadline = deadline
-        self._ring = ring
-        self._changed = Condition()
-        self._at: float | None = None
-        self._tasks: TaskGroup | None = None
-
-    @contextmanager
-    def runs_in(self, tasks: TaskGroup) -> Generator[None]:
-        """Ring for the length of a block, in a task of this group."""
-        self._tasks = tasks
-        self.watch()
-        try:
-            yield
-        finally:
-            self._tasks = None
-
-    def watch(self) -> None:
-        """The next deadline may be another one: ring in time for it."""
-        at = self._deadline()
-        if at is None or self._tasks is None:
-            return
-        if self._at is None:
-            self._at = at
-            self._tasks.start_soon(self._run, name="meup session: timer")
-        elif at < self._at:
-            self._changed.notify_all()
-
-    async def _run(self) -> None:
-        while (at := self._deadline()) is not None:
-            self._at = at
-            with anyio.CancelScope(deadline=at):
-                await self._changed.wait()
-            self._ring()
-        self._at = None
 
 
 def checked_total(timeout: float | None, total: float | None) -> float:

@@ -52,7 +52,7 @@ from meup_agent.protocol.wire.payloads import Call
 from meup_agent.protocol.wire.streams import read_frame
 from meup_agent.session.event_emitter import EventEmitter
 from meup_agent.session.outbox import Outbox
-from meup_agent.session.pending_calls import PendingCalls, Timer, log_cancel
+from meup_agent.session.pending_calls import PendingCalls, log_cancel
 from meup_agent.session.settings import Settings
 from meup_agent.transport.base import Condition, background_tasks, loop_clock
 from meup_agent.transport.handshake import advice_for
@@ -286,9 +286,9 @@ class Session(ABC, AsyncContextManagerMixin):
         self.pending_calls: Final = PendingCalls(self, self.table, self.outbox, self.events)
         """Requests and proposals of ours, and the callers that wait for them."""
         self._welcomed = Condition()
-        self._timer = Timer(
-            self.table.next_deadline, lambda: self.apply(self.table.tick(self.now()))
-        )
+        self._deadline: float | None = None  # for which the timer waits, if it runs
+        self._deadline_changed = Condition()
+        self._timers: TaskGroup | None = None
         self._failure: TransportError | None = None
         self._presence = anyio.CancelScope(shield=True)
         self._tasks: TaskGroup | None = None
@@ -318,15 +318,40 @@ class Session(ABC, AsyncContextManagerMixin):
         Shielded: a block that is cancelled still has withdrawals to send.
         """
         with self._presence:
-            async with anyio.create_task_group() as tasks:
-                with self._timer.runs_in(tasks):
-                    try:
-                        await self._exchange()
-                    except SessionEnded as error:
-                        log.info("%s", error)
-                        self._over = str(error)
-                        self.apply(self.table.stopped(self._over, self.now()))
-                        raise
+            async with anyio.create_task_group() as self._timers:
+                self._watch_deadline()
+                try:
+                    await self._exchange()
+                except SessionEnded as error:
+                    log.info("%s", error)
+                    self._over = str(error)
+                    self.apply(self.table.stopped(self._over, self.now()))
+                    raise
+                finally:
+                    self._timers = None
+
+    def _watch_deadline(self) -> None:
+        """Have the timer ring for the next deadline, which may be another one.
+
+        It is a task while there is a deadline, and none otherwise: most agents mostly wait for
+        nothing.
+        """
+        at = self.table.next_deadline()
+        if at is None or self._timers is None:
+            return
+        if self._deadline is None:
+            self._deadline = at
+            self._timers.start_soon(self._run_timer, name="meup session: timer")
+        elif at < self._deadline:
+            self._deadline_changed.notify_all()
+
+    async def _run_timer(self) -> None:
+        while (at := self.table.next_deadline()) is not None:
+            self._deadline = at
+            with anyio.CancelScope(deadline=at):
+                await self._deadline_changed.wait()
+            self.apply(self.table.tick(self.now()))
+        self._deadline = None
 
     async def _first_welcome(self) -> None:
         with anyio.move_on_after(self._settings.first_welcome):
@@ -494,7 +519,7 @@ class Session(ABC, AsyncContextManagerMixin):
                     self._caught_up(effect)
                 case Leave():
                     self.start_soon(partial(self._leave, effect), "meup shutdown")
-        self._timer.watch()
+        self._watch_deadline()
 
     async def _leave(self, effect: Leave) -> None:
         """End the session, since another participant shut us down; our last words go first."""
