@@ -361,26 +361,20 @@ async def _stop(session: Session, runner: Runner, grace: float, hurry: anyio.Eve
     with anyio.move_on_after(grace + 2 * GRACE, shield=True):
         session.apply(session.table.shutdown(session.now()))
         with anyio.move_on_after(grace):
-            await _idle_or(runner, hurry)
+            async with anyio.create_task_group() as tasks:
+
+                async def cut_short() -> None:
+                    if hurry is not None:
+                        await hurry.wait()
+                        tasks.cancel_scope.cancel()
+
+                tasks.start_soon(cut_short)
+                await runner.wait_idle()
+                tasks.cancel_scope.cancel()
         session.apply(session.table.shutdown_over(session.now()))
         with anyio.move_on_after(GRACE):
             await runner.wait_idle()
         runner.abandon_threads()
-
-
-async def _idle_or(runner: Runner, hurry: anyio.Event | None) -> None:
-    if hurry is None:
-        await runner.wait_idle()
-        return
-    async with anyio.create_task_group() as tasks:
-
-        async def until_hurry() -> None:
-            await hurry.wait()
-            tasks.cancel_scope.cancel()
-
-        tasks.start_soon(until_hurry)
-        await runner.wait_idle()
-        tasks.cancel_scope.cancel()
 
 
 def _where_to(

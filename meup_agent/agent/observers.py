@@ -134,17 +134,6 @@ _STEPS: Final[dict[type[Event], str]] = {
 }
 
 
-def _counts(steps: Counter[str], seconds: float) -> dict[str, int | float]:
-    """Steps of one handler, and its running time in all, of the runs that have ended."""
-    ended = steps["finished"] + steps["failed"] + steps["stopped"]
-    return {
-        **{step: steps[step] for step in _STEPS.values()},
-        # An observer that came later has not seen the start of everything.
-        "running": max(steps["started"] - ended, 0),
-        "seconds": seconds,
-    }
-
-
 class Counters:
     """Counts an agent's events: ``agent.observe(counters)``.
 
@@ -163,7 +152,22 @@ class Counters:
     def __call__(self, event: Event) -> None:
         """Count an event."""
         with self._lock:
-            self._count(event)
+            if (total := _TOTALS.get(type(event))) is not None:
+                self._totals[total] += 1
+            if isinstance(event, HandlerEvent) and (step := _STEPS.get(type(event))) is not None:
+                self._handlers[event.handler][step] += 1
+                self._seconds[event.handler] += getattr(event, "seconds", 0.0)
+            match event:
+                case ExchangeEnded():
+                    self._outcomes[event.outcome] += 1
+                case Dropped():
+                    self._dropped[event.why] += 1
+                case Connected():
+                    self._totals["reconnected"] += event.reconnect
+                case Resumed():
+                    self._totals["gaps"] += event.gap
+                case _:
+                    pass
 
     def snapshot(self) -> dict[str, Any]:
         """The counts at this moment; may be asked for from any thread.
@@ -178,31 +182,22 @@ class Counters:
         with self._lock:
             return {
                 "handlers": {
-                    name: _counts(steps, self._seconds[name])
+                    name: {
+                        **{step: steps[step] for step in _STEPS.values()},
+                        # An observer that came later has not seen the start of everything.
+                        "running": max(
+                            steps["started"]
+                            - (steps["finished"] + steps["failed"] + steps["stopped"]),
+                            0,
+                        ),
+                        "seconds": self._seconds[name],
+                    }
                     for name, steps in self._handlers.items()
                 },
                 "dropped": dict(self._dropped),
                 "outcomes": dict(self._outcomes),
                 **{name: self._totals[name] for name in (*_TOTALS.values(), "reconnected", "gaps")},
             }
-
-    def _count(self, event: Event) -> None:
-        if (total := _TOTALS.get(type(event))) is not None:
-            self._totals[total] += 1
-        if isinstance(event, HandlerEvent) and (step := _STEPS.get(type(event))) is not None:
-            self._handlers[event.handler][step] += 1
-            self._seconds[event.handler] += getattr(event, "seconds", 0.0)
-        match event:
-            case ExchangeEnded():
-                self._outcomes[event.outcome] += 1
-            case Dropped():
-                self._dropped[event.why] += 1
-            case Connected():
-                self._totals["reconnected"] += event.reconnect
-            case Resumed():
-                self._totals["gaps"] += event.gap
-            case _:
-                pass
 
 
 PREFIX: Final = "meup_"

@@ -174,22 +174,22 @@ class _Known:
         return payloads.objects_in(json.loads(self.raw))
 
 
+@dataclass(slots=True, eq=False)
 class _Fetch:
     """A list that was asked for, and the callers that wait for it.
 
     It has no owner: the caller that began it may go, and it ends when the last one has gone.
     """
 
-    def __init__(self, connection: int, since: float, deadline: float) -> None:
-        self.since = since
-        self.connection = connection
-        self.deadline = deadline
-        self.waiting = 0
-        self.done = anyio.Event()
-        self.scope = anyio.CancelScope()
-        self.known: _Known | None = None
-        self.error: Exception | None = None
-        self.abandoned_for: Cause | None = None
+    connection: int
+    since: float
+    deadline: float
+    waiting: int = 0
+    done: anyio.Event = field(default_factory=anyio.Event)
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    known: _Known | None = None
+    error: Exception | None = None
+    abandoned_for: Cause | None = None
 
 
 class _ListKey(NamedTuple):

@@ -563,7 +563,8 @@ class SessionConnection:
         except TransportClosed:
             return False
         except NotExpressible as error:
-            self._session.end_refused_stream(waiting.stream, str(error))
+            session, stream = self._session, waiting.stream
+            session.apply(session.table.end_unsendable_stream(stream, str(error), session.now()))
         finally:
             self._outbox.gone()
         return True

@@ -487,10 +487,6 @@ class Session(ABC, AsyncContextManagerMixin):
             if effects:
                 self.apply(effects)
 
-    def end_refused_stream(self, stream: str, words: str) -> None:
-        """End a stream of ours whose frames the connection does not carry."""
-        self.apply(self.table.end_unsendable_stream(stream, words, self.now()))
-
     # --- effects ---
 
     def apply(self, effects: Iterable[Effect]) -> None:

@@ -225,18 +225,7 @@ def _open_websocket() -> Callable[..., AbstractAsyncContextManager[Driver]]:
         from meup_agent.transport.websocket_asyncio import open_websocket as open_on_asyncio
 
         return open_on_asyncio
-    _check_trio_support()
-    from meup_agent.transport.websocket_trio import open_websocket as open_on_trio
-
-    return open_on_trio
-
-
-def _check_trio_support() -> None:
-    """Refuse an older library that has no connections for trio, or none that hold.
-
-    Raises:
-        ConfigurationError: The installed version is too old.
-    """
+    # An older library has no connections for trio, or none that hold.
     numbers = tuple(int(part) for part in library.version.split(".")[:3] if part.isdigit())
     if numbers < MIN_TRIO_VERSION:
         needed = ".".join(map(str, MIN_TRIO_VERSION))
@@ -244,6 +233,9 @@ def _check_trio_support() -> None:
             f"on trio a connection needs websockets {needed} or newer, and {library.version} is "
             "installed; run: pip install 'meup-agent[trio]'"
         )
+    from meup_agent.transport.websocket_trio import open_websocket as open_on_trio
+
+    return open_on_trio
 
 
 class _WithoutFrames(logging.LoggerAdapter[logging.Logger]):
