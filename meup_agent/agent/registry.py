@@ -133,19 +133,14 @@ def _marked(source: object) -> Iterator[Handler]:
     if callable(source) and definitions_of(source):
         yield source
     elif isinstance(source, ModuleType):
-        yield from _marked_in_module(source)
+        exported = getattr(source, "__all__", ())
+        for name, value in vars(source).items():
+            # What a module imports to use it is not thereby what it offers.
+            imported = isinstance(value, FunctionType) and value.__module__ != source.__name__
+            if (not imported or name in exported) and definitions_of(value):
+                yield value
     else:
         yield from _marked_in_object(source)
-
-
-def _marked_in_module(module: ModuleType) -> Iterator[Handler]:
-    exported = getattr(module, "__all__", ())
-    for name, value in vars(module).items():
-        # What a module imports to use it is not thereby what it offers.
-        imported = isinstance(value, FunctionType) and value.__module__ != module.__name__
-        offered = not imported or name in exported
-        if offered and definitions_of(value):
-            yield value
 
 
 def _marked_in_object(instance: object) -> Iterator[Handler]:

@@ -351,22 +351,17 @@ def build_arguments(parameters: Mapping[str, tuple[Any, Any]], source: Source) -
 
 
 def _build(parameters: Mapping[str, tuple[Any, Any]]) -> tuple[type[BaseModel], JsonObject]:
-    fields: dict[str, Any] = {
-        _FIELD_PREFIX + name: _field(name, hint, default)
-        for name, (hint, default) in parameters.items()
-    }
+    fields: dict[str, Any] = {}
+    for name, (given, default) in parameters.items():
+        hint = pydantic_hint(given)
+        value, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        # Ours comes first: of two aliases the later one counts, and that is the author's.
+        annotated = _ANNOTATED[(value, Field(alias=name), *metadata)]
+        fields[_FIELD_PREFIX + name] = annotated if default is _NOT_GIVEN else (annotated, default)
     model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
     schema = json_schema(model, mode="validation")
     schema.setdefault("properties", {})
     return model, schema
-
-
-def _field(name: str, hint: Any, default: Any) -> Any:
-    hint = pydantic_hint(hint)
-    value, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    # Ours comes first: of two aliases the later one counts, and that is the author's.
-    annotated = _ANNOTATED[(value, Field(alias=name), *metadata)]
-    return annotated if default is _NOT_GIVEN else (annotated, default)
 
 
 def _culprit(parameters: Mapping[str, tuple[Any, Any]], error: Exception) -> tuple[str | None, str]:

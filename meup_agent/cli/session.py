@@ -28,7 +28,7 @@ from meup_agent.escape import as_json_line, visible
 from meup_agent.protocol.exchange import Mode
 from meup_agent.protocol.wire import kinds
 from meup_agent.session import Settings
-from meup_agent.session.session import read_refusal
+from meup_agent.session.session import refusal_in
 from meup_agent.transport.base import ABNORMAL, CloseInfo, Transport, background_tasks
 from meup_agent.transport.websocket import websocket_connector
 from meup_agent.wording import shown_name
@@ -261,7 +261,7 @@ async def send_confirmed(
                 if envelope.id == sent and envelope.sender == space.me:
                     return sent, True
                 if _is_refusal(envelope, sent):
-                    raise read_refusal(envelope, what)
+                    raise refusal_in(envelope.payload_object, what)
     return sent, False
 
 

@@ -14,7 +14,7 @@ from meup_agent.errors import OutcomeUnknown, Refused, UsageError
 from meup_agent.protocol.wire import kinds, management_payloads
 from meup_agent.protocol.wire.management_payloads import Grant
 from meup_agent.session.pending_calls import checked_timeout
-from meup_agent.session.session import read_refusal
+from meup_agent.session.session import refusal_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -259,7 +259,7 @@ async def ask(
         who = repr(answer.asked) if answer.asked else "the gateway"
         raise OutcomeUnknown(f"the {kind} was sent, and {who} did not answer in {timeout:g} s")
     if answer.envelope.kind == kinds.SYSTEM_ERROR:
-        raise read_refusal(answer.envelope, f"the {kind}")
+        raise refusal_in(answer.envelope.payload_object, f"the {kind}")
     return answer.envelope
 
 

@@ -321,7 +321,11 @@ class PendingProposal:
     def __init__(self, block: AbstractAsyncContextManager[ProposalHandle]) -> None:
         self._block = block
         self._entered = False
-        self._written = _place()
+        # The file and line outside of this package.
+        frame = inspect.currentframe()
+        while frame and str(frame.f_globals.get("__name__", "")).partition(".")[0] == _PACKAGE:
+            frame = frame.f_back
+        self._written = (frame.f_code.co_filename, frame.f_lineno) if frame else (__file__, 0)
 
     async def __aenter__(self) -> ProposalHandle:
         """Propose."""
@@ -366,16 +370,6 @@ class PendingProposal:
                 RuntimeWarning,
                 *self._written,
             )
-
-
-def _place() -> tuple[str, int]:
-    """File and line outside of this package."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).partition(".")[0] != _PACKAGE:
-            return frame.f_code.co_filename, frame.f_lineno
-        frame = frame.f_back
-    return __file__, 0
 
 
 _PACKAGE: Final = __name__.partition(".")[0]

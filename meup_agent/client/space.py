@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from meup_agent.client.requests import Outbound
     from meup_agent.client.streams import OnStream
     from meup_agent.client.talk import Explainer
-    from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.wire.membership import Guarantees
     from meup_agent.protocol.wire.payloads import JsonObject
     from meup_agent.session import Session
@@ -647,23 +646,20 @@ class Space(TalkVerbs):
             UsageError: No proposal with that id, of that proposer, is known.
         """
         if isinstance(of, str):
-            envelope = self._known_proposal(of, proposer).envelope
+            known = self._session.table.proposal_store.under(of, self._session.now())
+            theirs = [each for each in known if proposer in (None, each.key.proposer)]
+            every = [each for latest in theirs for each in (latest, *latest.earlier)]
+            if len(every) > 1:
+                raise AmbiguousProposal(of, [each.key.proposer for each in every])
+            if not every:
+                whose = "" if proposer is None else f" of {proposer!r}"
+                raise UsageError(
+                    f"no proposal {of!r}{whose} is known here; see those in space.proposals"
+                )
+            envelope = every[0].envelope
         else:
             envelope = of if isinstance(of, Envelope) else of.envelope
         return Proposal(self._session, envelope, self._finder, self._outbound)
-
-    def _known_proposal(self, proposal_id: str, proposer: str | None) -> ProposalEntry:
-        known = self._session.table.proposal_store.under(proposal_id, self._session.now())
-        theirs = [each for each in known if proposer in (None, each.key.proposer)]
-        every = [each for latest in theirs for each in (latest, *latest.earlier)]
-        if len(every) > 1:
-            raise AmbiguousProposal(proposal_id, [each.key.proposer for each in every])
-        if not every:
-            whose = "" if proposer is None else f" of {proposer!r}"
-            raise UsageError(
-                f"no proposal {proposal_id!r}{whose} is known here; see those in space.proposals"
-            )
-        return every[0]
 
     def watch(
         self, wanted: Callable[[Envelope], bool] | None = None

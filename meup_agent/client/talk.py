@@ -274,19 +274,6 @@ class Reasoning:
         await self._space.send(kind, payload, context=self.id)
 
 
-def _reason_of(
-    session: Session, reasoning: Reasoning, clock: anyio.CancelScope, error: BaseException
-) -> str:
-    """The reason code for others, when a block is left without a conclusion."""
-    if reasoning.reason is not None:
-        return str(reasoning.reason.code)
-    if clock.cancel_called:
-        return Reason.TIMEOUT
-    if isinstance(error, anyio.get_cancelled_exc_class()):
-        return str(cause_of_leaving(session).code)
-    return "error"
-
-
 class TalkVerbs:
     """The verbs of a participant that talks."""
 
@@ -391,7 +378,14 @@ class TalkVerbs:
                     if reasoning.reason is None and not reasoning.concluded:
                         await reasoning.conclude("")
                 except BaseException as error:
-                    await reasoning.stop(_reason_of(session, reasoning, clock, error))
+                    reason = "error"
+                    if reasoning.reason is not None:
+                        reason = str(reasoning.reason.code)
+                    elif clock.cancel_called:
+                        reason = Reason.TIMEOUT
+                    elif isinstance(error, anyio.get_cancelled_exc_class()):
+                        reason = str(cause_of_leaving(session).code)
+                    await reasoning.stop(reason)
                     raise
                 if reasoning.reason is not None:
                     await reasoning.stop(reasoning.reason.code)

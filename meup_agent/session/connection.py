@@ -446,8 +446,15 @@ class SessionConnection:
                 self._changed.notify_all()
             elif self._catching_up:
                 self._talk()
-            elif envelope.kind == kinds.SYSTEM_ERROR:
-                self._see_eviction(envelope, tasks)
+            elif (
+                self._may_talk
+                and envelope.kind == kinds.SYSTEM_ERROR
+                and envelope.sender in kinds.GATEWAY_NAMES
+                and self._session.table.roster.shows_eviction(envelope.payload_object)
+            ):
+                # An older connection of ours has evicted this one.
+                self._may_talk = False
+                tasks.start_soon(self._prove, True)
         tasks.cancel_scope.cancel()
 
     def _begin(self) -> None:
@@ -484,16 +491,6 @@ class SessionConnection:
             self._last = self._before_last = ""
         elif self._before_last in named:
             self._before_last = ""
-
-    def _see_eviction(self, refusal: Envelope, tasks: TaskGroup) -> None:
-        """Join again if a refusal shows that an older connection of ours has evicted this one."""
-        if (
-            refusal.sender in kinds.GATEWAY_NAMES
-            and self._may_talk
-            and self._session.table.roster.shows_eviction(refusal.payload_object)
-        ):
-            self._may_talk = False
-            tasks.start_soon(self._prove, True)
 
     async def _prove(self, out: bool) -> None:
         """See that the gateway keeps us, and join again if not (PROTOCOL 2).

@@ -201,7 +201,7 @@ class Receipts:
                 self._changed.notify_all()
         elif envelope.kind == kinds.SYSTEM_ERROR and envelope.sender in kinds.GATEWAY_NAMES:
             for name in envelope.correlation:
-                self.failed(name, read_refusal(envelope, name))
+                self.failed(name, refusal_in(envelope.payload_object, name))
 
     def failed(self, envelope_id: str, problem: MeupError) -> None:
         """Note that an envelope was not taken and will not be, if a caller waits for it."""
@@ -214,11 +214,6 @@ class Receipts:
         if self.waiting:
             self.waiting.clear()
             self._changed.notify_all()
-
-
-def read_refusal(error: Envelope, what: str) -> Refused:
-    """The exception for a gateway's ``system/error`` about something that we sent."""
-    return refusal_in(error.payload_object, what)
 
 
 def refusal_in(payload: dict[str, Any], what: str) -> Refused:

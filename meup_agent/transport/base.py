@@ -137,7 +137,10 @@ async def background_tasks() -> AsyncGenerator[TaskGroup]:
                 own = error
             tasks.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        failed = _what_matters(group)
+        # A defect first, several of them together, and then why the connection ended.
+        leaves = list(leaves_of(group))
+        defects = [each for each in leaves if not isinstance(each, ConnectionFailed)]
+        failed = group if len(defects) > 1 else (defects or leaves)[0]
     if own is not None:
         if failed is not None and not isinstance(failed, ConnectionFailed):
             log.error("a background task failed, too", exc_info=failed)
@@ -152,18 +155,6 @@ def _is_cancellation(error: BaseException) -> bool:
         # A nursery of trio's own raises its cancellations in a group.
         return cast("BaseExceptionGroup[BaseException]", error).subgroup(cancelled) is not None
     return isinstance(error, cancelled)
-
-
-def _what_matters(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """One exception of a group: a defect first, then why the connection ended.
-
-    Several defects stay together.
-    """
-    flat = list(leaves_of(group))
-    defects = [error for error in flat if not isinstance(error, ConnectionFailed)]
-    if not defects:
-        return flat[0]
-    return defects[0] if len(defects) == 1 else group
 
 
 def is_cancelled_here() -> bool:

@@ -47,7 +47,13 @@ async def open_client(url: str, authorization: str | None) -> AsyncGenerator[htt
         headers["Authorization"] = authorization
     check_headers(headers)
     with ExitStack() as held:
-        context, short = _make_ssl_context(url), None
+        if url.startswith("https:"):
+            # What this machine trusts, as for WebSocket; SSL_CERT_FILE counts.
+            context = ssl.create_default_context()
+        else:
+            # One that trusts nothing: httpx would read all certificates, 0.1 s of CPU for each.
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        short = None
         if path is not None:
             with explained(url, ANSWER_SECONDS):
                 short = held.enter_context(short_path(path))
@@ -82,14 +88,6 @@ async def _on_event(name: str, info: Mapping[str, Any]) -> None:
             if isinstance(error, OSError):
                 raise httpx.ConnectError(str(error)) from error
             raise
-
-
-def _make_ssl_context(url: str) -> ssl.SSLContext:
-    if url.startswith("https:"):
-        # What this machine trusts, as for WebSocket; SSL_CERT_FILE counts.
-        return ssl.create_default_context()
-    # One that trusts nothing: httpx would read all certificates, 0.1 s of CPU for each client.
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 async def fetch(
