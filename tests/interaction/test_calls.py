@@ -64,13 +64,8 @@ async def test_invoked_call_without_a_result_raises_it_where_asked(meeting: Meet
 
 
 async def test_errors_of_a_call_say_whose_they_are(meeting: Meeting) -> None:
-    async with gathered(meeting, calculator(), willing(), "second", "proposer") as (
-        _,
-        _,
-        requester,
-        proposer,
-    ):
-        for caller in (requester, proposer):
+    async with gathered(meeting, calculator(), willing(), "second", "proposer") as spaces:
+        for caller in spaces[2:]:
             with pytest.raises(ToolError, match="ZeroDivisionError") as failed:
                 await caller.call("tools", "divide", {"a": 1, "b": 0})
             assert failed.value.result["isError"] is True

@@ -45,24 +45,15 @@ async def test_a_call_is_followed_to_its_end(meeting: Meeting, notes: Notes) -> 
     assert began.exchange == ended.exchange == started.exchange == finished.exchange
     assert (began.kind, began.method, began.tool) == (kinds.MCP_REQUEST, "tools/call", "add")
     assert (began.to, began.parent) == (("tools",), "")
-    assert (ended.outcome, ended.by, ended.is_error, ended.cause) == (
-        "answered",
-        "tools",
-        False,
-        None,
-    )
+    answered = ("answered", "tools", False, None)
+    assert (ended.outcome, ended.by, ended.is_error, ended.cause) == answered
     assert (started.role, started.handler, started.sender) == ("request", "add", "second")
     assert (finished.role, finished.handler, finished.sender) == ("request", "add", "second")
     assert (started.me, started.space, began.me, began.space) == ("tools", "demo", "second", "")
     assert finished.seconds == finished.at - started.at
     assert ended.seconds == pytest.approx(ended.at - began.at, abs=1)
-    assert there.names() == [
-        "Connected",
-        "HandlerStarted",
-        "HandlerFinished",
-        "Disconnected",
-        "Left",
-    ]
+    names = "Connected HandlerStarted HandlerFinished Disconnected Left"
+    assert " ".join(there.names()) == names
     connected = there.only(Connected)
     assert (connected.dialect, connected.reconnect, connected.me) == ("meup/v0.1", False, "tools")
     assert there.only(Disconnected).code is None

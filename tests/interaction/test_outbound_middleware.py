@@ -101,11 +101,8 @@ async def test_changed_call_is_judged_as_the_call_that_it_is(meeting: Meeting) -
         seen.append(proposal.arguments)
         await proposal.fulfill()
 
-    async with gathered(meeting, adder(), reviewer, Agent("proposer", middleware=[change])) as (
-        _,
-        _,
-        proposer,
-    ):
+    changing = Agent("proposer", middleware=[change])
+    async with gathered(meeting, adder(), reviewer, changing) as (_, _, proposer):
         own = {"a": 1, "b": 1}
         assert await proposer.call("tools", "other", own, to="reviewer") == 10
         assert own == {"a": 1, "b": 1}
@@ -286,10 +283,8 @@ async def test_failing_layer_does_not_take_the_outcome_away(
         raise ValueError("of the middleware")
 
     outcomes: list[Any] = []
-    async with gathered(meeting, unwilling("no"), Agent("proposer", middleware=[fail])) as (
-        _,
-        proposer,
-    ):
+    failing = Agent("proposer", middleware=[fail])
+    async with gathered(meeting, unwilling("no"), failing) as (_, proposer):
         with pytest.raises(ValueError, match="of the middleware"):
             async with proposer.propose("tools", "add", to="reviewer") as proposal:
                 outcomes.append(await proposal.outcome())

@@ -219,13 +219,9 @@ async def test_of_a_broadcast_proposal_everybody_who_could_must_reject(meeting: 
 async def test_the_caller_chooses_which_rejection_counts(
     meeting: Meeting, wait: str, ttl: float, ends: type[Any]
 ) -> None:
-
+    second = unwilling(Reason.POLICY, "second")
     async with (
-        gathered(meeting, unwilling(Reason.POLICY, "second"), "reviewer", "proposer") as (
-            _,
-            _,
-            proposers,
-        ),
+        gathered(meeting, second, "reviewer", "proposer") as (_, _, proposers),
         proposers.propose("tools", "write", wait=wait, ttl=ttl) as proposal,
     ):
         assert isinstance(await proposal.outcome(), ends)

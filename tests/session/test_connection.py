@@ -1,82 +1,42 @@
 """One connection, frame by frame."""
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-
 import anyio
 import pytest
 import trio
 from trio.testing import MockClock
 
-from meup_agent.errors import TransportClosed
 from meup_agent.session import ConnectedSession
 from meup_agent.session.connection import ECHO_SECONDS
-from tests.gateways import CloseInfo
+from meup_agent.testing import FaultPlan, Faults, FaultyConnector
 from tests.patience import PATIENCE
 from tests.session.gate import AT_ONCE, Gate, Recorder, present
 
 pytestmark = pytest.mark.anyio
 
-WELCOME = b"""{"kind":"system.welcome","id":"1","from":"system:gateway",
-"payload":{"you":{"id":"alice","capabilities":[{"kind":"*"}]},"participants":[]}}"""
-
-
-class CutOff:
-    """A connection that welcomes us, and breaks when the first envelope is sent."""
-
-    def __init__(self) -> None:
-        self.sent: list[bytes] = []
-        self.closed: CloseInfo | None = None
-        self.response_headers = {"meup-protocol": "meup/v0.1"}
-        self._welcome = [WELCOME]
-        self._broken = anyio.Event()
-
-    async def send(self, frame: bytes) -> None:
-        self.sent.append(frame)
-        self.closed = CloseInfo(1006)
-        self._broken.set()
-        raise TransportClosed(1006)
-
-    def __aiter__(self) -> "CutOff":
-        return self
-
-    async def __anext__(self) -> bytes:
-        if self._welcome:
-            return self._welcome.pop()
-        await self._broken.wait()
-        raise StopAsyncIteration
-
-    async def aclose(self, code: int = 1000, reason: str = "") -> None:
-        pytest.fail("nobody asked for that")
-
-    async def abort(self) -> None:
-        pytest.fail("nobody asked for that")
-
 
 @pytest.mark.rule("6.ts")
-async def test_what_is_sent_twice_is_the_same_twice() -> None:
+async def test_what_is_sent_twice_is_the_same_twice(gate: Gate) -> None:
     """A reader tells a repetition from a new envelope of the same id by what is in it."""
-    first, second = ends = CutOff(), CutOff()
-    dialled = iter(ends)
-    lost = anyio.Event()
+    gate.seq, gate.gives = 6, {**gate.gives, "until": 6, "resumed": True}
+    async with present(gate, settings=AT_ONCE) as (session, end):
+        session.send_message("chat", {"message": "hi"})
+        first = await anext(end.transport)
+        end.drop()
+        again = await gate.welcomed()
+        assert await anext(again.transport) == first
 
-    @asynccontextmanager
-    async def dial(headers: object) -> AsyncGenerator[CutOff]:
-        end = next(dialled, None)
-        if end is None:
-            lost.set()
-            await anyio.sleep_forever()
-            return
-        yield end
 
-    session = ConnectedSession(dial, token=None, handlers=Recorder(), settings=AT_ONCE)
+async def test_what_was_cut_off_is_sent_on_the_next_connection(gate: Gate) -> None:
+    """Also at a gateway that numbers nothing."""
+    cut = FaultyConnector(gate.connector(), [FaultPlan(outgoing=Faults(cut_after=0))])
+    session = ConnectedSession(cut, token=None, handlers=Recorder(), settings=AT_ONCE)
     with anyio.fail_after(PATIENCE):
-        async with session:
-            session.send_message("chat", {"message": "hi"})
-            await lost.wait()
-            assert first.sent == second.sent
-            assert not session.table.connected
-            assert len(session.outbox) == len(first.sent) == 1
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(gate.welcomed)
+            async with session:
+                said = session.send_message("chat", {"message": "hi"})
+                again = await gate.welcomed()
+                assert (await again.hear()).id == said.id
 
 
 @pytest.mark.rule("3.codes.blamed")
