@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
 from math import inf
@@ -126,48 +125,20 @@ MAX_NAMED: Final = 20
 """Tools that an announcement names."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolChanges:
-    """The difference between two lists of tools.
-
-    Attributes:
-        added: Names of the new tools.
-        removed: Names of those that are gone.
-        changed: Name of a tool → the parts that are not what they were.
-    """
-
-    added: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    changed: tuple[tuple[str, tuple[str, ...]], ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.added or self.removed or self.changed)
-
-    def __str__(self) -> str:
-        """The difference in words, safe to print."""
-        parts = [
-            _named(
-                "changed", (f"{_shown(name)} ({', '.join(what)})" for name, what in self.changed)
-            ),
-            _named("added", map(_shown, self.added)),
-            _named("removed", map(_shown, self.removed)),
-        ]
-        return "; ".join(part for part in parts if part)
-
-
-def compare_tools(before: Iterable[JsonObject], after: Iterable[JsonObject]) -> ToolChanges:
-    """The difference between two lists of tools."""
+def compare_tools(before: Iterable[JsonObject], after: Iterable[JsonObject]) -> str:
+    """The difference between two lists of tools in words, safe to print; empty: there is none."""
     old, new = ({str(tool["name"]): tool for tool in tools} for tools in (before, after))
     changed = [
-        (name, what)
+        f"{_shown(name)} ({', '.join(what)})"
         for name in old
         if name in new and (what := _find_differences(old[name], new[name]))
     ]
-    return ToolChanges(
-        tuple(name for name in new if name not in old),
-        tuple(name for name in old if name not in new),
-        tuple(changed),
+    parts = (
+        _named("changed", changed),
+        _named("added", [_shown(name) for name in new if name not in old]),
+        _named("removed", [_shown(name) for name in old if name not in new]),
     )
+    return "; ".join(filter(None, parts))
 
 
 def digest_of_tools(tools: Iterable[JsonObject]) -> str:
@@ -313,20 +284,17 @@ def _is_endless(schema: Any) -> bool:
     return False
 
 
-def _find_differences(old: JsonObject, new: JsonObject) -> tuple[str, ...]:
+def _find_differences(old: JsonObject, new: JsonObject) -> list[str]:
     before, after = approved_parts(old), approved_parts(new)
     parts = dict.fromkeys((*after, *before))
-    return tuple(
-        part for part in parts if canonical(before.get(part)) != canonical(after.get(part))
-    )
+    return [part for part in parts if canonical(before.get(part)) != canonical(after.get(part))]
 
 
-def _named(verb: str, names: Iterable[str]) -> str:
-    every = list(names)
-    if not every:
+def _named(verb: str, names: list[str]) -> str:
+    if not names:
         return ""
-    more = f" and {len(every) - MAX_NAMED} more" if len(every) > MAX_NAMED else ""
-    return f"{verb} {', '.join(every[:MAX_NAMED])}{more}"
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"{verb} {', '.join(names[:MAX_NAMED])}{more}"
 
 
 def _shown(name: str) -> str:
@@ -352,6 +320,11 @@ class _Offered(NamedTuple):
 
     tool: JsonObject
     mark: ToolMark | None = None
+
+    @property
+    def form(self) -> str:
+        """Its form, where that is not the accepted one; else empty."""
+        return "" if self.mark is None else self.mark.form
 
 
 class OfferedTools:
@@ -434,8 +407,7 @@ class OfferedTools:
             RequestError: The tool has another form now, or one that needs no such word.
         """
         found = self._offered.get(accepted.tool)
-        form = "" if found is None or found.mark is None else found.mark.form
-        if not form or form != accepted.form:
+        if found is None or not found.form or found.form != accepted.form:
             raise _refused(
                 f"the tool {accepted.tool[:64]!r} of the MCP server {self._name!r} has changed"
                 " since you looked at it; look again"
@@ -470,7 +442,7 @@ class OfferedTools:
             # A server may take calls of tools that it does not list, and of one that it lists
             # no longer.
             said = f"the MCP server {self._name!r} does not list a tool {name[:64]!r}"
-        elif found.mark is not None and found.mark.form and found.mark.form != seen:
+        elif found.mark is not None and found.form not in ("", seen):
             said = (
                 f"the tool {name[:64]!r} of the MCP server {self._name!r} is not as it was"
                 f" accepted: {found.mark.difference[0]}; a person sees the difference, and accepts"
@@ -571,14 +543,14 @@ class OfferedTools:
         begun = self._begun  # before anything waits: another list may be asked for then
         async with self._lock:
             before = self._tools
-            changes = ToolChanges() if before is None else compare_tools(before, tools)
+            changes = "" if before is None else compare_tools(before, tools)
             asked_before = self._asked_about()
             await self._offer(tools)
             self._read = begun
             self._taken.notify_all()
         about = self._asked_about()
         until = "calls are asked about until a person accepts the change:"
-        asked = _named(until, map(_shown, sorted(about)))
+        asked = _named(until, [_shown(name) for name in sorted(about)])
         if about - asked_before:
             log.warning("%s: %s", self._name, asked)
         asked = f" ({asked})" if asked else ""
@@ -591,8 +563,7 @@ class OfferedTools:
         )
 
     def _asked_about(self) -> frozenset[str]:
-        offered = self._offered.items()
-        return frozenset(name for name, each in offered if each.mark is not None and each.mark.form)
+        return frozenset(name for name, each in self._offered.items() if each.form)
 
 
 def _refused(said: str) -> RequestError:
