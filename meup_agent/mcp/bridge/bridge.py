@@ -417,7 +417,7 @@ class Bridge:
         await to_thread.run_sync(
             remove_unusable,
             result,
-            self._connection.version,
+            self._connection.client.protocol_version,
             problems.append,
             abandon_on_cancel=True,
         )

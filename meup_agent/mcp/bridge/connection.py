@@ -212,14 +212,9 @@ class ServerConnection:
             raise self._busy()
 
     @property
-    def version(self) -> str:
-        """The revision of MCP that is spoken."""
-        return self.client.protocol_version
-
-    @property
     def is_modern(self) -> bool:
         """True for revisions in which each request stands for itself."""
-        return self.version in MODERN_PROTOCOL_VERSIONS
+        return self.client.protocol_version in MODERN_PROTOCOL_VERSIONS
 
     @property
     def closes_streams(self) -> bool:

@@ -47,7 +47,6 @@ from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
-    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
     from meup_agent.agent.context import Context
     from meup_agent.client.messages import Request
@@ -668,15 +667,38 @@ async def _stdio(
             sent = anyio.Event()
             sending = anyio.CancelScope()
 
+            async def receive() -> None:
+                """Hand the server's messages to the session, until the server's output ends."""
+                async with received:
+                    try:
+                        async for line in read_lines(process.read, MAX_MESSAGE_BYTES):
+                            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                                await received.send(_message(line))
+                    except LineTooLong:
+                        traffic.excess = f"sent a message of more than {MAX_MESSAGE_BYTES} bytes"
+                        process.terminate()
+                # A server that writes on could not end.
+                while await process.read():
+                    pass
+
             async def send() -> None:
+                """Write the session's messages to the server, until one of both ends."""
                 try:
                     with sending:
-                        await _send(process, to_send, received)
+                        async with to_send:
+                            async for item in to_send:
+                                said = item.message.model_dump_json(
+                                    by_alias=True, exclude_unset=True
+                                )
+                                await process.write(said.encode() + b"\n")
+                except OSError:
+                    # It reads no more, and may still run: to the session this is its end.
+                    await received.aclose()
                 finally:
                     sent.set()
 
             with received, read, write, to_send:
-                tasks.start_soon(_receive, process, received, traffic)
+                tasks.start_soon(receive)
                 tasks.start_soon(send)
                 try:
                     yield read, write
@@ -696,25 +718,6 @@ async def _stdio(
         tail.feed(process.last_words.encode())
 
 
-async def _receive(
-    process: ServerProcess,
-    received: MemoryObjectSendStream[SessionMessage | Exception],
-    traffic: Traffic,
-) -> None:
-    """Hand a server's messages to the session, until the server's output ends."""
-    async with received:
-        try:
-            async for line in read_lines(process.read, MAX_MESSAGE_BYTES):
-                with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                    await received.send(_message(line))
-        except LineTooLong:
-            traffic.excess = f"sent a message of more than {MAX_MESSAGE_BYTES} bytes"
-            process.terminate()
-    # A server that writes on could not end.
-    while await process.read():
-        pass
-
-
 def _message(line: bytes) -> SessionMessage | Exception:
     # One wrong byte in a message is the message's fault, and not the connection's.
     text = line.decode(errors="replace")
@@ -722,23 +725,6 @@ def _message(line: bytes) -> SessionMessage | Exception:
         return SessionMessage(jsonrpc_message_adapter.validate_json(text, by_name=False))
     except ValueError as error:
         return error
-
-
-async def _send(
-    process: ServerProcess,
-    to_send: MemoryObjectReceiveStream[SessionMessage],
-    received: MemoryObjectSendStream[SessionMessage | Exception],
-) -> None:
-    """Write the session's messages to a server, until one of both ends."""
-    async with to_send:
-        async for item in to_send:
-            said = item.message.model_dump_json(by_alias=True, exclude_unset=True)
-            try:
-                await process.write(said.encode() + b"\n")
-            except OSError:
-                # It reads no more, and may still run: to the session this is its end.
-                await received.aclose()
-                return
 
 
 @asynccontextmanager
