@@ -84,7 +84,7 @@ class ToolTask:
 
     def __init__(self, ttl: float, poll_interval: float) -> None:
         self.id = secrets.token_urlsafe(16)
-        self.status: TaskStatus = "working"
+        self.final: TaskStatus | None = None
         self.status_message: str | None = None
         self.created = self.updated = datetime.now(UTC)
         self.ttl = ttl
@@ -106,16 +106,19 @@ class ToolTask:
     @property
     def ended(self) -> bool:
         """True once its status is final."""
-        return self.status in ("completed", "failed", "cancelled")
+        return self.final is not None
+
+    @property
+    def status(self) -> TaskStatus:
+        return self.final or ("input_required" if self._inputs else "working")
 
     def end(self, status: TaskStatus, message: str | None = None) -> None:
         """Take the final status, unless there is one; questions go unanswered."""
         if self.ended:
             return
         self._inputs.clear()
-        self._change(status)
-        if message is not None:
-            self.status_message = message[:MAX_STATUS_MESSAGE]
+        self.final = status
+        self.note(message)
         self.ready.set()
 
     def cancel(self, reason: str) -> bool:
@@ -126,8 +129,10 @@ class ToolTask:
         self.scope.cancel()
         return True
 
-    def note(self, message: str) -> None:
-        self.status_message = message[:MAX_STATUS_MESSAGE]
+    def note(self, message: str | None = None) -> None:
+        """Note a change, and the text beside the status where there is a new one."""
+        if message is not None:
+            self.status_message = message[:MAX_STATUS_MESSAGE]
         self.updated = datetime.now(UTC)
 
     async def ask(
@@ -166,7 +171,7 @@ class ToolTask:
                         f"a task asks at most {MAX_INPUT_REQUESTS} at a time",
                     )
                 self._inputs[key] = question
-                self._change("input_required")
+                self.note()
                 self.ready.set()
             for question in questions.values():
                 await question.answered.wait()
@@ -195,12 +200,8 @@ class ToolTask:
             self._remove_input(key)
 
     def _remove_input(self, key: str) -> None:
-        if self._inputs.pop(key, None) is not None and not self.ended:
-            self._change("input_required" if self._inputs else "working")
-
-    def _change(self, status: TaskStatus) -> None:
-        self.status = status
-        self.updated = datetime.now(UTC)
+        if self._inputs.pop(key, None) is not None:
+            self.note()
 
     def wire(self) -> JsonObject:
         """The fields that every form of a task has."""
@@ -241,7 +242,6 @@ class TaskChannel:
     def __init__(self, task: ToolTask, ctx: Context) -> None:
         self._task = task
         self._request = ctx.session
-        self._capabilities = ctx.session.client_capabilities
         self.request_id = ctx.request_id
         self.cancel_requested = anyio.Event()
 
@@ -256,7 +256,7 @@ class TaskChannel:
         opts: CallOptions | None = None,
     ) -> JsonObject:
         """Ask the client, if it declared that it answers such questions."""
-        if not is_declared(self._capabilities, method):
+        if not is_declared(self._request.client_capabilities, method):
             raise NoBackChannelError(method)
         return await self._task.ask(method, params, (opts or {}).get("timeout"))
 
