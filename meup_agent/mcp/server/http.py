@@ -146,8 +146,9 @@ class ParticipantAuth(AuthenticationBackend):
     ) -> tuple[AuthCredentials, AuthenticatedUser] | None:
         """The participant of a request; ``None``: none that the gateway knows."""
         given = conn.headers.get("authorization")
+        host = "" if conn.client is None else conn.client.host
         if given is None:
-            if not self._anonymous or not _is_local(conn):
+            if not self._anonymous or not _is_loopback(host):
                 return None
             if is_forwarded(conn.headers.keys()):
                 raise NeedsToken("a request that comes through a proxy needs a token")
@@ -161,7 +162,6 @@ class ParticipantAuth(AuthenticationBackend):
             if not is_guessable(token) or await self._pool.knows(token):
                 user = await self._user(token)
             else:
-                host = "" if conn.client is None else conn.client.host
                 user = await self._try(token, network_of(host))
         return None if user is None else (AuthCredentials([]), user)
 
@@ -198,13 +198,9 @@ class ParticipantAuth(AuthenticationBackend):
         return user
 
 
-def _is_local(conn: HTTPConnection) -> bool:
-    """True if the other end of the connection is on this machine."""
-    return conn.client is not None and _is_loopback(conn.client.host)
-
-
 @lru_cache(maxsize=1024)
 def _is_loopback(host: str) -> bool:
+    """True if an address is of this machine; an empty one, which is not known, is of none."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
