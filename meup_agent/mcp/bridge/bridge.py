@@ -304,9 +304,8 @@ class Bridge:
 
     # --- tools that changed ---
 
-    async def _tell_changes(self, request: Request, ctx: Context) -> dict[str, Any]:
-        told: dict[str, Any] = msgspec.to_builtins(await self._tools.difference())
-        return told
+    async def _tell_changes(self, request: Request) -> Any:
+        return msgspec.to_builtins(await self._tools.difference())
 
     async def _accept_tools(self, request: Request, ctx: Context) -> dict[str, Any]:
         self._check_person(request, ctx)

@@ -173,7 +173,7 @@ def parse_servers(
             check_name(name)
             place = f"{key}.{name}"
             fields = _object(entry, place)
-            if not _flag(fields, "disabled", place):
+            if not _is_disabled(fields, place):
                 servers[name] = _server(fields, place, variables, base)
             wrong -= 1
     if not servers:
@@ -316,10 +316,10 @@ def _object(value: object, place: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-def _flag(fields: Mapping[str, Any], key: str, place: str) -> bool:
-    value = fields.get(key, False)
+def _is_disabled(fields: Mapping[str, Any], place: str) -> bool:
+    value = fields.get("disabled", False)
     if not isinstance(value, bool):
-        raise ConfigurationError(f"{place}.{key} must be true or false")
+        raise ConfigurationError(f"{place}.disabled must be true or false")
     return value
 
 

@@ -181,7 +181,9 @@ class ServerConnection:
         self._gone = anyio.Event()
         self._error: ServerGone | None = None
         self._leaving = anyio.Event()
-        self._limiter = LineLimiter(self._log_message)
+        self._limiter = LineLimiter(
+            lambda text, level: log.log(level, "%s: %s", name, printable(text))
+        )
 
     # --- what the owner asks ---
 
@@ -418,9 +420,6 @@ class ServerConnection:
         source = f"{params.logger}: " if params.logger else ""
         level = LOG_LEVELS.get(params.level, logging.INFO)
         self._limiter.line(f"{source}{said}"[:MAX_ERROR_CHARS], level)
-
-    def _log_message(self, text: str, level: int) -> None:
-        log.log(level, "%s: %s", self.name, printable(text))
 
     # --- what the server asks ---
 
