@@ -23,7 +23,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from meup_agent.client.messages import Progress
+from meup_agent.client.messages import Progress, Request
 from meup_agent.errors import RequestError
 from meup_agent.mcp.sdk.messages import CAPABILITIES, Question, RawResult, is_declared
 from meup_agent.protocol.proposals.lifecycle import ProposalState
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from mcp.server.context import ServerRequestContext
 
-    from meup_agent.client.messages import Request
     from meup_agent.client.proposal_handle import ProposalHandle
     from meup_agent.protocol.wire.payloads import JsonObject
 
@@ -250,7 +249,7 @@ class ClientCalls:
                 return call
         return None
 
-    async def answer(self, request: Request) -> JsonObject:
+    async def answer(self, request: Request) -> payloads.JsonObject:
         """Answer what a participant asks during a call, by asking the call's client.
 
         Raises:
@@ -279,7 +278,7 @@ class ClientCalls:
             MCPError: It does not wait any more.
         """
         call = self._waiting.pop(state, None)
-        if call is None or call.ended:
+        if call is None:
             raise MCPError(
                 types.INVALID_PARAMS, "this call waits no longer for an answer; call the tool again"
             )

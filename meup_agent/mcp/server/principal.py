@@ -14,7 +14,6 @@ import anyio
 from mcp.server.subscriptions import ListenHandler, ResourceUpdated
 
 from meup_agent.agent.agent import Agent
-from meup_agent.client.messages import Request
 from meup_agent.client.offers import CHANGES
 from meup_agent.errors import CannotObserve, MeupError, SessionEnded, UsageError
 from meup_agent.mcp.sdk.messages import CAPABILITIES
@@ -141,9 +140,9 @@ class Principal:
         self,
         key: str,
         *,
-        own: bool = True,
-        bare: str | None = None,
-        on_welcome: Callable[[Principal], None] = lambda _: None,
+        own: bool,
+        bare: str | None,
+        on_welcome: Callable[[Principal], None],
     ) -> None:
         self.key = key
         self.own = own
@@ -159,7 +158,7 @@ class Principal:
         self.ended = anyio.Event()
         self.left = False
         self.agent = Agent("meup-mcp")
-        self.agent.on_request(*CAPABILITIES)(self._answer)
+        self.agent.on_request(*CAPABILITIES)(self.calls.answer)
         self._bare = bare
         self._scope = anyio.CancelScope()
         self._tasks: TaskGroup | None = None
@@ -225,9 +224,6 @@ class Principal:
         finally:
             self.running -= 1
             self.used_at = anyio.current_time()
-
-    async def _answer(self, request: Request) -> dict[str, Any]:
-        return await self.calls.answer(request)
 
     async def raise_at_end(self) -> None:
         """Wait until it is not in the space any more, and raise why, if it has not left itself."""

@@ -59,15 +59,10 @@ RESULT_SECONDS: Final = 3600.0
 class _AnnouncingServer(Server[Any]):
     """The SDK's server, which says at the handshake that its lists may change."""
 
-    def create_initialization_options(
-        self, notification_options: NotificationOptions | None = None, *args: Any, **kwargs: Any
-    ) -> InitializationOptions:
+    def create_initialization_options(self, *_: Any, **__: Any) -> InitializationOptions:
         """As the SDK's, with every list said to change."""
-        changing = NotificationOptions(
-            prompts_changed=True, resources_changed=True, tools_changed=True
-        )
         return super().create_initialization_options(
-            notification_options or changing, *args, **kwargs
+            NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
         )
 
 
@@ -129,13 +124,8 @@ class SpaceHandlers:
         # Here, where each call of the newest revision comes by before it can become a task.
         if offer.repeats_arguments:
             _check_param_headers(offer.described.get("inputSchema"), ctx)
-        match payloads.as_object(offer.described.get("execution")).get("taskSupport"):
-            case "required":
-                return "required"
-            case "forbidden":
-                return "forbidden"
-            case _:
-                return "optional"
+        said: Any = payloads.as_object(offer.described.get("execution")).get("taskSupport")
+        return said if said in ("required", "forbidden") else "optional"
 
     # --- resources and prompts ---
 

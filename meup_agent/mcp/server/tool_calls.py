@@ -166,8 +166,9 @@ async def _invoke(
         asked = payloads.as_object(result)
         if asked.get("resultType") != "input_required":
             return as_result(result)
-        if not _is_asked_at_once(call.ctx):
+        if call.ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
             return declared_only(call.ctx, asked)
+        # Clients of older revisions answer requests of ours instead.
         sent = {**sent, "inputResponses": await _answers(call, asked.get("inputRequests"))}
         sent["requestState"] = asked.get("requestState")
     return tool_error(f"The tool asked more than {MAX_ROUNDS} times.")
@@ -198,11 +199,6 @@ async def _call_once(
             on_begun=call.ids.add,
             on_proposed=note_proposed,
         )
-
-
-def _is_asked_at_once(ctx: Ctx) -> bool:
-    """True if a client does not know results that ask, and answers requests of ours instead."""
-    return ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS
 
 
 async def _answers(call: ClientCall, requests: object) -> JsonObject:
