@@ -6,7 +6,6 @@ writer. This is the only place that retries (PROTOCOL 3, close codes).
 
 from __future__ import annotations
 
-import inspect
 import json
 import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -41,6 +40,7 @@ from meup_agent.protocol.wire.kinds import MCP_PROPOSAL
 from meup_agent.protocol.wire.membership import read_seq
 from meup_agent.session.outbox import QueuedFrame
 from meup_agent.session.session import Session
+from meup_agent.session.settings import read_token
 from meup_agent.transport.base import (
     ABNORMAL,
     BESIDE_HEADER,
@@ -170,7 +170,7 @@ class ConnectedSession(Session):
             # Asks a gateway that numbers envelopes for what we missed.
             headers[LAST_SEEN_HEADER] = str(seq)
         try:
-            token = await self._ask_token()
+            token = await read_token(self._token)
         except OSError as error:
             if not self.connections:
                 raise
@@ -201,12 +201,6 @@ class ConnectedSession(Session):
             self._judge(error)
             self._failure = error
             raise
-
-    async def _ask_token(self) -> str | None:
-        if self._token is None or isinstance(self._token, str):
-            return self._token
-        token = self._token()
-        return await token if inspect.isawaitable(token) else token
 
     def _join_frame(self, token: str | None, knows_us: bool) -> bytes:
         """The first frame for a gateway that does not read the handshake's headers (PROTOCOL 2)."""

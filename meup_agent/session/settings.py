@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import random
 from collections.abc import Awaitable, Callable
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
 
 Token = str | Callable[[], str] | Callable[[], Awaitable[str]]
 """A token, or what gives one; it is asked once for each attempt to connect."""
+
+
+async def read_token(token: Token | None) -> str | None:
+    """The token, which is asked for where it is not a text."""
+    given = token() if callable(token) else token
+    return await given if inspect.isawaitable(given) else given
+
 
 MAX_DOUBLED: Final = 32
 """Failures after which a pause grows no more: a float ends at 2**1024."""

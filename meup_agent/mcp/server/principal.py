@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import inspect
 import logging
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from meup_agent.mcp.server.client_calls import MAX_REQUESTS, ClientCalls, too_ma
 from meup_agent.protocol.space.allowance import NoticeThrottle
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.ttl_map import TTLMap
+from meup_agent.session.settings import read_token
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
@@ -404,8 +404,7 @@ class PrincipalPool:
         return login is not None and login.principal.joined
 
     async def _is_own(self, token: str) -> bool:
-        own = self._own() if callable(self._own) else self._own
-        own = await own if inspect.isawaitable(own) else own
+        own = await read_token(self._own)
         return own is not None and hmac.compare_digest(own.strip().encode(), token.encode())
 
     async def _log_in(self, key: str, token: str | None) -> Login | None:
