@@ -117,12 +117,6 @@ def write_traceparent(context: SpanContext) -> str:
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
-def with_traceparent(params: JsonObject, context: SpanContext) -> JsonObject:
-    """Parameters that name a span in their ``_meta``."""
-    meta = {**as_object(params.get(META)), TRACEPARENT: write_traceparent(context)}
-    return {**params, META: meta}
-
-
 def begin_under(
     remote: SpanContext | None, *, trusted: bool, otherwise: Context | None = None
 ) -> tuple[Context, list[Link]]:
@@ -168,11 +162,6 @@ def fail(span: Span, error_type: str) -> None:
     span.set_status(StatusCode.ERROR)
 
 
-def error_type_of(error: BaseException) -> str:
-    """The ``error.type`` of an exception: its message may hold what is nobody's to read."""
-    return type(error).__qualname__
-
-
 # --- spans ---
 
 
@@ -192,7 +181,8 @@ class CallSpan:
 
     def inject(self, params: JsonObject) -> JsonObject:
         """The parameters of the call, with the context that its executor reads."""
-        return with_traceparent(params, self._span.get_span_context())
+        said = write_traceparent(self._span.get_span_context())
+        return {**params, META: {**as_object(params.get(META)), TRACEPARENT: said}}
 
     def enter(self) -> None:
         """Let what this task begins belong to the span; for a task that the call has for itself."""
@@ -359,7 +349,8 @@ class Tracer:
             try:
                 yield
             except Exception as error:
-                fail(span, error_type_of(error))
+                # Its message may hold what is nobody's to read.
+                fail(span, type(error).__qualname__)
                 raise
 
 
