@@ -37,13 +37,11 @@ from meup_agent.protocol.wire.ttl_map import PerSenderTTLMap
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from mcp.server.context import ServerRequestContext
     from mcp_types import RequestId
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from meup_agent.mcp.sdk.streams import Item
-
-    Ctx = ServerRequestContext[Any, Any]
+    from meup_agent.mcp.server.catalog import Ctx
 
 log = logging.getLogger("meup_agent.mcp")
 

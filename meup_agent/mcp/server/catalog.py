@@ -27,7 +27,7 @@ from mcp.server.subscriptions import (
 )
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import x_mcp_header_map
-from mcp_types import INVALID_REQUEST
+from mcp_types import INVALID_PARAMS, INVALID_REQUEST
 from mcp_types.methods import serialize_server_result
 from pydantic import ValidationError
 
@@ -199,10 +199,6 @@ MAX_OFFERS: Final = 2000
 """Of one kind, of one participant; the largest servers have some hundreds."""
 
 
-class Ambiguous(Exception):
-    """A URI that several participants list, who are its arguments."""
-
-
 @dataclass(frozen=True)
 class Offer:
     """A tool, prompt, resource or template of a participant.
@@ -314,7 +310,7 @@ class Catalog:
         """The participant that has a resource, and its URI there.
 
         Raises:
-            Ambiguous: Several participants have it.
+            MCPError: Several participants have it.
         """
         resources = await self.offers(RESOURCES)
         found = resources.get(uri)
@@ -338,7 +334,8 @@ class Catalog:
         owners = {each.participant for each in resources.values() if each.name == uri}
         owners = owners or {each.participant for each in templates if each.matches(uri)}
         if len(owners) > 1:
-            raise Ambiguous(*sorted(owners))
+            those = " or ".join(wrap_uri(each, uri) for each in sorted(owners))
+            raise MCPError(INVALID_PARAMS, f"Several participants have {uri}; ask for {those}")
         return OwnName(owners.pop(), uri) if owners else None
 
     async def template_of(self, exposed: str) -> Offer | None:

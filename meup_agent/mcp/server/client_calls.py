@@ -33,12 +33,9 @@ from meup_agent.transport.base import Condition
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from mcp.server.context import ServerRequestContext
-
     from meup_agent.client.proposal_handle import ProposalHandle
+    from meup_agent.mcp.server.catalog import Ctx
     from meup_agent.protocol.wire.payloads import JsonObject
-
-    Ctx = ServerRequestContext[Any, Any]
 
 log = logging.getLogger("meup_agent.mcp")
 

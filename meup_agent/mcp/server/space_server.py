@@ -22,7 +22,7 @@ from meup_agent.mcp.sdk.decisions import CANCELLED
 from meup_agent.mcp.sdk.messages import mcp_error
 from meup_agent.mcp.sdk.tasks import TasksExtension, TaskSupport, install_extension
 from meup_agent.mcp.server.cancellation import SDK_SECONDS, OpenStreams
-from meup_agent.mcp.server.catalog import LISTED, MAX_SUBSCRIPTIONS, Ambiguous, wrap_uri
+from meup_agent.mcp.server.catalog import LISTED, MAX_SUBSCRIPTIONS
 from meup_agent.mcp.server.client_calls import declared_only
 from meup_agent.mcp.server.tool_calls import (
     COMPLETE,
@@ -38,14 +38,11 @@ from meup_agent.session.settings import ttl_from_environment
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from mcp.server.context import ServerRequestContext
     from mcp.server.models import InitializationOptions
 
-    from meup_agent.mcp.server.catalog import Offer, OwnName
+    from meup_agent.mcp.server.catalog import Ctx, Offer, OwnName
     from meup_agent.mcp.server.principal import Principal
     from meup_agent.protocol.wire.payloads import JsonObject
-
-    Ctx = ServerRequestContext[Any, Any]
 
 _RESOURCE_NOT_FOUND: Final = -32002
 
@@ -121,9 +118,15 @@ class SpaceHandlers:
         offer = await self._principal_of(ctx).catalog.find(TOOLS, name)
         if offer is None:
             return "forbidden"
-        # Here, where each call of the newest revision comes by before it can become a task.
-        if offer.repeats_arguments:
-            _check_param_headers(offer.described.get("inputSchema"), ctx)
+        # The headers which repeat arguments, for proxies on the way, must agree with them. Checked
+        # here, where each call of the newest revision comes by before it can become a task.
+        if offer.repeats_arguments and ctx.request is not None:
+            arguments = payloads.as_object((ctx.params or {}).get("arguments"))
+            wrong = validate_mcp_param_headers(
+                offer.described.get("inputSchema"), arguments, ctx.request.headers
+            )
+            if wrong is not None:
+                raise MCPError(wrong.code, wrong.message, wrong.data)
         said: Any = payloads.as_object(offer.described.get("execution")).get("taskSupport")
         return said if said in ("required", "forbidden") else "optional"
 
@@ -224,13 +227,7 @@ class SpaceHandlers:
 
 
 async def _owner(principal: Principal, uri: str, ctx: Ctx) -> OwnName:
-    try:
-        owned = await principal.catalog.owner_of(uri)
-    except Ambiguous as error:
-        those = " or ".join(wrap_uri(each, uri) for each in error.args)
-        raise MCPError(
-            INVALID_PARAMS, f"Several participants have {uri}; ask for {those}"
-        ) from None
+    owned = await principal.catalog.owner_of(uri)
     if owned is None:
         modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
         code = INVALID_PARAMS if modern else _RESOURCE_NOT_FOUND
@@ -267,20 +264,6 @@ def _answered_errors() -> Generator[None]:
         raise MCPError(INTERNAL_ERROR, str(error)) from error
 
 
-def _check_param_headers(schema: Any, ctx: Ctx) -> None:
-    """Check that the headers which repeat arguments, for proxies on the way, agree with them.
-
-    Raises:
-        MCPError: They do not.
-    """
-    if ctx.request is None:
-        return
-    arguments = payloads.as_object((ctx.params or {}).get("arguments"))
-    wrong = validate_mcp_param_headers(schema, arguments, ctx.request.headers)
-    if wrong is not None:
-        raise MCPError(wrong.code, wrong.message, wrong.data)
-
-
 async def _ask(
     principal: Principal, participant: str, method: str, params: JsonObject, ctx: Ctx
 ) -> JsonObject:
@@ -305,7 +288,7 @@ def make_server(handlers: SpaceHandlers) -> Server[Any]:
     server = _AnnouncingServer(
         "meup",
         version=version("meup-agent"),
-        # Else it would ask for tools/list before each call; see _check_param_headers.
+        # Else it would ask for tools/list before each call; see _task_support.
         get_tool_input_schema=lambda _: None,
         on_list_tools=partial(ours.list_offers, TOOLS),
         on_call_tool=ours.call_tool,

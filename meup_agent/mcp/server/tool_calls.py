@@ -37,16 +37,12 @@ from meup_agent.protocol.wire.outcomes import (
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
-    from mcp.server.context import ServerRequestContext
-
     from meup_agent.client.proposal_handle import ProposalHandle, Ttl
     from meup_agent.client.space import Space
-    from meup_agent.mcp.server.catalog import Offer
+    from meup_agent.mcp.server.catalog import Ctx, Offer
     from meup_agent.mcp.server.principal import Principal
     from meup_agent.protocol.wire.outcomes import CallOutcome, Outcome
     from meup_agent.protocol.wire.payloads import JsonObject
-
-    Ctx = ServerRequestContext[Any, Any]
 
 log = logging.getLogger("meup_agent.mcp")
 
