@@ -1,5 +1,6 @@
 """What was traced, as a tree."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,17 +70,23 @@ def linked(span: ReadableSpan) -> list[int]:
 
 
 def tree(spans: Sequence[ReadableSpan]) -> list[str]:
-    """Each span behind its parent, indented below it; those without one that is known first."""
-    known = {id_of(each) for each in spans}
+    """Each span behind its parent, indented below it."""
+    return tree_of([json.loads(each.to_json()) for each in spans])
 
-    def below(parent: int | None, depth: int) -> list[str]:
+
+def tree_of(spans: Sequence[dict[str, Any]]) -> list[str]:
+    """The tree of spans that were exported; those without a parent that is known come first."""
+    known = {each["context"]["span_id"] for each in spans}
+
+    def below(parent: str | None, depth: int) -> list[str]:
         lines: list[str] = []
         for each in spans:
-            own = each.parent.span_id if each.parent is not None else None
+            own = each["parent_id"]
             if (own if own in known else None) == parent:
-                kind = each.kind.name.lower()
-                lines.append(f"{'  ' * depth}{service_of(each)}: {kind} {each.name}")
-                lines += below(id_of(each), depth + 1)
+                kind = each["kind"].removeprefix("SpanKind.").lower()
+                service = each["resource"]["attributes"][SERVICE_NAME]
+                lines.append(f"{'  ' * depth}{service}: {kind} {each['name']}")
+                lines += below(each["context"]["span_id"], depth + 1)
         return lines
 
     return below(None, 0)

@@ -14,6 +14,7 @@ from tests.mcp.conftest import ANYTHING, PROPOSES
 from tests.mcp.test_chain import BRIDGED
 from tests.patience import PATIENCE
 from tests.programs import ROOT, Program, program
+from tests.tracing.spans import tree_of
 
 EXPORTING = Path(__file__).parent / "exporting"
 
@@ -33,31 +34,20 @@ WHOLE = [
 ]
 
 
-def tree_of(folder: Path, tool: str) -> list[str]:
-    """The trace in which a client calls a tool; each span behind its parent, indented below it."""
+def tree_in(folder: Path, tool: str) -> list[str]:
+    """The trace in which a client calls a tool."""
     lines = [line for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
     spans: list[dict[str, Any]] = sorted(
         map(json.loads, lines), key=lambda each: each["start_time"]
     )
     (root,) = [each for each in spans if each["name"] == f"MCP send tools/call {tool}"]
     trace = root["context"]["trace_id"]
-
-    def below(parent: str | None, depth: int) -> list[str]:
-        found: list[str] = []
-        for each in spans:
-            if each["context"]["trace_id"] == trace and each["parent_id"] == parent:
-                kind = each["kind"].removeprefix("SpanKind.").lower()
-                service = each["resource"]["attributes"]["service.name"]
-                found.append(f"{'  ' * depth}{service}: {kind} {each['name']}")
-                found += below(each["context"]["span_id"], depth + 1)
-        return found
-
-    return below(None, 0)
+    return tree_of([each for each in spans if each["context"]["trace_id"] == trace])
 
 
 async def test_a_call_that_is_allowed_is_one_trace(tmp_path: Path) -> None:
     spans = await run_chain(tmp_path, "alice", "1")
-    assert tree_of(spans, "slow_echo") == [each.format(call="tools/call echo") for each in WHOLE]
+    assert tree_in(spans, "slow_echo") == [each.format(call="tools/call echo") for each in WHOLE]
 
 
 @pytest.mark.parametrize("trusted", [False, True], ids=["linked", "trusted"])
@@ -68,7 +58,7 @@ async def test_an_approval_is_one_trace_where_proposers_are_trusted(
     expected = [each.format(call="meup.proposal") for each in WHOLE]
     gateway = ["      gateway: server meup.proposal", "        gateway: internal meup.decision"]
     expected[3:3] = gateway
-    assert tree_of(spans, "slow_echo") == (expected if trusted else expected[:3])
+    assert tree_in(spans, "slow_echo") == (expected if trusted else expected[:3])
 
 
 async def run_chain(folder: Path, participant: str, tracing: str) -> Path:
