@@ -120,9 +120,12 @@ async def connected(server: MCPServer | Server[Any], **settings: Any) -> AsyncIt
             yield client
 
 
+class TaskRequest(mcp_types.Request[dict[str, Any], str]):
+    name_param = "taskId"
+
+
 async def ask(client: Client, method: str, **params: Any) -> Answer:
-    request = mcp_types.Request[dict[str, Any], str](method=method, params=params)
-    return await client.session.send_request(request, Answer)
+    return await client.session.send_request(TaskRequest(method=method, params=params), Answer)
 
 
 async def call(client: Client, name: str, **arguments: Any) -> CreatedTask:

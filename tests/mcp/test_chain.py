@@ -4,24 +4,21 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import anyio
 import mcp_types as types
 import pytest
-from mcp import StdioServerParameters
 from mcp.client import Client, ClientRequestContext
 from mcp.client.stdio import stdio_client
 
 from meup_agent import Agent, Proposal
-from tests.cli.processes import environment
 from tests.forkserver import launched
-from tests.mcp.conftest import ANYTHING, PROPOSES, Stage, staged
+from tests.mcp.conftest import ANYTHING, PROPOSES, staged
+from tests.mcp.server.test_mcp_command import command, variables
+from tests.mcp.server.test_tool_calls import MODES, text
 from tests.programs import ROOT, Program, program
 
 pytestmark = pytest.mark.anyio
-
-MODES = ["legacy", "auto"]
 
 BRIDGED = [{"kind": "mcp/request"}, {"kind": "mcp/response"}, {"kind": "chat"}]
 """Capabilities of a bridge: answer, ask back, and tell what happens."""
@@ -58,25 +55,13 @@ async def chain(
         watcher = await stage.join("reviewer", editor())
         tokens = {f"MEUP_TOKEN_{name.upper()}": stage.token(name) for name in names}
         arguments = ["-m", "meup_agent.cli", "bridge", "--servers", str(path)]
-        with program(arguments, {**where(stage), **tokens}) as bridge:
+        where = {"MEUP_URL": stage.gateway.url, "MEUP_SPACE": "demo"}
+        with program(arguments, {**where, **tokens}) as bridge:
             for name in names:
                 await watcher.present(name)
-            async with client_of(stage, participant, mode) as client:
+            server = stdio_client(command(env=variables(stage, participant)))
+            async with Client(server, mode=mode, elicitation_callback=elicited) as client:
                 yield client, bridge
-
-
-def where(stage: Stage) -> dict[str, str]:
-    return {"MEUP_URL": stage.gateway.url, "MEUP_SPACE": "demo"}
-
-
-@asynccontextmanager
-async def client_of(stage: Stage, participant: str, mode: str) -> AsyncGenerator[Client]:
-    """The SDK's client of `meup mcp`, which it starts."""
-    program, *arguments = launched("-m", "meup_agent.cli", "mcp")
-    variables = environment({**where(stage), "MEUP_TOKEN": stage.token(participant)})
-    server = StdioServerParameters(command=program, args=arguments, env=variables, cwd=ROOT)
-    async with Client(stdio_client(server), mode=mode, elicitation_callback=elicited) as client:
-        yield client
 
 
 async def elicited(
@@ -84,10 +69,6 @@ async def elicited(
 ) -> types.ElicitResult:
     assert params.message == "Your name?"
     return types.ElicitResult(action="accept", content={"name": "Ann"})
-
-
-def text(result: Any) -> str:
-    return "\n".join(each.text for each in result.content)
 
 
 async def check_progress_and_cancel(client: Client, bridge: Program) -> None:

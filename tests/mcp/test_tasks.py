@@ -10,12 +10,12 @@ from mcp.client import advertise
 from mcp.server.context import ServerRequestContext
 from mcp.server.extension import Extension, MethodBinding, ToolBinding
 from mcp.server.lowlevel import Server
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Context, MCPServer
 from mcp.shared.exceptions import MCPError
 
 from meup_agent.mcp import TasksExtension, install_extension
 from meup_agent.mcp.sdk.tasks import TASKS
-from tests.mcp.task_stage import Tools, ask, call, connected, text, until
+from tests.mcp.task_stage import SCHEMA, Tools, ask, call, connected, text, until
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -75,13 +75,7 @@ async def test_an_error_of_the_protocol_is_a_failed_task() -> None:
         error = {"code": -32050, "message": "out of order", "data": {"why": "test"}}
         assert ended["error"] == error
         assert "result" not in ended.model_dump()
-
-
-async def test_the_clients_half_raises_a_failed_tasks_error() -> None:
-    tools = Tools()
-    tools.proceed.set()
-    async with connected(tools.server) as client:
-        with pytest.raises(MCPError, match="out of order"):
+        with pytest.raises(MCPError, match="out of order"):  # so the client's half says it
             await client.call_tool("slow", {"outcome": "protocol error"})
 
 
@@ -100,6 +94,33 @@ async def test_an_ended_task_stays_as_it_is_when_it_is_cancelled() -> None:
         await until(client, created.task_id, "completed")
         await ask(client, "tasks/cancel", taskId=created.task_id)
         assert (await ask(client, "tasks/get", taskId=created.task_id))["status"] == "completed"
+
+
+async def test_a_question_after_the_end_changes_nothing() -> None:
+    tools = Tools()
+
+    async def ask_late(ctx: Context) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(ctx.request_context.session.elicit_form, "Sure?", SCHEMA)
+                    await anyio.wait_all_tasks_blocked()
+                    tools.started.set()
+                    await tools.proceed.wait()
+                    group.cancel_scope.cancel()
+            tools.stopped.set()
+
+    tools.server.tool()(ask_late)
+    async with connected(tools.server) as client:
+        created = await call(client, "ask_late")
+        await ask(client, "tasks/cancel", taskId=created.task_id)
+        await tools.started.wait()
+        assert (await ask(client, "tasks/get", taskId=created.task_id))["status"] == "cancelled"
+        tools.proceed.set()
+        await tools.stopped.wait()
+        assert (await ask(client, "tasks/get", taskId=created.task_id))["status"] == "cancelled"
 
 
 async def test_a_caller_that_gives_up_cancels_its_task() -> None:
@@ -360,4 +381,4 @@ async def test_a_method_for_every_revision_is_not_gated() -> None:
     install_extension(Everywhere(), server)
     for mode in ("legacy", "auto"):
         async with connected(server, mode=mode, extensions=[advertise(TASKS)]) as client:
-            assert (await ask(client, "test/everywhere"))["here"]
+            assert (await ask(client, "test/everywhere", taskId="any"))["here"]

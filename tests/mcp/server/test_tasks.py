@@ -1,8 +1,7 @@
 """Calls through a space as tasks: what each end of a proposal is for a client that polls."""
 
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -14,13 +13,10 @@ from mcp.shared.exceptions import MCPError
 
 from meup_agent import Agent, Proposal, Reason, Withdrawal
 from meup_agent.errors import RequestError
-from meup_agent.gateway import Gateway, HttpConfig
 from meup_agent.mcp import TasksClientExtension
-from meup_agent.mcp.sdk.tasks import CreatedTask
-from tests.gateways import one_space_config
-from tests.mcp.conftest import ANYTHING, PROPOSES, ServedSpace, Stage, served
+from tests.mcp.conftest import ANYTHING, PROPOSES, ServedSpace, Stage, served, staged
 from tests.mcp.server.test_mcp_command import command
-from tests.mcp.task_stage import Answer
+from tests.mcp.task_stage import ask, call, until
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -68,17 +64,11 @@ def files() -> Agent:
 async def space_with(
     reviewer: Reviewer, **settings: Any
 ) -> AsyncGenerator[tuple[Stage, ServedSpace]]:
-    config = one_space_config(
-        "demo", {"files": ANYTHING, "alice": PROPOSES, "reviewer": ANYTHING, "bob": ANYTHING}
-    )
-    gateway = Gateway(config=replace(config, http=HttpConfig(port=0)))
-    with anyio.fail_after(PATIENCE):
-        async with gateway, AsyncExitStack() as stack:
-            stage = Stage(gateway, stack)
-            await stage.join("files", files())
-            await stage.join("reviewer", reviewer.agent)
-            async with served(stage, own="alice", **settings) as server:
-                yield stage, server
+    async with (
+        staged(files(), reviewer.agent, alice=PROPOSES, bob=ANYTHING) as stage,
+        served(stage, own="alice", **settings) as server,
+    ):
+        yield stage, server
 
 
 @asynccontextmanager
@@ -92,37 +82,19 @@ async def proposing(**arguments: int) -> AsyncGenerator[tuple[Stage, Reviewer, C
     """A task whose proposal waits: of adding these numbers."""
     reviewer = Reviewer()
     async with space_with(reviewer) as (stage, server), polling(server) as client:
-        task_id = await call(client, **{"a": 1, "b": 2, **arguments})
+        task_id = await added(client, **arguments)
         await reviewer.proposed.wait()
         yield stage, reviewer, client, task_id
 
 
-async def call(client: Client, **arguments: int) -> str:
-    created = await client.session.call_tool("files_add", arguments, allow_claimed=True)
-    assert isinstance(created, CreatedTask)
-    return created.task_id
-
-
-class TaskRequest(mcp_types.Request[dict[str, Any], str]):
-    name_param = "taskId"
-
-
-async def ask(client: Client, method: str, task_id: str) -> Answer:
-    request = TaskRequest(method=method, params={"taskId": task_id})
-    return await client.session.send_request(request, Answer)
-
-
-async def until(client: Client, task_id: str, status: str) -> Answer:
-    while True:
-        task = await ask(client, "tasks/get", task_id)
-        if task["status"] == status:
-            return task
-        assert task["status"] in ("working", "input_required")
+async def added(client: Client, **arguments: int) -> str:
+    """The task of adding one and two, or other numbers."""
+    return (await call(client, "files_add", **{"a": 1, "b": 2, **arguments})).task_id
 
 
 async def test_an_undecided_proposal_is_a_task_that_says_who_decides() -> None:
     async with proposing() as (_, reviewer, client, task_id):
-        task = await ask(client, "tasks/get", task_id)
+        task = await ask(client, "tasks/get", taskId=task_id)
         assert task["status"] == "working"
         assert task["statusMessage"] == "waiting for a decision by files or reviewer, 30 s left"
         reviewer.decided.set()
@@ -141,14 +113,14 @@ async def test_a_rejection_completes_its_task_with_an_error() -> None:
 
 async def test_an_expiry_completes_its_task_with_an_error() -> None:
     async with space_with(Reviewer(), ttl=0.3) as (_, server), polling(server) as client:
-        task = await until(client, await call(client, a=1, b=2), "completed")
+        task = await until(client, await added(client), "completed")
     assert task["result"]["isError"] is True
     assert "No participant decided" in task["result"]["content"][0]["text"]
 
 
 async def test_a_cancelled_task_withdraws_its_proposal() -> None:
     async with proposing() as (_, reviewer, client, task_id):
-        await ask(client, "tasks/cancel", task_id)
+        await ask(client, "tasks/cancel", taskId=task_id)
         await until(client, task_id, "cancelled")
         await reviewer.withdrawn.wait()
 
@@ -175,21 +147,20 @@ async def test_an_error_of_the_protocol_fails_the_task() -> None:
 async def test_a_task_is_its_participants_alone() -> None:
     reviewer = Reviewer()
     async with space_with(reviewer) as (stage, server), polling(server) as client:
-        task_id = await call(client, a=1, b=2)
+        task_id = await added(client)
         async with polling(server, stage.token("bob")) as other:
             for method in ("tasks/get", "tasks/cancel"):
                 with pytest.raises(MCPError, match="no task has this id"):
-                    await ask(other, method, task_id)
-        assert (await ask(client, "tasks/get", task_id))["status"] == "working"
+                    await ask(other, method, taskId=task_id)
+        assert (await ask(client, "tasks/get", taskId=task_id))["status"] == "working"
 
 
 async def test_a_task_over_stdio() -> None:
     server = command("tests.conformance_mcp.tasks_agent:agent")
     with anyio.fail_after(PATIENCE):
         async with Client(stdio_client(server), extensions=[TasksClientExtension()]) as client:
-            created = await client.session.call_tool("failing_job", {}, allow_claimed=True)
-            assert isinstance(created, CreatedTask)
-            task = await until(client, created.task_id, "completed")
+            task_id = (await call(client, "failing_job")).task_id
+            task = await until(client, task_id, "completed")
             result = await client.call_tool("slow_compute", {"seconds": 0.2, "label": "it"})
     assert task["result"]["isError"] is True
     (content,) = result.content
@@ -201,7 +172,7 @@ async def test_a_client_that_disconnects_leaves_its_task_at_work() -> None:
     reviewer = Reviewer()
     async with space_with(reviewer) as (_, server):
         async with polling(server) as client:
-            task_id = await call(client, a=1, b=2)
+            task_id = await added(client)
         reviewer.decided.set()
         async with polling(server) as client:
             task = await until(client, task_id, "completed")
