@@ -1,5 +1,6 @@
 """Bounds of what participants and servers can make this package keep."""
 
+import gzip
 import json
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -9,7 +10,7 @@ import httpx2
 import mcp_types as types
 import pytest
 
-from meup_agent import Agent, Proposal, Request, Space
+from meup_agent import Agent, Space
 from meup_agent.client import offers
 from meup_agent.errors import RequestError
 from meup_agent.mcp import HttpServer
@@ -20,7 +21,8 @@ from meup_agent.mcp.server.principal import SubscribedResources
 from tests.mcp.bridge.stage import bridged
 from tests.mcp.client import client_beside
 from tests.mcp.conftest import ANYTHING, PROPOSES, serving, staged
-from tests.mcp.server.test_tool_calls import MODES, text
+from tests.mcp.server.test_asks import asking_by_result
+from tests.mcp.server.test_tool_calls import MODES, reviewer, text
 
 pytestmark = pytest.mark.anyio
 
@@ -86,29 +88,38 @@ async def test_subscriptions_at_once_are_counted_once_each() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_question_in_the_result_of_a_proposal_is_no_result(mode: str) -> None:
-    agent, reviewer = Agent("asker"), Agent("reviewer")
-
-    @agent.on_request("tools/*")
-    async def answer(request: Request) -> dict[str, Any]:
-        if request.method == "tools/list":
-            return {"tools": [{"name": "pay", "inputSchema": {"type": "object"}}]}
-        params = {"message": "Your password?", "requestedSchema": {"type": "object"}}
-        asks = {"a": {"method": "elicitation/create", "params": params}}
-        return {"resultType": "input_required", "inputRequests": asks, "requestState": "x"}
-
-    @reviewer.on_proposal
-    async def decide(proposal: Proposal) -> None:
-        await proposal.fulfill()
-
     async def elicited(_: Any, __: types.ElicitRequestParams) -> types.ElicitResult:
         raise AssertionError("the client was asked")
 
+    agents = asking_by_result("elicitation/create"), reviewer()
     async with client_beside(
-        agent, reviewer, may=PROPOSES, mode=mode, elicitation_callback=elicited
+        *agents, may=PROPOSES, mode=mode, elicitation_callback=elicited
     ) as client:
-        result = await client.call_tool("asker_pay")
+        result = await client.call_tool("asker_several")
     assert result.is_error
     assert "a proposed call cannot be continued" in text(result)
+
+
+def answered(body: AsyncGenerator[bytes], **headers: str) -> httpx2.AsyncClient:
+    """The client of a server that answers with a body."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    client = _limited_client()
+    client._transport = httpx2.MockTransport(
+        lambda _: httpx2.Response(200, headers=named, content=body)
+    )
+    return client
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+async def test_a_compressed_answer_is_not_read(kind: str) -> None:
+    """The limit counts what comes over the wire; 1.5 MB were 1.5 GB, and the end of the process."""
+
+    async def bomb() -> AsyncGenerator[bytes]:
+        yield gzip.compress(b"x" * (2 * MAX_MESSAGE_BYTES))
+
+    async with answered(bomb(), content_type=kind, content_encoding="gzip") as client:
+        with pytest.raises(httpx2.StreamError, match="compressed"):
+            await client.get("http://server/mcp")
 
 
 async def test_an_event_of_an_old_stream_is_bounded() -> None:
@@ -117,12 +128,7 @@ async def test_an_event_of_an_old_stream_is_bounded() -> None:
         for _ in range(MAX_MESSAGE_BYTES // 65_536 + 2):
             yield b"x" * 65_536
 
-    def answer(_: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=body())
-
-    client = _limited_client()
-    client._transport = httpx2.MockTransport(answer)
-    read = 0
+    client, read = answered(body(), content_type="text/event-stream"), 0
     async with client, client.stream("GET", "http://server/sse") as response:
         stream = response.aiter_bytes()
 

@@ -9,11 +9,11 @@ from mcp.client import ClientRequestContext
 from mcp.shared.exceptions import MCPError
 from pydantic import FileUrl
 
-from meup_agent import Agent, Context, Proposal
+from meup_agent import Agent, Context
 from meup_agent.errors import RequestError
 from tests.mcp.client import client_beside
 from tests.mcp.conftest import ANYTHING, PROPOSES, served, staged
-from tests.mcp.server.test_tool_calls import MODES, text
+from tests.mcp.server.test_tool_calls import MODES, reviewer, text
 
 pytestmark = pytest.mark.anyio
 
@@ -115,7 +115,7 @@ async def test_a_calls_question_reaches_its_client(mode: str, tool: str, expecte
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_question_during_a_proposed_call_reaches_its_proposer(mode: str) -> None:
-    agent, reviewer = Agent("asker"), Agent("reviewer")
+    agent = Agent("asker")
 
     @agent.tool
     async def weather(ctx: Context) -> str:
@@ -129,12 +129,8 @@ async def test_a_question_during_a_proposed_call_reaches_its_proposer(mode: str)
         answer = await ctx.space.request("alice", "elicitation/create", params)
         return str(answer["content"]["city"])
 
-    @reviewer.on_proposal
-    async def decide(proposal: Proposal) -> None:
-        await proposal.fulfill()
-
     async with client_beside(
-        agent, reviewer, may=PROPOSES, mode=mode, elicitation_callback=elicited
+        agent, reviewer(), may=PROPOSES, mode=mode, elicitation_callback=elicited
     ) as client:
         result = await client.call_tool("asker_weather")
     assert text(result) == "Where?"

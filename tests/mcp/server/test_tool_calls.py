@@ -49,17 +49,6 @@ def text(result: Any) -> str:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_call_that_is_allowed_is_a_request(mode: str) -> None:
-    async with space_with() as (stage, server):
-        async with server.client(stage.token("bob"), mode=mode) as client:
-            tools = (await client.list_tools()).tools
-            result = await client.call_tool("files_add", {"a": 1, "b": 2})
-    assert [tool.name for tool in tools] == ["files_add"]
-    assert tools[0].description == "Add two numbers."
-    assert (result.is_error, result.structured_content) == (False, {"result": 3})
-
-
-@pytest.mark.parametrize("mode", MODES)
 async def test_a_call_that_is_not_allowed_becomes_a_proposal(mode: str) -> None:
     noted: list[str | None] = []
 
