@@ -7,10 +7,9 @@ processes that have waited some milliseconds for their next message answer later
 """
 
 import asyncio
-import gc
 import json
 import statistics
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from itertools import count, islice
 from multiprocessing.connection import Connection
@@ -24,14 +23,12 @@ from tests.bench import calls, peers, processes, timing
 from tests.bench.figures import Figure, Program
 from tests.bench.processes import (
     Address,
-    answer,
     gateway,
     on_uvloop,
-    own_memory,
     process,
     result_of,
 )
-from tests.bench.timing import Calls, Times, measured, percentile
+from tests.bench.timing import Calls, Times, percentile
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -81,51 +78,13 @@ def tools(pipe: Connection, address: Address) -> None:
     processes.serve(pipe, address, SPACE, agent, settings)
 
 
-class ServerUsage(NamedTuple):
-    """The state of a server: seconds of CPU so far, its open streams, its memory."""
-
-    cpu: float
-    streams: int
-    memory: int
-
-
 def mcp_server(pipe: Connection, address: Address) -> None:
     """The space over HTTP."""
     from meup_agent.mcp.server.http import mcp_app
 
     token = address.tokens[SPACE, "client"]
     app = mcp_app(address.url, space=SPACE, token=token, anonymous=True)
-    serve(pipe, app, lambda: len(app.streams))
-
-
-def sdk_server(pipe: Connection) -> None:
-    """The SDK's own server, answering with event streams, its default."""
-    serve(pipe, peers.mcp_server().streamable_http_app(), lambda: 0)
-
-
-def serve(pipe: Connection, app: Any, streams: Callable[[], int]) -> None:
-    """Serve an application, and tell of it whenever it is asked."""
-    import socket
-
-    import uvicorn
-
-    listening = socket.create_server(("127.0.0.1", 0))
-    # Its default of 5 s closes connections of the crowd just as they are used again.
-    config = uvicorn.Config(app, log_level="warning", timeout_keep_alive=600)
-    server = uvicorn.Server(config)
-
-    def question(_: Any) -> ServerUsage:
-        cpu = process_time()
-        gc.collect()
-        return ServerUsage(cpu, streams(), own_memory())
-
-    async def run() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(server.serve([listening]))
-            pipe.send(listening.getsockname()[1])
-            await answer(pipe, question)
-
-    on_uvloop(run())
+    peers.serve_http(pipe, app, lambda: len(app.streams))
 
 
 @asynccontextmanager
@@ -139,21 +98,6 @@ async def client_of(url: str, mode: str) -> AsyncGenerator["Client"]:
     async with httpx2.AsyncClient(timeout=120, limits=limits) as http:
         async with Client(streamable_http_client(url, http_client=http), mode=mode) as client:
             yield client
-
-
-def caller(pipe: Connection, url: str, mode: str, tool: str, wanted: Calls) -> None:
-    """Calls a server of MCP."""
-
-    async def call_all() -> None:
-        async with client_of(url, mode) as client:
-
-            async def call() -> None:
-                result = await client.call_tool(tool, {"a": 1, "b": 2})
-                assert result.structured_content == {"result": 3}
-
-            pipe.send(await measured(call, wanted))
-
-    on_uvloop(call_all())
 
 
 def seldom_caller(pipe: Connection, address: Address, every: float, count: int) -> None:
@@ -264,9 +208,9 @@ class Called(NamedTuple):
 
 
 def called(server: Connection, url: str, mode: str, tool: str, wanted: Calls) -> Called:
-    before: ServerUsage = asked(server)
-    times: Times = result_of(caller, url, mode, tool, wanted)
-    after: ServerUsage = asked(server)
+    before: peers.ServerUsage = asked(server)
+    times: Times = result_of(peers.mcp_caller, url, wanted, tool, mode)
+    after: peers.ServerUsage = asked(server)
     made = timing.WARM_UP + wanted.alone + wanted.together
     return Called(times, (after.cpu - before.cpu) / made)
 
@@ -291,7 +235,7 @@ def compared(
 ) -> Iterator[Figure]:
     """The same call through a space, and to the SDK's own server."""
     ours = called(server, url, mode, "tools_add", wanted)
-    with process(sdk_server) as its:
+    with process(peers.mcp_http_server, False) as its:
         its_url = f"http://127.0.0.1:{its.recv()}/mcp"
         sdk = called(its, its_url, mode, "add", wanted)
     plain, plain_cpu = result_of(seldom_caller, address, sdk.times.median, wanted.alone)
@@ -326,9 +270,9 @@ def crowded(url: str, server: Connection, streams: int) -> Iterator[Figure]:
     """The remains of many streams that were all cancelled."""
     with process(crowd, url, streams) as clients:
         asked(clients)  # what a first time makes, stays
-        before: ServerUsage = asked(server)
+        before: peers.ServerUsage = asked(server)
         asked(clients)
-        after: ServerUsage = asked(server)
+        after: peers.ServerUsage = asked(server)
     left = (after.memory - before.memory) / 1e6
     yield Figure("streams that are left of 500 cancelled ones", after.streams, "", 0)
     yield Figure("memory that they leave, of the MCP server", left, "MB", 1)

@@ -3,6 +3,8 @@
 The SDK is imported where it is used: processes of other programs that come by here load no SDK.
 """
 
+import asyncio
+import gc
 import json
 import os
 import shutil
@@ -11,18 +13,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from time import process_time
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 import picows
 from websockets.asyncio.client import connect
 
 from tests.bench import processes
-from tests.bench.processes import answer, on_uvloop
+from tests.bench.processes import answer, on_uvloop, own_memory
 from tests.bench.timing import Calls, measured
 
 if TYPE_CHECKING:
@@ -165,25 +168,51 @@ def mcp_server() -> "MCPServer":
     return server
 
 
-def mcp_http_server(pipe: Connection, json_response: bool) -> None:
-    """The SDK's server over streamable HTTP, as its `run` sets it up.
+class ServerUsage(NamedTuple):
+    """The state of a server: seconds of CPU so far, its open streams, its memory."""
 
-    It answers by an event stream, its default, or with plain JSON.
-    """
+    cpu: float
+    streams: int
+    memory: int
+
+
+def serve_http(pipe: Connection, app: Any, streams: Callable[[], int]) -> None:
+    """Serve an application: tells its port, then its :class:`ServerUsage` whenever it is asked."""
     import uvicorn
 
     listening = socket.create_server(("127.0.0.1", 0))
-    pipe.send(listening.getsockname()[1])
+    # Its default of 5 s closes connections of a crowd just as they are used again.
+    config = uvicorn.Config(app, log_level="warning", timeout_keep_alive=600)
+    server = uvicorn.Server(config)
+
+    def question(_: Any) -> ServerUsage:
+        cpu = process_time()
+        gc.collect()
+        return ServerUsage(cpu, streams(), own_memory())
+
+    async def run() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(server.serve([listening]))
+            pipe.send(listening.getsockname()[1])
+            await answer(pipe, question)
+
+    on_uvloop(run())
+
+
+def mcp_http_server(pipe: Connection, json_response: bool) -> None:
+    """The SDK's server, which answers by event streams, its default, or with plain JSON."""
     app = mcp_server().streamable_http_app(json_response=json_response)
-    uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listening])
+    serve_http(pipe, app, lambda: 0)
 
 
 def mcp_stdio_server() -> None:
     anyio.run(mcp_server().run_stdio_async, backend_options={"use_uvloop": True})
 
 
-def mcp_caller(pipe: Connection, url: str | None, wanted: Calls) -> None:
-    """Calls the SDK's server: at an address, or over the pipes of a process of its own."""
+def mcp_caller(
+    pipe: Connection, url: str | None, wanted: Calls, tool: str = "add", mode: str = "auto"
+) -> None:
+    """Calls a server of MCP: at an address, or the SDK's over the pipes of a process of its own."""
 
     from mcp import Client, StdioServerParameters
 
@@ -196,10 +225,10 @@ def mcp_caller(pipe: Connection, url: str | None, wanted: Calls) -> None:
     )
 
     async def main() -> None:
-        async with Client(url or over_stdio) as client:
+        async with Client(url or over_stdio, mode=mode) as client:
 
             async def call() -> None:
-                result = await client.call_tool("add", {"a": 1, "b": 2})
+                result = await client.call_tool(tool, {"a": 1, "b": 2})
                 assert json.dumps(result.structured_content) == '{"result": 3}'
 
             pipe.send(await measured(call, wanted))
