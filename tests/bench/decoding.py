@@ -7,7 +7,6 @@ check nothing but what they decode.
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
-from time import process_time
 from typing import Any
 
 import msgspec
@@ -17,6 +16,7 @@ from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.envelope import draft
 from tests.bench.figures import Figure, Program
+from tests.bench.timing import microseconds
 
 TIMES = 50_000
 
@@ -70,15 +70,6 @@ class PydanticEnvelope(BaseModel):
 
 _header = msgspec.json.Decoder(MsgspecHeader).decode
 _values = msgspec.json.Decoder().decode
-
-
-def microseconds(run: Callable[[], object], times: int) -> float:
-    """CPU time of one run."""
-    run()
-    begun = process_time()
-    for _ in range(times):
-        run()
-    return (process_time() - begun) / times * 1e6
 
 
 def measure(scale: float = 1.0) -> Iterator[Figure]:

@@ -12,7 +12,6 @@ import random
 import statistics
 import sys
 import time
-import timeit
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
@@ -22,6 +21,7 @@ from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.capability import compile_capabilities, compile_pattern
 from meup_agent.protocol.capability.reading import Reading
 from tests.bench.figures import Figure, Program, main
+from tests.bench.timing import microseconds
 
 SIZE = 100_000
 RUNS = 3
@@ -313,9 +313,8 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
         ready = compile_capabilities(patterns)
         times = max(1, round(20_000 * scale))
         check = partial(ready.allow, "mcp/request", CALL)
-        seconds = timeit.timeit(check, timer=time.process_time, number=times)
         goal = 3 if "other" not in name else None
-        yield Figure(name, seconds / times * 1e6, "µs", goal)
+        yield Figure(name, microseconds(check, times), "µs", goal)
 
 
 PROGRAM = Program("patterns", "Capability patterns: 100 KB of pattern and value", measure)

@@ -7,11 +7,13 @@ figures are CPU time: the median over the calls, and the call that takes longest
 import statistics
 import time
 from collections.abc import Iterator
+from functools import partial
 
 from meup_agent.approval import AllowRule, AskRule, DenyRule, History, LimitRule, Policy
 from meup_agent.approval.policy.rules import PolicyRule
 from meup_agent.protocol.wire.payloads import META, TARGET, Call
 from tests.bench.figures import Figure, Program
+from tests.bench.timing import microseconds
 
 RULES = 200
 TIMES = 300
@@ -51,14 +53,10 @@ def call(tool: str, **arguments: str) -> Call:
 
 def taken(policy: Policy, calls: list[Call], times: int) -> list[float]:
     """CPU microseconds of one decision about each call."""
-    history, found = History(), list[float]()
-    for each in calls:
-        policy.decide(each, "bob", history, 0.0)
-        begun = time.process_time()
-        for _ in range(times):
-            policy.decide(each, "bob", history, 0.0)
-        found.append((time.process_time() - begun) / times * 1e6)
-    return found
+    history = History()
+    return [
+        microseconds(partial(policy.decide, each, "bob", history, 0.0), times) for each in calls
+    ]
 
 
 def measure(scale: float = 1.0) -> Iterator[Figure]:
