@@ -137,7 +137,7 @@ class Crowd:
         address = pipe.recv()
         begun = ask(pipe).cpu
         spoken = [dialects[number % len(dialects)] for number in range(len(names))]
-        self._socks = [
+        self.socks = [
             dial(address.port, "demo", address.tokens["demo", name], dialect)
             for name, dialect in zip(names, spoken, strict=True)
         ]
@@ -145,7 +145,7 @@ class Crowd:
         heard = self.members + self.members * (self.members + 1) // 2
         self.joining = ask(pipe, heard).cpu - begun
         """CPU seconds in which all have joined."""
-        for sock in self._socks:
+        for sock in self.socks:
             empty(sock)
         self._sizes = [as_delivered(said(0), dialect) for dialect in spoken]
 
@@ -154,9 +154,9 @@ class Crowd:
         # Each under an id of its own: what comes again is not delivered.
         numbers = range(self._said, self._said + count)
         self._said += count
-        self._socks[0].sendall(b"".join(map(message, numbers)))
+        self.socks[0].sendall(b"".join(map(message, numbers)))
         # Bounded: a burst is read by all before the next one comes.
-        for sock, size in zip(self._socks, self._sizes, strict=True):
+        for sock, size in zip(self.socks, self._sizes, strict=True):
             drain([sock], count * size)
 
     def cost(self, messages: int, burst: int) -> float:
@@ -168,7 +168,7 @@ class Crowd:
         return (ask(self._pipe).cpu - before) / (bursts * burst * self.members)
 
     def close(self) -> None:
-        for sock in self._socks:
+        for sock in self.socks:
             sock.close()
 
 

@@ -13,7 +13,7 @@ from websockets.frames import Frame, Opcode
 from meup_agent.protocol.wire.membership import numbered
 from tests.bench import envelopes
 from tests.bench.figures import Figure, Program
-from tests.bench.gateway_fanout import SEQ, dial, drain, empty
+from tests.bench.gateway_fanout import SEQ, Crowd, drain
 from tests.bench.processes import ask, gateway, process
 
 MESSAGES = 16_000
@@ -48,13 +48,9 @@ def delivered(say: Callable[[int], bytes]) -> int:
 
 def measure(scale: float = 1.0) -> Iterator[Figure]:
     bursts = max(1, round(MESSAGES * scale) // OUTSTANDING)
-    members = len(NAMES)
     with process(gateway, {"demo": dict.fromkeys(NAMES, MAY)}) as pipe:
-        address = pipe.recv()
-        socks = [dial(address.port, "demo", address.tokens["demo", name]) for name in NAMES]
-        ask(pipe, members + members * (members + 1) // 2)
-        for sock in socks:
-            empty(sock)
+        crowd = Crowd(pipe, NAMES, ("meup/v0.1",))
+        socks = crowd.socks
         caller, tools, _ = socks
         begun = ask(pipe).cpu
         for burst in range(bursts):
@@ -71,8 +67,7 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
         yield Figure("a chat message, 16 outstanding", (between - begun) / each, "µs", 12)
         calls = (ended - between) / each / 2
         yield Figure("a request or its response, 16 outstanding", calls, "µs", 12)
-        for sock in socks:
-            sock.close()
+        crowd.close()
 
 
 PROGRAM = Program(

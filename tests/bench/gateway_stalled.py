@@ -35,7 +35,7 @@ class PartlyRead(Crowd):
 
     def __init__(self, pipe: Connection, names: Sequence[str], readers: int) -> None:
         super().__init__(pipe, names, ("meup/v0.1",))
-        self._reading = self._socks[: readers + 1]
+        self._reading = self.socks[: readers + 1]
 
     def say(self, count: int) -> None:
         """Say something at once, and let the readers read it."""

@@ -27,7 +27,7 @@ class StreamCrowd(Crowd):
         """Open a stream; everybody has heard of it."""
         fields = {"protocol": "meup/v0.1", "id": "r", "from": "speaker", "kind": "stream.request"}
         said = json.dumps({**fields, "payload": {"direction": "upload"}}).encode()
-        speaker = self._socks[0]
+        speaker = self.socks[0]
         speaker.sendall(Frame(Opcode.TEXT, said).serialize(mask=True))
         heard = b""
         while b"stream.open" not in heard or not heard.endswith(b"}"):
@@ -43,13 +43,13 @@ class StreamCrowd(Crowd):
     def let_all_read(self) -> None:
         """Let everybody read what it has heard so far."""
         ask(self._pipe, ask(self._pipe).delivered)
-        for sock in self._socks:
+        for sock in self.socks:
             empty(sock)
 
     def write(self, count: int) -> None:
         """Write so many frames at once, and let everybody read them."""
-        self._socks[0].sendall(self._frame * count)
-        drain(self._socks, count * self._size)
+        self.socks[0].sendall(self._frame * count)
+        drain(self.socks, count * self._size)
 
     def seconds(self, number: int, *, frames: bool) -> float:
         """CPU seconds of the gateway for so many chats, or frames."""

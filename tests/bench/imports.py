@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 
 from tests.bench.figures import Figure, Program
+from tests.bench.processes import BYTECODE
 
 TIMES = 5
 """Processes for each figure and round."""
@@ -33,14 +34,8 @@ IMPORTS = {
 def seconds(statement: str) -> float:
     """CPU seconds of an import in a fresh process."""
     code = f"from time import process_time as now\nbegun = now()\n{statement}\nprint(now() - begun)"
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "PYTHONDONTWRITEBYTECODE": "",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
-    )
+    command, env = [sys.executable, "-c", code], {**os.environ, **BYTECODE}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
     return float(done.stdout)
 
 

@@ -12,7 +12,6 @@ import re
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -89,23 +88,15 @@ anyio.run(main)
 
 def environment(folder: Path) -> dict[str, str]:
     """The environment of what is measured: bytecode that is there, and state of its own."""
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "PYTHONDONTWRITEBYTECODE": "",
-        "MEUP_STATE_DIR": str(folder / "state"),
-    }
+    return {**os.environ, **processes.BYTECODE, "MEUP_STATE_DIR": str(folder / "state")}
 
 
 def configuration(folder: Path, server: str) -> Path:
     """An `mcp.json` with servers of one kind."""
     program = folder / "server.py"
     program.write_text(server)
-    variables = {
-        name: environment(folder)[name] for name in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
-    }
     command, *arguments = [*processes.PYTHON, str(program)]
-    entry = {"command": command, "args": arguments, "env": variables}
+    entry = {"command": command, "args": arguments, "env": processes.BYTECODE}
     path = folder / "mcp.json"
     path.write_text(json.dumps({"mcpServers": {f"server-{i}": entry for i in range(SERVERS)}}))
     return path

@@ -23,6 +23,9 @@ from meup_agent.gateway.limits import GatewayLimits
 PYTHON = [sys.executable]
 """The command line of Python, where a program is measured as a user starts it."""
 
+BYTECODE = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": ""}
+"""Variables of a process that is measured with bytecode that is there."""
+
 START = "spawn"
 """Start of processes: as a program starts, so that each has memory of its own alone."""
 
