@@ -13,6 +13,15 @@ from opentelemetry.sdk.trace.sampling import Sampler
 from meup_agent import Agent
 from meup_agent.tracing import tracing
 
+ADD: tuple[str, str, dict[str, Any]] = ("tools", "add", {"a": 1, "b": 2})
+
+ABOUT_ADD = {
+    "mcp.method.name": "tools/call",
+    "gen_ai.tool.name": "add",
+    "gen_ai.operation.name": "execute_tool",
+}
+"""The attributes of each span of that call."""
+
 
 class Traces:
     """The spans of several services."""

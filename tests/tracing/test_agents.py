@@ -19,11 +19,9 @@ from meup_agent.errors import (
 from meup_agent.tracing import tracing
 from tests.interaction.cast import adder, calculator, unwilling, willing
 from tests.interaction.people import Meeting, Notes, gathered, join
-from tests.tracing.spans import Traces, id_of, linked, trace_of
+from tests.tracing.spans import ABOUT_ADD, ADD, Traces, id_of, linked, trace_of
 
 pytestmark = pytest.mark.anyio
-
-ADD: tuple[str, str, dict[str, Any]] = ("tools", "add", {"a": 1, "b": 2})
 
 
 def waiting(notes: Notes) -> Agent:
@@ -55,13 +53,8 @@ async def test_a_call_is_one_span_at_each_end(meeting: Meeting, traces: Traces) 
         assert await caller.call(*ADD) == 3
     assert traces.tree() == ["second: client tools/call add", "  tools: server tools/call add"]
     client, server = traces.spans
-    about = {
-        "mcp.method.name": "tools/call",
-        "gen_ai.tool.name": "add",
-        "gen_ai.operation.name": "execute_tool",
-    }
-    assert client.attributes == {**about, "meup.outcome": "responded"}
-    assert server.attributes == about
+    assert client.attributes == {**ABOUT_ADD, "meup.outcome": "responded"}
+    assert server.attributes == ABOUT_ADD
     assert {each.status.status_code for each in traces.spans} == {StatusCode.UNSET}
 
 
@@ -94,23 +87,18 @@ async def test_a_proposal_is_a_span_until_its_outcome(meeting: Meeting, traces: 
     proposal, decision = traces.named("meup.proposal"), traces.named("meup.decision")
     assert trace_of(decision) != trace_of(proposal)
     assert linked(decision) == [id_of(proposal)]
-    about = {
-        "mcp.method.name": "tools/call",
-        "gen_ai.tool.name": "add",
-        "gen_ai.operation.name": "execute_tool",
-    }
     assert proposal.attributes is not None
     given = dict(proposal.attributes)
     proposal_id = given.pop("meup.proposal.id")
     assert given == {
-        **about,
+        **ABOUT_ADD,
         "meup.outcome": "fulfilled",
         "meup.decision.by": "reviewer",
         "meup.decision.edited": False,
         "meup.executor": "tools",
     }
     assert decision.attributes == {
-        **about,
+        **ABOUT_ADD,
         "meup.proposal.id": proposal_id,
         "meup.decision.verdict": "fulfill",
         "meup.decision.by": "reviewer",

@@ -28,9 +28,7 @@ from tests.interaction.people import (
     OverSockets,
     gathered,
 )
-from tests.tracing.spans import Traces, id_of, linked, service_of, trace_of, tree
-
-ADD: tuple[str, str, dict[str, Any]] = ("tools", "add", {"a": 1, "b": 2})
+from tests.tracing.spans import ABOUT_ADD, ADD, Traces, id_of, linked, service_of, trace_of, tree
 
 CONFIG = replace(one_space_config("demo", PARTICIPANTS), limits=LIMITS, tracing=True, port=0)
 
@@ -82,9 +80,7 @@ async def test_a_proposal_that_is_fulfilled(traced: Meeting, traces: Traces) -> 
     assert theirs.attributes is not None
     proposal_id = theirs.attributes["meup.proposal.id"]
     assert ours.attributes == {
-        "mcp.method.name": "tools/call",
-        "gen_ai.tool.name": "add",
-        "gen_ai.operation.name": "execute_tool",
+        **ABOUT_ADD,
         "meup.space": "demo",
         "meup.proposal.id": proposal_id,
         "meup.proposer": "proposer",
