@@ -27,7 +27,6 @@ from meup_agent.mcp.server.principal import PrincipalPool
 from meup_agent.mcp.server.tool_calls import CallSettings
 from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.cli.processes import meup
-from tests.mcp.bridge.stage import LogLines
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 
@@ -58,6 +57,30 @@ PROPOSES: Sequence[Mapping[str, Any]] = [
     {"kind": "chat"},
 ]
 """Capabilities of a participant that must propose every call."""
+
+
+class LogLines(logging.Handler):
+    """The log of the bridge, to wait for a line of it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.lines: list[str] = []
+        self._come = anyio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(f"{record.levelname} {record.getMessage()}")
+        self._come.set()
+
+    def with_text(self, text: str) -> list[str]:
+        """The lines that contain a text."""
+        return [line for line in self.lines if text in line]
+
+    async def wait_for(self, text: str, count: int = 1) -> str:
+        """The first line that contains a text, once there are so many."""
+        while len(self.with_text(text)) < count:
+            self._come = anyio.Event()
+            await self._come.wait()
+        return self.with_text(text)[0]
 
 
 @pytest.fixture
@@ -92,13 +115,20 @@ class Stage:
         """A participant's token."""
         return self.gateway.token(participant)
 
-    async def join(self, name: str, agent: Agent) -> Space:
+    @property
+    def caller(self) -> Space:
+        """The space as the participant caller sees it."""
+        return self.spaces["caller"]
+
+    async def join(self, name: str, agent: Agent | None = None) -> Space:
         """Let an agent join as a participant, until the stage's end."""
-        space = await self.stack.enter_async_context(
-            agent.join(self.gateway.url, space="demo", token=self.token(name))
-        )
-        self.spaces[name] = space
-        return space
+        self.spaces[name] = await self.stack.enter_async_context(self.joined(name, agent))
+        return self.spaces[name]
+
+    def joined(self, name: str, agent: Agent | None = None) -> AbstractAsyncContextManager[Space]:
+        """A block in which another participant is in the space."""
+        joining = (agent or Agent(name)).join
+        return joining(self.gateway.url, space="demo", token=self.token(name))
 
     def pool(self, own: str) -> PrincipalPool:
         """The participants of MCP clients; one that sends no token is ``own``."""

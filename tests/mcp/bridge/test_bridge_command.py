@@ -8,13 +8,11 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
-from meup_agent import Agent, Space
+from meup_agent import Space
 from meup_agent.gateway import Gateway
-from tests.mcp.conftest import refusal
-from tests.patience import PATIENCE
+from tests.mcp.conftest import refusal, staged
 from tests.programs import ROOT, Program, program
 
 pytestmark = pytest.mark.anyio
@@ -34,11 +32,8 @@ PARTICIPANTS = {"one": MAY, "two-b": MAY, "caller": [{"kind": "*"}]}
 
 @asynccontextmanager
 async def space() -> AsyncGenerator[tuple[Gateway, Space]]:
-    with anyio.fail_after(PATIENCE):
-        async with Gateway(participants=PARTICIPANTS) as gateway:
-            token = gateway.token("caller")
-            async with Agent("caller").join(gateway.url, space="demo", token=token) as caller:
-                yield gateway, caller
+    async with staged(**PARTICIPANTS) as stage:
+        yield stage.gateway, await stage.join("caller")
 
 
 def variables(gateway: Gateway, *names: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import copy
 import json
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,10 @@ from anyio.abc import TaskStatus
 from meup_agent import Agent, Fulfillment, ProposalHandle, Rejection, Space
 from meup_agent.approval import AllowRule, Inbox, InboxItem, Policy, Reviewer
 from meup_agent.errors import Refused, RequestError
-from meup_agent.gateway import Gateway
 from meup_agent.mcp import Bridge, ToolLock
 from tests.interaction.people import ended
 from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, stdio
-from tests.patience import PATIENCE
+from tests.mcp.conftest import Stage, staged
 from tests.wire import (
     ACCEPT_CALL,
     ACCEPT_TOOLS,
@@ -81,33 +80,23 @@ def with_argument(name: str = "cmd") -> dict[str, Any]:
 class Scene:
     """A server behind a bridge with pinned tools, and who proposes and decides their calls."""
 
-    def __init__(self, folder: Path, stack: AsyncExitStack) -> None:
+    agent: Space
+    you: Space
+
+    def __init__(self, folder: Path, stage: Stage) -> None:
         self.path = folder / "pins.json"
         self._tools = folder / "tools.json"
-        self._stack = stack
         self.name = BRIDGE
-        self.gateway: Gateway
+        self.stage = stage
 
     def write(self, *tools: dict[str, Any]) -> None:
         """Let the server offer these tools at the next list."""
         self._tools.write_text(json.dumps([*tools, POKE]))
 
-    async def begin(self) -> None:
-        """Start the gateway, with the participants that decide nothing by themselves."""
-        self.gateway = await self._stack.enter_async_context(Gateway(participants=MAY))
-        self.agent = await self.join("agent")
-        self.you = await self.join("you")
-
-    async def join(self, name: str, agent: Agent | None = None) -> Space:
-        """Let a participant join."""
-        token = self.gateway.token(name)
-        joined = (agent or Agent(name)).join(self.gateway.url, space="demo", token=token)
-        return await self._stack.enter_async_context(joined)
-
     def reviewed(self, policy: Path) -> AbstractAsyncContextManager[object]:
         """The block in which a reviewer decides by a policy."""
-        token = self.gateway.token("reviewer")
-        return Reviewer(policy).join(self.gateway.url, space="demo", token=token)
+        token = self.stage.token("reviewer")
+        return Reviewer(policy).join(self.stage.gateway.url, space="demo", token=token)
 
     @asynccontextmanager
     async def bridged(self, name: str = BRIDGE, *, pinned: bool = True) -> AsyncGenerator[None]:
@@ -116,8 +105,8 @@ class Scene:
         server = stdio("scripted", "2025-06-18", f"TOOLS={self._tools}")
         pin = ToolLock(self.path) if pinned else None
         bridge = Bridge(name, server, pin=pin, settings=AT_ONCE)
-        token = self.gateway.token(name)
-        async with bridge.join(self.gateway.url, space="demo", token=token):
+        token = self.stage.token(name)
+        async with bridge.join(self.stage.gateway.url, space="demo", token=token):
             yield
 
     async def change(self, *tools: dict[str, Any]) -> None:
@@ -172,12 +161,11 @@ async def waiting(inbox: Inbox) -> InboxItem:
 
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncGenerator[Scene]:
-    with anyio.fail_after(PATIENCE):
-        async with AsyncExitStack() as stack:
-            made = Scene(tmp_path, stack)
-            made.write(READ)
-            await made.begin()
-            yield made
+    async with staged(**MAY) as stage:
+        made = Scene(tmp_path, stage)
+        made.write(READ)
+        made.agent, made.you = await stage.join("agent"), await stage.join("you")
+        yield made
 
 
 ALLOW = Policy([AllowRule("*", target=BRIDGE)])
@@ -187,7 +175,7 @@ ALLOW = Policy([AllowRule("*", target=BRIDGE)])
 async def test_new_argument_is_asked_about_although_a_rule_allows_it(scene: Scene) -> None:
     reviewer = Agent("reviewer")
     reviewer.use(ALLOW)
-    await scene.join("reviewer", reviewer)
+    await scene.stage.join("reviewer", reviewer)
     async with scene.bridged(), Inbox(scene.you) as inbox:
         assert isinstance(await scene.propose(path="a"), Fulfillment)
         await scene.change(with_argument())
@@ -372,7 +360,7 @@ async def test_no_word_is_longer_than_an_id(scene: Scene, field: str) -> None:
 
 @pytest.mark.rule("5.pins.calls")
 async def test_nobody_accepts_without_the_capability(scene: Scene) -> None:
-    granted = await scene.join("granted")
+    granted = await scene.stage.join("granted")
     async with scene.bridged():
         await scene.change(with_argument())
         form = await scene.form()
@@ -486,7 +474,7 @@ QUORUM = "{quorum: {tool: read, of: 2, among: [you, other]}}"
 async def vote(scene: Scene, tmp_path: Path) -> AsyncGenerator[Vote]:
     policy = tmp_path / "policy.yaml"
     policy.write_text(f"rules: [{QUORUM}]\nend: true\n")
-    made = Vote(scene, policy, await scene.join("other"))
+    made = Vote(scene, policy, await scene.stage.join("other"))
     async with scene.bridged(), scene.agent.propose(BRIDGE, "read", {"path": "a"}) as made.proposal:
         yield made
 

@@ -63,7 +63,7 @@ async def test_subscriptions_at_once_are_counted_once_each() -> None:
         return {}
 
     async with staged(agent, alice=ANYTHING) as stage:
-        space: Space = await stage.join("alice", Agent("alice"))
+        space: Space = await stage.join("alice")
         async with anyio.create_task_group() as tasks:
             subscribed = SubscribedResources(space, tasks.start_soon)
             resource, refused, added = OwnName("files", "file:///x"), 0, 0

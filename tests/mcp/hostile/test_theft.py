@@ -147,7 +147,7 @@ async def test_a_token_is_in_no_log_and_in_no_answer(caplog: pytest.LogCaptureFi
     caplog.set_level(logging.DEBUG)
     logging.getLogger("httpcore2").setLevel(logging.WARNING)  # the client's own
     async with staged(alice=ANYTHING, bob=ANYTHING, admin=ANYTHING) as stage:
-        admin = await stage.join("admin", Agent("admin"))
+        admin = await stage.join("admin")
         token, wrong = stage.token("bob"), "wrong-token-of-a-client"
         async with served(stage, own="alice") as server:
             async with session(server, token=token) as client:
@@ -174,7 +174,7 @@ async def calls_lost_in(mode: str, *, proposed: bool) -> str:
 
     may = PROPOSES if proposed else ANYTHING
     async with staged(tool=ANYTHING, alice=may, reviewer=ANYTHING) as stage:
-        reviewer, texts = await stage.join("reviewer", Agent("reviewer")), list[str]()
+        reviewer, texts = await stage.join("reviewer"), list[str]()
         with reviewer.watch() as envelopes:
             async with (
                 served(stage, own="alice", ttl=3.0) as server,

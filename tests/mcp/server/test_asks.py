@@ -168,7 +168,7 @@ async def test_only_who_carries_out_a_call_may_ask_and_only_then() -> None:
 
     async with staged(asker=ANYTHING, alice=ANYTHING, mallory=ANYTHING) as stage:
         asker_space = await stage.join("asker", agent)
-        mallory = await stage.join("mallory", Agent("mallory"))
+        mallory = await stage.join("mallory")
         async with (
             served(stage, own="alice") as server,
             server.client(mode="legacy", list_roots_callback=rooted) as client,

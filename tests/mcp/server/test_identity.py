@@ -96,7 +96,7 @@ async def test_another_token_finds_no_session() -> None:
 
 async def test_a_revoked_token_ends_its_sessions() -> None:
     async with staged(alice=ANYTHING, bob=ANYTHING, admin=ANYTHING) as stage:
-        admin = await stage.join("admin", Agent("admin"))
+        admin = await stage.join("admin")
         async with served(stage, own="alice") as server:
             async with session(server, token=stage.token("bob")) as client:
                 request = client.http.build_request("GET", server.url, headers=client.headers)

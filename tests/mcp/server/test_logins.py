@@ -6,7 +6,6 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from meup_agent import Agent
 from meup_agent.gateway import Config, Gateway, SpaceConfig
 from tests.gateways import new_token, participant
 from tests.mcp.conftest import ANYTHING, BOTH, ServedSpace, Stage, served, staged
@@ -95,7 +94,7 @@ async def opened_without_an_end(server: ServedSpace, token: str) -> str:
 
 async def test_a_session_whose_handshake_has_not_ended_ends_with_its_token() -> None:
     async with staged(alice=ANYTHING, bob=ANYTHING, admin=ANYTHING) as stage:
-        admin = await stage.join("admin", Agent("admin"))
+        admin = await stage.join("admin")
         async with served(stage, own="alice") as server, server.http(stage.token("bob")) as http:
             opened = await opened_without_an_end(server, stage.token("bob"))
             request = http.build_request(
