@@ -6,7 +6,7 @@ gateway's program has set up. Imported where the configuration asks for it (``tr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry.metrics import CallbackOptions, Observation, get_meter
 from opentelemetry.trace import Span, SpanKind, get_tracer, set_span_in_context
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from meup_agent.protocol.space.journal import ProposalChange
     from meup_agent.protocol.space.state.indexes import OpenItem
     from meup_agent.protocol.wire.envelope import Envelope
-
-_FAILED: Final = frozenset({ProposalState.REJECTED, ProposalState.EXPIRED})
 
 
 class GatewayTracer:
@@ -162,7 +160,7 @@ class GatewayTracer:
                     CANCEL_REASON: cut(str(payload.get("reason", ""))),
                 }
             )
-        elif state in _FAILED:
+        elif state in (ProposalState.REJECTED, ProposalState.EXPIRED):
             fail(span, str(state))
         span.end()
 

@@ -116,6 +116,8 @@ class RunningCall:
         on_ask: Answers in place of the participant that made the call.
     """
 
+    _context: contextvars.Context  # that of its block
+
     def __init__(
         self, server: str, request: Request, ctx: Context, on_ask: OnAsk | None = None
     ) -> None:
@@ -125,7 +127,6 @@ class RunningCall:
         self._on_ask = on_ask
         self._asks = 0
         self._tasks: TaskGroup | None = None
-        self._context = contextvars.copy_context()
 
     @property
     def asker(self) -> str:

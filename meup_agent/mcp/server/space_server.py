@@ -180,7 +180,7 @@ class SpaceHandlers:
                 for owned in session.subscribed.values():
                     principal.subscribed.discard(owned)
 
-    async def subscribe(self, ctx: Ctx, params: types.SubscribeRequestParams) -> types.EmptyResult:
+    async def subscribe(self, ctx: Ctx, params: types.SubscribeRequestParams) -> JsonObject:
         """``resources/subscribe``."""
         principal = self._principal_of(ctx)
         session = principal.sessions.get(ctx)
@@ -193,17 +193,15 @@ class SpaceHandlers:
                 principal.subscribed.discard(owned)  # another request was faster, or its end
             else:
                 session.subscribed[uri] = owned
-        return types.EmptyResult()
+        return {}
 
-    async def unsubscribe(
-        self, ctx: Ctx, params: types.UnsubscribeRequestParams
-    ) -> types.EmptyResult:
+    async def unsubscribe(self, ctx: Ctx, params: types.UnsubscribeRequestParams) -> JsonObject:
         """``resources/unsubscribe``."""
         principal = self._principal_of(ctx)
         owned = principal.sessions.get(ctx).subscribed.pop(str(params.uri), None)
         if owned is not None:
             principal.subscribed.discard(owned)
-        return types.EmptyResult()
+        return {}
 
     async def listen(
         self, ctx: Ctx, params: types.SubscriptionsListenRequestParams
@@ -220,10 +218,10 @@ class SpaceHandlers:
             for owned in subscribed:
                 principal.subscribed.discard(owned)
 
-    async def set_level(self, ctx: Ctx, params: types.SetLevelRequestParams) -> types.EmptyResult:
+    async def set_level(self, ctx: Ctx, params: types.SetLevelRequestParams) -> JsonObject:
         """``logging/setLevel``."""
         self._principal_of(ctx).sessions.get(ctx).log_level = params.level
-        return types.EmptyResult()
+        return {}
 
 
 async def _owner(principal: Principal, uri: str, ctx: Ctx) -> OwnName:
