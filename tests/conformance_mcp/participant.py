@@ -84,22 +84,12 @@ async def headers(call: Call) -> JsonObject:
     return text(str(call.arguments.get("region")))
 
 
-async def log_three_times(call: Call) -> None:
+@tools.add("tool_with_logging")
+@tools.add("logging_tool")
+async def log_three_times(call: Call) -> JsonObject:
+    """Logs three messages, also where the client does not want to read them."""
     for note in ("Tool execution started", "Tool processing data", "Tool execution completed"):
         await call.notify("notifications/message", level="info", data=note)
-
-
-@tools.add("tool_with_logging")
-async def tool_with_logging(call: Call) -> JsonObject:
-    """Logs three messages."""
-    await log_three_times(call)
-    return text("logged")
-
-
-@tools.add("logging_tool")
-async def logging_tool(call: Call) -> JsonObject:
-    """Logs, though the client may not want to read it."""
-    await log_three_times(call)
     return text("logged")
 
 
@@ -135,21 +125,14 @@ async def trigger_prompt_change(call: Call) -> JsonObject:
 @tools.add("sampling", properties("prompt", prompt="string"))
 async def ask_model(call: Call) -> JsonObject:
     """Asks the client's model."""
-    question = sampling(call.arguments["prompt"], 100)
-    answer = await call.ask(question["method"], **question["params"])
+    answer = await call.ask(sampling(call.arguments["prompt"], 100))
     return text(f"LLM response: {answer['content']['text']}")
 
 
 @tools.add("missing_capability")
 async def missing_capability(call: Call) -> JsonObject:
     """Asks the client's model, which it may not have."""
-    return await ask_model_of(call, "Are you there?")
-
-
-async def ask_model_of(call: Call, prompt: str) -> JsonObject:
-    question = sampling(prompt, 10)
-    answer = await call.ask(question["method"], **question["params"])
-    return text(str(answer))
+    return text(str(await call.ask(sampling("Are you there?", 10))))
 
 
 @tools.add("elicitation", properties("message", message="string"))
@@ -165,8 +148,7 @@ async def ask_user(call: Call) -> JsonObject:
 
 
 async def ask_user_for(call: Call, message: str, schema: JsonObject) -> JsonObject:
-    question = elicitation(message, schema)
-    answer = await call.ask(question["method"], **question["params"])
+    answer = await call.ask(elicitation(message, schema))
     return text(f"User response: action={answer['action']}, content={answer.get('content')}")
 
 
@@ -265,17 +247,12 @@ async def input_roots(call: Call) -> JsonObject:
 
 
 @tools.add("input_required_result_request_state")
+@tools.add("input_required_result_tampered_state")
 async def input_state(call: Call) -> JsonObject:
-    """Gives the client a state to carry."""
+    """Gives the client a state to carry, and checks it."""
     if call.answer("confirm") is None:
         return input_required(state("asked"), confirm=elicitation("Please confirm", OK))
     return text(f"state-ok: {check_state(call.state)}")
-
-
-@tools.add("input_required_result_tampered_state")
-async def input_tampered_state(call: Call) -> JsonObject:
-    """Gives the client a state to carry, and checks it."""
-    return await input_state(call)
 
 
 @tools.add("input_required_result_multiple_inputs")
@@ -325,8 +302,6 @@ RESOURCES: dict[str, JsonObject] = {
 }
 TEMPLATE = "test://template/{id}/data"
 
-subscribed: set[str] = set()
-
 
 @agent.on_request("resources/list")
 async def list_resources() -> JsonObject:
@@ -364,20 +339,8 @@ async def read_resource(request: Request) -> JsonObject:
     return {"contents": [{"uri": uri, **content}]}
 
 
-@agent.on_request("resources/subscribe")
-async def subscribe(request: Request) -> JsonObject:
-    subscribed.add(request.params["uri"])
-    return {}
-
-
-@agent.on_request("resources/unsubscribe")
-async def unsubscribe(request: Request) -> JsonObject:
-    subscribed.discard(request.params["uri"])
-    return {}
-
-
-@agent.on_request("logging/setLevel")
-async def set_level() -> JsonObject:
+@agent.on_request("resources/subscribe", "resources/unsubscribe", "logging/setLevel")
+async def accept() -> JsonObject:
     return {}
 
 

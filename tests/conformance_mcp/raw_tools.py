@@ -35,12 +35,12 @@ class Call:
         answer = (self.request.params.get("inputResponses") or {}).get(key)
         return answer if isinstance(answer, dict) else None
 
-    async def ask(self, method: str, **params: Any) -> JsonObject:
+    async def ask(self, question: JsonObject) -> JsonObject:
         """Ask the client that made the call; why it cannot be asked is the call's own error."""
-        meta = {"dev.meup/request": self.request.id}
-        asked = {**params, "_meta": meta}
+        asked = {**question["params"], "_meta": {"dev.meup/request": self.request.id}}
+        caller, method = self.request.sender, question["method"]
         try:
-            answer: JsonObject = await self.space.request(self.request.sender, method, asked)
+            answer: JsonObject = await self.space.request(caller, method, asked)
         except RequestError as error:
             raise RequestError(error.code, error.message, error.data) from error
         return answer

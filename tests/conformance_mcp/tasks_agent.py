@@ -56,10 +56,8 @@ async def protocol_error_job(call: Call) -> JsonObject:
 @tools.add("confirm_delete", properties("filename", filename="string"))
 async def confirm_delete(call: Call) -> JsonObject:
     """Asks before it deletes."""
-    question = elicitation(
-        f"Delete {call.arguments['filename']}?", properties("confirm", confirm="boolean")
-    )
-    answer = await call.ask(question["method"], **question["params"])
+    confirm = properties("confirm", confirm="boolean")
+    answer = await call.ask(elicitation(f"Delete {call.arguments['filename']}?", confirm))
     return text(f"{answer['action']}: {answer.get('content')}")
 
 
@@ -69,8 +67,7 @@ async def multi_input(call: Call) -> JsonObject:
     answers: list[JsonObject] = []
 
     async def ask(message: str, schema: JsonObject) -> None:
-        question = elicitation(message, schema)
-        answers.append(await call.ask(question["method"], **question["params"]))
+        answers.append(await call.ask(elicitation(message, schema)))
 
     async with anyio.create_task_group() as group:
         group.start_soon(ask, "What is your name?", properties("name", name="string"))
