@@ -63,31 +63,39 @@ MAX_BLOCKED: Final = 1_000
 """Proposals that wait for others; as many as a participant may have open at our gateway."""
 
 
-class Dependencies:
-    """The proposals that each blocked one still waits for."""
+class DependentProposals:
+    """Tells which blocked proposals to offer, and which to withdraw, as others have ended."""
 
-    def __init__(self) -> None:
-        self.awaited: dict[str, set[str]] = {}
+    def __init__(self, context: TableContext, index: OutboundIndex) -> None:
+        self._context = context
+        self._index = index
+        self._awaited: dict[str, set[str]] = {}  # by blocked proposal, what it still waits for
         self._dependents: dict[str, list[str]] = {}
 
-    def __contains__(self, proposal: str) -> bool:
-        return proposal in self.awaited
+    @property
+    def any_blocked(self) -> bool:
+        return bool(self._awaited)
 
-    def check(self, proposal: str, needed: Iterable[str]) -> None:
-        """Raise UsageError for too many, and for a cycle: an id that is used again can make one."""
-        names = list(needed)
-        if len(names) > MAX_DEPENDENCIES:
+    def check(self, proposal: str, depends_on: Mapping[str, Ending | None]) -> None:
+        """Raise UsageError for a proposal that must not depend on these."""
+        if len(depends_on) > MAX_DEPENDENCIES:
             raise UsageError(
-                f"the proposal depends on {len(names)} others; at most {MAX_DEPENDENCIES} are "
+                f"the proposal depends on {len(depends_on)} others; at most {MAX_DEPENDENCIES} are "
                 "taken, so let it depend on one that depends on some of them"
             )
-        if len(self.awaited) >= MAX_BLOCKED:
+        if len(self._awaited) >= MAX_BLOCKED:
             raise UsageError(
                 f"{MAX_BLOCKED} proposals wait already for those that they depend on; propose more "
                 "when some of these have ended"
             )
-        if proposal not in names and proposal not in self._dependents:
-            return  # none waits for it, so no way leads back to it
+        # An id that is used again can make a cycle; most often no other proposal waits for it.
+        if proposal in depends_on or proposal in self._dependents:
+            self._check_cycle(proposal, list(depends_on))
+        for name, ending in depends_on.items():
+            if ending is None:
+                self._ending(name)
+
+    def _check_cycle(self, proposal: str, names: list[str]) -> None:
         seen: set[str] = set()
         while names:
             name = names.pop()
@@ -95,75 +103,25 @@ class Dependencies:
                 raise UsageError(f"proposal {proposal} would depend on itself")
             if name not in seen:
                 seen.add(name)
-                names.extend(self.awaited.get(name, ()))
-
-    def add(self, proposal: str, awaited: Iterable[str]) -> None:
-        """Block a proposal until these have been fulfilled."""
-        self.awaited[proposal] = set(awaited)
-        for name in self.awaited[proposal]:
-            self._dependents.setdefault(name, []).append(proposal)
-
-    def fulfilled(self, needed: str) -> list[str]:
-        """Note a fulfilled proposal; those that wait for nothing more, oldest first."""
-        released: list[str] = []
-        for name in self._dependents.pop(needed, ()):
-            self.awaited[name].discard(needed)
-            if not self.awaited[name]:
-                del self.awaited[name]
-                released.append(name)
-        return released
-
-    def failed(self, needed: str) -> list[str]:
-        """Note a proposal that ended otherwise; its dependents, oldest first."""
-        return list(self._dependents.get(needed, ()))
-
-    def remove(self, proposal: str) -> None:
-        """Forget a blocked proposal that has ended."""
-        for name in self.awaited.pop(proposal, ()):
-            dependents = self._dependents[name]
-            dependents.remove(proposal)
-            if not dependents:
-                del self._dependents[name]
-
-
-class DependentProposals:
-    """Tells which blocked proposals to offer, and which to withdraw, as others have ended."""
-
-    def __init__(self, context: TableContext, index: OutboundIndex) -> None:
-        self._context = context
-        self._index = index
-        self._dependencies = Dependencies()
-
-    @property
-    def any_blocked(self) -> bool:
-        return bool(self._dependencies.awaited)
-
-    def check(self, exchange: OutboundExchange, depends_on: Mapping[str, Ending | None]) -> None:
-        """Raise UsageError for a proposal that must not depend on these."""
-        self._dependencies.check(exchange.key.id, depends_on)
-        for name, ending in depends_on.items():
-            if ending is None:
-                self._ending(name)
+                names.extend(self._awaited.get(name, ()))
 
     def open(
-        self, exchange: OutboundExchange, depends_on: Mapping[str, Ending | None]
-    ) -> Cause | None:
-        """Block a proposal until these are fulfilled; the cause to withdraw it, if one ended badly.
-
-        Where all are fulfilled already it is not blocked.
-        """
-        endings = {name: end or self._ending(name) for name, end in depends_on.items()}
-        awaited = [name for name, ending in endings.items() if ending is None]
-        self._dependencies.add(exchange.key.id, awaited)
-        for name, ending in endings.items():
-            if ending is not None and not is_fulfilled(ending):
-                return cause_of_dependent(name, ending, self._context.me, self._context.now)
+        self, proposal: str, depends_on: Mapping[str, Ending | None]
+    ) -> list[tuple[str, Cause | None]]:
+        """Block a proposal until these are fulfilled; as :meth:`settle`, if they have ended."""
+        awaited: set[str] = set()
+        for name, known in depends_on.items():
+            ending = known or self._ending(name)
+            if ending is None:
+                awaited.add(name)
+            elif not is_fulfilled(ending):
+                return [(proposal, cause_of_dependent(name, ending, self._context))]
         if not awaited:
-            self._dependencies.remove(exchange.key.id)
-        return None
-
-    def is_blocked(self, proposal: str) -> bool:
-        return proposal in self._dependencies
+            return [(proposal, None)]
+        self._awaited[proposal] = awaited
+        for name in awaited:
+            self._dependents.setdefault(name, []).append(proposal)
+        return []
 
     def _ending(self, proposal: str) -> Ending | None:
         """The ending of a proposal of ours; ``None`` while it is open."""
@@ -192,14 +150,27 @@ class DependentProposals:
 
     def remove(self, proposal: str) -> None:
         """Forget a blocked proposal that has ended."""
-        self._dependencies.remove(proposal)
+        for name in self._awaited.pop(proposal, ()):
+            dependents = self._dependents[name]
+            dependents.remove(proposal)
+            if not dependents:
+                del self._dependents[name]
 
     def settle(self, needed: str, ending: Ending) -> list[tuple[str, Cause | None]]:
-        """The proposals to offer now that one has ended, or to withdraw, with the cause of that."""
-        if is_fulfilled(ending):
-            return [(name, None) for name in self._dependencies.fulfilled(needed)]
-        cause = cause_of_dependent(needed, ending, self._context.me, self._context.now)
-        return [(name, cause) for name in self._dependencies.failed(needed)]
+        """The proposals to offer now that one has ended, or to withdraw, with the cause of that.
+
+        Oldest first.
+        """
+        if not is_fulfilled(ending):
+            cause = cause_of_dependent(needed, ending, self._context)
+            return [(name, cause) for name in self._dependents.get(needed, ())]
+        released: list[tuple[str, Cause | None]] = []
+        for name in self._dependents.pop(needed, ()):
+            self._awaited[name].discard(needed)
+            if not self._awaited[name]:
+                del self._awaited[name]
+                released.append((name, None))
+        return released
 
 
 def is_fulfilled(ending: Ending) -> bool:
@@ -207,28 +178,24 @@ def is_fulfilled(ending: Ending) -> bool:
     return isinstance(ending, Fulfillment) and not ending.is_error
 
 
-def cause_of_dependent(needed: str, ending: Ending, me: str, now: float) -> Cause:
+def cause_of_dependent(needed: str, ending: Ending, context: TableContext) -> Cause:
     """The cause that withdraws a dependent: the code that the cascade began with (4.12)."""
+    code: str = Reason.NO_LONGER_NEEDED
     match ending:
         case Withdrawal():
-            cause = ending.cause
+            return ending.cause.ended(context.me, needed, context.now)
         case Rejection():
-            cause = Cause(ending.reason, ending.by, _why(needed, f"rejected by {ending.by}"))
+            code, what = ending.reason, f"rejected by {ending.by}"
         case Expiry():
-            cause = Cause(Reason.TIMEOUT, me, _why(needed, "not fulfilled in time"))
+            code, what = Reason.TIMEOUT, "not fulfilled in time"
         case Fulfillment():
-            cause = Cause(
-                Reason.NO_LONGER_NEEDED, ending.executor, _why(needed, "carried out, and failed")
-            )
+            what = "carried out, and failed"
         case Gone():
-            cause = Cause(Reason.NO_LONGER_NEEDED, me, _why(needed, f"not decided: {ending}"))
+            what = f"not decided: {ending}"
         case _:
-            cause = Cause(Reason.NO_LONGER_NEEDED, me, _why(needed, "not carried out"))
-    return cause.ended(me, needed, now)
-
-
-def _why(needed: str, what: str) -> str:
-    return f"proposal {needed}, which it depends on, was {what}"
+            what = "not carried out"
+    text = f"proposal {needed}, which it depends on, was {what}"
+    return Cause(code, text=text).ended(context.me, needed, context.now)
 
 
 # --- renewals of our own proposals ---
@@ -346,11 +313,9 @@ class OutboundTracker(OutboundIndex):
         """Begin a request or proposal; raises as :meth:`ExchangeTable.open`."""
         if depends_on:
             exchange.state = OutboundState.BLOCKED
-            self._dependents.check(exchange, depends_on)
+            self._dependents.check(exchange.key.id, depends_on)
             self._open[exchange.key.id] = exchange
-            cause = self._dependents.open(exchange, depends_on)
-            if cause is not None or not self._dependents.is_blocked(exchange.key.id):
-                self._offer_or_withdraw(exchange.key.id, cause)
+            self._offer_or_withdraw(self._dependents.open(exchange.key.id, depends_on))
             return
         if exchange.fulfilling is not None:
             exchange.record = self._check.check(exchange, exchange.fulfilling)
@@ -635,16 +600,16 @@ class OutboundTracker(OutboundIndex):
             return  # the loop below takes it: a chain may be longer than the stack
         try:
             while self._settled:
-                for name, cause in self._dependents.settle(*self._settled[0]):
-                    self._offer_or_withdraw(name, cause)
+                self._offer_or_withdraw(self._dependents.settle(*self._settled[0]))
                 self._settled.popleft()
         finally:
             self._settled.clear()
 
-    def _offer_or_withdraw(self, proposal: str, cause: Cause | None) -> None:
-        """Offer a blocked proposal; with a cause withdraw it."""
-        exchange = self._open[proposal]
-        if cause is None:
-            self.apply(exchange, OutboundEvent.OFFERED)
-        else:
-            self.give_up(exchange.key, cause)
+    def _offer_or_withdraw(self, proposals: list[tuple[str, Cause | None]]) -> None:
+        """Offer blocked proposals; those with a cause are withdrawn."""
+        for name, cause in proposals:
+            exchange = self._open[name]
+            if cause is None:
+                self.apply(exchange, OutboundEvent.OFFERED)
+            else:
+                self.give_up(exchange.key, cause)
