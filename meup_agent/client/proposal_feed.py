@@ -114,10 +114,7 @@ class ProposalFeed:
 
         Each call is held once against the capabilities that many share.
         """
-        requests = [
-            (payloads.request(each.method, each.params, ""), (each.target,) if each.target else ())
-            for each in calls
-        ]
+        requests = [payloads.fulfilling_request(each) for each in calls]
         answers: dict[Capabilities, bool] = {}
         for participant in participants if requests else ():
             compiled = self._session.table.roster.compiled(participant)

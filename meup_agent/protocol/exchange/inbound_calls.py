@@ -400,9 +400,8 @@ class InboundProposals(TablePart):
 
     def _may_fulfill(self, record: ProposalEntry) -> bool:
         """True if our capabilities, as announced, allow the request that fulfills a proposal."""
-        roster, call = self._context.roster, record.call
-        request = payloads.request(call.method, call.params, "")
-        to = (call.target,) if call.target is not None else ()
+        roster = self._context.roster
+        request, to = payloads.fulfilling_request(record.call)
         able = roster.is_allowed(roster.me, kinds.MCP_REQUEST, request, to)
         return able or not roster.my_capabilities
 

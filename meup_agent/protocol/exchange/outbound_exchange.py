@@ -208,8 +208,7 @@ class OutboundIndex:
 
 def able_to_fulfill(record: ProposalEntry, roster: Roster) -> set[str]:
     """The present participants whose announced capabilities allow the fulfilling request."""
-    request = payloads.request(record.call.method, record.call.params, "")
-    to = (record.call.target,) if record.call.target else ()
+    request, to = payloads.fulfilling_request(record.call)
     return {
         each.id
         for each in roster.participants()

@@ -400,9 +400,7 @@ class Relays:
             return None
         if asked and not self._context.roster.guarantees.identity_checked:
             return record
-        call = record.call
-        request = payloads.request(call.method, call.params, "")
-        to = (call.target,) if call.target else ()
+        request, to = payloads.fulfilling_request(record.call)
         able = self._context.roster.is_allowed(envelope.sender, kinds.MCP_REQUEST, request, to)
         return record if able else None
 

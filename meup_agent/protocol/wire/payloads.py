@@ -261,6 +261,12 @@ def request(method: str, params: JsonObject, rpc_id: str) -> JsonObject:
     return {"jsonrpc": "2.0", "id": rpc_id, "method": method, "params": params}
 
 
+def fulfilling_request(call: Call) -> tuple[JsonObject, tuple[str, ...]]:
+    """The request that carries a call out, and its addressees, as capabilities are asked of it."""
+    to = () if call.target is None else (call.target,)
+    return request(call.method, call.params, ""), to
+
+
 def notification(method: str, params: JsonObject) -> JsonObject:
     """A JSON-RPC notification."""
     return {"jsonrpc": "2.0", "method": method, "params": params}
