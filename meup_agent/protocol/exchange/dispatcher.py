@@ -79,7 +79,6 @@ class InboundDispatcher(TablePart):
         self._requests = InboundRequests(*shared, self.reader)
         self.proposals = InboundProposals(*shared, self.reader, self._requests)
         self.control = ControlMessages(*shared)
-        self._siblings = SiblingConnections(*shared)
         self.streams = StreamTable(self._context, self._scheduler)
         self._listed = ListedProposals(*shared, self.proposals, self._requests, _is_sound)
         self._system_messages = SystemMessages(*shared, self.control, self.streams, self._listed)
@@ -196,16 +195,55 @@ class InboundDispatcher(TablePart):
             self._exchange(envelope)
 
     def _from_sibling(self, envelope: Envelope) -> None:
-        """Apply what another connection sent in our name; unchecked, the name may be forged."""
+        """Apply what another connection sent in our name; unchecked, the name may be forged.
+
+        Where the gateway checks names it is our own (PROTOCOL 5): one beside, a person who acts
+        over HTTP with our token, or a process before this one. All other participants take it for
+        us, and so do we.
+        """
         if not self._context.roster.guarantees.identity_checked:
             self._context.drop("not_ours", envelope)
             return
-        self._siblings.enter(envelope)
+        # No caller here waits for the answers.
+        self._context.envelope_sender.note_sibling(envelope)
+        store, key = self._context.proposal_store, ProposalKey(envelope.sender, envelope.id)
+        if envelope.kind == kinds.MCP_PROPOSAL and store.get(key, self._context.now) is None:
+            store.add(envelope, self._context.now)
         if envelope.kind in _EXCHANGES:
             self._exchange(envelope)
-            self._siblings.end_decided(envelope)
+            self._end_decided(envelope)
         elif envelope.kind.startswith("stream/"):
             self.streams.receive(envelope)
+
+    def _end_decided(self, envelope: Envelope) -> None:
+        """End here what a sibling withdrew, rejected, answered or cancelled."""
+        me, now = self._context.me, self._context.now
+        match envelope.kind:
+            case kinds.MCP_WITHDRAW:
+                reason = read_reason(envelope.payload_object.get("reason"))
+                for name in envelope.correlation:
+                    cause = Cause(reason, by=me, id=name, at=now)
+                    self._outbound.end_by_sibling(name, kinds.MCP_PROPOSAL, cause)
+            case kinds.MCP_REJECT:
+                record = resolve(envelope, self._context.proposal_store, now).record
+                if record is not None:
+                    reason = read_reason(envelope.payload_object.get("reason"))
+                    self._scheduler.end_rejected(record, reason)
+            case kinds.MCP_RESPONSE:
+                # Our handler's answer would be a copy.
+                for exchange in self._scheduler.requests.answered_by(envelope):
+                    text = "another process of ours answered it"
+                    cause = cause_of_end(me, exchange.key.id, Reason.NO_LONGER_NEEDED, text, now)
+                    self._scheduler.cancel(exchange, cause)
+            case kinds.MCP_REQUEST:
+                call = payloads.read_call(envelope.payload)
+                request_id = call.params.get("requestId")
+                if call.method == kinds.CANCELLED and isinstance(request_id, int | str):
+                    name = str(request_id)
+                    cause = cause_of_cancel(call.params, by=me, exchange_id=name, at=now)
+                    self._outbound.end_by_sibling(name, kinds.MCP_REQUEST, cause)
+            case _:
+                pass
 
     def _refuse_call(self, envelope: Envelope, problem: str) -> None:
         """Refuse a call that its readers would read differently, before any of them sees it."""
@@ -306,60 +344,6 @@ class InboundDispatcher(TablePart):
                     self._scheduler.notify(Role.REVOKE, envelope, read)
         except InvalidEnvelope:
             self._context.drop("malformed_grant", envelope)
-
-
-class SiblingConnections(TablePart):
-    """Ends here what another connection under our name decided (PROTOCOL 5).
-
-    Where the gateway checks names it is our own: one beside, a person who acts over HTTP with our
-    token, or a process before this one. All other participants take it for us, and so do we.
-    """
-
-    def enter(self, envelope: Envelope) -> None:
-        """Remember what a sibling sent: no caller here waits for the answers."""
-        now = self._context.now
-        self._context.envelope_sender.note_sibling(envelope)
-        store, key = self._context.proposal_store, ProposalKey(envelope.sender, envelope.id)
-        if envelope.kind == kinds.MCP_PROPOSAL and store.get(key, now) is None:
-            store.add(envelope, now)
-
-    def end_decided(self, envelope: Envelope) -> None:
-        """End what a sibling withdrew, rejected, answered or cancelled."""
-        now = self._context.now
-        match envelope.kind:
-            case kinds.MCP_WITHDRAW:
-                reason = read_reason(envelope.payload_object.get("reason"))
-                for name in envelope.correlation:
-                    cause = Cause(reason, by=envelope.sender, id=name, at=now)
-                    self._outbound.end_by_sibling(name, kinds.MCP_PROPOSAL, cause)
-            case kinds.MCP_REJECT:
-                record = resolve(envelope, self._context.proposal_store, now).record
-                if record is not None:
-                    reason = read_reason(envelope.payload_object.get("reason"))
-                    self._scheduler.end_rejected(record, reason)
-            case kinds.MCP_RESPONSE:
-                # Our handler's answer would be a copy.
-                for exchange in self._scheduler.requests.answered_by(envelope):
-                    text = "another process of ours answered it"
-                    cause = self._cause(exchange.key.id, Reason.NO_LONGER_NEEDED, text)
-                    self._scheduler.cancel(exchange, cause)
-            case kinds.MCP_REQUEST:
-                self._cancelled(envelope)
-            case _:
-                pass
-
-    def _cancelled(self, envelope: Envelope) -> None:
-        call = payloads.read_call(envelope.payload)
-        request_id = call.params.get("requestId")
-        if call.method == kinds.CANCELLED and isinstance(request_id, int | str):
-            name = str(request_id)
-            cause = cause_of_cancel(
-                call.params, by=envelope.sender, exchange_id=name, at=self._context.now
-            )
-            self._outbound.end_by_sibling(name, kinds.MCP_REQUEST, cause)
-
-    def _cause(self, exchange_id: str, reason: str, text: str) -> Cause:
-        return cause_of_end(self._context.me, exchange_id, reason, text, self._context.now)
 
 
 def _problem(envelope: Envelope, payload: object) -> str:
