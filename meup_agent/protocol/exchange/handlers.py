@@ -274,7 +274,7 @@ class Admission:
                 return f"it names more than {MAX_NAMED} ids; a request carries out one proposal"
             case None:
                 pass
-        record, call = exchange.fulfills, exchange.call
+        record, call = exchange.fulfills, exchange.work.call
         refusal = None if record is None else self._refusal_of_known(exchange, record)
         if refusal is not None or call is None:
             return refusal
@@ -382,9 +382,10 @@ class HandlerScheduler:
         self.requests = RequestIndex()
         self.responses = ResponseWriter(context)
         self.admission = Admission(context)
-        # Called when the handler of a control message has ended, with what it returned.
-        self.on_control_end: Callable[[InboundExchange, object], None] = _ignore
-        self.on_idle: Callable[[], None] | None = None
+        # Set by the part that obeys control messages: called when the handler of one has ended,
+        # with what it returned, and, while we close, when any has.
+        self.on_control_end: Callable[[InboundExchange, object], None]
+        self.on_idle: Callable[[], None]
 
     def find(self, key: Key) -> InboundExchange | None:
         return self._open.get(key)
@@ -408,7 +409,7 @@ class HandlerScheduler:
         if call.rpc_name is not None and call.rpc_name != envelope.id:
             by_rpc_id = (envelope.sender, call.rpc_name)
         names = ((envelope.sender, envelope.id), by_rpc_id)
-        return InboundExchange(key, work, call, addressed, unattended=unattended, names=names)
+        return InboundExchange(key, work, addressed, unattended=unattended, names=names)
 
     def notify(
         self,
@@ -429,9 +430,7 @@ class HandlerScheduler:
         if droppable and not self.make_room():
             self._context.drop("overflow", envelope, expected=self._context.closing)
             return False
-        key = Key("job", envelope.sender, f"{role}:{self._context.envelope_sender.new_id()}")
-        work = Work(role, envelope, subject, handler=handler)
-        self.enqueue(InboundExchange(key, work, droppable=droppable))
+        self.enqueue(self._new_notice(Work(role, envelope, subject, handler=handler), droppable))
         return True
 
     def notify_control(self, role: Role, envelope: Envelope, subject: Subject) -> bool:
@@ -442,12 +441,15 @@ class HandlerScheduler:
         if not self.limiter.takes_urgent:
             self._context.drop("overflow", envelope)
             return False
-        key = Key("job", envelope.sender, f"{role}:{self._context.envelope_sender.new_id()}")
-        work = Work(role, envelope, subject, handler=handler)
-        self._open[key] = InboundExchange(key, work)
-        self.limiter.add_urgent(key)
+        notice = self._new_notice(Work(role, envelope, subject, handler=handler))
+        self._open[notice.key] = notice
+        self.limiter.add_urgent(notice.key)
         self._start_next()
         return True
+
+    def _new_notice(self, work: Work, droppable: bool = False) -> InboundExchange:
+        name = f"{work.role}:{self._context.envelope_sender.new_id()}"
+        return InboundExchange(Key("job", work.envelope.sender, name), work, droppable=droppable)
 
     def turns_away(self, exchange: InboundExchange) -> bool:
         """True if a request or proposal is not taken: it names us in a pause, or has no room.
@@ -645,10 +647,15 @@ class HandlerScheduler:
     def shutdown(self) -> None:
         """Answer ``busy`` to what is queued."""
         for exchange in list(self._open.values()):
-            if exchange.key.side == "in":
-                self._apply(exchange, InboundEvent.SHUTDOWN)
-            elif exchange.state is InboundState.QUEUED:
-                self._close(exchange)
+            if exchange.state is InboundState.QUEUED:
+                self._turn_away(exchange)
+
+    def _turn_away(self, exchange: InboundExchange) -> None:
+        """End what is queued, with an answer where one is owed."""
+        if exchange.key.side == "in":
+            self._apply(exchange, InboundEvent.SHUTDOWN)
+        else:
+            self._close(exchange)
 
     def shutdown_over(self) -> None:
         """Cancel what still runs after the grace, and answer so."""
@@ -667,10 +674,8 @@ class HandlerScheduler:
                 continue
             if exchange.state is not InboundState.QUEUED:
                 self._apply(exchange, InboundEvent.SHUTDOWN_OVER, cause)
-            elif exchange.key.side == "in":
-                self._apply(exchange, InboundEvent.SHUTDOWN)
             else:
-                self._close(exchange)
+                self._turn_away(exchange)
 
     # --- the handler ---
 
@@ -790,7 +795,7 @@ class HandlerScheduler:
             self.notify_withdrawn(exchange.record, exchange.withdrawal)
         elif exchange.expired and exchange.record is not None:
             self.notify_expired(exchange.record)
-        if self._context.closing and self.on_idle is not None:
+        if self._context.closing:
             self.on_idle()
 
     def _own_cause(self, exchange: InboundExchange, text: str) -> Cause:
@@ -813,10 +818,6 @@ class TablePart:
     _context: TableContext
     _outbound: OutboundTracker
     _scheduler: HandlerScheduler
-
-
-def _ignore(exchange: InboundExchange, result: object) -> None:
-    del exchange, result
 
 
 def _stop_reading(exchange: InboundExchange) -> None:

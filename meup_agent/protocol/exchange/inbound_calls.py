@@ -240,7 +240,8 @@ class InboundRequests(TablePart):
         context, requests = self._context, self._scheduler.requests
         exchange = requests.find_named(name)
         if exchange is not None:
-            if exchange.call is not None and exchange.call.method == "initialize":
+            asked = exchange.work.call
+            if asked is not None and asked.method == "initialize":
                 context.drop("initialize_is_not_cancelled", envelope)
                 return
             cause = cause_of_cancel(
@@ -375,7 +376,8 @@ class InboundProposals(TablePart):
             # Where targets are hidden, the executor is addressed beside the deciders, so as to see
             # the proposal (PROTOCOL 2): it is not asked, and its reject would end the wait.
             is_asked = call.target != context.me or len(envelope.to) < 2
-            if is_asked and not context.left_to_person:
+            # Nor is it, where a person decides what no handler does.
+            if is_asked and not context.inboxes:
                 responses.rejection(exchange, Reason.INCAPABLE)
         elif context.proposal_store.get(
             record.key, context.now

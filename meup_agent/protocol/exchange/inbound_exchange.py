@@ -21,7 +21,6 @@ from meup_agent.protocol.proposals.record import (
 from meup_agent.protocol.proposals.resolution import Doubt
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope, encode_json, encode_leniently
-from meup_agent.protocol.wire.payloads import Call
 from meup_agent.protocol.wire.ttl_map import PerSenderTTLMap
 
 SETTLED_A_SENDER = 1000
@@ -46,7 +45,6 @@ class InboundExchange(msgspec.Struct):
 
     key: Key
     work: Work
-    call: Call | None = None  # the call; ``None`` for a notice
     addressed: bool = True  # it names us; otherwise it is for everybody
     record: ProposalEntry | None = None
     # The proposal that a request carries out, as far as we know it.
@@ -206,7 +204,7 @@ class ResponseWriter:
         raw: bytes | msgspec.Raw,
     ) -> None:
         """Send a response, with the JSON of a result or an error: the one place that does."""
-        call = exchange.call
+        call = exchange.work.call
         if exchange.answer_id is not None or call is None:
             return
         rpc_id = call.rpc_id if call.rpc_name is not None else exchange.key.id

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
-from meup_agent.causes import Cause, CauseStep, Reason
+from meup_agent.causes import Reason
 from meup_agent.errors import InvalidEnvelope, NotExpressible, Refused
 from meup_agent.protocol.exchange.effects import CaughtUp, Leave, Priority, Role
 from meup_agent.protocol.exchange.handlers import TablePart
 from meup_agent.protocol.exchange.inbound_calls import ListedProposals
-from meup_agent.protocol.exchange.inbound_exchange import InboundExchange
+from meup_agent.protocol.exchange.inbound_exchange import InboundExchange, cause_of_end
 from meup_agent.protocol.exchange.streams import StreamTable
 from meup_agent.protocol.exchange.table_context import CONTROL, UPDATE, Presence
 from meup_agent.protocol.wire import kinds
@@ -83,6 +83,7 @@ class ControlMessages(TablePart):
         self._added: JsonObject = {}
         self._shutdown: tuple[Shutdown, Envelope, float] | None = None
         self._scheduler.on_control_end = self._answered
+        self._scheduler.on_idle = self._leave_if_idle
 
     @property
     def pause(self) -> Pause | None:
@@ -148,7 +149,9 @@ class ControlMessages(TablePart):
             case Resumption():
                 held = self._held
                 if not told and held and control.pauses in ((), (held.pause.id,)):
-                    self._resume(envelope, control)
+                    self._lift()
+                    self._answer_status("active", envelope)
+                    self._notify(Role.RESUME, envelope, control)
             case StatusRequest():
                 if not self._notify(Role.STATUS_REQUEST, envelope, control):
                     self._answer_status(self._word, envelope, control.fields)
@@ -162,7 +165,14 @@ class ControlMessages(TablePart):
                 else:
                     self._compacted({"skipped": True, "status": "skipped"}, envelope)
             case Restart():
-                cause = self._cause(envelope, control.reason or "it was restarted")
+                text = control.reason or "it was restarted"
+                cause = cause_of_end(
+                    envelope.sender,
+                    envelope.id,
+                    Reason.NO_LONGER_NEEDED,
+                    text,
+                    self._context.now,
+                )
                 self._scheduler.restart(cause)
                 self._outbound.give_up_all(cause)
                 self._carry_out(Role.RESTART, control, envelope)
@@ -200,21 +210,14 @@ class ControlMessages(TablePart):
             self._held = None
             self._scheduler.hold(held=False)
 
-    def _resume(self, envelope: Envelope, control: Resumption) -> None:
-        self._lift()
-        self._answer_status("active", envelope)
-        self._notify(Role.RESUME, envelope, control)
-
     def _time_is_over(self, held: ActivePause) -> None:
         """Resume by ourselves, and tell the one that paused us."""
         pause, me = held.pause, self._context.me
         self._lift()
         self._answer(STATUS, self._status("active"), pause.by, pause.id)
         self._answer(RESUME, {"reason": "timeout"}, pause.by, pause.id)
-        if self._context.find_handler(Role.RESUME, _EMPTY, None):
-            resumed = Resumption(me, "timeout", (pause.id,))
-            told = _EMPTY.replace(id=pause.id, sender=me, kind=RESUME)
-            self._scheduler.notify_control(Role.RESUME, told, resumed)
+        told = Envelope(id=pause.id, sender=me, kind=RESUME)
+        self._notify(Role.RESUME, told, Resumption(me, "timeout", (pause.id,)))
 
     # --- the end ---
 
@@ -229,9 +232,9 @@ class ControlMessages(TablePart):
         self._context.closing = True
         self._scheduler.shutdown()
         self._context.look_again(until, CONTROL)
-        self.leave_if_idle()
+        self._leave_if_idle()
 
-    def leave_if_idle(self) -> None:
+    def _leave_if_idle(self) -> None:
         """Leave, if we were shut down and nothing runs any more."""
         if self._shutdown is None or not self._scheduler.limiter.is_idle:
             return
@@ -316,15 +319,6 @@ class ControlMessages(TablePart):
             self._compacted({"status": "compacted", **(added or {})}, envelope)
         elif role in _DONE and role is not Role.SHUTDOWN:
             self._answer_status(_DONE[role], envelope)
-
-    def _cause(self, envelope: Envelope, text: str) -> Cause:
-        step = CauseStep(envelope.sender, envelope.id, Reason.NO_LONGER_NEEDED, text)
-        return Cause(
-            Reason.NO_LONGER_NEEDED, envelope.sender, text, envelope.id, self._context.now, (step,)
-        )
-
-
-_EMPTY: Final = Envelope(id="", sender="", kind=RESUME)
 
 
 def _object(result: object) -> JsonObject | None:

@@ -83,7 +83,6 @@ class ExchangeTable:
         self._scheduler = HandlerScheduler(self._context, self._outbound, limits or Limits())
         self._dispatcher = InboundDispatcher(self._context, self._outbound, self._scheduler)
         self._control = self._dispatcher.control
-        self._scheduler.on_idle = self._control.leave_if_idle
         self.roster: Final = self._context.roster
         self.proposal_store: Final = self._context.proposal_store
         # The words that explain rejects of our proposals, and withdraws of others'.

@@ -601,19 +601,14 @@ class TableContext(msgspec.Struct):
     folded: Folded = NOTHING
     closing: bool = False  # we take nothing new
     inboxes: int = 0  # inboxes from which a person decides what no handler does
-    since: datetime | None = None  # the time of day when we began, in UTC
+    since: int | None = None  # the time of day when we began, in microseconds since 1970 (UTC)
     # Seconds from our clock to the gateway's, where the gateway is one that says it for certain.
     ahead: float | None = None
     transit: float = TRANSIT_SECONDS
 
     def __post_init__(self) -> None:
         """Note when we began."""
-        self.since = self.time_of_day()
-
-    @property
-    def left_to_person(self) -> bool:
-        """True if a person decides what no handler does, so that nothing rejects it for them."""
-        return self.inboxes > 0
+        self.since = self.moment()
 
     def drop(self, why: str, envelope: Envelope, *, expected: bool = False) -> None:
         """Leave an envelope out: counted, and logged if it should not happen."""
@@ -675,11 +670,8 @@ class TableContext(msgspec.Struct):
 
     def is_older_than_us(self, envelope: Envelope) -> bool:
         """True if an envelope says that it was sent before we began; its clock may be wrong."""
-        try:
-            sent = datetime.fromisoformat(envelope.ts or "")
-        except ValueError:
-            return False
-        return self.since is not None and sent.tzinfo is not None and sent < self.since
+        sent = read_moment(envelope.ts)
+        return self.since is not None and sent is not None and sent < self.since
 
     def on_behalf_of(self, envelope: Envelope, payload: payloads.JsonObject) -> str:
         """The participant that an end is for: its sender, or whom a gateway that is it names."""
