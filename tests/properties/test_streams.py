@@ -290,7 +290,7 @@ class Streams(RuleBasedStateMachine):
         for stream, own in self.own.items():
             assert own.end is None
             assert ME in self.open[stream].writers
-        assert len(self.streams.own.every()) == len(self.own) + len(self.asked)
+        assert len(self.streams.own_streams()) == len(self.own) + len(self.asked)
 
 
 @pytest.mark.rule("8.behind", "8.reconnect")

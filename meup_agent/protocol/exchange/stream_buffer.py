@@ -53,18 +53,19 @@ class StreamBuffer:
         gaps: Losses of our connection while the stream went on; each may have lost frames unseen.
         end: The end of the stream; frames that came before can still be taken.
         wake: Called on each change; set by the reader.
+        size: The bytes that wait.
         readers: The queues of all readers of one handler; itself alone where there is one.
     """
 
     __slots__ = (
         "_frames",
         "_queues",
-        "_size",
         "_unclaimed",
         "end",
         "gaps",
         "lost",
         "readers",
+        "size",
         "stream",
         "wake",
     )
@@ -78,7 +79,7 @@ class StreamBuffer:
         self._unclaimed: list[StreamBuffer] | None = None
         self._queues = queues
         self._frames: deque[bytes] = deque()
-        self._size = 0
+        self.size = 0
 
     def __len__(self) -> int:
         """The number of frames that wait."""
@@ -88,9 +89,9 @@ class StreamBuffer:
         """Keep a frame until it is taken, in the place of the oldest ones if there is no room."""
         frames = self._frames
         frames.append(data)
-        self._size += len(data)
+        self.size += len(data)
         self._queues.hold(self, len(data))
-        while len(frames) > MAX_UNREAD_FRAMES or self._size > MAX_UNREAD_BYTES:
+        while len(frames) > MAX_UNREAD_FRAMES or self.size > MAX_UNREAD_BYTES:
             self._lose_oldest()
         self._queues.make_room()
         self.wake()
@@ -100,28 +101,19 @@ class StreamBuffer:
         if not self._frames:
             return None
         data = self._frames.popleft()
-        self._size -= len(data)
+        self.size -= len(data)
         self._queues.free(self, len(data))
         return data
 
-    @property
-    def size(self) -> int:
-        """The bytes that wait."""
-        return self._size
-
     def lose_half(self) -> None:
         """Lose the oldest frames, at least half of the bytes."""
-        least = self._size // 2
-        while self._size > least:
+        least = self.size // 2
+        while self.size > least:
             self._lose_oldest()
 
     def _lose_oldest(self) -> None:
         if self.take() is not None:
             self.lost += 1
-
-    def lose(self, frames: int) -> None:
-        """Count frames that the gateway did not send, since our connection was too slow."""
-        self.lost += frames
 
     def finish(self, end: StreamEnd) -> None:
         """Note the end of the stream; the first one counts."""
@@ -144,7 +136,7 @@ class StreamBuffer:
     def _copy(self) -> StreamBuffer:
         copy = StreamBuffer(self.stream, self._queues)
         copy._frames.extend(self._frames)
-        copy._size, copy.lost, copy.gaps = self._size, self.lost, self.gaps
+        copy.size, copy.lost, copy.gaps = self.size, self.lost, self.gaps
         copy.end = self.end
         self._queues.add(copy)
         if copy:

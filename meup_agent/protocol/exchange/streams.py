@@ -92,151 +92,6 @@ class OwnStream:
             self.wake()
 
 
-class OwnStreams:
-    """The streams that we have requested, by the request until it is answered, then by stream."""
-
-    def __init__(self, context: TableContext) -> None:
-        self._context = context
-        self._requested: dict[str, OwnStream] = {}
-        self._written: dict[str, list[OwnStream]] = {}
-        self._given_up: TTLMap[str, bool] = TTLMap(count=MAX_ENDED, seconds=ENDED_SECONDS)
-        self._ended: TTLMap[str, bool] = TTLMap(count=MAX_ENDED, seconds=ENDED_SECONDS)
-
-    def of(self, stream: str) -> list[OwnStream]:
-        return list(self._written.get(stream, ()))
-
-    def every(self) -> list[OwnStream]:
-        written = [own for each in self._written.values() for own in each]
-        return [*self._requested.values(), *written]
-
-    def is_given_up(self, request_id: str) -> bool:
-        return self._given_up.get(request_id, self._context.now) is not None
-
-    def answered(self, request_id: str) -> OwnStream | None:
-        return self._requested.pop(request_id, None)
-
-    def request(self, payload: JsonObject, about: tuple[str, ...]) -> OwnStream:
-        """Request a stream; the gateway's answer opens or refuses it."""
-        own = OwnStream(payload, about)
-        self._request(own)
-        return own
-
-    def begin(self, own: OwnStream, stream: StreamInfo) -> None:
-        """Note that the gateway has opened a stream."""
-        own.stream = stream
-        self._written.setdefault(stream.id, []).append(own)
-        own.wake()
-
-    def write(self, stream: StreamInfo) -> OwnStream:
-        own = OwnStream()
-        self.begin(own, stream)
-        return own
-
-    def close(self, own: OwnStream, reason: str, text: str) -> StreamEnd | None:
-        """Write in a stream no more; the end of the stream, if it ends with that."""
-        if own.stream is None:
-            if self._requested.pop(own.request_id, None) is not None:
-                # It may have left already: then its stream is closed as soon as it opens.
-                self._given_up.put(own.request_id, True, self._context.now)
-                self._context.effects.append(Unsend(own.request_id))
-            return None
-        if own.end is not None:
-            return None
-        self._forget(own)
-        end = StreamEnd(reason, self._context.me, text)
-        own.finish(end)
-        if not own.request_id or own.stream.owner != self._context.me:
-            return None
-        origin = own.stream.origin
-        opened = origin.opened if origin is not None else ""
-        self.say_close(own.stream.id, opened or own.request_id, reason, text)
-        return end
-
-    def finish(self, stream: str, end: StreamEnd) -> None:
-        for own in self.of(stream):
-            self._forget(own)
-            own.finish(end)
-
-    def stopped(self, end: StreamEnd) -> None:
-        for own in self._requested.values():
-            own.finish(end)
-        self._requested.clear()
-
-    def refused(self, names: Sequence[str], payload: JsonObject) -> bool:
-        """Apply a ``system/error``; ``True`` if it is about a stream of ours."""
-        for name in names:
-            own = self._requested.pop(name, None)
-            if own is not None:
-                own.refusal = payload
-                own.wake()
-                return True
-            if self.is_given_up(name):
-                return True
-        stream, code, text = (payload.get(key) for key in ("stream_id", "error", "message"))
-        if names or not isinstance(stream, str) or not isinstance(code, str):
-            return False
-        # It names no message, so a frame was refused: none of the later ones passes either.
-        known = stream in self._written or self._ended.get(stream, self._context.now) is not None
-        words = text[:MAX_TEXT_CHARS] if isinstance(text, str) else ""
-        self.finish(stream, StreamEnd(code[:MAX_TEXT_CHARS], kinds.GATEWAY, words))
-        return known
-
-    def request_again(self, listed: Iterable[StreamInfo]) -> list[tuple[OwnStream, StreamInfo]]:
-        """Find streams that we have requested, whose answer was lost; request others anew."""
-        ours = [each for each in listed if each.owner == self._context.me]
-        found: list[tuple[OwnStream, StreamInfo]] = []
-        for request_id, own in list(self._requested.items()):
-            del self._requested[request_id]
-            stream = next((each for each in ours if _is_asked(each, own)), None)
-            if stream is not None:
-                ours.remove(stream)
-                found.append((own, stream))
-            else:
-                self._context.effects.append(Unsend(request_id))
-                self._request(own)
-        return found
-
-    def say_close(self, stream: str, opened: str, reason: str, text: str) -> None:
-        """Close a stream of ours for all; existing readers know it by its ``stream/open``."""
-        now = self._context.now
-        payload = build_close(stream, reason)
-        sent = self._context.envelope_sender.send(
-            kinds.STREAM_CLOSE,
-            {**payload, "text": text[:MAX_TEXT_CHARS]} if text else payload,
-            # Behind the frames that were sent before, and never left out.
-            priority=Priority.ANSWER,
-            correlation=(opened,),
-        )
-        # Others may have ended it first: then the gateway's refusal is not news.
-        self._given_up.put(sent.id, True, now)
-        self._ended.put(stream, True, now)
-
-    def _request(self, own: OwnStream) -> None:
-        sent = self._context.envelope_sender.send(
-            kinds.STREAM_REQUEST,
-            own.payload,
-            priority=Priority.ANSWER,
-            correlation=own.about,
-        )
-        own.request_id = sent.id
-        self._requested[sent.id] = own
-
-    def _forget(self, own: OwnStream) -> None:
-        assert own.stream is not None
-        stream = own.stream.id
-        writers = self._written.get(stream, [])
-        if own in writers:
-            writers.remove(own)
-            self._ended.put(stream, True, self._context.now)
-            if not writers:
-                del self._written[stream]
-
-
-def _is_asked(stream: StreamInfo, own: OwnStream) -> bool:
-    """True if a stream has all that a request of ours says."""
-    return all(stream.fields.get(name) == value for name, value in own.payload.items())
-
-
 # --- the stream table ---
 
 MAX_OPEN: Final = 4096
@@ -260,7 +115,11 @@ class StreamTable:
         self.buffers: Final = StreamBuffers()
         self._of_handlers: list[StreamBuffer] = []
         self._awaited: dict[str, Callable[[StreamBuffer], None]] = {}
-        self.own: Final = OwnStreams(context)
+        # Those that we write: by our request until it is answered, then by stream.
+        self._requested: dict[str, OwnStream] = {}
+        self._written: dict[str, list[OwnStream]] = {}
+        self._given_up: TTLMap[str, bool] = TTLMap(count=MAX_ENDED, seconds=ENDED_SECONDS)
+        self._ended: TTLMap[str, bool] = TTLMap(count=MAX_ENDED, seconds=ENDED_SECONDS)
         self._requests: TTLMap[str, StreamRequest] = TTLMap(
             count=MAX_REQUESTS, seconds=REQUEST_SECONDS
         )
@@ -278,6 +137,27 @@ class StreamTable:
 
     # --- our own streams ---
 
+    def own_streams(self) -> list[OwnStream]:
+        """The streams that we write, or have requested."""
+        written = [own for each in self._written.values() for own in each]
+        return [*self._requested.values(), *written]
+
+    def request(self, payload: JsonObject, about: tuple[str, ...]) -> OwnStream:
+        """Request a stream; the gateway's answer opens or refuses it."""
+        own = OwnStream(payload, about)
+        self._request(own)
+        return own
+
+    def _request(self, own: OwnStream) -> None:
+        sent = self._context.envelope_sender.send(
+            kinds.STREAM_REQUEST,
+            own.payload,
+            priority=Priority.ANSWER,
+            correlation=own.about,
+        )
+        own.request_id = sent.id
+        self._requested[sent.id] = own
+
     def write(self, stream: str) -> OwnStream:
         """Write in a stream of another participant, which has let us.
 
@@ -288,23 +168,111 @@ class StreamTable:
         if info is None or self._context.me not in info.writers:
             why = "is not open" if info is None else f"is one of {info.owner!r}, who has not let us"
             raise UsageError(f"the stream {stream[:128]!r} cannot be written: it {why}")
-        return self.own.write(info)
+        own = OwnStream()
+        self._begin_to_write(own, info)
+        return own
+
+    def _begin_to_write(self, own: OwnStream, stream: StreamInfo) -> None:
+        own.stream = stream
+        self._written.setdefault(stream.id, []).append(own)
+        own.wake()
+
+    def _writers(self, stream: str) -> list[OwnStream]:
+        return list(self._written.get(stream, ()))
 
     def close(self, own: OwnStream, reason: str, text: str) -> None:
         """End a stream of ours, for all its readers; another's we only write no more."""
-        end = self.own.close(own, reason, text)
-        if end is not None and own.stream is not None:
-            self._finish(own.stream.id, end)
+        if own.stream is None:
+            if self._requested.pop(own.request_id, None) is not None:
+                # It may have left already: then its stream is closed as soon as it opens.
+                self._given_up.put(own.request_id, True, self._context.now)
+                self._context.effects.append(Unsend(own.request_id))
+        elif own.end is None:
+            self._forget(own)
+            end = StreamEnd(reason, self._context.me, text)
+            own.finish(end)
+            if own.request_id and own.stream.owner == self._context.me:
+                origin = own.stream.origin
+                opened = origin.opened if origin is not None else ""
+                self._say_close(own.stream.id, opened or own.request_id, reason, text)
+                self._finish(own.stream.id, end)
+
+    def _say_close(self, stream: str, opened: str, reason: str, text: str) -> None:
+        """Close a stream of ours for all; existing readers know it by its ``stream/open``."""
+        now = self._context.now
+        payload = build_close(stream, reason)
+        sent = self._context.envelope_sender.send(
+            kinds.STREAM_CLOSE,
+            {**payload, "text": text[:MAX_TEXT_CHARS]} if text else payload,
+            # Behind the frames that were sent before, and never left out.
+            priority=Priority.ANSWER,
+            correlation=(opened,),
+        )
+        # Others may have ended it first: then the gateway's refusal is not news.
+        self._given_up.put(sent.id, True, now)
+        self._ended.put(stream, True, now)
 
     def close_all(self, reason: str, text: str) -> None:
         """End all streams of ours: we leave."""
-        for own in self.own.every():
+        for own in self.own_streams():
             self.close(own, reason, text)
 
     def unsendable(self, stream: str, why: str) -> None:
         """End a stream of ours whose frames our connection does not carry."""
-        for own in self.own.of(stream):
+        for own in self._writers(stream):
             self.close(own, ERROR, why[:MAX_TEXT_CHARS])
+
+    def refused(self, names: Sequence[str], payload: JsonObject) -> bool:
+        """Apply a ``system/error``; ``True`` if it is about a stream of ours."""
+        for name in names:
+            own = self._requested.pop(name, None)
+            if own is not None:
+                own.refusal = payload
+                own.wake()
+                return True
+            if self._is_given_up(name):
+                return True
+        stream, code, text = (payload.get(key) for key in ("stream_id", "error", "message"))
+        if names or not isinstance(stream, str) or not isinstance(code, str):
+            return False
+        # It names no message, so a frame was refused: none of the later ones passes either.
+        known = stream in self._written or self._ended.get(stream, self._context.now) is not None
+        words = text[:MAX_TEXT_CHARS] if isinstance(text, str) else ""
+        self._finish_writers(stream, StreamEnd(code[:MAX_TEXT_CHARS], kinds.GATEWAY, words))
+        return known
+
+    def _is_given_up(self, request_id: str) -> bool:
+        return self._given_up.get(request_id, self._context.now) is not None
+
+    def _request_again(self, listed: Iterable[StreamInfo]) -> list[tuple[OwnStream, StreamInfo]]:
+        """Find streams that we have requested, whose answer was lost; request others anew."""
+        ours = [each for each in listed if each.owner == self._context.me]
+        found: list[tuple[OwnStream, StreamInfo]] = []
+        for request_id, own in list(self._requested.items()):
+            del self._requested[request_id]
+            stream = next((each for each in ours if _is_asked(each, own)), None)
+            if stream is not None:
+                ours.remove(stream)
+                found.append((own, stream))
+            else:
+                self._context.effects.append(Unsend(request_id))
+                self._request(own)
+        return found
+
+    def _finish_writers(self, stream: str, end: StreamEnd) -> None:
+        for own in self._writers(stream):
+            self._forget(own)
+            own.finish(end)
+
+    def _forget(self, own: OwnStream) -> None:
+        assert own.stream is not None
+        stream = own.stream.id
+        writers = self._written.get(stream, [])
+        if own in writers:
+            writers.remove(own)
+            self._ended.put(stream, True, self._context.now)
+            if not writers:
+                del self._written[stream]
 
     # --- readers ---
 
@@ -368,7 +336,7 @@ class StreamTable:
                 self._changed(said.stream, owner=said.new_owner, writers=said.writers)
             case StreamLost():
                 for queue in self.buffers.of(said.stream):
-                    queue.lose(said.frames)
+                    queue.lost += said.frames
             case _:
                 pass
 
@@ -388,10 +356,10 @@ class StreamTable:
         origin = StreamOrigin(stream.owner, said.request, envelope.id)
         stream = msgspec.structs.replace(stream, origin=origin)
         if stream.owner == self._context.me:
-            if self.own.is_given_up(said.request):
-                self.own.say_close(stream.id, envelope.id, CANCELLED, "")
+            if self._is_given_up(said.request):
+                self._say_close(stream.id, envelope.id, CANCELLED, "")
                 return
-            own = self.own.answered(said.request)
+            own = self._requested.pop(said.request, None)
             if own is not None:
                 self._begin(own, stream)
                 return
@@ -412,7 +380,7 @@ class StreamTable:
             origin = StreamOrigin(self._context.me, own.request_id)
             stream = msgspec.structs.replace(stream, origin=origin)
         self._open[stream.id] = stream
-        self.own.begin(own, stream)
+        self._begin_to_write(own, stream)
 
     def _announce_bare(self, stream: str, data: bytes) -> bool:
         """Begin to read a stream whose request has not come before its first frame."""
@@ -471,7 +439,7 @@ class StreamTable:
         if info.origin is not None:
             self._bare.pop(info.origin.request)
         self.buffers.finish(stream, end)
-        self.own.finish(stream, end)
+        self._finish_writers(stream, end)
 
     def _changed(
         self,
@@ -492,10 +460,10 @@ class StreamTable:
         self._open[info.id] = info
         for queue in self.buffers.of(info.id):
             queue.stream = info
-        for own in self.own.of(info.id):
+        for own in self._writers(info.id):
             own.stream = info
         if self._context.me not in info.writers:
-            self.own.finish(info.id, revoked)
+            self._finish_writers(info.id, revoked)
 
     # --- presence, the connection, our own end ---
 
@@ -532,10 +500,10 @@ class StreamTable:
             self._replace(info, StreamEnd(REVOKED))
             for reader in self.buffers.of(info.id):
                 reader.gaps += was_away
-            for own in self.own.of(info.id):
+            for own in self._writers(info.id):
                 own.gaps += was_away
         if was_away and not complete:
-            for own, info in self.own.request_again(list(listed.values())):
+            for own, info in self._request_again(listed.values()):
                 self._begin(own, listed.pop(info.id))
         for info in listed.values():
             self._enter(info, welcome.replace(sender=info.owner))
@@ -545,7 +513,9 @@ class StreamTable:
         end = StreamEnd(DISCONNECTED, kinds.GATEWAY, why[:MAX_TEXT_CHARS])
         for info in self.streams:
             self._finish(info.id, end)
-        self.own.stopped(end)
+        for own in self._requested.values():
+            own.finish(end)
+        self._requested.clear()
 
     def shutdown(self) -> None:
         """End the reading of handlers: the agent stops, and waits for them."""
@@ -554,6 +524,11 @@ class StreamTable:
                 each.finish(StreamEnd(DISCONNECTED, self._context.me, "the agent shuts down"))
             queue.close()
         self._of_handlers.clear()
+
+
+def _is_asked(stream: StreamInfo, own: OwnStream) -> bool:
+    """True if a stream has all that a request of ours says."""
+    return all(stream.fields.get(name) == value for name, value in own.payload.items())
 
 
 def _with_request(stream: StreamInfo, fields: JsonObject, about: tuple[str, ...]) -> StreamInfo:

@@ -363,7 +363,7 @@ class SystemMessages(TablePart):
             case kinds.SYSTEM_ERROR if envelope.concerns(self._context.me):
                 names = envelope.correlation
                 known = [self._outbound.refused(name, payload) for name in names]
-                known.append(self._streams.own.refused(names, payload))
+                known.append(self._streams.refused(names, payload))
                 if self._context.roster.shows_eviction(payload):
                     # No participant got it, so it is sent again when we are in again.
                     envelope_sender = self._context.envelope_sender

@@ -344,7 +344,7 @@ class ExchangeTable:
     ) -> tuple[OwnStream, list[Effect]]:
         self._begin(now)
         self.check_may_send(kinds.STREAM_REQUEST)
-        return self.streams.own.request(payload, about), self._flush()
+        return self.streams.request(payload, about), self._flush()
 
     def close_stream(self, own: OwnStream, reason: str, text: str, now: float) -> list[Effect]:
         """End a stream of ours; another participant's we only write no more."""
@@ -406,7 +406,7 @@ class ExchangeTable:
         self._begin(now)
         payload: dict[str, object] = {"error": "connection_closed", "message": why}
         self._outbound.refused(envelope_id, payload)
-        self.streams.own.refused((envelope_id,), payload)
+        self.streams.refused((envelope_id,), payload)
         unsent = self._envelope_sender.forget(envelope_id)
         answer = {} if unsent is None else unsent.payload_object
         error = payloads.as_object(answer.get("error"))
