@@ -79,44 +79,6 @@ class Resendable(msgspec.Struct, frozen=True):
     words: Envelope | None = None  # the chat that explains it
     copies: tuple[str, ...] = ()  # the ids under which it was sent again, the latest ones
 
-    @property
-    def copies_named(self) -> tuple[str, ...]:
-        """The ids under which it may be known, the first one first."""
-        return (self.envelope.id, *self.copies)
-
-
-class ResendBuffer:
-    """Envelopes that end or answer something; one sent again is found by its first id, too."""
-
-    def __init__(self) -> None:
-        self._kept: TTLMap[str, Resendable] = TTLMap(
-            count=RESEND_COUNT, seconds=RESEND_SECONDS, size=RESEND_SIZE
-        )
-        self._copies: TTLMap[str, str] = TTLMap(count=RESEND_COUNT, seconds=RESEND_SECONDS)
-
-    def put(self, item: Resendable, now: float) -> None:
-        words = 0 if item.words is None else size_of(item.words)
-        self._kept.put(item.envelope.id, item, now, size=size_of(item.envelope) + words)
-
-    def put_copy(self, copy_id: str, item: Resendable, now: float) -> None:
-        """Note under which id an envelope was sent again."""
-        self._copies.put(copy_id, item.envelope.id, now)
-        copies = (*item.copies, copy_id)[-MAX_COPIES:]
-        self.put(msgspec.structs.replace(item, copies=copies), now)
-
-    def get(self, envelope_id: str, now: float) -> Resendable | None:
-        return self._kept.get(envelope_id, now)
-
-    def pop(self, envelope_id: str) -> Envelope | None:
-        """Forget an envelope, by its own id or a copy's; the envelope, if it was kept."""
-        item = self._kept.pop(self._copies.peek(envelope_id) or envelope_id)
-        return None if item is None else item.envelope
-
-    def find_concerning(self, participants: frozenset[str], now: float) -> list[Resendable]:
-        """The envelopes that concern one of these participants, oldest first."""
-        kept = self._kept.values(now)
-        return [item for item in kept if not item.concerned or item.concerned & participants]
-
 
 class EnvelopeSender:
     """Makes this participant's envelopes and sends them, also again; without a clock, undated."""
@@ -134,7 +96,11 @@ class EnvelopeSender:
         self.copies_get_new_ids = False
         """A gateway that resumes delivers no id twice, so what is sent again needs another one."""
         self._effects = effects
-        self._resend_buffer = ResendBuffer()
+        # What ends or answers something, by its first id; and that id by those of its copies.
+        self._kept: TTLMap[str, Resendable] = TTLMap(
+            count=RESEND_COUNT, seconds=RESEND_SECONDS, size=RESEND_SIZE
+        )
+        self._copies: TTLMap[str, str] = TTLMap(count=RESEND_COUNT, seconds=RESEND_SECONDS)
         self._own: TTLMap[str, bool] = TTLMap(count=OWN_IDS, seconds=OWN_ID_SECONDS)
         self._siblings: TTLMap[str, bool] = TTLMap(count=OWN_IDS, seconds=OWN_ID_SECONDS)
 
@@ -152,28 +118,30 @@ class EnvelopeSender:
         context: str | None = None,
     ) -> Envelope:
         """Make an envelope and send it; again when one that it ``concerned``, or any, joins."""
-        explained = self._explained(correlation) if kind == kinds.CHAT else None
+        about = tuple(correlation)
+        explained = self._explained(about) if kind == kinds.CHAT else None
+        if explained is not None:  # by each id under which it may be known
+            about = (*about, *explained.copies)
         envelope = draft(
             kind,
             payload,
             id=self.new_id(),
             sender=self.me,
             to=tuple(to),
-            correlation=tuple(correlation) if explained is None else explained.copies_named,
+            correlation=about,
             context=context,
             ts=self._timestamp(),
         )
         self.transmit(envelope, priority)
         if concerned is not None:
-            self._resend_buffer.put(Resendable(envelope, priority, frozenset(concerned)), self.now)
+            self._keep(Resendable(envelope, priority, frozenset(concerned)))
         if explained is not None and explained.words is None:
-            self._resend_buffer.put(msgspec.structs.replace(explained, words=envelope), self.now)
+            self._keep(msgspec.structs.replace(explained, words=envelope))
         return envelope
 
-    def _explained(self, correlation: Iterable[str]) -> Resendable | None:
+    def _explained(self, about: tuple[str, ...]) -> Resendable | None:
         """The rejection or withdraw of ours that a chat explains, while it may be sent again."""
-        names = tuple(correlation)
-        item = self._resend_buffer.get(names[0], self.now) if len(names) == 1 else None
+        item = self._kept.get(about[0], self.now) if len(about) == 1 else None
         ends = (kinds.MCP_REJECT, kinds.MCP_WITHDRAW)
         return item if item is not None and item.envelope.kind in ends else None
 
@@ -215,15 +183,20 @@ class EnvelopeSender:
 
     # --- again ---
 
+    def _keep(self, item: Resendable) -> None:
+        words = 0 if item.words is None else size_of(item.words)
+        self._kept.put(item.envelope.id, item, self.now, size=size_of(item.envelope) + words)
+
     def resend_to(self, participants: Iterable[str]) -> None:
-        """Send what concerns these participants once more."""
+        """Send what concerns these participants once more, oldest first."""
         joined = frozenset(participants)
-        for item in self._resend_buffer.find_concerning(joined, self.now) if joined else ():
-            self._resend(item)
+        for item in self._kept.values(self.now) if joined else ():
+            if not item.concerned or item.concerned & joined:
+                self._resend(item)
 
     def resend(self, envelope_id: str) -> None:
         """Send one envelope once more, if it is still kept."""
-        item = self._resend_buffer.get(envelope_id, self.now)
+        item = self._kept.get(envelope_id, self.now)
         if item is not None:
             self._resend(item)
 
@@ -231,7 +204,9 @@ class EnvelopeSender:
         envelope = item.envelope
         if self.copies_get_new_ids:
             envelope = envelope.replace(id=self.new_id())
-            self._resend_buffer.put_copy(envelope.id, item, self.now)
+            self._copies.put(envelope.id, item.envelope.id, self.now)
+            copies = (*item.copies, envelope.id)[-MAX_COPIES:]
+            self._keep(msgspec.structs.replace(item, copies=copies))
         self.transmit(envelope, item.priority, again=True)
         words = item.words
         if words is not None:  # who missed it has missed them, too
@@ -242,16 +217,17 @@ class EnvelopeSender:
 
     def resend_once(self, envelope_id: str) -> bool:
         """Send again what the gateway refused as it threw us out; once only, not for ever."""
-        item = self._resend_buffer.get(envelope_id, self.now)
+        item = self._kept.get(envelope_id, self.now)
         if item is None or item.repeated:
             return False
-        self._resend_buffer.put(msgspec.structs.replace(item, repeated=True), self.now)
+        self._keep(msgspec.structs.replace(item, repeated=True))
         self.transmit(item.envelope, item.priority, again=True)
         return True
 
     def forget(self, envelope_id: str) -> Envelope | None:
-        """Do not send an envelope again; the envelope, if it was kept."""
-        return self._resend_buffer.pop(envelope_id)
+        """Do not send an envelope, or what it copies, again; that, if it was kept."""
+        item = self._kept.pop(self._copies.peek(envelope_id) or envelope_id)
+        return None if item is None else item.envelope
 
 
 # --- roster ---
