@@ -466,7 +466,9 @@ class InboundProposals(TablePart):
         # Only handlers are told of explanations, and most agents have none.
         is_theirs = bool(ended) and proposer == envelope.sender != context.me
         if is_theirs and context.find_handler(Role.EXPLANATION, envelope, None):
-            self._reader.explanations.expect_of_withdraw(proposer, envelope.id, tuple(ended), now)
+            self._reader.explanations.expect(
+                proposer, envelope.id, tuple(ended), now, withdrawn=True
+            )
 
     def _end(self, proposal: ProposalKey, record: ProposalEntry | None, cause: Cause) -> None:
         """Cancel our handler of a proposal that its proposer ended, and our fulfillments of it."""

@@ -60,7 +60,6 @@ class ExplanationStore:
     def __init__(self) -> None:
         self._expected: FairTTLMap[tuple[str, str], _Expected] = FairTTLMap(
             owner=lambda key: key[0],
-            forgotten=lambda key, value: None,
             count=EXPLANATION_COUNT,
             seconds=EXPLANATION_SECONDS,
             size=EXPLANATION_COUNT * EXPLANATION_CHARS,
@@ -70,18 +69,19 @@ class ExplanationStore:
         """The number of rejects and withdraws whose words are expected, or kept."""
         return len(self._expected)
 
-    def expect_of_reject(
-        self, by: str, reject_id: str, proposal: str, now: float, *, announced: bool = False
+    def expect(
+        self,
+        by: str,
+        decision_id: str,
+        proposals: tuple[str, ...],
+        now: float,
+        *,
+        withdrawn: bool = False,
+        announced: bool = False,
     ) -> None:
-        """Expect an explanation of a reject, which may say that it follows at once."""
-        expected = _Expected((proposal,), withdrawn=False, announced=announced)
-        self._expected.put((by, reject_id), expected, now)
-
-    def expect_of_withdraw(
-        self, by: str, withdraw_id: str, proposals: tuple[str, ...], now: float
-    ) -> None:
-        expected, size = _Expected(proposals, withdrawn=True), sum(map(len, proposals))
-        self._expected.put((by, withdraw_id), expected, now, size=size)
+        """Expect an explanation of a reject, which may say that it follows, or of a withdraw."""
+        expected, size = _Expected(proposals, withdrawn, announced), sum(map(len, proposals))
+        self._expected.put((by, decision_id), expected, now, size=size)
 
     def read(self, chat: Envelope, now: float) -> list[Explanation]:
         """The explanations that a chat is: of decisions of its sender that it names first."""
@@ -250,10 +250,10 @@ class ResponseReader(TablePart):
 
     def rejection(self, record: ProposalEntry, rejection: Rejection, envelope: Envelope) -> None:
         """Apply a rejection of our proposal, and tell handlers while a caller waits for it."""
-        self.explanations.expect_of_reject(
+        self.explanations.expect(
             rejection.by,
             rejection.id,
-            record.key.id,
+            (record.key.id,),
             self._context.now,
             announced=payloads.announces_explanation(envelope.payload),
         )

@@ -172,9 +172,9 @@ def test_a_second_rejection_of_the_same_participant_is_a_copy() -> None:
 @pytest.mark.rule("4.3.explained_later")
 def test_explanations_are_bounded_and_no_participant_takes_the_room_of_another() -> None:
     store = ExplanationStore()
-    store.expect_of_reject("bob", "b1", "p1", 0.0)
+    store.expect("bob", "b1", ("p1",), 0.0)
     for number in range(100_000):
-        store.expect_of_reject("mallory", f"m{number}", "p1", 1.0)
+        store.expect("mallory", f"m{number}", ("p1",), 1.0)
     assert len(store) == EXPLANATION_COUNT
     chat = draft(kinds.CHAT, {"message": "x" * 9_000}, id="c", sender="bob", correlation=("b1",))
     (explanation,) = store.read(chat, 2.0)
@@ -186,7 +186,7 @@ def test_explanations_are_bounded_and_no_participant_takes_the_room_of_another()
     assert len(store.read(mallory, 4.0)) <= EXPLANATION_COUNT
     assert store.get("bob", "b1", 5.0) == "x" * EXPLANATION_CHARS
     # An hour later no words count any more.
-    store.expect_of_reject("bob", "b2", "p2", 10.0)
+    store.expect("bob", "b2", ("p2",), 10.0)
     late = chat.replace(id="late", correlation=("b2",))
     assert store.read(late, 10.0 + EXPLANATION_SECONDS + 1) == []
     assert store.get("bob", "b1", 10.0 + EXPLANATION_SECONDS + 1) == ""
