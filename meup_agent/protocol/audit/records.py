@@ -15,7 +15,14 @@ from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.state.grants import GrantEffect
 from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.envelope import Envelope, moment_of, rfc3339
-from meup_agent.protocol.wire.payloads import Change, JsonObject, ToldRule, read_call, read_response
+from meup_agent.protocol.wire.payloads import (
+    Change,
+    JsonObject,
+    ToldRule,
+    as_text,
+    read_call,
+    read_response,
+)
 
 # --- the records of an audit ---
 
@@ -383,7 +390,7 @@ def read_operation(entry: Entry) -> SpaceOperation | None:
         id=envelope.id,
         whom=_whom(payload),
         grant=_grant(envelope, payload),
-        reason=_text(payload.get("reason")),
+        reason=as_text(payload.get("reason"), MAX_TEXT),
         rests_on=effect.rests_on,
         ended=effect.ended,
         details=payload if len(envelope.raw_payload) <= MAX_OPERATION_BYTES else {},
@@ -391,18 +398,14 @@ def read_operation(entry: Entry) -> SpaceOperation | None:
 
 
 def _whom(payload: dict[str, Any]) -> str:
-    return next((name for key in _WHOM if (name := _text(payload.get(key)))), "")
+    return next((name for key in _WHOM if (name := as_text(payload.get(key), MAX_TEXT))), "")
 
 
 def _grant(envelope: Envelope, payload: dict[str, Any]) -> str:
-    named = _text(payload.get("grant_id"))
+    named = as_text(payload.get("grant_id"), MAX_TEXT)
     if named or envelope.kind != "capability/grant-ack":
         return named
     return envelope.correlation[0] if envelope.correlation else ""
-
-
-def _text(value: object) -> str:
-    return value[:MAX_TEXT] if isinstance(value, str) else ""
 
 
 class ToolAcceptances:
@@ -437,7 +440,7 @@ class ToolAcceptances:
                     by=asker,
                     id=name,
                     whom=answer.sender,
-                    details={"digest": _text(params.get("digest"))},
+                    details={"digest": as_text(params.get("digest"), MAX_TEXT)},
                 )
         return None
 

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, cast, get_args
 from meup_agent.protocol.capability import compile_kind
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.management_payloads import GRANT, GRANT_ACK, INVITE, KICK, REVOKE
+from meup_agent.protocol.wire.payloads import one_or_more
 
 _CALL: Final = frozenset({"jsonrpc", "id", "method", "params"})
 
@@ -101,7 +102,7 @@ def _is_pattern(text: str) -> bool:
 
 
 def _objects(pattern: object) -> list[Mapping[str, Any]]:
-    each = cast("list[object]", pattern) if isinstance(pattern, list) else [pattern]
+    each = one_or_more(pattern)
     return [cast("Mapping[str, Any]", item) for item in each if isinstance(item, dict)]
 
 

@@ -95,11 +95,6 @@ def compile_glob(pattern: str, reading: Reading = Reading.NARROW) -> tuple[Strin
     return _compile_wide(pattern) if reading is Reading.WIDE else _compile_narrow(pattern)
 
 
-def glob_head(pattern: str) -> str:
-    """Return the letters before the first wildcard of a glob."""
-    return _OPENING.split(pattern, maxsplit=1)[0]
-
-
 # --- the narrow reading ---
 
 
@@ -641,7 +636,7 @@ def is_exact(body: str) -> bool:
 
 def literal_head(body: str) -> str:
     """Return the letters before the first wildcard of a pattern; empty for a regular expression."""
-    return "" if is_regex(body) else glob_head(body)
+    return "" if is_regex(body) else _OPENING.split(body, maxsplit=1)[0]
 
 
 def begins(body: str) -> str:

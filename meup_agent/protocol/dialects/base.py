@@ -9,7 +9,12 @@ import msgspec
 
 from meup_agent.errors import InvalidEnvelope, NotExpressible
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.envelope import EMPTY_PAYLOAD, Envelope, encode_leniently
+from meup_agent.protocol.wire.envelope import (
+    EMPTY_PAYLOAD,
+    Envelope,
+    decode_members,
+    encode_leniently,
+)
 from meup_agent.protocol.wire.kinds import IN_MEMORY
 
 # --- base of the dialects ---
@@ -57,9 +62,6 @@ decode_header = msgspec.json.Decoder(Header).decode
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors of :func:`decode_header`: text that is cut or wrong may lead to each of them."""
-
-
-_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class _OnlyId(msgspec.Struct):
@@ -172,8 +174,7 @@ def one_and_all(correlation: tuple[str, ...]) -> tuple[str | None, tuple[str, ..
 
 
 def _with_list(frame: bytes, correlation: tuple[str, ...]) -> bytes:
-    fields = _decode_fields(frame)
-    return encode_leniently({**fields, "correlation_id": correlation})
+    return encode_leniently({**decode_members(frame), "correlation_id": correlation})
 
 
 def _ids(value: Ids) -> tuple[str, ...]:
@@ -199,7 +200,6 @@ DECISIONS: Final = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
 
 Members = dict[str, Any]
 
-_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_participant = msgspec.json.Decoder(dict[str, Any]).decode
 _PLAIN: Final = encode_leniently("plain")
 
@@ -273,7 +273,7 @@ def _with_response(members: Members) -> Members:
 def members_of(raw: bytes | msgspec.Raw) -> Members | None:
     """The members of an object as raw JSON; ``None`` if it is not an object."""
     try:
-        return _decode_members(raw)
+        return decode_members(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 

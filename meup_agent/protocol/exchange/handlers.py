@@ -177,11 +177,11 @@ class Denial(NamedTuple):
     expected: bool = False  # it happens among correct participants
 
 
+@dataclass
 class Admission:
     """Decides whether an exchange may start its handler."""
 
-    def __init__(self, context: TableContext) -> None:
-        self._context = context
+    _context: TableContext
 
     def denial(self, exchange: InboundExchange) -> Denial | None:
         """The reason for which an exchange starts no handler now; ``None``: it may."""

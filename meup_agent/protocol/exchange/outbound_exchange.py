@@ -379,11 +379,11 @@ def _is_question(request: Envelope) -> bool:
     return bool(payloads.exchanges_of(request.correlation, meta))
 
 
+@dataclass
 class AbsenceWatch:
     """Tells when the wait for a request or proposal of ours ends, and how, if none is there."""
 
-    def __init__(self, context: TableContext) -> None:
-        self._context = context
+    _context: TableContext
 
     def gone_at(self, exchange: OutboundExchange) -> float | None:
         """The time at which it ends for want of a participant that could answer (PROTOCOL 4.6)."""

@@ -90,11 +90,9 @@ class ExplanationStore:
             expected = self._expected.get((chat.sender, name), now)
             if expected is None or expected.text:
                 continue
-            payload = chat.payload_object
-            text = payload.get("message", payload.get("text"))
-            if not isinstance(text, str) or not text:
+            expected.text = payloads.chat_text(chat.payload_object)[:EXPLANATION_CHARS]
+            if not expected.text:
                 break
-            expected.text = text[:EXPLANATION_CHARS]
             self._expected.grow((chat.sender, name), 4 * len(expected.text), now)
             found.append(
                 Explanation(
@@ -298,8 +296,8 @@ class ResponseReader(TablePart):
         if exchange is None or done is None or done <= exchange.progress:
             return
         exchange.note_progress(done, self._context.now)
-        total, message = payloads.number(params.get("total")), params.get("message")
-        text = message if isinstance(message, str) else ""
+        total = payloads.number(params.get("total"))
+        text = payloads.as_text(params.get("message"))
         self._context.effects.append(Progressed(exchange.key, done, total, text))
         self._relays.send_progress(exchange, done, total, text)
 
@@ -318,6 +316,7 @@ class ResponseReader(TablePart):
         return proposal if proposal is not None and proposal.is_open else None
 
 
+@dataclass
 class Relays:
     """Sends responses on to proposers, and recognizes those that are sent on to us.
 
@@ -326,8 +325,7 @@ class Relays:
     correlated to both; and the proposer believes a participant that could have made that request.
     """
 
-    def __init__(self, context: TableContext) -> None:
-        self._context = context
+    _context: TableContext
 
     def send_response(self, exchange: OutboundExchange, response: Envelope) -> None:
         """Send the first response of a fulfilling request on; what decides nothing is kept."""

@@ -21,7 +21,7 @@ from meup_agent.protocol.exchange.stream_buffer import StreamBuffer, StreamBuffe
 from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import Envelope
-from meup_agent.protocol.wire.payloads import JsonObject
+from meup_agent.protocol.wire.payloads import JsonObject, as_text
 from meup_agent.protocol.wire.streams import (
     CANCELLED,
     COMPLETE,
@@ -232,12 +232,12 @@ class StreamTable:
                 return True
             if self._is_given_up(name):
                 return True
-        stream, code, text = (payload.get(key) for key in ("stream_id", "error", "message"))
+        stream, code = payload.get("stream_id"), payload.get("error")
         if names or not isinstance(stream, str) or not isinstance(code, str):
             return False
         # It names no message, so a frame was refused: none of the later ones passes either.
         known = stream in self._written or self._ended.get(stream, self._context.now) is not None
-        words = text[:MAX_TEXT_CHARS] if isinstance(text, str) else ""
+        words = as_text(payload.get("message"), MAX_TEXT_CHARS)
         self._finish_writers(stream, StreamEnd(code[:MAX_TEXT_CHARS], kinds.GATEWAY, words))
         return known
 
@@ -320,8 +320,7 @@ class StreamTable:
             case StreamRequest():
                 self._requested_by_other(said, envelope)
             case StreamClose():
-                text = payload.get("text")
-                self._closed(said, text if isinstance(text, str) else "")
+                self._closed(said, as_text(payload.get("text")))
             case _ if envelope.sender not in kinds.GATEWAY_NAMES:
                 # The requests of others, and what only the gateway may say.
                 if isinstance(said, StreamOpen | WriteGranted | WriteRevoked | StreamLost):

@@ -19,6 +19,7 @@ from meup_agent.protocol.wire.payloads import (
     PayloadReader,
     as_list,
     as_object,
+    as_text,
     number,
 )
 
@@ -188,8 +189,7 @@ class Acknowledgement(msgspec.Struct, frozen=True):
 
 def read_acknowledgement(envelope: Envelope) -> Acknowledgement:
     """Read a ``chat/acknowledge``, whatever stands in it."""
-    status = envelope.payload_object.get("status")
-    said = status if isinstance(status, str) else ""
+    said = as_text(envelope.payload_object.get("status"))
     return Acknowledgement(_first(envelope.correlation) or "", envelope.sender, said)
 
 
@@ -257,8 +257,7 @@ def _order(
 
 
 def _status(read: PayloadReader) -> ParticipantStatus:
-    status = read.payload.get("status")
-    said = status if isinstance(status, str) else ""
+    said = as_text(read.payload.get("status"))
     return ParticipantStatus(read.by, said, read.payload, _first(read.envelope.correlation))
 
 

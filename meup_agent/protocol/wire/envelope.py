@@ -204,7 +204,9 @@ def read_moment(said: object) -> int | None:
 # --- the envelope ---
 
 _decode_json = msgspec.json.Decoder().decode
-_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+"""Decodes an object, whose members stay raw."""
+
 _encode_json = msgspec.json.Encoder().encode
 
 EMPTY_PAYLOAD = b"{}"
@@ -307,7 +309,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Header fields that no dialect knows, as pairs of name and raw JSON; they are kept."""
         if not self.frame:
             return self.added
-        fields = _decode_fields(self.frame)
+        fields = decode_members(self.frame)
         if fields.keys() <= HEADER_FIELDS:  # as most are
             return ()
         return tuple(

@@ -175,6 +175,16 @@ def as_list(value: object) -> list[object]:
     return cast("list[object]", value) if isinstance(value, list) else []
 
 
+def as_text(value: object, most: int | None = None) -> str:
+    """The value if it is a text, of which at most so many characters; otherwise an empty one."""
+    return value[:most] if isinstance(value, str) else ""
+
+
+def one_or_more(value: object) -> list[object]:
+    """The values of a list, or the only value, where one stands in its place."""
+    return cast("list[object]", value) if isinstance(value, list) else [value]
+
+
 def objects_in(value: object) -> list[JsonObject]:
     """The values of a list, each as :func:`as_object` sees it; none if it is not a list."""
     return [as_object(item) for item in as_list(value)]
@@ -607,6 +617,11 @@ def rejection_meta(rule: JsonObject | None, *, explained: bool) -> JsonObject:
     return {**meta, EXPLAINED: True} if explained else meta
 
 
+def chat_text(payload: JsonObject) -> str:
+    """The words of a chat, in the form of any dialect; empty where there are none."""
+    return as_text(payload.get("message", payload.get("text")))
+
+
 def announces_explanation(payload: object) -> bool:
     """True if the payload of a rejection says that its words follow at once."""
     return as_object(as_object(payload).get(META)).get(EXPLAINED) is True
@@ -723,8 +738,8 @@ class ToldRule(msgspec.Struct, frozen=True):
 def read_told_rule(holder: object) -> ToldRule | None:
     """The rule in the ``_meta`` of parameters or of a payload; ``None`` where there is none."""
     said = as_object(as_object(as_object(holder).get(META)).get(RULE))
-    name = said.get("rule")
-    if not isinstance(name, str) or not name:
+    name = as_text(said.get("rule"), MAX_TOLD_CHARS)
+    if not name:
         return None
     of = said.get("of")
     votes = {
@@ -733,13 +748,9 @@ def read_told_rule(holder: object) -> ToldRule | None:
         if isinstance(vote, str)
     }
     return ToldRule(
-        name[:MAX_TOLD_CHARS],
-        _text(said.get("verdict")),
-        _text(said.get("policy")),
+        name,
+        as_text(said.get("verdict"), MAX_TOLD_CHARS),
+        as_text(said.get("policy"), MAX_TOLD_CHARS),
         of if isinstance(of, int) and not isinstance(of, bool) and of > 0 else 0,
         votes,
     )
-
-
-def _text(said: object) -> str:
-    return said[:MAX_TOLD_CHARS] if isinstance(said, str) else ""

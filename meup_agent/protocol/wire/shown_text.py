@@ -274,5 +274,5 @@ def _mixes_scripts(name: str) -> bool:
     if name.isascii():
         return False
     letters = filter(str.isalpha, unicodedata.normalize("NFKC", name))
-    scripts = {unicodedata.name(each, "").partition(" ")[0] for each in letters}
+    scripts = set(map(_script, letters))
     return len(scripts) > 1 and not scripts <= {"LATIN", *_EAST_ASIAN}

@@ -16,7 +16,14 @@ import msgspec
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import Envelope
-from meup_agent.protocol.wire.payloads import JsonObject, PayloadReader, as_object, is_name
+from meup_agent.protocol.wire.payloads import (
+    JsonObject,
+    PayloadReader,
+    as_object,
+    as_text,
+    is_name,
+    one_or_more,
+)
 
 MARK: Final = b"#"
 """The first byte of a frame of a stream, and the one behind the stream's id."""
@@ -169,7 +176,6 @@ def read_stream(said: object) -> StreamInfo | None:
     stream, owner = item.get("stream_id"), item.get("owner")
     if not is_stream_id(stream) or not is_name(owner):
         return None
-    created = item.get("created")
     fields = {name: value for name, value in item.items() if name not in _OF_OPEN}
     return StreamInfo(
         id=cast("str", stream),
@@ -177,7 +183,7 @@ def read_stream(said: object) -> StreamInfo | None:
         # One that says none has its owner alone (mew/v0.4 section 3.10.8).
         writers=_names(item.get("authorized_writers")) or (cast("str", owner),),
         targets=_names(item.get("target")),
-        created=created if isinstance(created, str) else "",
+        created=as_text(item.get("created")),
         fields=fields,
         about=_names(item.get(ABOUT)),
         origin=_read_origin(item.get(ORIGIN)),
@@ -404,7 +410,7 @@ class _StreamPayloadReader(PayloadReader):
     def targets(self) -> tuple[str, ...]:
         """The names in ``target``: none, one, or a list of them."""
         value: object = self.payload.get("target")
-        listed = cast("list[object]", value) if isinstance(value, list) else [value]
+        listed = one_or_more(value)
         if value is None or not listed:
             return ()
         if not all(map(is_name, listed)) or len(listed) > MAX_TARGETS:
@@ -423,8 +429,7 @@ class _StreamPayloadReader(PayloadReader):
 
 def _names(value: object) -> tuple[str, ...]:
     """The names in a list, or the only one; what else stands there is left out."""
-    listed = cast("list[object]", value) if isinstance(value, list) else [value]
-    return tuple(dict.fromkeys(cast("str", each) for each in listed if is_name(each)))
+    return tuple(dict.fromkeys(cast("str", each) for each in one_or_more(value) if is_name(each)))
 
 
 # --- writing ----------------------------------------------------------------------------------
