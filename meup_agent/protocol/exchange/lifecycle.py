@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
 
 class InboundState(StrEnum):
@@ -54,14 +54,22 @@ class InboundAction(StrEnum):
     IGNORE = "ignore"
 
 
+S = TypeVar("S")
+E = TypeVar("E")
+A = TypeVar("A")
+
+
+def _stays(state: S, action: A, *events: E) -> dict[tuple[S, E], tuple[S, A]]:
+    """Return the cells of events that leave a state as it is."""
+    return {(state, event): (state, action) for event in events}
+
+
 _I, _IE, _IA = InboundState, InboundEvent, InboundAction
 
 INBOUND: Final[Mapping[tuple[InboundState, InboundEvent], tuple[InboundState, InboundAction]]] = {
     (_I.QUEUED, _IE.START): (_I.RUNNING, _IA.START),
     (_I.QUEUED, _IE.CANCEL): (_I.SETTLED, _IA.DROP),
-    (_I.QUEUED, _IE.SENDER_LEFT): (_I.QUEUED, _IA.KEEP),
-    (_I.QUEUED, _IE.SENDER_ABSENT): (_I.QUEUED, _IA.KEEP),
-    (_I.QUEUED, _IE.LOST): (_I.QUEUED, _IA.KEEP),
+    **_stays(_I.QUEUED, _IA.KEEP, _IE.SENDER_LEFT, _IE.SENDER_ABSENT, _IE.LOST),
     (_I.QUEUED, _IE.SHUTDOWN): (_I.SETTLED, _IA.ANSWER_BUSY),
     (_I.RUNNING, _IE.RETURNED): (_I.SETTLED, _IA.RESPOND),
     (_I.RUNNING, _IE.RAISED): (_I.SETTLED, _IA.RESPOND_ERROR),
@@ -69,28 +77,28 @@ INBOUND: Final[Mapping[tuple[InboundState, InboundEvent], tuple[InboundState, In
     (_I.RUNNING, _IE.REJECTED): (_I.SETTLED, _IA.KEEP),
     (_I.RUNNING, _IE.SENDER_LEFT): (_I.RUNNING, _IA.BEGIN_GRACE),
     (_I.RUNNING, _IE.SENDER_ABSENT): (_I.CANCELLING, _IA.CANCEL_SCOPE),
-    (_I.RUNNING, _IE.LOST): (_I.RUNNING, _IA.KEEP),
-    (_I.RUNNING, _IE.SHUTDOWN): (_I.RUNNING, _IA.KEEP),
+    **_stays(_I.RUNNING, _IA.KEEP, _IE.LOST, _IE.SHUTDOWN),
     (_I.RUNNING, _IE.SHUTDOWN_OVER): (_I.CANCELLING, _IA.CANCEL_SCOPE_AND_ANSWER),
     (_I.CANCELLING, _IE.RETURNED): (_I.SETTLED, _IA.DISCARD),
     (_I.CANCELLING, _IE.RAISED): (_I.SETTLED, _IA.LOG),
-    (_I.CANCELLING, _IE.CANCEL): (_I.CANCELLING, _IA.IGNORE),
-    (_I.CANCELLING, _IE.REJECTED): (_I.CANCELLING, _IA.IGNORE),
-    (_I.CANCELLING, _IE.SENDER_LEFT): (_I.CANCELLING, _IA.IGNORE),
-    (_I.CANCELLING, _IE.SENDER_ABSENT): (_I.CANCELLING, _IA.IGNORE),
-    (_I.CANCELLING, _IE.LOST): (_I.CANCELLING, _IA.IGNORE),
-    (_I.CANCELLING, _IE.SHUTDOWN): (_I.CANCELLING, _IA.IGNORE),
-    (_I.CANCELLING, _IE.SHUTDOWN_OVER): (_I.CANCELLING, _IA.IGNORE),
+    **_stays(
+        _I.CANCELLING,
+        _IA.IGNORE,
+        _IE.CANCEL,
+        _IE.REJECTED,
+        _IE.SENDER_LEFT,
+        _IE.SENDER_ABSENT,
+        _IE.LOST,
+        _IE.SHUTDOWN,
+        _IE.SHUTDOWN_OVER,
+    ),
     # Its handler may go on after a rejection.
     (_I.SETTLED, _IE.RETURNED): (_I.SETTLED, _IA.DISCARD),
     (_I.SETTLED, _IE.RAISED): (_I.SETTLED, _IA.LOG),
     (_I.SETTLED, _IE.CANCEL): (_I.SETTLED, _IA.COUNT_LATE),
-    (_I.SETTLED, _IE.REJECTED): (_I.SETTLED, _IA.KEEP),
-    (_I.SETTLED, _IE.SENDER_LEFT): (_I.SETTLED, _IA.IGNORE),
-    (_I.SETTLED, _IE.SENDER_ABSENT): (_I.SETTLED, _IA.IGNORE),
-    (_I.SETTLED, _IE.SHUTDOWN): (_I.SETTLED, _IA.KEEP),
+    **_stays(_I.SETTLED, _IA.KEEP, _IE.REJECTED, _IE.SHUTDOWN, _IE.LOST),
+    **_stays(_I.SETTLED, _IA.IGNORE, _IE.SENDER_LEFT, _IE.SENDER_ABSENT),
     (_I.SETTLED, _IE.SHUTDOWN_OVER): (_I.CANCELLING, _IA.CANCEL_SCOPE),
-    (_I.SETTLED, _IE.LOST): (_I.SETTLED, _IA.KEEP),
 }
 """PROTOCOL 5, first and second table. For a proposal nothing is owed: the answers are rejections,
 and only where it was addressed to us."""
@@ -153,14 +161,12 @@ OUTBOUND: Final[
 ] = {
     (_O.BLOCKED, _OE.OFFERED): (_O.UNSENT, _OA.OFFER),
     (_O.BLOCKED, _OE.GIVE_UP): (_O.DONE, _OA.DROP),
-    (_O.BLOCKED, _OE.LOST): (_O.BLOCKED, _OA.KEEP),
-    (_O.BLOCKED, _OE.WELCOME): (_O.BLOCKED, _OA.KEEP),
+    **_stays(_O.BLOCKED, _OA.KEEP, _OE.LOST, _OE.WELCOME),
     (_O.BLOCKED, _OE.STOPPED): (_O.DONE, _OA.NOT_SENT),
     (_O.UNSENT, _OE.SENT): (_O.WAITING, _OA.NOTE_SENT),
     (_O.UNSENT, _OE.DEADLINE): (_O.DONE, _OA.DROP_TIMEOUT),
     (_O.UNSENT, _OE.GIVE_UP): (_O.DONE, _OA.DROP),
-    (_O.UNSENT, _OE.LOST): (_O.UNSENT, _OA.KEEP),
-    (_O.UNSENT, _OE.WELCOME): (_O.UNSENT, _OA.KEEP),
+    **_stays(_O.UNSENT, _OA.KEEP, _OE.LOST, _OE.WELCOME),
     (_O.UNSENT, _OE.STOPPED): (_O.DONE, _OA.NOT_SENT),
     (_O.WAITING, _OE.SENT): (_O.WAITING, _OA.NOTE_SENT),
     (_O.WAITING, _OE.RESPONSE): (_O.DONE, _OA.RESULT),
@@ -173,12 +179,16 @@ OUTBOUND: Final[
     (_O.WAITING, _OE.WELCOME): (_O.WAITING, _OA.SEND_AGAIN),
     (_O.WAITING, _OE.STOPPED): (_O.DONE, _OA.UNKNOWN),
     (_O.WAITING, _OE.ENDED_BY_SIBLING): (_O.GIVEN_UP, _OA.KEEP),
-    (_O.GIVEN_UP, _OE.SENT): (_O.GIVEN_UP, _OA.IGNORE),
+    **_stays(
+        _O.GIVEN_UP,
+        _OA.IGNORE,
+        _OE.SENT,
+        _OE.REJECTION,
+        _OE.REFUSAL,
+        _OE.LOST,
+        _OE.WELCOME,
+        _OE.STOPPED,
+    ),
     (_O.GIVEN_UP, _OE.RESPONSE): (_O.GIVEN_UP, _OA.LATE),
-    (_O.GIVEN_UP, _OE.REJECTION): (_O.GIVEN_UP, _OA.IGNORE),
-    (_O.GIVEN_UP, _OE.REFUSAL): (_O.GIVEN_UP, _OA.IGNORE),
-    (_O.GIVEN_UP, _OE.LOST): (_O.GIVEN_UP, _OA.IGNORE),
-    (_O.GIVEN_UP, _OE.WELCOME): (_O.GIVEN_UP, _OA.IGNORE),
-    (_O.GIVEN_UP, _OE.STOPPED): (_O.GIVEN_UP, _OA.IGNORE),
 }
 """PROTOCOL 5, third table. Endings are kept and sent again as rule 4.14 asks."""
