@@ -257,7 +257,7 @@ def proposal_as_json(proposal: ProposalAudit, *, timeline: bool = False) -> Json
         "state": proposal.state.value,
         "in_progress_by": proposal.record.in_progress_by,
         "decision": None,
-        "changes": [_change(change) for change in proposal.changes],
+        "changes": [msgspec.structs.asdict(change) for change in proposal.changes],
         "fulfillments": [_fulfillment(item) for item in proposal.fulfillments],
         "rejections": [
             {
@@ -292,7 +292,7 @@ def _fulfillment(item: FulfillmentAudit) -> JsonObject:
         "to": list(item.to),
         "seq": item.step.seq,
         "at": rfc3339(item.step.at),
-        "changes": [_change(change) for change in item.changes],
+        "changes": [msgspec.structs.asdict(change) for change in item.changes],
         "progress": item.progress,
         "cancelled_at": None if item.cancelled is None else rfc3339(item.cancelled.at),
         "cancelled_because": None if item.cancelled is None else item.cancelled.text,
@@ -306,10 +306,6 @@ def _fulfillment(item: FulfillmentAudit) -> JsonObject:
 
 def _rule(step: Step) -> JsonObject | None:
     return None if step.rule is None else step.rule.document
-
-
-def _change(change: Change) -> JsonObject:
-    return {"path": change.path, "proposed": change.proposed, "fulfilled": change.fulfilled}
 
 
 def _step(step: Step) -> JsonObject:

@@ -175,7 +175,9 @@ class ResponseWriter:
 
     def failure(self, exchange: InboundExchange, code: int, message: str, data: Any) -> None:
         """Answer with an error; ``data`` is left out where JSON has no form for it."""
-        error: dict[str, Any] = {"code": code, "message": encodable(message)}
+        # Without characters that UTF-8 has no form for.
+        text = message.encode("utf-8", "replace").decode()
+        error: dict[str, Any] = {"code": code, "message": text}
         if data is not None:
             with suppress(NotExpressible):
                 error["data"] = msgspec.Raw(encode_json(data))
@@ -278,8 +280,3 @@ class ResponseWriter:
             correlation=(proposal.id,),
             concerned=(proposal.proposer,),
         )
-
-
-def encodable(text: str) -> str:
-    """The text, with characters that UTF-8 has no form for replaced."""
-    return text.encode("utf-8", "replace").decode()

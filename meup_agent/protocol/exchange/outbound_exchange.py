@@ -201,9 +201,7 @@ class OutboundIndex:
         return [exchange for exchange in self._open.values() if exchange.is_proposal]
 
     def knows(self, envelope_id: str) -> bool:
-        return (
-            envelope_id in self._open or self._ended.get(envelope_id, self._context.now) is not None
-        )
+        return self.find(envelope_id) is not None
 
 
 def able_to_fulfill(record: ProposalEntry, roster: Roster) -> set[str]:
@@ -265,9 +263,7 @@ def cause_of(ending: Ending | None) -> Cause:
             return Cause(Reason.NO_LONGER_NEEDED)
 
 
-def record_end(
-    exchange: OutboundExchange, ending: Ending | None, me: str, *, echo: bool = True
-) -> None:
+def record_end(exchange: OutboundExchange, ending: Ending | None, *, echo: bool = True) -> None:
     """Step the record of our own proposal.
 
     A proposal that was given up after it left becomes withdrawn when our withdraw comes back, or at
@@ -284,9 +280,9 @@ def record_end(
         case Expiry() | Unknown():
             record.step(ProposalEvent.EXPIRY, "", Reason.TIMEOUT)
         case GatewayRefused():
-            record.step(ProposalEvent.WITHDRAWAL, me, Reason.NO_LONGER_NEEDED)
+            record.step(ProposalEvent.WITHDRAWAL, record.proposer, Reason.NO_LONGER_NEEDED)
         case _ if exchange.state is OutboundState.UNSENT or not (echo or exchange.echoed):
-            record.step(ProposalEvent.WITHDRAWAL, me, cause_of(ending).code)
+            record.step(ProposalEvent.WITHDRAWAL, record.proposer, cause_of(ending).code)
         case _:
             pass
     if was_pending and isinstance(ending, Rejection | Expiry | Unknown):

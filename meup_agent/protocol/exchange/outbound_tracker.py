@@ -514,7 +514,13 @@ class OutboundTracker(OutboundIndex):
         match action:
             case OutboundAction.OFFER:
                 self._dependents.offer(exchange)
-            case OutboundAction.KEEP | OutboundAction.IGNORE | OutboundAction.LATE:
+            case (
+                OutboundAction.KEEP
+                | OutboundAction.IGNORE
+                | OutboundAction.LATE
+                | OutboundAction.RESULT
+                | OutboundAction.UNKNOWN
+            ):
                 pass
             case OutboundAction.NOTE_SENT:
                 exchange.lost = False
@@ -531,11 +537,9 @@ class OutboundTracker(OutboundIndex):
                     )
             case OutboundAction.DROP | OutboundAction.DROP_TIMEOUT | OutboundAction.NOT_SENT:
                 self._context.effects.append(Unsend(exchange.key.id))
-                record_end(exchange, ending, self._context.me)
-            case OutboundAction.RESULT | OutboundAction.UNKNOWN:
-                pass
+                record_end(exchange, ending)
             case OutboundAction.REFUSED:
-                record_end(exchange, ending, self._context.me)
+                record_end(exchange, ending)
                 if exchange.fulfilling is not None:
                     self._fulfilled.pop(exchange.fulfilling.proposal)
                     self._note_unseen(exchange, ended=True)
@@ -546,7 +550,7 @@ class OutboundTracker(OutboundIndex):
                 | OutboundAction.EXPIRED_AND_END
             ):
                 guarantees = self._context.roster.guarantees
-                record_end(exchange, ending, self._context.me, echo=guarantees.echo)
+                record_end(exchange, ending, echo=guarantees.echo)
                 if self._withdrawn is not None and exchange.is_proposal:
                     self._withdrawn.append(exchange)
                 else:
