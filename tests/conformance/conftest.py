@@ -74,8 +74,10 @@ def served(request: pytest.FixtureRequest) -> ServeSite:
 
 
 @pytest.fixture
-def site(served: ServeSite, dialect: str) -> Generator[Site]:
-    with served(config_of(PARTICIPANTS, dialect=dialect, more=ELSEWHERE)) as gateway:
+def site(served: ServeSite, dialect: str, request: pytest.FixtureRequest) -> Generator[Site]:
+    """A gateway with the people of the test's file, or else with those of this one."""
+    people = getattr(request.module, "PEOPLE", PARTICIPANTS)
+    with served(config_of(people, dialect=dialect, more=ELSEWHERE)) as gateway:
         yield Site(gateway, dialect)
 
 

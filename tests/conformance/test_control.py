@@ -1,12 +1,11 @@
 """Participants that are paused, resumed and shut down (specification, section 3.9)."""
 
-from collections.abc import Generator
 from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import ServeSite, only_v04
-from tests.conformance.wire import Json, Site, Wire, config_of
+from tests.conformance.conftest import only_v04
+from tests.conformance.wire import Json, Site, Wire
 
 pytestmark = only_v04
 
@@ -23,12 +22,6 @@ BEGINS: dict[str, Json] = {
     "reasoning/start": {"message": "hm"},
     "stream/request": {"direction": "upload"},
 }
-
-
-@pytest.fixture
-def controlled(served: ServeSite, dialect: str) -> Generator[Site]:
-    with served(config_of(PEOPLE, dialect=dialect)) as gateway:
-        yield Site(gateway, dialect)
 
 
 def answer_to(wire: Wire, sent: str) -> str:
@@ -63,8 +56,8 @@ def begin_nothing(slow: Wire, tester: Wire, code: str) -> None:
 
 
 @pytest.mark.rule("C.W17", "3.control.held")
-def test_paused_participant_begins_nothing(controlled: Site) -> None:
-    with controlled.join("tester", "slow") as (tester, slow):
+def test_paused_participant_begins_nothing(site: Site) -> None:
+    with site.join("tester", "slow") as (tester, slow):
         # It may not be done by all.
         refused = slow.send("participant/pause", {}, to=["tester"])
         assert answer_to(slow, refused) == "capability_violation"
@@ -73,7 +66,7 @@ def test_paused_participant_begins_nothing(controlled: Site) -> None:
         assert slow.until("participant/pause")["id"] == pause
         begin_nothing(slow, tester, "paused")
         # A new connection lifts no pause.
-        with controlled.member("slow") as again:
+        with site.member("slow") as again:
             you = again.hear("system/welcome")["payload"]["you"]
             assert you["dev.meup/paused"]["by"] == "tester"
             assert answer_to(again, again.send("chat", {"text": "x"})) == "paused"
@@ -83,19 +76,19 @@ def test_paused_participant_begins_nothing(controlled: Site) -> None:
 
 
 @pytest.mark.rule("C.W16", "3.control.rejoin")
-def test_participant_that_was_shut_down_begins_nothing_until_it_joins(controlled: Site) -> None:
-    with controlled.join("tester", "slow") as (tester, slow):
+def test_participant_that_was_shut_down_begins_nothing_until_it_joins(site: Site) -> None:
+    with site.join("tester", "slow") as (tester, slow):
         tester.send("participant/shutdown", {}, to=["slow"])
         slow.until("participant/shutdown")
         begin_nothing(slow, tester, "shut_down")
-        with controlled.member("slow") as again:
+        with site.member("slow") as again:
             again.hear("system/welcome")
             assert answer_to(again, again.send("chat", {"text": "x"})) == ""
 
 
 @pytest.mark.rule("C.W27", "3.control.answers")
-def test_status_is_asked_for_and_answered_as_captured(controlled: Site) -> None:
-    with controlled.join("tester", "slow") as (tester, slow):
+def test_status_is_asked_for_and_answered_as_captured(site: Site) -> None:
+    with site.join("tester", "slow") as (tester, slow):
         asked = tester.send("participant/request-status", {"fields": ["tokens"]}, to=["slow"])
         heard = slow.until("participant/request-status")
         assert (heard["id"], heard["to"]) == (asked, ["slow"])

@@ -20,6 +20,8 @@ from tests.conformance.versions import MEUP_V02, MEW_V04
 from tests.conformance.wire import V01, V02, V04, Json, Site, Wire, serving
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.anyio  # of coroutines alone
+
 CALLS = [{"kind": "mcp/*"}, {"kind": "chat"}]
 MAY: dict[str, list[Json]] = {
     "proposer": [{"kind": "mcp/proposal"}, {"kind": "chat"}],
@@ -91,9 +93,7 @@ class Terminal:
         return self.wire.send("mcp/request", proposal["payload"], **header, correlation_id=about)
 
 
-@pytest.mark.anyio
 @pytest.mark.rule("4.4.executor")
-@pytest.mark.parametrize("dialect", [V02, V04])
 @pytest.mark.parametrize("speaks", ["ours", "theirs"])
 async def test_ours_approves_for_theirs_and_ours(
     gateway: ThreadedGateway, dialect: str, speaks: str
@@ -117,9 +117,7 @@ async def test_ours_approves_for_theirs_and_ours(
     assert (ran, seen, looked) == ([2], [((), "files")], [])
 
 
-@pytest.mark.anyio
 @pytest.mark.rule("4.4.executor")
-@pytest.mark.parametrize("dialect", [V02, V04])
 async def test_their_terminal_approves_for_theirs_and_ours(
     gateway: ThreadedGateway, dialect: str
 ) -> None:
@@ -134,9 +132,7 @@ async def test_their_terminal_approves_for_theirs_and_ours(
     assert ran == [2]
 
 
-@pytest.mark.anyio
 @pytest.mark.rule("4.4.executor")
-@pytest.mark.parametrize("dialect", [V02, V04])
 async def test_ours_approves_for_theirs_and_theirs(gateway: ThreadedGateway, dialect: str) -> None:
     approver, seen = reviewer()
     options: dict[str, Any] = {"version": VERSION[dialect], "space": "demo"}
@@ -155,9 +151,7 @@ async def test_ours_approves_for_theirs_and_theirs(gateway: ThreadedGateway, dia
     assert seen == [((), "files")]
 
 
-@pytest.mark.anyio
 @pytest.mark.rule("4.4.executor.written")
-@pytest.mark.parametrize("dialect", [V02, V04])
 @pytest.mark.parametrize("speaks", ["ours", "theirs"])
 async def test_ours_proposes_their_terminal_approves_theirs_executes(
     gateway: ThreadedGateway, dialect: str, speaks: str
@@ -180,7 +174,6 @@ async def test_ours_proposes_their_terminal_approves_theirs_executes(
     assert terminal.named == [["files"]]
 
 
-@pytest.mark.anyio
 @pytest.mark.rule("4.4.executor.written")
 @pytest.mark.parametrize("dialect", [V04])
 async def test_their_agent_approves_for_ours_and_ours(
@@ -199,9 +192,7 @@ async def test_their_agent_approves_for_ours_and_ours(
     assert ran == [2]
 
 
-@pytest.mark.anyio
 @pytest.mark.rule("4.4.executor.written")
-@pytest.mark.parametrize("dialect", [V02, V04])
 async def test_our_deciders_are_not_taken_for_executors(
     gateway: ThreadedGateway, dialect: str
 ) -> None:
@@ -224,7 +215,6 @@ async def test_our_deciders_are_not_taken_for_executors(
             assert heard["payload"] == payload
 
 
-@pytest.mark.anyio
 @pytest.mark.rule("4.4.executor", "4.4.incapable")
 @pytest.mark.parametrize("dialect", [V01])
 @pytest.mark.parametrize("speaks", [V01, V02, V04])

@@ -1,6 +1,5 @@
 """Management of a space: grants, revocations, invitations, removals (section 3.6)."""
 
-from collections.abc import Generator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +9,10 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from meup_agent.gateway import Gateway, JournalConfig
-from tests.conformance.conftest import ServeSite, only_v04
+from tests.conformance.conftest import only_v04
 from tests.conformance.reference_peers import ReferencePeer
 from tests.conformance.versions import MEW_V04
-from tests.conformance.wire import Dialled, Json, Site, Wire, config_of
+from tests.conformance.wire import Json, Site, Wire, config_of
 from tests.gateways import Archive
 from tests.spaces import Audit
 
@@ -32,17 +31,6 @@ PEOPLE: dict[str, list[Json]] = {
     "alice": [{"kind": "chat"}],
     "bob": [{"kind": "capability/grant"}, {"kind": "chat"}],
 }
-
-
-@pytest.fixture
-def gateway(served: ServeSite, dialect: str) -> Generator[Dialled]:
-    with served(config_of(PEOPLE, dialect=dialect)) as running:
-        yield running
-
-
-@pytest.fixture
-def managed(gateway: Dialled, dialect: str) -> Site:
-    return Site(gateway, dialect)
 
 
 def grant(manager: Wire, recipient: str, *capabilities: Json, **header: Any) -> str:
@@ -67,8 +55,8 @@ def tries(wire: Wire, method: str = "tools/list") -> bool:
 
 
 @pytest.mark.rule("A.G19", "A.G23", "C.W9", "C.W15")
-def test_what_is_granted_is_added_and_what_is_revoked_is_gone_at_once(managed: Site) -> None:
-    with managed.join("manager", "alice") as (manager, alice):
+def test_what_is_granted_is_added_and_what_is_revoked_is_gone_at_once(site: Site) -> None:
+    with site.join("manager", "alice") as (manager, alice):
         assert not tries(alice)
         first = grant(manager, "alice", LIST)
         second = grant(manager, "alice", {"kind": "mcp/request", "payload": {"method": "tools/x"}})
@@ -87,23 +75,23 @@ def test_what_is_granted_is_added_and_what_is_revoked_is_gone_at_once(managed: S
 
 
 @pytest.mark.rule("A.G7", "A.G19", "C.W9")
-def test_a_grant_outlives_the_connection(managed: Site) -> None:
-    with managed.join("manager", "bob") as (manager, bob):
+def test_a_grant_outlives_the_connection(site: Site) -> None:
+    with site.join("manager", "bob") as (manager, bob):
         grant(manager, "alice", LIST)
         bob.until("capability/grant")
-        with managed.join("alice") as (alice,):
+        with site.join("alice") as (alice,):
             assert tries(alice)
-        with managed.member("alice") as alice:
+        with site.member("alice") as alice:
             you = alice.hear("system/welcome")["payload"]["you"]
             assert you["capabilities"] == [{"kind": "chat"}, WITHDRAW, LIST, ANSWERS]
-            with managed.member("bob") as newer:
+            with site.member("bob") as newer:
                 others = newer.hear("system/welcome")["payload"]["participants"]
                 assert you in others
 
 
 @pytest.mark.rule("A.G20", "A.G21", "C.W15", "3.manage.lacking")
-def test_nobody_grants_without_the_right_to_or_what_they_lack(managed: Site) -> None:
-    with managed.join("alice", "bob", "manager") as (alice, bob, manager):
+def test_nobody_grants_without_the_right_to_or_what_they_lack(site: Site) -> None:
+    with site.join("alice", "bob", "manager") as (alice, bob, manager):
         grant(alice, "alice", {"kind": "chat"})
         assert alice.refusal() == "capability_violation"
         lacked = ("*", "capability/revoke", "!chat", ["chat", "mcp/reject"])
@@ -122,9 +110,9 @@ def test_nobody_grants_without_the_right_to_or_what_they_lack(managed: Site) -> 
 
 
 @pytest.mark.rule("A.G22", "C.W15")
-def test_what_was_granted_on_ends_with_the_grant_before_it(managed: Site) -> None:
+def test_what_was_granted_on_ends_with_the_grant_before_it(site: Site) -> None:
     """A chain of grants is kept, and none keeps what the one before them has no more."""
-    with managed.join("manager", "bob", "alice") as (manager, bob, alice):
+    with site.join("manager", "bob", "alice") as (manager, bob, alice):
         first = grant(manager, "bob", LIST)
         bob.until("capability/grant")
         grant(bob, "alice", LIST)
@@ -138,8 +126,8 @@ def test_what_was_granted_on_ends_with_the_grant_before_it(managed: Site) -> Non
 
 
 @pytest.mark.rule("A.G24", "3.manage.revoke.pattern")
-def test_revoking_by_pattern_takes_everything_that_it_covers(managed: Site) -> None:
-    with managed.join("manager", "alice") as (manager, alice):
+def test_revoking_by_pattern_takes_everything_that_it_covers(site: Site) -> None:
+    with site.join("manager", "alice") as (manager, alice):
         for method in ("tools/list", "tools/call"):
             grant(manager, "alice", {"kind": "mcp/request", "payload": {"method": method}})
             alice.until("capability/grant")
@@ -156,8 +144,8 @@ def test_revoking_by_pattern_takes_everything_that_it_covers(managed: Site) -> N
 
 
 @pytest.mark.rule("A.G23", "C.W15")
-def test_a_revocation_ends_what_is_in_flight(managed: Site) -> None:
-    with managed.join("manager", "alice", "bob") as (manager, alice, bob):
+def test_a_revocation_ends_what_is_in_flight(site: Site) -> None:
+    with site.join("manager", "alice", "bob") as (manager, alice, bob):
         granted = grant(manager, "alice", LIST)
         alice.until("capability/grant")
         request = alice.send("mcp/request", {"id": 7, "method": "tools/list"}, to=["bob"])
@@ -175,8 +163,8 @@ def test_a_revocation_ends_what_is_in_flight(managed: Site) -> None:
 
 
 @pytest.mark.rule("A.G25", "C.W8")
-def test_the_recipient_is_told_what_it_may_and_acknowledges(managed: Site) -> None:
-    with managed.join("manager", "alice") as (manager, alice):
+def test_the_recipient_is_told_what_it_may_and_acknowledges(site: Site) -> None:
+    with site.join("manager", "alice") as (manager, alice):
         granted = grant(manager, "alice", LIST)
         welcome = alice.until("system/welcome")["payload"]
         assert LIST in welcome["you"]["capabilities"]
@@ -193,18 +181,18 @@ def test_the_recipient_is_told_what_it_may_and_acknowledges(managed: Site) -> No
 
 @only_v04
 @pytest.mark.rule("C.W8")
-def test_an_existing_participant_acknowledges_a_grant(managed: Site, gateway: Dialled) -> None:
-    with managed.join("manager") as (manager,):
-        with ReferencePeer(gateway.url, "alice", version=MEW_V04, space="demo") as alice:
+def test_an_existing_participant_acknowledges_a_grant(site: Site) -> None:
+    with site.join("manager") as (manager,):
+        with ReferencePeer(site.gateway.url, "alice", version=MEW_V04, space="demo") as alice:
             granted = grant(manager, "alice", LIST)
             assert manager.until("capability/grant-ack")["correlation_id"] == [granted]
             assert LIST in alice.you["capabilities"]
 
 
 @pytest.mark.rule("C.W7")
-def test_participants_are_named_by_what_their_token_says(managed: Site) -> None:
+def test_participants_are_named_by_what_their_token_says(site: Site) -> None:
     """There are no other names: what a grant, a revocation and `to` name is who is meant."""
-    with managed.join("manager", "alice") as (manager, alice):
+    with site.join("manager", "alice") as (manager, alice):
         granted = grant(manager, "alice", LIST)
         assert alice.until("system/welcome")["payload"]["you"]["id"] == "alice"
         revoke(manager, "bob", granted)
@@ -213,8 +201,8 @@ def test_participants_are_named_by_what_their_token_says(managed: Site) -> None:
 
 
 @pytest.mark.rule("A.G27", "C.W10")
-def test_who_is_invited_joins_with_what_they_were_given(managed: Site) -> None:
-    with managed.join("manager", "alice") as (manager, alice):
+def test_who_is_invited_joins_with_what_they_were_given(site: Site) -> None:
+    with site.join("manager", "alice") as (manager, alice):
         payload: Json = {"participant_id": "dave", "initial_capabilities": [LIST], "reason": "r"}
         manager.send("space/invite", payload)
         token = manager.until("space/invite-ack")["payload"]["token"]
@@ -222,7 +210,7 @@ def test_who_is_invited_joins_with_what_they_were_given(managed: Site) -> None:
         assert (told["event"], told["participant"]["id"]) == ("invited", "dave")
         for _ in range(2):  # also when it comes back
             header = {"Authorization": f"Bearer {token}"}
-            with managed.by_frame("dave", "/ws?space=demo", headers=header) as dave:
+            with site.by_frame("dave", "/ws?space=demo", headers=header) as dave:
                 you = dave.hear("system/welcome")["payload"]["you"]
                 assert (you["id"], you["capabilities"]) == ("dave", [WITHDRAW, LIST, ANSWERS])
                 assert tries(dave)
@@ -234,8 +222,8 @@ def test_who_is_invited_joins_with_what_they_were_given(managed: Site) -> None:
 
 
 @pytest.mark.rule("C.W10", "C.W11")
-def test_the_token_of_an_invitation_is_the_inviters_alone(managed: Site) -> None:
-    with managed.join("manager", "alice") as (manager, alice):
+def test_the_token_of_an_invitation_is_the_inviters_alone(site: Site) -> None:
+    with site.join("manager", "alice") as (manager, alice):
         invite = manager.send("space/invite", {"participant_id": "dave"})
         ack = manager.until("space/invite-ack")
         assert (ack["to"], ack["correlation_id"]) == (["manager"], [invite])
@@ -249,29 +237,29 @@ def test_the_token_of_an_invitation_is_the_inviters_alone(managed: Site) -> None
 
 
 @pytest.mark.rule("A.G26", "C.W12", "C.W13")
-def test_an_invitation_is_not_mailed_and_has_no_path(managed: Site, gateway: Dialled) -> None:
-    with managed.join("manager") as (manager,):
+def test_an_invitation_is_not_mailed_and_has_no_path(site: Site) -> None:
+    with site.join("manager") as (manager,):
         manager.send("space/invite", {"participant_id": "dave", "email": "dave@example.org"})
         ack = manager.until("space/invite-ack")["payload"]
         assert ack["email_sent"] is False
-        assert ack.get("connection_url", gateway.url).startswith(gateway.url)
+        assert ack.get("connection_url", site.gateway.url).startswith(site.gateway.url)
         assert "/participants/" not in ack.get("connection_url", "")
 
 
 @pytest.mark.rule("A.G28", "C.W14")
-def test_who_is_kicked_goes_and_stays_out(managed: Site) -> None:
-    with managed.join("manager", "alice") as (manager, alice):
+def test_who_is_kicked_goes_and_stays_out(site: Site) -> None:
+    with site.join("manager", "alice") as (manager, alice):
         manager.send("space/kick", {"participant_id": "alice", "reason": "noise"})
         assert alice.until("space/kick")["from"] == "manager"
         assert alice.end() == 4403
         left = manager.until("system/presence")["payload"]
         assert left == {"event": "leave", "participant": {"id": "alice"}}
         with pytest.raises(InvalidStatus) as refused:
-            managed.dial({"Authorization": "Bearer alice-token"})
+            site.dial({"Authorization": "Bearer alice-token"})
         assert refused.value.response.status_code == 403
         manager.send("space/invite", {"participant_id": "alice"})
         assert manager.until("space/invite-ack")["payload"]["status"] == "restored"
-        with managed.join("alice") as (again,):
+        with site.join("alice") as (again,):
             again.send("chat", {"text": "hi"})
             assert again.hear("chat")["from"] == "alice"
 

@@ -1,14 +1,13 @@
 """Streams as the captures and the specification show them (section 3.10), over real sockets."""
 
 import json
-from collections.abc import Generator
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.conformance.conftest import ServeSite, only_v04
-from tests.conformance.wire import MCPX, V01, V02, V04, Json, Site, Wire, config_of
+from tests.conformance.conftest import only_v04
+from tests.conformance.wire import MCPX, V01, V02, V04, Json, Site, Wire
 from tests.no_tls import ALONE
 from tests.patience import PATIENCE
 
@@ -20,12 +19,6 @@ PEOPLE: dict[str, list[Json]] = {
     "writer": [{"kind": "stream/*"}],
     "observer": [{"kind": "chat"}],
 }
-
-
-@pytest.fixture
-def streaming(served: ServeSite, dialect: str) -> Generator[Site]:
-    with served(config_of(PEOPLE, dialect=dialect)) as gateway:
-        yield Site(gateway, dialect)
 
 
 def frame(wire: Wire) -> bytes:
@@ -52,8 +45,8 @@ def refusal(wire: Wire) -> tuple[str, str]:
 
 
 @pytest.mark.rule("E.E12")
-def test_no_member_opens_a_stream_itself_or_closes_one_that_is_not_its(streaming: Site) -> None:
-    with streaming.join("writer", "owner") as (writer, owner):
+def test_no_member_opens_a_stream_itself_or_closes_one_that_is_not_its(site: Site) -> None:
+    with site.join("writer", "owner") as (writer, owner):
         stream = opened(owner, writer)
         writer.send("stream/open", {"stream_id": "s1", "encoding": "text"}, to=["owner"])
         assert refusal(writer)[0] == "reserved_kind"
@@ -64,8 +57,8 @@ def test_no_member_opens_a_stream_itself_or_closes_one_that_is_not_its(streaming
 
 
 @pytest.mark.rule("C.W18", "C.W20", "C.W21", "E.E8", "8.open", "8.frames", "8.close")
-def test_a_stream_from_its_request_to_its_end(streaming: Site) -> None:
-    with streaming.join("admin", "observer") as (admin, observer):
+def test_a_stream_from_its_request_to_its_end(site: Site) -> None:
+    with site.join("admin", "observer") as (admin, observer):
         stream = opened(admin, observer, description="d", format="jsonl")
         for sent, kept in ((f"#{stream}#hello", b"hello"), (f"#{stream}##\0\xff", "#\0\xff")):
             data = kept if isinstance(kept, bytes) else kept.encode()
@@ -94,8 +87,8 @@ def test_a_stream_from_its_request_to_its_end(streaming: Site) -> None:
 
 
 @pytest.mark.rule("C.W19", "8.targets")
-def test_frames_go_to_the_targets_alone(streaming: Site) -> None:
-    with streaming.join("owner", "writer", "observer") as (owner, writer, observer):
+def test_frames_go_to_the_targets_alone(site: Site) -> None:
+    with site.join("owner", "writer", "observer") as (owner, writer, observer):
         owner.send("stream/request", {"target": ["writer", "nobody", "who"]})
         said = owner.refused()
         assert (said["error"], said["targets"]) == ("target_not_found", ["nobody", "who"])
@@ -111,9 +104,9 @@ def test_frames_go_to_the_targets_alone(streaming: Site) -> None:
 
 
 @pytest.mark.rule("C.W22", "C.W23", "8.writers", "8.writer_left")
-def test_writers_come_and_go(streaming: Site) -> None:
-    with streaming.join("owner", "observer", "admin") as (owner, observer, admin):
-        with streaming.member("writer") as writer:
+def test_writers_come_and_go(site: Site) -> None:
+    with site.join("owner", "observer", "admin") as (owner, observer, admin):
+        with site.member("writer") as writer:
             writer.until("system/presence")
             for wire in (owner, observer, admin):
                 wire.hear("system/presence")
@@ -154,12 +147,12 @@ def test_writers_come_and_go(streaming: Site) -> None:
 
 
 @pytest.mark.rule("C.W5", "C.W6", "8.welcome")
-def test_newcomers_are_told_of_all_streams(streaming: Site) -> None:
+def test_newcomers_are_told_of_all_streams(site: Site) -> None:
     request = {"format": "x/1", "metadata": {"fps": [60]}, "owner": "forged", "custom": None}
-    with streaming.join("owner") as (owner,):
+    with site.join("owner") as (owner,):
         stream = opened(owner, target=["owner"], **request)
         for dialect in (V04, V02, V01, MCPX):
-            with streaming.member("observer", dialect=dialect) as late:
+            with site.member("observer", dialect=dialect) as late:
                 welcome = late.hear_any()["payload"]
                 (listed,) = welcome["active_streams"]
                 assert welcome["dev.meup/streams"] == {"journaled": False}
@@ -172,12 +165,12 @@ def test_newcomers_are_told_of_all_streams(streaming: Site) -> None:
 
 
 @pytest.mark.rule("8.dialects")
-def test_dialects_without_streams_get_news_and_no_frame(streaming: Site) -> None:
+def test_dialects_without_streams_get_news_and_no_frame(site: Site) -> None:
     with (
-        streaming.join("owner") as (owner,),
-        streaming.member("writer", dialect=V01) as ours,
-        streaming.member("observer", dialect=V02) as older,
-        streaming.member("admin", dialect=MCPX) as oldest,
+        site.join("owner") as (owner,),
+        site.member("writer", dialect=V01) as ours,
+        site.member("observer", dialect=V02) as older,
+        site.member("admin", dialect=MCPX) as oldest,
     ):
         for wire in (ours, older, oldest):
             wire.hear_any()
@@ -199,8 +192,8 @@ def test_dialects_without_streams_get_news_and_no_frame(streaming: Site) -> None
 
 
 @pytest.mark.rule("8.bad_frames", "8.bounds")
-def test_bad_frames_get_one_clear_answer_each(streaming: Site) -> None:
-    with streaming.join("owner", "observer") as (owner, observer):
+def test_bad_frames_get_one_clear_answer_each(site: Site) -> None:
+    with site.join("owner", "observer") as (owner, observer):
         stream = opened(owner, observer)
         # A megabyte of an id, none, one that is not text, and frames that look like envelopes.
         envelope = json.dumps({"kind": "system/error", "from": "system:gateway", "payload": {}})
@@ -225,16 +218,16 @@ def test_bad_frames_get_one_clear_answer_each(streaming: Site) -> None:
 
 
 @pytest.mark.rule("8.bad_frames")
-def test_a_frame_before_joining_ends_the_connection(streaming: Site) -> None:
-    with streaming.by_frame("nobody", "/ws?space=demo", dialect=V04) as wire:
+def test_a_frame_before_joining_ends_the_connection(site: Site) -> None:
+    with site.by_frame("nobody", "/ws?space=demo", dialect=V04) as wire:
         wire.write("#stream-1#x")
         assert wire.end() == 4400
 
 
 @pytest.mark.rule("8.http")
-def test_streams_over_http(streaming: Site) -> None:
-    place = streaming.gateway.url.replace("ws", "http", 1).removesuffix("/ws")
-    url = getattr(streaming.gateway, "http_url", None) or place
+def test_streams_over_http(site: Site) -> None:
+    place = site.gateway.url.replace("ws", "http", 1).removesuffix("/ws")
+    url = getattr(site.gateway, "http_url", None) or place
 
     def post(name: str, said: Json | str) -> httpx.Response:
         kind = "text/plain" if isinstance(said, str) else "application/json"
@@ -247,7 +240,7 @@ def test_streams_over_http(streaming: Site) -> None:
         answer = post(name, {"kind": f"stream/{kind}", "payload": payload})
         return answer.status_code, answer.json()
 
-    with streaming.join("observer", "writer") as (observer, writer):
+    with site.join("observer", "writer") as (observer, writer):
         status, body = ask("owner", "request", direction="upload")
         assert (status, body.get("status")) == (200, "accepted"), body
         stream = body["stream_id"]

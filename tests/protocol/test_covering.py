@@ -111,30 +111,9 @@ def test_id_beside_a_capability_is_left_aside() -> None:
 
 
 ALL_WORDS = [
-    "a",
-    "ab",
-    "b",
-    "a/b",
-    "a/b/c",
-    "ab/c",
-    ".a",
-    "a/.b",
-    "a/",
-    "/a/",
-    "",
-    "mcp/request",
-    "chat",
-    "mcp.request",
-    "a/bc",
-    "mcp/x.y",
-    "a b",
-    "a,b",
-    "a/b c",
-    "a/b,c",
-    "A",
-    "a/../b",
-    "a\\b",
-]
+    "a", "ab", "b", "a/b", "a/b/c", "ab/c", ".a", "a/.b", "a/", "/a/", "", "mcp/request", "chat",
+    "mcp.request", "a/bc", "mcp/x.y", "a b", "a,b", "a/b c", "a/b,c", "A", "a/../b", "a\\b",
+]  # fmt: skip
 ALL_STRINGS = [
     *ALL_WORDS,
     *["*", "**", "a*", "a/*", "a/**", "*/b", "a*b", "a/*/c", "a/b*", "?", "[ab]", "{a,b}*",

@@ -18,7 +18,7 @@ from meup_agent.protocol.exchange.lifecycle import (
 from meup_agent.protocol.proposals.lifecycle import ProposalEvent, look_up
 from tests.wire import INBOUND, PROPOSAL, InboundState
 
-# What the tables must say, written down a second time, one line a cell.
+# What the tables must say, written down a second time; the events of a line have the same cell.
 PROPOSAL_CELLS = """
     pending      request            -> in_progress
     pending      response           -> fulfilled
@@ -33,52 +33,37 @@ PROPOSAL_CELLS = """
 """
 
 INBOUND_CELLS = """
-    queued      start            -> running     start
-    queued      cancel           -> settled     drop
-    queued      sender_left      -> queued      keep
-    queued      sender_absent    -> queued      keep
-    queued      connection_lost  -> queued      keep
-    queued      shutdown         -> settled     answer_busy
-    running     returned         -> settled     respond
-    running     raised           -> settled     respond_error
-    running     cancel           -> cancelling  cancel_scope
-    running     rejected         -> settled     keep
-    running     sender_left      -> running     begin_grace
-    running     sender_absent    -> cancelling  cancel_scope
-    running     connection_lost  -> running     keep
-    running     shutdown         -> running     keep
-    running     shutdown_over    -> cancelling  cancel_scope_and_answer
-    cancelling  returned         -> settled     discard
-    cancelling  raised           -> settled     log
-    cancelling  cancel           -> cancelling  ignore
-    cancelling  rejected         -> cancelling  ignore
-    cancelling  sender_left      -> cancelling  ignore
-    cancelling  sender_absent    -> cancelling  ignore
-    cancelling  connection_lost  -> cancelling  ignore
-    cancelling  shutdown         -> cancelling  ignore
-    cancelling  shutdown_over    -> cancelling  ignore
-    settled     returned         -> settled     discard
-    settled     raised           -> settled     log
-    settled     cancel           -> settled     count_late
-    settled     rejected         -> settled     keep
-    settled     sender_left      -> settled     ignore
-    settled     sender_absent    -> settled     ignore
-    settled     connection_lost  -> settled     keep
-    settled     shutdown         -> settled     keep
-    settled     shutdown_over    -> cancelling  cancel_scope
+    queued      start         -> running     start
+    queued      cancel        -> settled     drop
+    queued      shutdown      -> settled     answer_busy
+    running     returned      -> settled     respond
+    running     raised        -> settled     respond_error
+    running     cancel        -> cancelling  cancel_scope
+    running     rejected      -> settled     keep
+    running     sender_left   -> running     begin_grace
+    running     sender_absent -> cancelling  cancel_scope
+    running     shutdown_over -> cancelling  cancel_scope_and_answer
+    cancelling  returned      -> settled     discard
+    cancelling  raised        -> settled     log
+    settled     returned      -> settled     discard
+    settled     raised        -> settled     log
+    settled     cancel        -> settled     count_late
+    settled     shutdown_over -> cancelling  cancel_scope
+    queued      sender_left sender_absent connection_lost -> queued keep
+    running     connection_lost shutdown -> running keep
+    cancelling  cancel rejected sender_left sender_absent -> cancelling ignore
+    cancelling  connection_lost shutdown shutdown_over -> cancelling ignore
+    settled     rejected connection_lost shutdown -> settled keep
+    settled     sender_left sender_absent -> settled ignore
 """
 
 OUTBOUND_CELLS = """
     blocked   offered          -> unsent    offer
     blocked   give_up          -> done      drop
-    blocked   connection_lost  -> blocked   keep
-    blocked   welcome          -> blocked   keep
     blocked   stopped          -> done      not_sent
     unsent    sent             -> waiting   note_sent
     unsent    deadline         -> done      drop_timeout
     unsent    give_up          -> done      drop
-    unsent    connection_lost  -> unsent    keep
-    unsent    welcome          -> unsent    keep
     unsent    stopped          -> done      not_sent
     waiting   sent             -> waiting   note_sent
     waiting   response         -> done      result
@@ -91,13 +76,11 @@ OUTBOUND_CELLS = """
     waiting   welcome          -> waiting   send_again
     waiting   stopped          -> done      unknown
     waiting   ended_by_sibling -> given_up  keep
-    given_up  sent             -> given_up  ignore
     given_up  response         -> given_up  late
-    given_up  rejection        -> given_up  ignore
-    given_up  refusal          -> given_up  ignore
-    given_up  connection_lost  -> given_up  ignore
-    given_up  welcome          -> given_up  ignore
-    given_up  stopped          -> given_up  ignore
+    blocked     connection_lost welcome -> blocked keep
+    unsent      connection_lost welcome -> unsent keep
+    given_up    sent rejection refusal connection_lost -> given_up ignore
+    given_up    welcome stopped -> given_up ignore
 """
 
 TABLES: list[Any] = [
@@ -113,8 +96,9 @@ def cells(text: str) -> dict[tuple[str, str], tuple[str, ...]]:
     found: dict[tuple[str, str], tuple[str, ...]] = {}
     for line in text.strip().splitlines():
         before, _, after = line.partition("->")
-        state, event = before.split()
-        found[state, event] = tuple(after.split())
+        state, *events = before.split()
+        for event in events:
+            found[state, event] = tuple(after.split())
     return found
 
 

@@ -14,51 +14,41 @@ REQUEST = "mcp/request"
 @pytest.mark.parametrize(
     ("kind", "payload", "expected"),
     [
-        (REQUEST, {"methd": "tools/call"}, ("payload.methd", REQUEST, "method")),
-        ("mcp.request", {"methd": "tools/call"}, ("payload.methd", REQUEST, "method")),
-        (REQUEST, {"color": 1}, ("payload.color", REQUEST, "")),
-        (REQUEST, [{"method": "ping"}, {"parms": {}}], ("payload.parms", REQUEST, "params")),
+        (REQUEST, {"methd": "tools/call"}, ("methd", REQUEST, "method")),
+        ("mcp.request", {"methd": "tools/call"}, ("methd", REQUEST, "method")),
+        (REQUEST, {"color": 1}, ("color", REQUEST, "")),
+        (REQUEST, [{"method": "ping"}, {"parms": {}}], ("parms", REQUEST, "params")),
         (
             [REQUEST, "mcp/proposal"],
             {"methd": "x"},
-            ("payload.methd", "mcp/proposal or mcp/request", "method"),
+            ("methd", "mcp/proposal or mcp/request", "method"),
         ),
         (
             REQUEST,
             {"method": "tools/call", "params": {"nam": "x"}},
-            ("payload.params.nam", "tools/call", "name"),
+            ("params.nam", "tools/call", "name"),
         ),
         (
             "mcp/proposal",
             {"method": "tools/call", "params": [{"name": "x"}, {"argument": {}}]},
-            ("payload.params.argument", "tools/call", "arguments"),
+            ("params.argument", "tools/call", "arguments"),
         ),
         (
             REQUEST,
             {"method": "resources/read", "params": {"name": "x"}},
-            ("payload.params.name", "resources/read", ""),
+            ("params.name", "resources/read", ""),
         ),
-        (REQUEST, {"params": {"nam": "x"}}, ("payload.params.nam", "MCP", "name")),
-        (
-            REQUEST,
-            {"method": "tools/*", "params": {"nme": 1}},
-            ("payload.params.nme", "MCP", "name"),
-        ),
-        ("chat", {"mesage": "*"}, ("payload.mesage", "chat", "message")),
-        (
-            "capability/grant",
-            {"recipent": "bob"},
-            ("payload.recipent", "capability/grant", "recipient"),
-        ),
-        (
-            "space/kick",
-            {"participant": "x"},
-            ("payload.participant", "space/kick", "participant_id"),
-        ),
+        (REQUEST, {"params": {"nam": "x"}}, ("params.nam", "MCP", "name")),
+        (REQUEST, {"method": "tools/*", "params": {"nme": 1}}, ("params.nme", "MCP", "name")),
+        ("chat", {"mesage": "*"}, ("mesage", "chat", "message")),
+        ("capability/grant", {"recipent": "bob"}, ("recipent", "capability/grant", "recipient")),
+        ("space/kick", {"participant": "x"}, ("participant", "space/kick", "participant_id")),
     ],
 )
 def test_a_misspelt_key_is_found(kind: Any, payload: Any, expected: tuple[str, str, str]) -> None:
-    assert list(find_unknown_keys({"kind": kind, "payload": payload})) == [UnknownKey(*expected)]
+    path, *told = expected
+    found = UnknownKey(f"payload.{path}", *told)
+    assert list(find_unknown_keys({"kind": kind, "payload": payload})) == [found]
 
 
 @pytest.mark.parametrize(

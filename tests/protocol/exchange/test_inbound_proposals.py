@@ -65,11 +65,7 @@ def test_queued_what_is_decided_starts_no_handler_and_tells_none(rejected: bool)
 
 
 @pytest.mark.rule("5.proposal.queued.sender_leaves", "5.proposal.queued.connection_lost")
-@pytest.mark.parametrize(
-    "happens",
-    [lambda me: me.left("alice"), lambda me: me.loses_connection()],
-    ids=["sender_leaves", "connection_lost"],
-)
+@pytest.mark.parametrize("happens", [lambda me: me.left("alice"), Peer.loses_connection])
 def test_queued_it_is_kept(happens: Callable[[Peer], list[Effect]]) -> None:
     me = busy_peer()
     assert happens(me) == []
