@@ -49,7 +49,7 @@ from meup_agent.protocol.exchange.table_context import read_participant
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import encode_json
 from meup_agent.protocol.wire.outcomes import result_of
-from meup_agent.protocol.wire.regex import compile_fullmatch
+from meup_agent.protocol.wire.regex import compile_program
 from meup_agent.session.pending_calls import checked_timeout
 
 if TYPE_CHECKING:
@@ -589,7 +589,7 @@ def _compiled(template: str) -> Callable[[bytes], bool]:
         end = found.end()
     pattern.append(re.escape(template[end:]))
     try:
-        return compile_fullmatch("".join(pattern)).matches
+        return compile_program("".join(pattern)).matches
     except ValueError:  # too large
         return _nothing
 

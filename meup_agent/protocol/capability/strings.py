@@ -23,7 +23,7 @@ from meup_agent.protocol.capability.reading import (
     fold_text,
 )
 from meup_agent.protocol.wire.kinds import KINDS, canonical
-from meup_agent.protocol.wire.regex import Program, compile_fullmatch, compile_search
+from meup_agent.protocol.wire.regex import Program, compile_program
 
 # --- globs as RE2 (PROTOCOL 7) ---
 # `*` `**` `?` `[…]` `{a,b}` and `\` before a literal.
@@ -107,7 +107,7 @@ def _compile_narrow(pattern: str) -> tuple[StringMatch, int]:
     if (tree := _TREE.fullmatch(pattern)) is not None:
         return _tree(tree[1]), 1
     parser = _NarrowParser(pattern, barred)
-    program = compile_fullmatch(parser.sequence())
+    program = compile_program(parser.sequence())
     runs = run_program(program, _most_states(pattern))
     return _marked(runs, barred, parser.written), program.steps
 
@@ -227,7 +227,7 @@ def _compile_wide(pattern: str) -> tuple[StringMatch, int]:
     for glob in (plain, plain_glob(pattern.replace("\\", "/"))):
         with suppress(ValueError):  # the last slash was a literal one, behind a backslash
             forms[_WideParser(glob, folds=True).sequence()] = None
-    program = compile_fullmatch(f"(?i)(?:{'|'.join(forms)})")
+    program = compile_program(f"(?i)(?:{'|'.join(forms)})")
     states = _most_states(pattern)
     # A set of places in each of the forms.
     runs = run_program(program, None if states is None else states ** len(forms))
@@ -664,7 +664,7 @@ def shown(pattern: str) -> str:
 
 
 def _search(expression: str) -> tuple[StringMatch, int]:
-    program = compile_search(expression)
+    program = compile_program(expression, anywhere=True)
     # For letters alone few states are ever built; for anything else all steps may count each byte.
     states = 4 * len(expression) if _WORDS.fullmatch(expression) else None
     return run_program(program, states), program.steps

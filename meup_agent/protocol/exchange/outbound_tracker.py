@@ -362,13 +362,8 @@ class OutboundTracker(OutboundIndex):
 
     def end_by_sibling(self, exchange_id: str, kind: str, cause: Cause) -> None:
         """End what another process under our name has withdrawn or cancelled."""
-        exchange = self._open.get(exchange_id)
-        if (
-            exchange is None
-            or exchange.is_blocked
-            or exchange.draft.kind != kind
-            or exchange.call.method == "initialize"
-        ):
+        exchange = self._open_and_offered(exchange_id)
+        if exchange is None or exchange.draft.kind != kind or exchange.call.method == "initialize":
             return
         self.note_left(exchange)
         self.apply(

@@ -31,25 +31,16 @@ class Program(NamedTuple):
     steps: int  # the instructions that each byte of it may take
 
 
-def compile_search(pattern: str) -> Program:
-    """A pattern that may occur anywhere in a text; ValueError if RE2 does not take it."""
-    return _program(pattern, "search")
-
-
-def compile_fullmatch(pattern: str) -> Program:
-    """A pattern for a whole text; ValueError if RE2 does not take it."""
-    return _program(pattern, "fullmatch")
-
-
 def compile_bytes(pattern: str, *, max_bytes: int) -> Callable[[bytes], bool]:
-    """The same as :func:`compile_fullmatch`, byte by byte, for patterns of our own."""
+    """A pattern for a whole text, byte by byte, for patterns of our own."""
     options = _options(max_bytes)
     options.encoding = re2.Options.Encoding.LATIN1
     match: Callable[[bytes], object] = re2.compile(pattern.encode("latin-1"), options).fullmatch
     return lambda text: match(text) is not None
 
 
-def _program(pattern: str, how: str) -> Program:
+def compile_program(pattern: str, *, anywhere: bool = False) -> Program:
+    """A pattern for a whole text, or anywhere in one; ValueError if RE2 does not take it."""
     if len(_UNICODE_CLASS.findall(pattern)) > MAX_UNICODE_CLASSES:
         raise ValueError(f"it has more than {MAX_UNICODE_CLASSES} classes such as \\pL")
     try:
@@ -62,7 +53,7 @@ def _program(pattern: str, how: str) -> Program:
             f"it takes {compiled.programsize} steps where {MAX_PROGRAM_STEPS} are allowed; "
             "make it shorter, or its repetitions"
         )
-    match: Callable[[bytes], object] = getattr(compiled, how)
+    match: Callable[[bytes], object] = compiled.search if anywhere else compiled.fullmatch
 
     def matches(text: bytes) -> bool:
         return match(text) is not None
