@@ -414,7 +414,7 @@ class History:
 def view_of(item: Any, at: int) -> tuple[object, ...]:
     state = item.state_at(at) if item.is_proposal else item.state
     return (
-        *(item.envelope.sender, item.envelope.id, item.at, state, item.executor, item.called),
+        *(item.envelope.sender, item.envelope.id, item.at, state, item.addressees, item.called),
         *(dict(item.rejections), item.rejected_first, item.expires_at, item.renewals),
         *(dict(item.declined), item.whole, item.beside is not None, item.orphaned, item.refused_by),
         item.fulfills and item.fulfills.envelope.id,

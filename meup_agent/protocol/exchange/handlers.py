@@ -338,7 +338,7 @@ def is_early(item: FulfillingRequest, record: ProposalEntry) -> bool:
         and (item.running or item.carried_out)
         and item.by != record.key.proposer
         and claimed_proposer(call) in (None, record.key.proposer)
-        and record.is_carried_out_by(call)
+        and record.called == call.called
     )
 
 

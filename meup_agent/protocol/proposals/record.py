@@ -195,7 +195,7 @@ class ProposalEntry(ProposalProgress[Rejection]):
     size: int = 0  # bytes of the proposal alone, as they count against the room of all
     # Other proposals that its proposer made under this id before, latest first.
     earlier: tuple[ProposalEntry, ...] = ()
-    # Its method and its tool, once they were asked for: they say which requests carry it out.
+    # Its method and its tool, once they were asked for.
     named_call: tuple[str, str] | None = None
 
     @classmethod
@@ -217,12 +217,12 @@ class ProposalEntry(ProposalProgress[Rejection]):
     def call(self) -> Call:
         return read_proposal(self.envelope.payload)
 
-    def is_carried_out_by(self, call: Call) -> bool:
-        """True if a request asks for what is proposed: the same method, and the same tool."""
+    @property
+    def called(self) -> tuple[str, str]:
+        """Its method and its tool (or prompt); a request that carries it out has the same."""
         if self.named_call is None:
-            proposed = self.call
-            self.named_call = (proposed.method, proposed.name)
-        return self.named_call == (call.method, call.name)
+            self.named_call = self.call.called
+        return self.named_call
 
     @property
     def in_progress(self) -> FulfillingRequest | None:

@@ -45,8 +45,9 @@ class KnownProposal(Protocol):
         """Those that its proposer made under this id before."""
         ...
 
-    def is_carried_out_by(self, call: Call) -> bool:
-        """True if a request asks for what is proposed: the same method, and the same tool."""
+    @property
+    def called(self) -> tuple[str, str]:
+        """Its method and its tool (or prompt), as they are kept; requests for it have the same."""
         ...
 
 
@@ -170,12 +171,13 @@ def _carried_out(
     if len(by_id) > 1:
         every = tuple(record for named in by_id for record in named)
         return Resolution(doubt=Doubt.SEVERAL, named=every)
+    called = call.called
     candidates: list[R] = [
         record
         for named in by_id
         for latest in named
         for record in (latest, *latest.earlier)
-        if record.is_carried_out_by(call)
+        if record.called == called
     ]
     proposers = {record.proposer for record in candidates}
     if len(candidates) == 1 and (proposer is None or proposer in proposers):

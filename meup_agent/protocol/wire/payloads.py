@@ -115,6 +115,11 @@ class Call(msgspec.Struct, frozen=True):
         return name if isinstance(name, str) else ""
 
     @property
+    def called(self) -> tuple[str, str]:
+        """Its method and its tool (or prompt), as they are kept: see :func:`called`."""
+        return kept_name(self.method), kept_name(self.name)
+
+    @property
     def arguments(self) -> JsonObject:
         """The arguments of a tool call; empty where there are none."""
         return as_object(self.params.get("arguments"))

@@ -208,7 +208,7 @@ def test_many_pauses_are_kept_as_one(scene: Controlled) -> None:
         scene.pauses(timeout_seconds=60)
     assert facts(scene.journal, PAUSED_FACT).keys() == {PAUSED_FACT + "worker"}
     asked = scene.host.owner._state.control._asked  # pyright: ignore[reportPrivateUsage]
-    assert len(asked) == 1_000
+    assert len(asked.by_id) == 1_000
 
 
 @pytest.mark.rule("3.control.held")

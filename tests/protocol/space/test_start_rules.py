@@ -158,7 +158,7 @@ def test_a_flood_of_ids_leaves_a_bounded_memory(here: Here) -> None:
         name = f"p{number}"
         here.space.open.track(proposal.replace(id=name), payload, here.now)
         here.space.open.track(withdraw.replace(correlation=(name,)), {}, here.now)
-    assert here.space.open.remembered <= MAX_DECIDED + MAX_ORIGINS
+    assert len(here.space.open.proposals.ended.by_id) <= MAX_DECIDED
 
 
 def test_ids_that_two_used_before_stay_both_theirs(here: Here) -> None:

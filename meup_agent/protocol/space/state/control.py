@@ -16,7 +16,7 @@ from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.space.journal import Fact, facts_under
 from meup_agent.protocol.space.state.decisions import Refusal, refuse, refuse_unknown
 from meup_agent.protocol.space.state.grants import GrantStore
-from meup_agent.protocol.space.state.indexes import OriginIndex
+from meup_agent.protocol.space.state.indexes import SenderIndex
 from meup_agent.protocol.space.state.inflight import is_notification
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.control_payloads import (
@@ -70,7 +70,7 @@ class ParticipantControl:
     _paused: dict[str, HeldPause] = field(default_factory=dict[str, HeldPause])
     _shut_down: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     # The addressees of what participants were asked, which they may answer.
-    _asked: OriginIndex[tuple[str, ...]] = field(default_factory=OriginIndex[tuple[str, ...]])
+    _asked: SenderIndex[tuple[str, ...]] = field(default_factory=SenderIndex[tuple[str, ...]])
 
     def restore(self, facts: Mapping[str, JsonObject]) -> None:
         """Restore the facts of before a restart."""
@@ -144,7 +144,7 @@ class ParticipantControl:
         return any(
             not to or sender in to
             for name in envelope.correlation
-            for to in self._asked.of(name).values()
+            for to in self._asked.under(name).values()
         )
 
     def check(self, envelope: Envelope, payload: JsonObject, at: int) -> Refusal | None:
@@ -188,7 +188,7 @@ class ParticipantControl:
     def remember(self, envelope: Envelope) -> None:
         # A resume, too: the one that goes on tells its status.
         if envelope.kind in ASKED or (envelope.kind == RESUME and envelope.to):
-            self._asked.remember(envelope.id, envelope.sender, envelope.to)
+            self._asked.put(envelope.sender, envelope.id, envelope.to)
 
     def _pause(self, envelope: Envelope, payload: JsonObject, at: int) -> tuple[Fact, ...]:
         pause = read_control(envelope, payload)

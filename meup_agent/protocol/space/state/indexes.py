@@ -7,8 +7,9 @@ its own in every index, so that none can push out what is remembered of another.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
+from math import inf
 from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -24,14 +25,6 @@ from meup_agent.protocol.wire.envelope import Envelope
 MAX_DECIDED: Final = 4_096
 """Proposals of a participant that are remembered after their end, as many as an agent remembers:
 each proposer has a share of its own."""
-
-
-class OpenItemKey(NamedTuple):
-    """Names a proposal in the memory of a request that fulfills it."""
-
-    proposer: str
-    id: str
-    number: int  # distinguishes it from a later one of the same proposer and id
 
 
 class NotedRejection(NamedTuple):
@@ -93,12 +86,6 @@ class OpenItem(ProposalProgress[NotedRejection], eq=False):
         return self.envelope.kind == kinds.MCP_PROPOSAL
 
     @property
-    def executor(self) -> str:
-        """The participant that carries a proposal out if a request says none; empty: any (4.4)."""
-        deciders, executor = self.addressees
-        return executor or (deciders[0] if len(deciders) == 1 else "")
-
-    @property
     def was_refused(self) -> bool:
         """True for a request that each of its addressees has refused to carry out."""
         to = self.envelope.to
@@ -110,9 +97,9 @@ class OpenItem(ProposalProgress[NotedRejection], eq=False):
         return len(self.envelope.frame) + len(self.envelope.raw_payload)
 
     @property
-    def key(self) -> OpenItemKey:
-        """Its name after its end."""
-        return OpenItemKey(self.envelope.sender, self.envelope.id, self.number)
+    def key(self) -> ProposalKey:
+        """Its sender and its id: its name while it is open."""
+        return ProposalKey(self.envelope.sender, self.envelope.id)
 
     @property
     def proposer(self) -> str:
@@ -130,10 +117,6 @@ class OpenItem(ProposalProgress[NotedRejection], eq=False):
     def earlier(self) -> tuple[OpenItem, ...]:
         """Those of its proposer under this id before, which have ended."""
         return ()
-
-    def is_carried_out_by(self, call: payloads.Call) -> bool:
-        """True if a request asks for what is proposed: the same method, and the same tool."""
-        return is_call_of(self.called, call)
 
     @property
     def deciders(self) -> tuple[str, ...]:
@@ -181,134 +164,126 @@ class CancelledRequests:
         return sum(map(len, self._by_sender.values()))
 
 
-class ForgottenProposal(NamedTuple):
-    """A proposal that may still be pending, as far as the executor of its call depends on it."""
-
-    proposer: str
-    called: tuple[str, str]  # the method, and the tool (or prompt)
-    addressees: Addressees
-    call: payloads.Call = payloads.Call("", {})
-    earlier: tuple[ForgottenProposal, ...] = ()
-
-    def is_carried_out_by(self, call: payloads.Call) -> bool:
-        """True if a request asks for what is proposed: the same method, and the same tool."""
-        return is_call_of(self.called, call)
-
-
-def is_call_of(called: tuple[str, str], call: payloads.Call) -> bool:
-    return called == (payloads.kept_name(call.method), payloads.kept_name(call.name))
-
-
-class EndedItem(NamedTuple):
+class EndedItem(msgspec.Struct):
     """A request or a proposal after its end."""
 
+    proposer: str  # its sender
     to: tuple[str, ...]
-    # Of a proposal, its last; pending: it was forgotten, or its id was used again.
+    # Of a proposal, its last; pending: it was forgotten, or its id was used again. Then a request
+    # may mean it still.
     state: ProposalState
-    fulfills: OpenItemKey | None  # the proposal that a request fulfilled
-    executor: str  # as of an :class:`OpenItem`
-    declined: Mapping[str, Reason]
-    listing: str | None = None  # as that of :class:`OpenItem`
-    forgotten: ForgottenProposal | None = None
+    fulfills: int  # the number of the proposal that a request fulfilled; 0: it fulfilled none
+    listing: str | None  # as that of :class:`OpenItem`, as are the next ones
+    called: tuple[str, str] = ("", "")
+    addressees: Addressees = Addressees()
+    declined: Mapping[str, Reason] = _NOBODY
+    call: payloads.Call = payloads.Call("", {})  # it is not kept
+    earlier: tuple[EndedItem, ...] = ()
+
+    def state_at(self, at: int | None) -> ProposalState:
+        """Its state at any time, as that of :class:`OpenItem`."""
+        return self.state
 
     def concerns(self, participant: str) -> bool:
         return not self.to or participant in self.to
 
 
-_NONE_OPEN: Final[Mapping[str, OpenItem]] = MappingProxyType({})
+KnownItem = OpenItem | EndedItem
+
+MAX_ORIGINS: Final = 1_000
+"""Requests that are remembered of each participant after they have ended, and grants that it made.
+Each participant has a share of its own."""
+
+V = TypeVar("V")
+
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-class OpenIndex:
-    """Envelopes of one kind by id and sender; two senders may use the same id."""
+class SenderIndex(Generic[V]):
+    """Values by id and sender; beyond a limit, the oldest of a sender is forgotten first."""
+
+    def __init__(self, limit: float = MAX_ORIGINS) -> None:
+        self._limit = limit
+        # Only to be read; those of a sender are in order, the oldest first.
+        self.by_id: dict[str, dict[str, V]] = {}
+        self.by_sender: dict[str, OrderedDict[str, V]] = {}
+
+    def put(self, sender: str, envelope_id: str, value: V) -> None:
+        """Enter a value as the newest of its sender, in place of an older one under its id."""
+        share = self.by_sender.get(sender)
+        if share is None:
+            share = self.by_sender[sender] = OrderedDict()
+        share[envelope_id] = value
+        share.move_to_end(envelope_id)
+        senders = self.by_id.get(envelope_id)
+        if senders is None:
+            self.by_id[envelope_id] = {sender: value}
+        else:
+            senders[sender] = value
+        if len(share) > self._limit:
+            self.pop(sender, next(iter(share)))
+
+    def pop(self, sender: str, envelope_id: str) -> None:
+        """Forget a value that is there."""
+        share, senders = self.by_sender[sender], self.by_id[envelope_id]
+        del share[envelope_id], senders[sender]
+        if not share:
+            del self.by_sender[sender]
+        if not senders:
+            del self.by_id[envelope_id]
+
+    def under(self, envelope_id: str) -> Mapping[str, V]:
+        """The values under an id, by sender; none if it is unknown or forgotten."""
+        return self.by_id.get(envelope_id, _NOTHING)
+
+    def of(self, sender: str) -> Mapping[str, V]:
+        """The values of a sender by id, the oldest first."""
+        return self.by_sender.get(sender, _NOTHING)
+
+
+class ItemIndex:
+    """Requests, or proposals, by id and sender: the open ones, and those that ended lately."""
 
     def __init__(self, remembered: int) -> None:
-        # Those that were removed lately.
-        self.ended: OriginIndex[EndedItem] = OriginIndex(remembered)
-        self._by_sender: dict[str, OrderedDict[str, OpenItem]] = {}
-        # The senders that have something open under each id; only to be read.
-        self.senders_by_id: dict[str, tuple[str, ...]] = {}
+        self.open: SenderIndex[OpenItem] = SenderIndex(inf)
+        self.ended: SenderIndex[EndedItem] = SenderIndex(remembered)
 
-    def put(self, item: OpenItem) -> None:
-        """Add an item; its sender has no other under its id."""
-        sender, envelope_id = item.envelope.sender, item.envelope.id
-        share = self._by_sender.get(sender)
-        if share is None:
-            share = self._by_sender[sender] = OrderedDict()
-        share[envelope_id] = item
-        self.senders_by_id[envelope_id] = (*self.senders_by_id.get(envelope_id, ()), sender)
+    def get(self, key: tuple[str, str], now: float = 0.0) -> OpenItem | None:
+        """The open item of a sender under an id."""
+        sender, envelope_id = key
+        return self.open.under(envelope_id).get(sender)
 
-    def get(self, sender: str, envelope_id: str) -> OpenItem | None:
-        return self._by_sender.get(sender, _NONE_OPEN).get(envelope_id)
+    def under(self, exchange_id: str, now: float = 0.0) -> tuple[OpenItem, ...]:
+        """The open items with an id."""
+        return tuple(self.open.under(exchange_id).values())
 
-    def pop(self, sender: str, envelope_id: str) -> OpenItem | None:
-        """Remove an item, if it is there, and remember its end."""
-        share = self._by_sender.get(sender)
-        item = None if share is None else share.pop(envelope_id, None)
-        if share is None or item is None:
-            return None
-        if not share:
-            del self._by_sender[sender]
-        senders = self.senders_by_id[envelope_id]
-        if len(senders) == 1:
-            del self.senders_by_id[envelope_id]
-        else:
-            self.senders_by_id[envelope_id] = tuple(each for each in senders if each != sender)
-        fulfilled = None if item.fulfills is None else item.fulfills.key
-        # Of what is decided no request passes.
-        declined = item.declined if item.state.is_pending else _NOBODY
-        is_forgotten = item.is_proposal and item.state.is_pending
-        ended = EndedItem(
-            item.envelope.to,
-            item.state,
-            fulfilled,
-            item.executor,
-            declined,
-            item.listing,
-            ForgottenProposal(sender, item.called, item.addressees) if is_forgotten else None,
-        )
-        self.ended.remember(envelope_id, sender, ended)
-        return item
+    def of(self, sender: str) -> tuple[OpenItem, ...]:
+        """The open items of a sender, the oldest first."""
+        return tuple(self.open.of(sender).values())
 
-    def decline(self, envelope_id: str, participant: str, reason: Reason) -> None:
-        """Note a participant's rejection of the proposals of an id, forgotten ones included."""
-        said = {participant: reason}
-        for item in self.under(envelope_id):
-            item.declined = {**said, **item.declined}
-        for sender, ended in self.ended.of(envelope_id).items():
-            if ended.state.is_pending:
-                declined = {**said, **ended.declined}
-                self.ended.replace(envelope_id, sender, ended._replace(declined=declined))
+    def known(self, envelope_id: str) -> Mapping[str, KnownItem]:
+        """The latest item of each sender under an id: the open ones, then those that ended."""
+        opened, ended = self.open.under(envelope_id), self.ended.under(envelope_id)
+        return {**opened, **ended, **opened} if ended else opened
 
-    def withdraw_forgotten(self, sender: str, envelope_id: str) -> None:
-        """Note a withdrawal of a proposal that was forgotten as too old, and not as decided."""
-        ended = self.ended.of(envelope_id).get(sender)
-        if ended is not None and ended.state.is_pending:
-            withdrawn = ended._replace(state=ProposalState.WITHDRAWN)
-            self.ended.replace(envelope_id, sender, withdrawn)
+    def every(self, envelope_id: str) -> Iterator[KnownItem]:
+        """All items under an id, also those in whose place there is another of their sender."""
+        return chain(self.under(envelope_id), self.ended.under(envelope_id).values())
 
-    def __contains__(self, envelope_id: str) -> bool:
-        return envelope_id in self.senders_by_id or envelope_id in self.ended
-
-    def senders(self, envelope_id: str) -> frozenset[str]:
-        return frozenset((*self.ended.of(envelope_id), *self.senders_by_id.get(envelope_id, ())))
-
-    def opened_by(self, envelope_id: str) -> tuple[str, ...]:
-        return self.senders_by_id.get(envelope_id, ())
-
-    def addressed(self, envelope_id: str, participant: str) -> bool:
-        """True if an item with that id is, or was, for a participant, by name or for all."""
-        known: Iterable[OpenItem | EndedItem] = chain(
-            self.under(envelope_id), self.ended.of(envelope_id).values()
-        )
-        return any(item.concerns(participant) for item in known)
-
-    def under(self, envelope_id: str) -> tuple[OpenItem, ...]:
-        senders = self.senders_by_id.get(envelope_id, ())
-        return tuple([self._by_sender[sender][envelope_id] for sender in senders])
+    def end(self, item: OpenItem) -> None:
+        """Note the end of an open item."""
+        sender, envelope_id = item.key
+        self.open.pop(sender, envelope_id)
+        fulfills = 0 if item.fulfills is None else item.fulfills.number
+        ended = EndedItem(sender, item.envelope.to, item.state, fulfills, item.listing)
+        if item.state.is_pending:  # of what is decided no request passes
+            ended.called, ended.addressees = item.called, item.addressees
+            ended.declined = item.declined
+        self.ended.put(sender, envelope_id, ended)
 
     def round_robin(self) -> Iterator[OpenItem]:
         """The open items in turns, the newest of each sender first; none may be added meanwhile."""
-        senders = [reversed(share.values()) for share in self._by_sender.values()]
+        senders = [reversed(share.values()) for share in self.open.by_sender.values()]
         while senders:
             left: list[Iterator[OpenItem]] = []
             for items in senders:
@@ -318,108 +293,20 @@ class OpenIndex:
                     yield item
             senders = left
 
-    @property
-    def owners(self) -> Iterable[str]:
-        """The senders that have something open."""
-        return self._by_sender
-
-    def of(self, sender: str) -> Iterator[OpenItem]:
-        """The open items of a sender, the oldest first."""
-        return iter(tuple(self._by_sender.get(sender, _NONE_OPEN).values()))
-
-    def oldest(self, sender: str) -> OpenItem | None:
-        """The oldest open item of a sender."""
-        return next(iter(self._by_sender.get(sender, _NONE_OPEN).values()), None)
-
-    def count(self, sender: str) -> int:
-        return len(self._by_sender.get(sender, _NONE_OPEN))
-
-
-class OpenProposals:
-    """The open proposals of an index, for the rule of which one is meant (PROTOCOL 4.4)."""
-
-    def __init__(self, index: OpenIndex) -> None:
-        self._index = index
-
-    def under(self, exchange_id: str, now: float) -> tuple[OpenItem, ...]:
-        return self._index.under(exchange_id)
-
-    def get(self, key: ProposalKey, now: float) -> OpenItem | None:
-        return self._index.get(*key)
-
 
 class UndecidedProposals:
-    """The same, and those that were forgotten before they were decided."""
+    """The proposals of an index that are open, or were forgotten before they were decided."""
 
-    def __init__(self, index: OpenIndex) -> None:
+    def __init__(self, index: ItemIndex) -> None:
         self._index = index
 
-    def under(self, exchange_id: str, now: float) -> list[OpenItem | ForgottenProposal]:
+    def under(self, exchange_id: str, now: float) -> list[KnownItem]:
         """Those with an id."""
-        found: dict[str, OpenItem | ForgottenProposal] = {
-            item.proposer: item for item in self._index.under(exchange_id)
-        }
-        for ended in self._index.ended.of(exchange_id).values():
-            if ended.forgotten is not None:
-                found.setdefault(ended.forgotten.proposer, ended.forgotten)
-        return list(found.values())
+        # Of one that was decided the call is not kept.
+        return [each for each in self._index.known(exchange_id).values() if each.called[0]]
 
     def get(self, key: ProposalKey, now: float) -> OpenItem | None:
-        return self._index.get(*key)
-
-
-MAX_ORIGINS: Final = 1_000
-"""Requests that are remembered of each participant after they have ended, and grants that it made.
-Each participant has a share of its own."""
-
-V = TypeVar("V")
-
-_NO_ORIGINS: Final[Mapping[str, Any]] = MappingProxyType({})
-
-
-class OriginIndex(Generic[V]):
-    """Envelopes of one kind by id and issuer; the oldest of a participant is forgotten first."""
-
-    def __init__(self, limit: int = MAX_ORIGINS) -> None:
-        self._limit = limit
-        # The remembered values by id and issuer; only to be read.
-        self.by_id: dict[str, dict[str, V]] = {}
-        self._in_order: dict[str, OrderedDict[str, None]] = {}
-
-    def remember(self, envelope_id: str, issuer: str, value: V) -> None:
-        """Remember an envelope, and forget the issuer's oldest if these are too many."""
-        share = self._in_order.get(issuer)
-        if share is None:
-            share = self._in_order[issuer] = OrderedDict()
-        if envelope_id in share:
-            share.move_to_end(envelope_id)
-        share[envelope_id] = None
-        issuers = self.by_id.get(envelope_id)
-        if issuers is None:
-            self.by_id[envelope_id] = {issuer: value}
-        else:
-            issuers[issuer] = value
-        if len(share) > self._limit:
-            oldest, _ = share.popitem(last=False)
-            issuers = self.by_id[oldest]
-            del issuers[issuer]
-            if not issuers:
-                del self.by_id[oldest]
-
-    def replace(self, envelope_id: str, issuer: str, value: V) -> None:
-        """Remember something else of an envelope that is remembered, and not for longer."""
-        self.by_id[envelope_id][issuer] = value
-
-    def of(self, envelope_id: str) -> Mapping[str, V]:
-        """The values under an id, by issuer; none if it is unknown or forgotten."""
-        return self.by_id.get(envelope_id, _NO_ORIGINS)
-
-    def __contains__(self, envelope_id: str) -> bool:
-        return envelope_id in self.by_id
-
-    def __len__(self) -> int:
-        """The number of remembered envelopes, over all participants."""
-        return sum(len(share) for share in self._in_order.values())
+        return self._index.get(key)
 
 
 REMEMBERED_SECONDS: Final = 600.0

@@ -8,8 +8,7 @@ has ended, too, as long as that is remembered: a request to several has several 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -34,13 +33,11 @@ from meup_agent.protocol.space.state.indexes import (
     MAX_DECIDED,
     MAX_ORIGINS,
     CancelledRequests,
-    EndedItem,
-    ForgottenProposal,
     ItemDecision,
+    ItemIndex,
+    KnownItem,
     NotedRejection,
-    OpenIndex,
     OpenItem,
-    OpenProposals,
     UndecidedProposals,
 )
 from meup_agent.protocol.wire import kinds, payloads
@@ -164,16 +161,6 @@ _REASONS: Final = frozenset(map(str, Reason))
 _OPEN_MICROSECONDS: Final = round(OPEN_SECONDS * 1_000_000)
 
 
-class NamedProposal(NamedTuple):
-    """A proposal that a request names, and its state; pending: it may be, as far as is known."""
-
-    proposer: str
-    id: str
-    state: ProposalState
-    executor: str  # the participant that carries it out if a request says none; empty: any
-    declined: Mapping[str, Reason]  # by whom it was rejected, as far as that decides it
-
-
 class InFlight:
     """Every open request and proposal of a space, followed from the envelopes that are accepted.
 
@@ -183,8 +170,8 @@ class InFlight:
 
     def __init__(self, *, announces: bool = False) -> None:
         self.tool_owners = ToolOwners()
-        self._requests = OpenIndex(MAX_ORIGINS)
-        self.proposals = OpenIndex(MAX_DECIDED)
+        self._requests = ItemIndex(MAX_ORIGINS)
+        self.proposals = ItemIndex(MAX_DECIDED)
         self._cancelled_requests = CancelledRequests()
         self._begun = self._ended = 0
         # Open proposals by number, and those that were decided lately by proposer and number.
@@ -201,10 +188,10 @@ class InFlight:
         self._changes: list[ProposalChange] = []
         self.announces = announces
         self._deadlines = DeadlineHeap[OpenItem]()
-        # Each has the participants under an id, as keys or in order. Looked at for each envelope.
-        self._owners: tuple[Mapping[str, Iterable[str]], ...] = (
-            self.proposals.senders_by_id,
-            self._requests.senders_by_id,
+        # Each has the participants under an id as keys. Looked at for each envelope.
+        self._owners: tuple[Mapping[str, Mapping[str, KnownItem]], ...] = (
+            self.proposals.open.by_id,
+            self._requests.open.by_id,
             self.proposals.ended.by_id,
             self._requests.ended.by_id,
         )
@@ -212,12 +199,7 @@ class InFlight:
     @property
     def participants(self) -> frozenset[str]:
         """The participants that have something open."""
-        return frozenset((*self._requests.owners, *self.proposals.owners))
-
-    @property
-    def remembered(self) -> int:
-        """The number of items that are remembered after their end, over all participants."""
-        return len(self._requests.ended) + len(self.proposals.ended)
+        return frozenset((*self._requests.open.by_sender, *self.proposals.open.by_sender))
 
     def of(self, participant: str) -> tuple[OpenItem, ...]:
         """The open items of a participant: requests, then proposals, the oldest first."""
@@ -237,7 +219,7 @@ class InFlight:
 
     def proposed_at(self, proposer: str, proposal: str) -> int | None:
         """The time at which an open proposal was accepted, in microseconds since 1970 (UTC)."""
-        item = self.proposals.get(proposer, proposal)
+        item = self.proposals.get((proposer, proposal))
         return None if item is None else item.at
 
     def find_other_owner(self, envelope_id: str, sender: str) -> str | None:
@@ -253,61 +235,38 @@ class InFlight:
 
     def opened_by(self, envelope_id: str) -> tuple[str, ...]:
         """The participants that have something open under an id."""
-        return (*self.proposals.opened_by(envelope_id), *self._requests.opened_by(envelope_id))
+        shelves = (self.proposals, self._requests)
+        return tuple(each.proposer for shelf in shelves for each in shelf.under(envelope_id))
 
-    def named(self, correlation: tuple[str, ...], at: int) -> dict[str, list[NamedProposal]]:
-        """The proposals that correlation ids name, open or decided, by id."""
-        found: dict[str, list[NamedProposal]] = {}
-        for each in correlation:
-            if each in self.proposals and each not in found:
-                here = [
-                    NamedProposal(
-                        item.envelope.sender, each, item.state_at(at), item.executor, item.declined
-                    )
-                    for item in self.proposals.under(each)
-                ]
-                # A proposer's latest under an id is the one that is meant.
-                latest = {named.proposer for named in here}
-                for proposer, ended in self.proposals.ended.of(each).items():
-                    if proposer not in latest:
-                        here.append(
-                            NamedProposal(
-                                proposer, each, ended.state, ended.executor, ended.declined
-                            )
-                        )
-                found[each] = here
-        return found
+    def named(self, correlation: tuple[str, ...]) -> dict[str, list[KnownItem]]:
+        """The proposals that correlation ids name, open or ended, by id."""
+        known = {each: [*self.proposals.known(each).values()] for each in correlation}
+        return {each: found for each, found in known.items() if found}
 
     def was_asked(self, participant: str, requests: tuple[str, ...]) -> bool:
         """True if one of some requests asked a participant, and none asked others alone."""
-        asked = False
-        for request in requests:
-            if request in self._requests:
-                if not self._requests.addressed(request, participant):
-                    return False
-                asked = True
-        return asked
+        known = [found for each in requests if (found := [*self._requests.every(each)])]
+        asked = (any(item.concerns(participant) for item in found) for found in known)
+        return bool(known) and all(asked)
 
     def proposals_under(self, ids: tuple[str, ...]) -> list[OpenItem]:
-        return [
-            item for each in ids if each in self.proposals for item in self.proposals.under(each)
-        ]
+        return [item for each in ids for item in self.proposals.under(each)]
 
     def has_begun(self, participant: str, names: Iterable[str]) -> bool:
         """True if a participant began something under one of some ids, open or remembered."""
         shelves = (self._requests, self.proposals)
-        return any(participant in shelf.senders(name) for name in names for shelf in shelves)
+        return any(participant in shelf.known(name) for name in names for shelf in shelves)
 
     def begun(self, participant: str, names: Iterable[str]) -> Iterator[OpenItem]:
         """The open requests and proposals of a participant under one of some ids."""
         for name in names:
             for shelf in (self._requests, self.proposals):
-                item = shelf.get(participant, name)
+                item = shelf.get((participant, name))
                 if item is not None:
                     yield item
 
     def is_open(self, proposer: str, proposal: str, at: int) -> bool:
-        item = self.proposals.get(proposer, proposal)
+        item = self.proposals.get((proposer, proposal))
         return item is not None and item.state_at(at).is_pending
 
     def count(self, participant: str, at: int) -> int:
@@ -316,7 +275,7 @@ class InFlight:
         Until then they are listed: a person may decide one that waits since yesterday.
         """
         self.expire_unannounced(at)
-        return self.proposals.count(participant)
+        return len(self.proposals.open.of(participant))
 
     def abandoned(self, participant: str, at: int, gone_until: int | None) -> list[OpenItem]:
         """The proposals that are only in the way: expired, too old, or left by a process."""
@@ -340,7 +299,7 @@ class InFlight:
     def orphaned_requests(self, withdraw: Envelope) -> list[OpenItem]:
         """The requests that are out for what a withdraw takes back, and that no process cancels."""
         named = dict.fromkeys(withdraw.correlation)
-        found = (self.proposals.get(withdraw.sender, each) for each in named)
+        found = (self.proposals.get((withdraw.sender, each)) for each in named)
         return [
             request
             for proposal in found
@@ -384,19 +343,37 @@ class InFlight:
 
         ``rule`` is that by which a proposal was decided.
         """
-        is_proposal = item.is_proposal
-        if is_proposal and not item.state.is_pending:
+        sender = item.proposer
+        if item.is_proposal and not item.state.is_pending:
             self._ended += 1
             item.decision = ItemDecision(self._ended, self.at, rule)
-            key = (item.envelope.sender, item.number)
+            key = (sender, item.number)
             self._decided.put(key, item, self.at / 1_000_000, size=item.size)
-        shelf, envelope = self.proposals if is_proposal else self._requests, item.envelope
-        if shelf.get(envelope.sender, envelope.id) is item:
-            self._remove(shelf, envelope.sender, envelope.id)
+        if not self.is_listed(item):
+            return
+        self._shelf_of(item).end(item)
+        self._in_order.pop(item.number, None)
+        self._kept_bytes[sender] -= item.size
+        if not self._kept_bytes[sender]:
+            del self._kept_bytes[sender]
+        if item.is_proposal:
+            self._cancelled_requests.forget_all_of(item)
+            self._note_change(item, ended=True)
+        proposal = item.fulfills
+        if proposal is not None:
+            del proposal.fulfilling[item.number]
+            # A later result would be about it, which completes an open proposal (4.2).
+            if self.is_listed(proposal) and item.whole and not item.was_refused:
+                self._cancelled_requests.keep(item, proposal)
+            if not proposal.fulfilling and proposal.state is ProposalState.IN_PROGRESS:
+                proposal.step(ProposalEvent.REQUEST_CANCELLED, sender)
+                self._watch(proposal)  # its time may have passed meanwhile
+
+    def _shelf_of(self, item: OpenItem) -> ItemIndex:
+        return self.proposals if item.is_proposal else self._requests
 
     def is_listed(self, item: OpenItem) -> bool:
-        shelf = self.proposals if item.is_proposal else self._requests
-        return shelf.get(item.envelope.sender, item.envelope.id) is item
+        return self._shelf_of(item).get(item.key) is item
 
     def end_if_expired(self, item: OpenItem, at: int) -> bool:
         """End a proposal that has expired, which is for good; ``False``: it has not."""
@@ -419,7 +396,7 @@ class InFlight:
             expires_at=call.expiry(at),
             beside=beside,
         )
-        self._begin(self.proposals, proposal)
+        self._begin(proposal)
         self._note_change(proposal, begins=True)
         self._watch(proposal)
         return proposal
@@ -447,7 +424,7 @@ class InFlight:
                 called=payloads.called(payload),
                 beside=beside,
             )
-            self._begin(self._requests, request)
+            self._begin(request)
             if fulfills is not None:
                 request.rule = _rule_in(payload.get("params"))
                 fulfills.fulfilling[request.number] = request
@@ -456,12 +433,10 @@ class InFlight:
 
     def _fulfilled_by(self, request: Envelope, call: payloads.Call) -> OpenItem | None:
         """The open proposal that a request carries out; a proposer does not fulfill its own."""
-        record = resolve(request, OpenProposals(self.proposals), 0.0, call).record
+        record = resolve(request, self.proposals, 0.0, call).record
         return None if record is None or record.proposer == request.sender else record
 
-    def find_proposed(
-        self, request: Envelope, call: payloads.Call
-    ) -> list[OpenItem | ForgottenProposal]:
+    def find_proposed(self, request: Envelope, call: payloads.Call) -> list[KnownItem]:
         """The proposals that a request may carry out, also those that were forgotten undecided."""
         means = resolve(request, UndecidedProposals(self.proposals), 0.0, call)
         found = means.named if means.record is None else (means.record,)
@@ -472,12 +447,12 @@ class InFlight:
         if not isinstance(request, int | str):
             return
         name = str(request)
-        by_id = self._requests.get(sender, name)
+        by_id = self._requests.get((sender, name))
         if by_id is None or by_id.rpc_name != name:
             named = (item for item in self._requests.of(sender) if item.rpc_name == name)
             by_id = next(named, by_id)
         if by_id is not None:
-            self._remove(self._requests, sender, by_id.envelope.id)
+            self.end(by_id)
 
     def _declined(self, proposal: str, sender: str, payload: dict[str, Any]) -> None:
         """Note that a participant has decided, for each of its processes (PROTOCOL 4.4)."""
@@ -485,21 +460,23 @@ class InFlight:
         if declines(reason):
             # Its own words are in the journal; what is kept here has a bounded size.
             known = Reason(reason) if reason in _REASONS else Reason.OTHER
-            self.proposals.decline(proposal, sender, known)
+            for item in self.proposals.every(proposal):
+                if item.state.is_pending:
+                    item.declined = {sender: known, **item.declined}
 
     def renewal_problem(self, renewal: Envelope, until: int, at: int) -> str:
         """The reason why a renewal gives no more time; empty: it does (PROTOCOL 4.17)."""
         sender, proposal = renewal.sender, renewal.correlation[0]
-        item = self.proposals.get(sender, proposal)
+        item = self.proposals.get((sender, proposal))
         if item is not None:
             return renewal_problem(item.state, item.expires_at, until, at, item.renewals)
-        ended = self.proposals.ended.of(proposal).get(sender)
+        ended = self.proposals.ended.under(proposal).get(sender)
         return "it is not known here" if ended is None else f"it is {ended.state}"
 
     def _renewed(self, envelope: Envelope, payload: dict[str, Any]) -> None:
         until = payloads.read_renewal(payload)
         for proposal in envelope.correlation:
-            item = self.proposals.get(envelope.sender, proposal)
+            item = self.proposals.get((envelope.sender, proposal))
             if item is not None and until is not None:
                 item.expires_at = until
                 item.renewals += 1
@@ -512,10 +489,12 @@ class InFlight:
 
         The reason tells an expiry, and what was rejected before was rejected (PROTOCOL 4.5).
         """
-        item = self.proposals.get(sender, proposal)
+        item = self.proposals.get((sender, proposal))
         if item is None:
-            # It was forgotten as too old, not as decided.
-            self.proposals.withdraw_forgotten(sender, proposal)
+            ended = self.proposals.ended.under(proposal).get(sender)
+            if ended is not None and ended.state.is_pending:
+                # It was forgotten as too old, not as decided.
+                ended.state = ProposalState.WITHDRAWN
             return None
         self.at = at
         item.expire(at)
@@ -528,7 +507,7 @@ class InFlight:
     def _rejected(self, reject: Envelope, payload: JsonObject) -> None:
         """Note a rejection of the proposal that its first known id names (PROTOCOL 4.4)."""
         for name in reject.correlation:
-            if name in self.proposals:
+            if self.proposals.known(name):
                 self._declined(name, reject.sender, payload)
                 by = reject.sender
                 item = choose_addressed(reject, self.proposals.under(name)).record
@@ -588,7 +567,7 @@ class InFlight:
         """End what the gateway has announced as expired before a restart."""
         proposer = payload.get("by")
         for proposal in notice.correlation:
-            item = self.proposals.get(str(proposer), proposal)
+            item = self.proposals.get((str(proposer), proposal))
             if item is not None and item.state is ProposalState.PENDING:
                 item.step(ProposalEvent.EXPIRY, "", Reason.TIMEOUT)
                 self.end(item)
@@ -598,7 +577,7 @@ class InFlight:
         refused = payloads.is_refusal(payload)
         for correlated in response.correlation:
             asked = self._requests.under(correlated)
-            self._learn_tools(asked, correlated, response.sender, payload)
+            self._learn_tools(correlated, response.sender, payload)
             for request in asked:
                 if not request.concerns(response.sender):
                     continue
@@ -611,26 +590,18 @@ class InFlight:
             if "result" in payload:
                 self._responded_late(correlated, response.sender)
 
-    def _learn_tools(
-        self, asked: tuple[OpenItem, ...], request_id: str, sender: str, payload: dict[str, Any]
-    ) -> None:
+    def _learn_tools(self, request_id: str, sender: str, payload: dict[str, Any]) -> None:
         """Learn from an answer to a request for tools, which may be one of several answers."""
-        known: Iterable[OpenItem | EndedItem] = chain(
-            asked, self._requests.ended.of(request_id).values()
-        )
-        for each in known:
+        for each in self._requests.every(request_id):
             if each.listing is not None and each.concerns(sender):
                 self.tool_owners.learn(sender, payload, each.listing)
                 return
 
     def _responded_late(self, request_id: str, sender: str) -> None:
         """A result for a request that has ended, cancelled say: it was carried out all the same."""
-        for requester, ended in self._requests.ended.of(request_id).items():
-            if ended.fulfills is None or not ended.concerns(sender):
-                continue
-            proposer, proposal_id, number = ended.fulfills
-            proposal = self.proposals.get(proposer, proposal_id)
-            if proposal is not None and proposal.number == number:
+        for requester, ended in self._requests.ended.under(request_id).items():
+            proposal = self._in_order.get(ended.fulfills)
+            if proposal is not None and ended.concerns(sender):
                 self.fulfilled(proposal, requester)
 
     def fulfilled(self, proposal: OpenItem, by: str, rule: str = "") -> None:
@@ -641,21 +612,21 @@ class InFlight:
 
     def answered(self, proposer: str, proposal: str, by: str, at: int) -> None:
         """End an open proposal that a response of a participant decided by itself."""
-        item = self.proposals.get(proposer, proposal)
+        item = self.proposals.get((proposer, proposal))
         if item is not None:
             self.at = at
             self.fulfilled(item, by)
 
-    def _begin(self, shelf: OpenIndex, item: OpenItem) -> None:
-        envelope = item.envelope
+    def _begin(self, item: OpenItem) -> None:
+        shelf, envelope = self._shelf_of(item), item.envelope
         sender = envelope.sender
         self._begun += 1
         item.number = self._begun
-        self._remove(shelf, sender, envelope.id)
-        if shelf is self._requests and shelf.count(sender) >= MAX_OPEN_REQUESTS:
-            oldest = shelf.oldest(sender)
-            if oldest is not None:
-                self.end(oldest)
+        opened = shelf.open.of(sender)
+        if envelope.id in opened:
+            self.end(opened[envelope.id])
+        if shelf is self._requests and len(opened) >= MAX_OPEN_REQUESTS:
+            self.end(next(iter(opened.values())))
         size, kept = item.size, self._kept_bytes
         # Here and nowhere else: what is forgotten depends on what was accepted alone.
         if shelf is self._requests or kept.get(sender, 0) + size > MAX_OPEN_BYTES:
@@ -665,40 +636,12 @@ class InFlight:
             item.envelope = msgspec.structs.replace(envelope, frame=b"", raw_payload=b"{}")
             size = item.size
         kept[sender] = kept.get(sender, 0) + size
-        shelf.put(item)
+        shelf.open.put(sender, envelope.id, item)
         if item.is_proposal:
             self._in_order[item.number] = item
 
-    def _remove(self, shelf: OpenIndex, sender: str, envelope_id: str) -> None:
-        item = shelf.pop(sender, envelope_id)
-        if item is None:
-            return
-        self._in_order.pop(item.number, None)
-        left = self._kept_bytes[sender] - item.size
-        if left:
-            self._kept_bytes[sender] = left
-        else:
-            del self._kept_bytes[sender]
-        if item.is_proposal:
-            self._cancelled_requests.forget_all_of(item)
-            self._note_change(item, ended=True)
-        proposal = item.fulfills
-        if proposal is not None:
-            del proposal.fulfilling[item.number]
-            self._keep_cancelled(item, proposal)
-            if not proposal.fulfilling and proposal.state is ProposalState.IN_PROGRESS:
-                proposal.step(ProposalEvent.REQUEST_CANCELLED, sender)
-                self._watch(proposal)  # its time may have passed meanwhile
-
-    def _keep_cancelled(self, request: OpenItem, proposal: OpenItem) -> None:
-        """Keep what a later result would be about, which completes an open proposal (4.2)."""
-        sender, proposal_id, _ = proposal.key
-        is_open = self.proposals.get(sender, proposal_id) is proposal
-        if is_open and request.whole and not request.was_refused:
-            self._cancelled_requests.keep(request, proposal)
-
-    def _forget_old(self, shelf: OpenIndex, sender: str, at: int) -> None:
-        oldest = shelf.oldest(sender)
+    def _forget_old(self, shelf: ItemIndex, sender: str, at: int) -> None:
+        oldest = next(iter(shelf.open.of(sender).values()), None)
         if oldest is None or oldest.at >= at - _OPEN_MICROSECONDS:
             return
         for item in shelf.of(sender):

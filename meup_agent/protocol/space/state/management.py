@@ -32,7 +32,7 @@ from meup_agent.protocol.space.state.grants import (
     GrantStore,
     member_capabilities,
 )
-from meup_agent.protocol.space.state.indexes import OriginIndex
+from meup_agent.protocol.space.state.indexes import SenderIndex
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.protocol.wire.management_payloads import (
@@ -88,7 +88,7 @@ class SpaceManager:
     _new_token: Callable[[], str] | None
     _address: Callable[[], str]
     # To whom each grant was made.
-    _granted: OriginIndex[str] = field(default_factory=OriginIndex[str])
+    _granted: SenderIndex[str] = field(default_factory=SenderIndex[str])
     _invited: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     _kicked: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     _names: NameSet = field(init=False)
@@ -107,7 +107,7 @@ class SpaceManager:
         return participant in self._kicked
 
     def may_acknowledge(self, participant: str, grants: tuple[str, ...]) -> bool:
-        return any(participant in self._granted.of(grant).values() for grant in grants)
+        return any(participant in self._granted.under(grant).values() for grant in grants)
 
     def restore(self, facts: Mapping[str, JsonObject]) -> list[str]:
         """Restore the facts of before a restart; the ids of grants that hold no more."""
@@ -118,7 +118,7 @@ class SpaceManager:
                 self._grants.configure(name, member_capabilities([]))
         self._kicked.update(facts_under(facts, KICKED_FACT))
         for grant, value in facts_under(facts, GRANT_FACT):
-            self._granted.remember(grant, str(value.get("by")), str(value.get("participant")))
+            self._granted.put(str(value.get("by")), grant, str(value.get("participant")))
         return self._grants.restore(facts)
 
     def check(
@@ -197,7 +197,7 @@ class SpaceManager:
         return None
 
     def _grant(self, grant: Grant) -> ManagementResult:
-        self._granted.remember(grant.id, grant.by, grant.participant)
+        self._granted.put(grant.by, grant.id, grant.participant)
         facts, changed = self._grants.give(grant)
         return ManagementResult(facts, changed)
 

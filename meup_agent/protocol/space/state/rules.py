@@ -28,8 +28,8 @@ from meup_agent.protocol.space.state.decisions import (
     refuse_unknown,
 )
 from meup_agent.protocol.space.state.grants import GrantStore
-from meup_agent.protocol.space.state.indexes import OpenItem
-from meup_agent.protocol.space.state.inflight import InFlight, NamedProposal, is_notification
+from meup_agent.protocol.space.state.indexes import KnownItem, OpenItem
+from meup_agent.protocol.space.state.inflight import InFlight, is_notification
 from meup_agent.protocol.space.state.listing import call_of
 from meup_agent.protocol.space.state.management import KICKED, REMOVED, SpaceManager
 from meup_agent.protocol.space.state.presence import AbsenceTracker
@@ -382,7 +382,7 @@ class Rules:
     def _check_proposer(self, withdraw: Envelope) -> Refusal | None:
         """Only the proposer withdraws; unknown and late withdraws pass (PROTOCOL 3, 4.1)."""
         for proposal in withdraw.correlation:
-            proposers = self._open.proposals.senders(proposal)
+            proposers = self._open.proposals.known(proposal)
             if proposers and withdraw.sender not in proposers:
                 return refuse(
                     withdraw,
@@ -457,7 +457,7 @@ class Rules:
         Edited arguments that readers would read differently are refused as those of a proposal.
         """
         request = arrival.envelope
-        named = self._open.named(request.correlation, arrival.at)
+        named = self._open.named(request.correlation)
         if len(named) > 1:
             return refuse(
                 request,
@@ -465,22 +465,22 @@ class Rules:
                 f"the request names {len(named)} proposals, and a request fulfills one; name that"
                 " one alone in its correlation",
             )
-        for proposals in named.values():
+        for name, proposals in named.items():
             meant = payloads.meta_of(arrival.payload).get(payloads.PROPOSER)
             found = [each for each in proposals if each.proposer == meant] or proposals
-            pending = [each for each in found if each.state.is_pending]
+            pending = [each for each in found if each.state_at(arrival.at).is_pending]
             if pending:
                 problem = payloads.value_problem(arrival.payload.get("params"), request.raw_payload)
                 if problem:
                     return refuse(request, "invalid_envelope", problem)
-                return _check_declined(request, pending)
-            decided = found[0]
+                return _check_declined(request, name, pending)
+            proposer, state = found[0].proposer, found[0].state_at(arrival.at)
             return refuse(
                 request,
                 NOT_PENDING,
-                f"proposal {decided.id!r} of {decided.proposer!r} is {decided.state}, so nothing"
+                f"proposal {name!r} of {proposer!r} is {state}, so nothing"
                 " may be carried out for it; leave its id out of a request that only refers to it",
-                state=str(decided.state),
+                state=str(state),
             )
         return None
 
@@ -549,19 +549,22 @@ def _ambiguous_executor(request: Envelope, what: str, able: list[str]) -> Refusa
     )
 
 
-def _check_declined(request: Envelope, pending: list[NamedProposal]) -> Refusal | None:
+def _check_declined(request: Envelope, name: str, pending: list[KnownItem]) -> Refusal | None:
     """Refuse a request for what its sender, or who is to carry it out, has rejected.
 
     What a participant has decided holds for each of its processes, of which one that has just
     started has heard nothing (PROTOCOL 4.4).
     """
     for each in pending:
-        for participant in (request.sender, *(request.to or (each.executor,))):
+        deciders, executor = each.addressees
+        # Who carries it out if the request says nothing; with several deciders, anybody may.
+        named = (executor,) if executor else deciders if len(deciders) == 1 else ()
+        for participant in (request.sender, *(request.to or named)):
             if participant in each.declined:
                 return refuse(
                     request,
                     NOT_PENDING,
-                    f"proposal {each.id!r} of {each.proposer!r} was rejected by {participant!r}"
+                    f"proposal {name!r} of {each.proposer!r} was rejected by {participant!r}"
                     f" ({each.declined[participant]}), who neither approves nor carries it out"
                     " afterwards; leave it to others, or ask for a new proposal",
                     state=str(ProposalState.REJECTED),
