@@ -18,6 +18,7 @@ from meup_agent.protocol.capability import Capabilities, compile_capabilities
 from meup_agent.protocol.capability.covering import covers, first_covering, kinds_of, stripped
 from meup_agent.protocol.capability.reading import Reading
 from meup_agent.protocol.space.journal import Entry, Fact, facts_under
+from meup_agent.protocol.space.state.decisions import Consequence
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.management_payloads import Grant
 from meup_agent.protocol.wire.payloads import JsonObject, objects_in
@@ -43,32 +44,17 @@ def member_capabilities(
     return compile_capabilities([*own, _WITHDRAW], place=place)
 
 
-class _GrantFact(msgspec.Struct):
-    by: str
-    participant: str
-    capabilities: list[JsonObject]
-    number: int
-    reason: str = ""
-    rests_on: list[str] = []
-
-
-class HeldGrant(msgspec.Struct, frozen=True):
+class HeldGrant(Grant, frozen=True, kw_only=True):
     """A grant in force."""
 
-    grant: Grant
     number: int  # its place in the order of grants
     rests_on: tuple[str, ...] = ()  # the grants to its granter that it rests on, for the audit
 
     @property
     def fact(self) -> Fact:
         """The fact that outlives a restart."""
-        grant = self.grant
-        capabilities = list(grant.capabilities)
-        rests_on = list(self.rests_on)
-        value = _GrantFact(
-            grant.by, grant.participant, capabilities, self.number, grant.reason, rests_on
-        )
-        return Fact(GRANT_FACT + grant.id, msgspec.to_builtins(value))
+        value: JsonObject = json.loads(msgspec.json.encode(self))
+        return Fact(GRANT_FACT + value.pop("id"), value)
 
 
 class GrantEffect(msgspec.Struct, frozen=True):
@@ -97,11 +83,13 @@ class GrantEffect(msgspec.Struct, frozen=True):
 NO_EFFECT: Final = GrantEffect()
 
 
-class GrantChange(NamedTuple):
-    """The changes of a grant or a revocation."""
+class ManagementResult(NamedTuple):
+    """The result of a management envelope."""
 
     facts: tuple[Fact, ...]
-    participants: tuple[str, ...]  # participants whose capabilities are others now
+    changed: tuple[str, ...] = ()  # participants whose capabilities are others now
+    kicked: str = ""  # the participant that is removed; empty: none
+    then: tuple[Consequence, ...] = ()
 
 
 class GrantStore:
@@ -130,12 +118,11 @@ class GrantStore:
         return max((held.number for held in self._grants.values()), default=0)
 
     def has_room(self, capabilities: Sequence[JsonObject]) -> bool:
-        granted = sum(len(held.grant.capabilities) for held in self._grants.values())
+        granted = sum(len(held.capabilities) for held in self._grants.values())
         return granted + len(capabilities) <= MAX_GRANTED_TOGETHER
 
     def grant(self, grant_id: str) -> Grant | None:
-        held = self._grants.get(grant_id)
-        return None if held is None else held.grant
+        return self._grants.get(grant_id)
 
     def configure(self, participant: str, capabilities: Capabilities) -> None:
         self._configured[participant] = capabilities
@@ -151,29 +138,27 @@ class GrantStore:
         compile_capabilities(list(capabilities))
         member_capabilities(_once([*has, *capabilities]))
 
-    def give(self, grant: Grant) -> GrantChange:
+    def give(self, grant: Grant) -> ManagementResult:
         """Add what was granted, after :meth:`first_lacking` and :meth:`check`."""
         number = self._number + 1
         own = self._own(grant.by, number)
-        held = HeldGrant(
-            grant, number, _named(_find_covering(each, own) for each in grant.capabilities)
-        )
+        rests_on = _named(_find_covering(each, own) for each in grant.capabilities)
+        held = HeldGrant(*msgspec.structs.astuple(grant), number=number, rests_on=rests_on)
         self._grants[grant.id] = held
         self._compile(grant.participant)
-        return GrantChange((held.fact,), (grant.participant,))
+        return ManagementResult((held.fact,), (grant.participant,))
 
-    def revoke(self, grant_id: str) -> GrantChange:
+    def revoke(self, grant_id: str) -> ManagementResult:
         return self._revoke([self._grants[grant_id]])
 
-    def revoke_all(self, participant: str) -> GrantChange:
-        given = [each for each in self._grants.values() if each.grant.participant == participant]
-        return self._revoke(given)
+    def revoke_all(self, participant: str) -> ManagementResult:
+        return self._revoke([*self._given_to(participant)])
 
-    def _revoke(self, given: Sequence[HeldGrant]) -> GrantChange:
+    def _revoke(self, given: Sequence[HeldGrant]) -> ManagementResult:
         facts: dict[str, Fact] = {}
         for held in given:
             self._replace(held, (), held.rests_on, facts)
-        return self._settle([held.grant.participant for held in given], facts)
+        return self._settle([held.participant for held in given], facts)
 
     def covered(self, participant: str, patterns: Sequence[JsonObject]) -> bool:
         return any(_is_covered(each, patterns) for each in self._listed(participant))
@@ -188,7 +173,7 @@ class GrantStore:
                     return each
         return None
 
-    def revoke_covered(self, participant: str, patterns: Sequence[JsonObject]) -> GrantChange:
+    def revoke_covered(self, participant: str, patterns: Sequence[JsonObject]) -> ManagementResult:
         """Revoke all that a participant has and that some patterns cover, and what rests on it."""
         facts: dict[str, Fact] = {}
         configured = self._configured[participant]
@@ -203,12 +188,9 @@ class GrantStore:
             self._revoked[participant] = together
             fact = Fact(REVOKED_FACT + participant, {"capabilities": list(together)})
             facts[fact.key] = fact
-        for held in tuple(self._grants.values()):
-            if held.grant.participant == participant:
-                kept = tuple(
-                    each for each in held.grant.capabilities if not _is_covered(each, patterns)
-                )
-                self._replace(held, kept, held.rests_on, facts)
+        for held in tuple(self._given_to(participant)):
+            kept = tuple(each for each in held.capabilities if not _is_covered(each, patterns))
+            self._replace(held, kept, held.rests_on, facts)
         return self._settle([participant], facts)
 
     def restore(self, facts: Mapping[str, JsonObject]) -> list[str]:
@@ -221,45 +203,40 @@ class GrantStore:
         recovered = [held for held in read if held is not None]
         lost: list[str] = []
         for held in sorted(recovered, key=lambda each: each.number):
-            grant = held.grant
-            own = self._own(grant.by, held.number)
+            own = self._own(held.by, held.number)
             kept = tuple(
-                each for each in grant.capabilities if _find_covering(each, own) is not None
+                each for each in held.capabilities if _find_covering(each, own) is not None
             )
-            if grant.participant not in self or not kept:
-                lost.append(grant.id)
+            if held.participant not in self or not kept:
+                lost.append(held.id)
                 continue
             try:
-                self.check(grant.participant, kept)
+                self.check(held.participant, kept)
             except InvalidPattern:
-                lost.append(grant.id)
+                lost.append(held.id)
                 continue
-            self._grants[grant.id] = msgspec.structs.replace(
-                held, grant=msgspec.structs.replace(grant, capabilities=kept)
-            )
-            self._compile(grant.participant)
+            self._grants[held.id] = msgspec.structs.replace(held, capabilities=kept)
+            self._compile(held.participant)
         return lost
 
     # --- grants that rest on others ---------------------------------------------------------
 
-    def _settle(self, shrunk: Sequence[str], facts: dict[str, Fact]) -> GrantChange:
+    def _settle(self, shrunk: Sequence[str], facts: dict[str, Fact]) -> ManagementResult:
         """Revoke what rests on what some participants have no more; all that changed."""
         changed = dict.fromkeys(shrunk)
         for held in tuple(self._grants.values()):
-            grant = held.grant
-            if grant.by not in changed:
+            if held.by not in changed:
                 continue
-            own = self._own(grant.by, held.number)
-            resting = {at: _find_covering(each, own) for at, each in enumerate(grant.capabilities)}
-            kept = tuple(
-                each for at, each in enumerate(grant.capabilities) if resting[at] is not None
-            )
-            self._replace(held, kept, _named(resting.values()), facts)
-            if kept != grant.capabilities:
-                changed[grant.participant] = None
+            own = self._own(held.by, held.number)
+            resting = [_find_covering(each, own) for each in held.capabilities]
+            pairs = zip(held.capabilities, resting, strict=True)
+            kept = tuple(each for each, by in pairs if by is not None)
+            self._replace(held, kept, _named(resting), facts)
+            if kept != held.capabilities:
+                changed[held.participant] = None
         for participant in changed:
             self._compile(participant)
-        return GrantChange(tuple(facts.values()), tuple(changed))
+        return ManagementResult(tuple(facts.values()), tuple(changed))
 
     def _replace(
         self,
@@ -268,23 +245,25 @@ class GrantStore:
         rests_on: tuple[str, ...],
         facts: dict[str, Fact],
     ) -> None:
-        key = GRANT_FACT + held.grant.id
+        key = GRANT_FACT + held.id
         if not kept:
-            del self._grants[held.grant.id]
+            del self._grants[held.id]
             facts[key] = Fact(key, None)
-        elif (kept, rests_on) != (held.grant.capabilities, held.rests_on):
-            grant = msgspec.structs.replace(held.grant, capabilities=kept)
-            left = HeldGrant(grant, held.number, rests_on)
-            self._grants[grant.id] = left
+        elif (kept, rests_on) != (held.capabilities, held.rests_on):
+            left = msgspec.structs.replace(held, capabilities=kept, rests_on=rests_on)
+            self._grants[held.id] = left
             facts[key] = left.fact
 
     def _own(self, participant: str, before: int) -> list[tuple[JsonObject, str]]:
         """A participant's capabilities with their grants' ids, without grants from a number on."""
         own = [(each, "") for each in self._by_configuration(participant)]
-        for held in self._grants.values():
-            if held.grant.participant == participant and held.number < before:
-                own += [(each, held.grant.id) for each in held.grant.capabilities]
+        for held in self._given_to(participant):
+            if held.number < before:
+                own += [(each, held.id) for each in held.capabilities]
         return own
+
+    def _given_to(self, participant: str) -> Iterator[HeldGrant]:
+        return (held for held in self._grants.values() if held.participant == participant)
 
     def _by_configuration(self, participant: str) -> list[JsonObject]:
         configured = self._configured.get(participant)
@@ -298,8 +277,7 @@ class GrantStore:
 
     def _compile(self, participant: str) -> None:
         self.changes += 1
-        granted = any(held.grant.participant == participant for held in self._grants.values())
-        if granted or participant in self._revoked:
+        if participant in self._revoked or any(self._given_to(participant)):
             self._compiled[participant] = member_capabilities(_once(self._listed(participant)))
         else:
             self._compiled[participant] = self._configured[participant]
@@ -338,9 +316,8 @@ def _once(capabilities: Iterable[JsonObject]) -> list[JsonObject]:
 def _held(grant_id: str, value: JsonObject) -> HeldGrant | None:
     """A grant from its fact; ``None`` if it cannot be read."""
     try:
-        fact = msgspec.convert(value, _GrantFact)
-        compile_capabilities(fact.capabilities)
+        held = msgspec.convert({**value, "id": grant_id}, HeldGrant)
+        compile_capabilities(held.capabilities)
     except (msgspec.ValidationError, InvalidPattern):
         return None
-    grant = Grant(grant_id, fact.by, fact.participant, tuple(fact.capabilities), fact.reason)
-    return HeldGrant(grant, fact.number, tuple(fact.rests_on))
+    return held

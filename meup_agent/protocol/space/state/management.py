@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from meup_agent.errors import InvalidEnvelope, InvalidPattern
 from meup_agent.protocol.capability import compile_capabilities, refuse_reserved
@@ -28,8 +28,8 @@ from meup_agent.protocol.space.state.decisions import (
 from meup_agent.protocol.space.state.grants import (
     GRANT_FACT,
     MAX_GRANTED_TOGETHER,
-    GrantChange,
     GrantStore,
+    ManagementResult,
     member_capabilities,
 )
 from meup_agent.protocol.space.state.indexes import SenderIndex
@@ -68,15 +68,6 @@ INVITE_FACT: Final = "invite/"
 KICKED_FACT: Final = "kicked/"
 
 _SHOWN_CHARS: Final = 200
-
-
-class ManagementResult(NamedTuple):
-    """The result of a management envelope."""
-
-    facts: tuple[Fact, ...]
-    changed: tuple[str, ...] = ()  # participants whose capabilities are others now
-    kicked: str = ""  # the participant that is removed; empty: none
-    then: tuple[Consequence, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -198,8 +189,7 @@ class SpaceManager:
 
     def _grant(self, grant: Grant) -> ManagementResult:
         self._granted.put(grant.by, grant.id, grant.participant)
-        facts, changed = self._grants.give(grant)
-        return ManagementResult(facts, changed)
+        return self._grants.give(grant)
 
     def _check_revocation(self, envelope: Envelope, revocation: Revocation) -> Refusal | None:
         if revocation.participant:
@@ -245,10 +235,8 @@ class SpaceManager:
 
     def _revoke(self, revocation: Revocation) -> ManagementResult:
         if revocation.grant_id:
-            change = self._grants.revoke(revocation.grant_id)
-        else:
-            change = self._grants.revoke_covered(revocation.participant, revocation.capabilities)
-        return ManagementResult(change.facts, change.participants)
+            return self._grants.revoke(revocation.grant_id)
+        return self._grants.revoke_covered(revocation.participant, revocation.capabilities)
 
     # --- invitations and removals -----------------------------------------------------------
 
@@ -335,11 +323,11 @@ class SpaceManager:
     def _kick(self, envelope: Envelope, kick: Kick) -> ManagementResult:
         fact = {"by": kick.by, "id": envelope.id, "reason": kick.reason}
         self._kicked[kick.participant] = fact
-        change: GrantChange = self._grants.revoke_all(kick.participant)
+        change = self._grants.revoke_all(kick.participant)
         why = f"removed by {kick.by}" + (f": {kick.reason}" if kick.reason else "")
         return ManagementResult(
             (Fact(KICKED_FACT + kick.participant, fact), *change.facts),
-            change.participants,
+            change.changed,
             kick.participant,
             (Disconnect(kick.participant, KICKED_CODE, why),),
         )
