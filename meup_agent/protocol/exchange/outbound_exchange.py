@@ -349,7 +349,7 @@ def _rejection_meta(
     """The word on which rejection ended the wait, where readers would take it for another."""
     records = [each.record for each in exchanges if each.record is not None]
     if reason != Reason.NO_LONGER_NEEDED or all(
-        each.waiting.inferred_rejection == rejected_by for each in records
+        each.inferred_rejection == rejected_by for each in records
     ):
         return None
     return {payloads.REJECTED_BY: rejected_by or None}

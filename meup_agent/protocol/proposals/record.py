@@ -6,23 +6,38 @@ proposal is pending until its proposer withdraws it (PROTOCOL 4.5).
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from meup_agent.causes import Reason, declines, read_reason
 from meup_agent.protocol.proposals.lifecycle import (
-    MAX_REJECTIONS,
     PROPOSAL,
     ProposalEvent,
     ProposalState,
-    Waiting,
-    read_withdrawal,
     state_at,
 )
 from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.protocol.wire.outcomes import FailedFulfillment, Rejection
-from meup_agent.protocol.wire.payloads import Call, JsonObject, read_call, read_proposal
+from meup_agent.protocol.wire.payloads import (
+    META,
+    REJECTED_BY,
+    Call,
+    JsonObject,
+    as_object,
+    read_call,
+    read_proposal,
+)
+
+MAX_REJECTIONS: Final = 1024
+"""Rejections that are kept for one proposal: one a participant, and spaces are smaller."""
+
+EARLY_EXPIRY_SECONDS: Final = 1.0
+"""Time before its deadline from which a withdraw with ``timeout`` is an expiry: a proposer's timer
+and the gateway's clock differ by that after a night."""
+
+_EARLY_MICROSECONDS: Final = round(EARLY_EXPIRY_SECONDS * 1_000_000)
 
 
 class ProposalKey(NamedTuple):
@@ -139,28 +154,54 @@ class ProposalProgress(msgspec.Struct, Generic[N], kw_only=True):
             self.step(ProposalEvent.EXPIRY, "", Reason.TIMEOUT)
 
     @property
-    def waiting(self) -> Waiting:
+    def _counted(self) -> Sequence[str]:
+        """The participants whose rejection may have ended the wait: no later one counts (4.4)."""
         rejected_by = tuple(self.rejections)
-        return Waiting(self.state, self.deciders, rejected_by, self.rejected_first, self.expires_at)
+        in_progress = self.state is ProposalState.IN_PROGRESS
+        return rejected_by[: self.rejected_first] if in_progress else rejected_by
+
+    @property
+    def inferred_rejection(self) -> str:
+        """The participant whose rejection a withdraw without a reason of its own follows.
+
+        By default the first rejection of an addressee ends the wait, and the last one of a
+        broadcast proposal. The wait for one that is in progress ends by no rejection but an earlier
+        one of an addressee. Empty: none does.
+        """
+        if self.deciders:
+            return next((name for name in self._counted if name in self.deciders), "")
+        if self.state is ProposalState.IN_PROGRESS or not self.rejections:
+            return ""
+        return self._counted[-1]
+
+    def _find_rejection(self, payload: JsonObject) -> str:
+        """The participant whose rejection a withdraw follows, told or inferred; empty: none."""
+        meta = as_object(payload.get(META))
+        if REJECTED_BY not in meta:
+            return self.inferred_rejection
+        return next((name for name in self._counted if name == meta[REJECTED_BY]), "")
 
     def withdrawn(self, payload: JsonObject, at: int | None, said_by: str = "") -> bool:
-        """Note a withdraw of its proposer; ``False`` if it is no longer pending.
+        """Note a withdraw of its proposer; ``False`` if it is no longer pending (PROTOCOL 4.2).
 
-        ``at`` is the gateway's time, in microseconds since 1970, as far as it is known, and
-        ``said_by`` the gateway where that withdrew it in the proposer's name.
+        On the wire a proposer says one thing, whatever ended its wait: a withdraw with a reason.
+        The exchange tables, the gateway and the audit read it by this one function. ``at`` is the
+        gateway's time, in microseconds since 1970, as far as it is known, and ``said_by`` the
+        gateway where that withdrew it in the proposer's name.
         """
         if not self.state.is_pending:
             return False
-        reason = read_reason(payload.get("reason"))
-        found = read_withdrawal(payload, self.waiting, at)
-        rejection = self.rejections.get(found.rejected_by)
-        for event in found.events:
-            if event is ProposalEvent.EXPIRY:
-                self.step(event, "", Reason.TIMEOUT)
-            elif event is ProposalEvent.REJECTION and rejection is not None:
-                self.step(event, found.rejected_by, rejection.reason)
-            else:
-                self.step(event, said_by or self.proposer, reason)
+        reason, by = read_reason(payload.get("reason")), said_by or self.proposer
+        early = None if self.expires_at is None else self.expires_at - _EARLY_MICROSECONDS
+        if reason == Reason.TIMEOUT and early is not None and at is not None and at >= early:
+            self.step(ProposalEvent.EXPIRY, "", Reason.TIMEOUT)
+        elif reason == Reason.NO_LONGER_NEEDED and (rejecter := self._find_rejection(payload)):
+            if self.state is ProposalState.IN_PROGRESS:
+                # The withdraw ends the request that crossed the rejection.
+                self.step(ProposalEvent.REQUEST_CANCELLED, by, reason)
+            self.step(ProposalEvent.REJECTION, rejecter, self.rejections[rejecter].reason)
+        else:
+            self.step(ProposalEvent.WITHDRAWAL, by, reason)
         return True
 
     def has_room_for(self, rejected_by: str) -> bool:

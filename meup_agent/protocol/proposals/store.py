@@ -73,7 +73,7 @@ class ProposalStore:
             # It may be held for hours, and withdrawn meanwhile.
             lasts=lambda record: record.state.is_pending,
         )
-        self._deadlines: DeadlineHeap[ProposalEntry] = DeadlineHeap()
+        self._deadlines = DeadlineHeap(self._is_kept)
         # True until the next expiry has been looked at since a deadline was added.
         self.watches_more = False
         self._by_id: dict[str, tuple[ProposalKey, ...]] = {}
@@ -263,7 +263,6 @@ class ProposalStore:
     def _watch(self, record: ProposalEntry) -> None:
         if record.expires_at is None or record.state is not ProposalState.PENDING:
             return
-        self._deadlines.sort_out(self._is_kept)
         self._deadlines.add(record)
         self.watches_more = True
 
@@ -272,21 +271,18 @@ class ProposalStore:
 
     def refused(
         self, record: ProposalEntry, fulfillment: FulfillingRequest, by: str, text: str
-    ) -> bool:
-        """Note an executor's refusal; ``True`` if none is left that could carry the request out.
+    ) -> None:
+        """Note an executor's refusal; the last one of all ends the request.
 
         The other executors may run it still, and its own sender cancels it instead. Of one that was
         for each participant that has the tool, it is not known which are left.
         """
-        executors = fulfillment.executors
-        if by in executors and by not in fulfillment.refused_by:
+        if by in fulfillment.executors and by not in fulfillment.refused_by:
             fulfillment.refused_by = (*fulfillment.refused_by, by)
-        if not executors or not all(name in fulfillment.refused_by for name in executors):
-            return False
-        cause = Cause(REFUSED, by, text[:MAX_REASON_CHARS])
-        record.failed = FailedFulfillment(fulfillment.by, cause, refused=True)
-        self.not_carried_out(record, fulfillment)
-        return True
+        if fulfillment.was_refused:
+            cause = Cause(REFUSED, by, text[:MAX_REASON_CHARS])
+            record.failed = FailedFulfillment(fulfillment.by, cause, refused=True)
+            self.not_carried_out(record, fulfillment)
 
     def complete(
         self, record: ProposalEntry, fulfillment: FulfillingRequest, *, is_error: bool

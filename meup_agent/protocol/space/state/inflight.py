@@ -187,7 +187,7 @@ class InFlight:
         self._kept_bytes: dict[str, int] = {}
         self._changes: list[ProposalChange] = []
         self.announces = announces
-        self._deadlines = DeadlineHeap[OpenItem]()
+        self._deadlines = DeadlineHeap(self.is_listed)
         # Each has the participants under an id as keys. Looked at for each envelope.
         self._owners: tuple[Mapping[str, Mapping[str, KnownItem]], ...] = (
             self.proposals.open.by_id,
@@ -367,7 +367,7 @@ class InFlight:
                 self._cancelled_requests.keep(item, proposal)
             if not proposal.fulfilling and proposal.state is ProposalState.IN_PROGRESS:
                 proposal.step(ProposalEvent.REQUEST_CANCELLED, sender)
-                self._watch(proposal)  # its time may have passed meanwhile
+                self._deadlines.add(proposal)  # its time may have passed meanwhile
 
     def _shelf_of(self, item: OpenItem) -> ItemIndex:
         return self.proposals if item.is_proposal else self._requests
@@ -398,7 +398,7 @@ class InFlight:
         )
         self._begin(proposal)
         self._note_change(proposal, begins=True)
-        self._watch(proposal)
+        self._deadlines.add(proposal)
         return proposal
 
     def _requested(
@@ -550,7 +550,7 @@ class InFlight:
                 self.end(item)
                 expired.append(item)
             else:
-                self._watch(item)  # it was renewed
+                self._deadlines.add(item)  # it was renewed
         return expired
 
     def expire_unannounced(self, at: int) -> None:
@@ -558,10 +558,6 @@ class InFlight:
         due = self._deadlines.next
         if due is not None and due < at and not self.announces:
             self.expire(at)
-
-    def _watch(self, proposal: OpenItem) -> None:
-        self._deadlines.sort_out(self.is_listed)
-        self._deadlines.add(proposal)
 
     def _announced_expired(self, notice: Envelope, payload: JsonObject) -> None:
         """End what the gateway has announced as expired before a restart."""
