@@ -5,6 +5,10 @@ Tests reach the inside of the package through this module: a name that moves is 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count
+from typing import Any
+
 from meup_agent.protocol.audit import Audit, Ignored, ProposalAudit, StepKind, proposal_as_json
 from meup_agent.protocol.proposals.lifecycle import SPARE_DEADLINES
 from meup_agent.protocol.space import delivery
@@ -22,7 +26,7 @@ from meup_agent.protocol.space.journal import (
     ignore,
 )
 from meup_agent.protocol.space.link import FrameFormat, Place
-from meup_agent.protocol.space.owner import TAKEN_OVER, SpaceClock, recover_state
+from meup_agent.protocol.space.owner import TAKEN_OVER, SpaceClock, SpaceParameters, recover_state
 from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.space.state.decisions import (
     Acceptance,
@@ -41,3 +45,22 @@ from meup_agent.protocol.space.state.presence import AbsenceTracker, JoinState
 from meup_agent.protocol.space.state.rules import Rules
 from meup_agent.protocol.space.state.state import SpaceState
 from meup_agent.protocol.space.state.streams import GRACE_SECONDS
+
+
+def space_server(
+    may: Mapping[str, Iterable[Mapping[str, Any]]],
+    now: Callable[[], int] = lambda: 0,
+    **options: Any,
+) -> SpaceServer:
+    """A space of participants with these capabilities, whose gateway counts its ids."""
+    ids = count(1)
+    if "journal" not in options:
+        options["journal"] = MemoryJournal(now)
+    usual: dict[str, Any] = {
+        "name": "demo",
+        "participants": {name: member_capabilities(each) for name, each in may.items()},
+        "new_id": lambda: f"g{next(ids)}",
+        "now": now,
+        "counters": SpaceCounters(),
+    }
+    return SpaceServer(SpaceParameters(**{**usual, **options}))

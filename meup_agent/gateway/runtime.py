@@ -34,6 +34,7 @@ from meup_agent.protocol.space.allowance import SpaceCounters
 from meup_agent.protocol.space.delivery import Member
 from meup_agent.protocol.space.journal import Journal
 from meup_agent.protocol.space.link import Place
+from meup_agent.protocol.space.owner import SpaceParameters
 from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.space.state.decisions import Recorder, Refusal
 from meup_agent.protocol.token_strength import is_guessable
@@ -216,23 +217,25 @@ class GatewayRuntime:
         self.journal.on_failed = self.fail
         self.spaces = {
             space.id: SpaceServer(
-                space.id,
-                participants={
-                    participant_id: participant.capabilities
-                    for participant_id, participant in space.participants.items()
-                },
-                journal=self.journal,
-                new_id=new_id or partial(secrets.token_hex, 16),
-                now=now,
-                counters=self.counters,
-                allowance=limits,
-                invites=_SpaceInvites(self, space.id),
-                announce_withdrawals=space.announce_withdrawals,
-                backpressure=self.backlogs.in_space(space.id),
-                recorder=recorder,
-                tracer=self._tracer,
-                call_later=None if loop is None else loop.call_later,
-                takes_published=space.takes_published,
+                SpaceParameters(
+                    name=space.id,
+                    participants={
+                        participant_id: participant.capabilities
+                        for participant_id, participant in space.participants.items()
+                    },
+                    journal=self.journal,
+                    new_id=new_id or partial(secrets.token_hex, 16),
+                    now=now,
+                    counters=self.counters,
+                    allowance=limits,
+                    invites=_SpaceInvites(self, space.id),
+                    announce_withdrawals=space.announce_withdrawals,
+                    backpressure=self.backlogs.in_space(space.id),
+                    recorder=recorder,
+                    tracer=self._tracer,
+                    call_later=None if loop is None else loop.call_later,
+                    takes_published=space.takes_published,
+                )
             )
             for space in config.spaces
         }

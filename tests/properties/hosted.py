@@ -22,9 +22,8 @@ from tests.spaces import (
     Journal,
     Place,
     Refusal,
-    SpaceCounters,
     SpaceServer,
-    member_capabilities,
+    space_server,
 )
 
 GATEWAY = "system:gateway"
@@ -220,7 +219,8 @@ class Hosted:
         self.forgets = forgets
         self.now = 1_000_000
         self.file = File()
-        self._gateway_ids = count(1)
+        gateway_ids = count(1)
+        self._new_id = lambda: f"g{next(gateway_ids)}"
         admin = Client("admin", "meup/v0.1")
         others = [Client(f"p{n}", dialect) for n, dialect in enumerate(dialects)]
         self.clients = {each.name: each for each in (admin, *others)}
@@ -231,17 +231,9 @@ class Hosted:
 
     def _started(self) -> tuple[Journal, SpaceServer]:
         journal = self._opened()
-        host = SpaceServer(
-            "demo",
-            participants={
-                name: member_capabilities(ADMIN if name == "admin" else MEMBER)
-                for name in self.clients
-            },
-            journal=journal,
-            new_id=lambda: f"g{next(self._gateway_ids)}",
-            now=lambda: self.now,
-            counters=SpaceCounters(),
-        )
+        may = {name: ADMIN if name == "admin" else MEMBER for name in self.clients}
+        new_id = self._new_id
+        host = space_server(may, lambda: self.now, journal=journal, new_id=new_id)
         return journal, host
 
     # --- what can happen ---

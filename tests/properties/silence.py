@@ -13,7 +13,11 @@ from meup_agent.errors import MeupError
 from meup_agent.protocol.proposals.record import ProposalEntry
 from meup_agent.types import Cause
 from tests.properties.hosted import Seat
-from tests.spaces import Audit, MemoryJournal, SpaceCounters, SpaceServer, member_capabilities
+from tests.spaces import (
+    Audit,
+    MemoryJournal,
+    space_server,
+)
 from tests.tables import (
     Effect,
     ExchangeTable,
@@ -131,14 +135,11 @@ class SilentWorld:
         return round(self.time.timestamp() * 1_000_000)
 
     def start(self) -> None:
-        everything: list[dict[str, Any]] = [{"kind": "mcp/*"}]
-        self.host = SpaceServer(
-            "demo",
-            participants={name: member_capabilities(everything) for name in CLOCKS},
+        self.host = space_server(
+            {name: [{"kind": "mcp/*"}] for name in CLOCKS},
+            self.microseconds,
             journal=self.journal,
             new_id=lambda: f"g{next(self.ids)}",
-            now=self.microseconds,
-            counters=SpaceCounters(),
         )
 
     # --- what happens ---

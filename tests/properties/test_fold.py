@@ -14,6 +14,7 @@ import pytest
 
 from meup_agent.protocol.space.state import inflight
 from tests.effort import scaled
+from tests.protocol.space.scene import Invites
 from tests.spaces import (
     Acceptance,
     Allowance,
@@ -219,6 +220,11 @@ def draw(random: Random) -> Act:
 START: Final = 1_700_000_000_000_000
 
 
+class SameToken(Invites):
+    def new_token(self) -> str:
+        return "token"
+
+
 class History:
     """A state that decides, and the journal of what it decided."""
 
@@ -243,7 +249,7 @@ class History:
             ),
             now=lambda: self.at,
             announce_withdrawals=self.announces,
-            new_token=lambda: "token",
+            invites=SameToken(),
             new_id=lambda: "made",
         )
 

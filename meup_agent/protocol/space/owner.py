@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -177,61 +177,64 @@ class Backpressure(Protocol):
         ...
 
 
+class SpaceParameters(NamedTuple):
+    """A space as its gateway makes it."""
+
+    name: str
+    participants: Mapping[str, Capabilities]
+    journal: Journal
+    new_id: Callable[[], str]
+    now: Callable[[], int]  # the gateway's clock, in microseconds since 1970 (UTC)
+    counters: SpaceCounters
+    allowance: Allowance = Allowance()
+    invites: InviteIssuer | None = None
+    announce_withdrawals: bool = False
+    backpressure: Backpressure | None = None
+    recorder: Recorder | None = None
+    tracer: ProposalTracer | None = None
+    call_later: CallLater | None = None
+    takes_published: bool = False
+
+
 class SpaceOwner:
     """Decides in a space; every call takes effect in its order."""
 
     def __init__(
-        self,
-        name: str,
-        *,
-        participants: Mapping[str, Capabilities],
-        journal: Journal,
-        new_id: Callable[[], str],
-        now: SpaceClock,
-        counters: SpaceCounters,
-        hand_on: Callable[[LinkMessage], None],
-        allowance: Allowance,
-        invites: InviteIssuer | None = None,
-        announce_withdrawals: bool = False,
-        backpressure: Backpressure | None = None,
-        recorder: Recorder | None = None,
-        tracer: ProposalTracer | None = None,
-        call_later: CallLater | None = None,
-        takes_published: bool = False,
+        self, parameters: SpaceParameters, now: SpaceClock, hand_on: Callable[[LinkMessage], None]
     ) -> None:
-        self._name = name
-        self._journal = journal
-        self._new_id = new_id
+        self._name = name = parameters.name
+        self._journal = parameters.journal
+        self._new_id = parameters.new_id
         self._now = now
-        self._counters = counters
+        self._counters = parameters.counters
         self._hand_on = hand_on
-        self._backpressure = backpressure
+        self._backpressure = parameters.backpressure
+        recorder = parameters.recorder
         self._record = None if recorder is None else partial(recorder.decided, name)
-        self._tracer = tracer
-        self._invites = invites
+        self._tracer = parameters.tracer
+        self._invites = parameters.invites
         self._state = SpaceState(
-            participants,
-            allowance=allowance,
+            parameters.participants,
+            allowance=parameters.allowance,
             now=now,
-            announce_withdrawals=announce_withdrawals,
-            new_token=None if invites is None else invites.new_token,
-            address=str if invites is None else invites.address,
-            new_id=new_id,
-            takes_published=takes_published,
+            announce_withdrawals=parameters.announce_withdrawals,
+            invites=parameters.invites,
+            new_id=parameters.new_id,
+            takes_published=parameters.takes_published,
         )
         self.grants: Final = self._state.grants
         self._limiter = self._state.limiter
         # Its own, so that what observers send in vain slows down no agent of their participant.
-        self._observers_limiter = RateLimiter(allowance)
+        self._observers_limiter = RateLimiter(parameters.allowance)
         self._notices = NoticeThrottle()
         # By participant, and by their numbers.
         self._here: dict[str, dict[int, Connection]] = {}
-        self._handed_on = journal.latest(name)
+        self._handed_on = self._journal.latest(name)
         self._waiting_bytes = 0
-        self._call_later = call_later
+        self._call_later = parameters.call_later
         self._timer: DelayedCall | None = None
         # The earliest moment that is waited for.
-        self._timer_at = _NEVER if call_later is not None else 0
+        self._timer_at = _NEVER if self._call_later is not None else 0
         self._recover()
 
     @property
@@ -647,28 +650,25 @@ class SpaceOwner:
     ) -> None:
         """Carry out what follows from a decision, about a frame of a sender, at its time."""
         for consequence in consequences:
-            self._follow(consequence, at, sender)
-
-    def _follow(self, consequence: Consequence, at: int, sender: Connection | None) -> None:
-        match consequence:
-            case Broadcast(draft, closes, facts, changes):
-                if closes:
-                    self._queue(StreamEndMessage(closes))
-                log_cancel(self._name, draft)
-                self._broadcast(draft, at, facts, changes)
-            case Notice(participant, draft):
-                # It has a token, which is for the connection that asked for it.
-                if draft.kind == INVITE_ACK and sender is not None:
-                    self._send((sender,), draft)
-                else:
-                    self.notify(participant, draft)
-            case Disconnect(participant, code, reason):
-                # Last the one that answers: no reader is to hear that the others stay beside it.
-                here = self._here.get(participant, {}).values()
-                for each in sorted(here, key=lambda one: one.place is Place.ANSWERING):
-                    self._journal.call_when_kept(partial(self._remove, each, code, reason))
-            case TokenIssued(participant, token_sha256):
-                self._journal.call_when_kept(partial(self._admit, participant, token_sha256))
+            match consequence:
+                case Broadcast(draft, closes, facts, changes):
+                    if closes:
+                        self._queue(StreamEndMessage(closes))
+                    log_cancel(self._name, draft)
+                    self._broadcast(draft, at, facts, changes)
+                case Notice(participant, draft):
+                    # It has a token, which is for the connection that asked for it.
+                    if draft.kind == INVITE_ACK and sender is not None:
+                        self._send((sender,), draft)
+                    else:
+                        self.notify(participant, draft)
+                case Disconnect(participant, code, reason):
+                    # Last the one that answers: none is to hear that the others stay beside it.
+                    here = self._here.get(participant, {}).values()
+                    for each in sorted(here, key=lambda one: one.place is Place.ANSWERING):
+                        self._journal.call_when_kept(partial(self._remove, each, code, reason))
+                case TokenIssued(participant, token_sha256):
+                    self._journal.call_when_kept(partial(self._admit, participant, token_sha256))
 
     def _admit(self, participant: str, token_sha256: str) -> None:
         if self._invites is not None:

@@ -6,72 +6,33 @@ appends to the journal, the :class:`SpaceDelivery` hands what was kept to each c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from meup_agent.protocol.capability import Capabilities
-from meup_agent.protocol.space.allowance import Allowance, SpaceCounters
 from meup_agent.protocol.space.delivery import Member, SpaceDelivery
-from meup_agent.protocol.space.journal import Journal
-from meup_agent.protocol.space.owner import Backpressure, CallLater, SpaceClock, SpaceOwner
-from meup_agent.protocol.space.state.decisions import ProposalTracer, Recorder, stamp
-from meup_agent.protocol.space.state.management import InviteIssuer
+from meup_agent.protocol.space.owner import SpaceClock, SpaceOwner, SpaceParameters
+from meup_agent.protocol.space.state.decisions import stamp
 
 
 class SpaceServer:
     """A space and its members; every call takes effect in its order."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        participants: Mapping[str, Capabilities],
-        journal: Journal,
-        new_id: Callable[[], str],
-        now: Callable[[], int],
-        counters: SpaceCounters,
-        allowance: Allowance | None = None,
-        invites: InviteIssuer | None = None,
-        announce_withdrawals: bool = False,
-        backpressure: Backpressure | None = None,
-        recorder: Recorder | None = None,
-        tracer: ProposalTracer | None = None,
-        call_later: CallLater | None = None,
-        takes_published: bool = False,
-    ) -> None:
-        self.name = name
-        self.counters = counters
-        self.journal = journal
-        self.now: Final = SpaceClock(now)
+    def __init__(self, parameters: SpaceParameters) -> None:
+        self.name = parameters.name
+        self.counters = parameters.counters
+        self.journal = parameters.journal
+        self.now: Final = SpaceClock(parameters.now)
         """The gateway's clock, in microseconds since 1970."""
-        allowance = allowance or Allowance()
         self.delivery: Final = SpaceDelivery(
-            name,
-            journal,
-            counters,
-            allowance,
-            lambda draft: stamp(draft, new_id, self.now()),
-            recorder,
+            parameters.name,
+            parameters.journal,
+            parameters.counters,
+            parameters.allowance,
+            lambda draft: stamp(draft, parameters.new_id, self.now()),
+            parameters.recorder,
         )
         self.fanout: Final = self.delivery.fanout
         """Delivers what was accepted."""
-        self.owner: Final = SpaceOwner(
-            name,
-            participants=participants,
-            journal=journal,
-            new_id=new_id,
-            now=self.now,
-            counters=counters,
-            hand_on=self.delivery.take,
-            allowance=allowance,
-            invites=invites,
-            announce_withdrawals=announce_withdrawals,
-            backpressure=backpressure,
-            recorder=recorder,
-            tracer=tracer,
-            call_later=call_later,
-            takes_published=takes_published,
-        )
+        self.owner: Final = SpaceOwner(parameters, self.now, self.delivery.take)
 
     def join(self, member: Member) -> None:
         """Add a member; see :meth:`SpaceOwner.join`."""

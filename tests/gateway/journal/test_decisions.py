@@ -25,10 +25,8 @@ from tests.spaces import (
     Audit,
     Entry,
     FoldBegin,
-    SpaceCounters,
-    SpaceServer,
-    member_capabilities,
     proposal_as_json,
+    space_server,
 )
 
 pytestmark = pytest.mark.anyio
@@ -59,15 +57,11 @@ class History:
         self.journal = SqliteJournal(self._config, self.clock)
         ids = count(1)
         begun = self.clock()
-        self.space = SpaceServer(
-            "demo",
-            new_id=lambda: f"g{begun}-{next(ids)}",
-            participants={
-                name: member_capabilities([{"kind": "mcp/*"}, {"kind": "chat"}]) for name in NAMES
-            },
+        self.space = space_server(
+            {name: [{"kind": "mcp/*"}, {"kind": "chat"}] for name in NAMES},
+            self.clock,
             journal=self.journal,
-            now=self.clock,
-            counters=SpaceCounters(),
+            new_id=lambda: f"g{begun}-{next(ids)}",
             announce_withdrawals=True,
         )
 

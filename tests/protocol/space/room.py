@@ -12,9 +12,7 @@ from tests.spaces import (
     FrameFormat,
     MemoryJournal,
     Place,
-    SpaceCounters,
-    SpaceServer,
-    member_capabilities,
+    space_server,
 )
 
 NOW = 1_735_689_600_000_000
@@ -69,13 +67,11 @@ class Room:
         self.restart()
 
     def restart(self) -> None:
-        self.host = SpaceServer(
-            "demo",
-            participants={name: member_capabilities(listed) for name, listed in MAY.items()},
+        self.host = space_server(
+            MAY,
+            lambda: self.now,
             journal=self.journal,
             new_id=self.new_id,
-            now=lambda: self.now,
-            counters=SpaceCounters(),
             allowance=self.allowance,
         )
 

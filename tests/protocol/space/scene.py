@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.protocol.frames import frame_by
 from tests.protocol.space.test_server import Listener
-from tests.spaces import Journal, MemoryJournal, SpaceCounters, SpaceServer, member_capabilities
+from tests.spaces import Journal, MemoryJournal, space_server
 
 CALL = {"kind": "mcp/request", "payload": {"method": "tools/call"}}
 READ = {"kind": "mcp/request", "payload": {"method": "tools/call", "params": {"name": "read"}}}
@@ -66,18 +66,15 @@ class Scene:
         known = CAPABILITIES if capabilities is None else capabilities
         self.at = at
         """The time of the gateway's clock, in seconds."""
-        self.ids, gateway_ids = count(1), count(1)
+        self.ids = count(1)
         self.refused: list[Any] = []
         """Answers to senders that are not in the space."""
         self.journal = journal or MemoryJournal(lambda: 0)
         self.invites = invites or Invites()
-        self.host = SpaceServer(
-            "demo",
-            new_id=lambda: f"g{next(gateway_ids)}",
-            participants={name: member_capabilities(each) for name, each in known.items()},
+        self.host = space_server(
+            known,
+            lambda: round(self.at * 1e6),
             journal=self.journal,
-            now=lambda: round(self.at * 1e6),
-            counters=SpaceCounters(),
             invites=self.invites,
             announce_withdrawals=announce_withdrawals,
         )

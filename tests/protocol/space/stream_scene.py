@@ -12,8 +12,7 @@ from tests.spaces import (
     MemoryJournal,
     Place,
     SpaceCounters,
-    SpaceServer,
-    member_capabilities,
+    space_server,
 )
 from tests.wire import StreamFrame, read_frame
 
@@ -86,14 +85,12 @@ class StreamScene:
     ) -> None:
         self.at = at
         self.later: list[Later] = []
-        self._ids, gateway_ids = count(1), count(1)
+        self._ids = count(1)
         self.counters = SpaceCounters()
-        self.host = SpaceServer(
-            "demo",
-            new_id=lambda: f"g{next(gateway_ids)}",
-            participants={name: member_capabilities([{"kind": "*"}]) for name in NAMES},
+        self.host = space_server(
+            {name: [{"kind": "*"}] for name in NAMES},
+            lambda: self.at,
             journal=journal or MemoryJournal(lambda: self.at),
-            now=lambda: self.at,
             counters=self.counters,
             allowance=Allowance(**limits),
             call_later=self._call_later,

@@ -8,7 +8,7 @@ import pytest
 
 from meup_agent.protocol.wire.envelope import rfc3339
 from tests.protocol.space.test_server import Listener
-from tests.spaces import Entry, MemoryJournal, SpaceCounters, SpaceServer, member_capabilities
+from tests.spaces import Entry, MemoryJournal, space_server
 
 MAY: dict[str, list[dict[str, Any]]] = {
     "alice": [{"kind": "mcp/*"}, {"kind": "chat"}],
@@ -23,14 +23,8 @@ def test_entry_has_the_time_of_the_decision_and_so_has_what_follows() -> None:
     milliseconds, ids = count(1), count(1)
     starts = iter([0])  # the journal asks once, for the number of its start
     journal = MemoryJournal(lambda: next(starts))
-    host = SpaceServer(
-        "demo",
-        new_id=lambda: f"g{next(ids)}",
-        participants={name: member_capabilities(each) for name, each in MAY.items()},
-        journal=journal,
-        now=lambda: next(milliseconds) * 1_000,
-        counters=SpaceCounters(),
-        announce_withdrawals=True,
+    host = space_server(
+        MAY, lambda: next(milliseconds) * 1_000, journal=journal, announce_withdrawals=True
     )
     alice, bob = Listener("alice"), Listener("bob")
     host.join(alice)

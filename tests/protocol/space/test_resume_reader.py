@@ -12,10 +12,8 @@ from tests.spaces import (
     Entry,
     FrameFormat,
     MemoryJournal,
-    SpaceCounters,
-    SpaceServer,
     delivery,
-    member_capabilities,
+    space_server,
 )
 
 SAID = 3
@@ -51,17 +49,8 @@ class SlowJournal(MemoryJournal):
 class Scene:
     def __init__(self) -> None:
         self.journal = SlowJournal()
-        self.host = SpaceServer(
-            "demo",
-            new_id=lambda: "g",
-            participants={
-                name: member_capabilities([{"kind": kind}])
-                for name, kind in (("alice", "*"), ("bob", "chat"))
-            },
-            journal=self.journal,
-            now=lambda: 0,
-            counters=SpaceCounters(),
-        )
+        may = {"alice": [{"kind": "*"}], "bob": [{"kind": "chat"}]}
+        self.host = space_server(may, journal=self.journal, new_id=lambda: "g")
         self.alice, self.bob = Listener("alice"), Listener("bob")
         self.host.join(self.alice)
         self.bob.form = FrameFormat("meup/v0.1", numbered=True)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from itertools import count
 from typing import Any
 
 import pytest
@@ -12,12 +11,11 @@ from tests.properties.late_journal import File, LateJournal
 from tests.protocol.frames import frame_by
 from tests.spaces import (
     FrameFormat,
-    MemoryJournal,
     Place,
-    SpaceCounters,
     SpaceServer,
     ignore,
     member_capabilities,
+    space_server,
 )
 from tests.wire import kinds
 
@@ -53,18 +51,10 @@ class Listener:
 def host_with(
     *names: str, pack: Callable[[bytes], bytes] = bytes
 ) -> tuple[SpaceServer, list[Listener]]:
-    ids = count(1)
-    host = SpaceServer(
-        "demo",
-        new_id=lambda: f"g{next(ids)}",
-        participants={},
-        journal=MemoryJournal(lambda: 0),
-        now=lambda: 1_735_689_600_000_000,
-        counters=SpaceCounters(),
-    )
+    may = {name: [{"kind": "chat"}] for name in names}
+    host = space_server(may, lambda: 1_735_689_600_000_000)
     members = [Listener(name, pack) for name in names]
     for member in members:
-        host.owner.grants.configure(member.participant, member_capabilities([{"kind": "chat"}]))
         host.join(member)
     for member in members:
         member.frames.clear()
@@ -129,16 +119,7 @@ def test_those_whom_an_envelope_names_get_it_first() -> None:
 def late(*names: str) -> tuple[SpaceServer, LateJournal]:
     """A space whose journal keeps what it is given when it is told to."""
     journal = LateJournal(File(), lambda: 1)
-    ids = count(1)
-    host = SpaceServer(
-        "demo",
-        participants={name: member_capabilities([]) for name in names},
-        journal=journal,
-        new_id=lambda: f"g{next(ids)}",
-        now=lambda: 1,
-        counters=SpaceCounters(),
-    )
-    return host, journal
+    return space_server(dict.fromkeys(names, ()), lambda: 1, journal=journal), journal
 
 
 @pytest.mark.rule("6.resume.order")

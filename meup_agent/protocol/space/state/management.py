@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, Protocol
@@ -70,14 +70,28 @@ KICKED_FACT: Final = "kicked/"
 _SHOWN_CHARS: Final = 200
 
 
+class InviteIssuer(Protocol):
+    """Issues the tokens of invited participants."""
+
+    def new_token(self) -> str:
+        """A token that cannot be guessed."""
+        ...
+
+    def admit(self, participant: str, token_sha256: str) -> None:
+        """Admit a participant with a token of this digest, and with no earlier one of this kind."""
+
+    def address(self) -> str:
+        """The address of the space; empty where that is not known."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class SpaceManager:
     """The grants, invitations and removals of a space."""
 
     _grants: GrantStore
     _present: Container[str]
-    _new_token: Callable[[], str] | None
-    _address: Callable[[], str]
+    _invites: InviteIssuer | None
     # To whom each grant was made.
     _granted: SenderIndex[str] = field(default_factory=SenderIndex[str])
     _invited: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
@@ -261,7 +275,7 @@ class SpaceManager:
 
     def _check_token(self, envelope: Envelope, *, answers: bool) -> Refusal | None:
         """Check that a token can be made, and told to the sender alone."""
-        if self._new_token is None:
+        if self._invites is None:
             return refuse(envelope, NO_INVITATIONS, "this space takes no invitations")
         if envelope.sender not in self._present and not answers:
             return refuse(
@@ -288,8 +302,8 @@ class SpaceManager:
             facts.append(Fact(KICKED_FACT + name, None))
             ack["status"] = "restored"
         if name not in self._grants or name in self._invited:
-            assert self._new_token is not None  # check() said so
-            token = self._new_token()
+            assert self._invites is not None  # check() said so
+            token = self._invites.new_token()
             digest = sha256(token.encode()).hexdigest()
             fact = {"by": invite.by, "id": envelope.id, "token_sha256": digest}
             self._invited[name] = fact
@@ -299,7 +313,7 @@ class SpaceManager:
                 self._grants.configure(name, member_capabilities([]))
             then.append(TokenIssued(name, digest))
             ack["token"] = token
-        if address := self._address():
+        if self._invites is not None and (address := self._invites.address()):
             ack["connection_url"] = address
         if invite.email:
             ack["email_sent"] = False
@@ -347,18 +361,3 @@ def _exists(invitation: Envelope, name: str) -> Refusal:
 def _shown(capability: JsonObject) -> str:
     written = json.dumps(capability)
     return written if len(written) <= _SHOWN_CHARS else written[:_SHOWN_CHARS] + "…"
-
-
-class InviteIssuer(Protocol):
-    """Issues the tokens of invited participants."""
-
-    def new_token(self) -> str:
-        """A token that cannot be guessed."""
-        ...
-
-    def admit(self, participant: str, token_sha256: str) -> None:
-        """Admit a participant with a token of this digest, and with no earlier one of this kind."""
-
-    def address(self) -> str:
-        """The address of the space; empty where that is not known."""
-        ...

@@ -59,7 +59,7 @@ from meup_agent.protocol.space.state.inflight import (
     end_revoked,
 )
 from meup_agent.protocol.space.state.listing import list_proposals
-from meup_agent.protocol.space.state.management import SpaceManager
+from meup_agent.protocol.space.state.management import InviteIssuer, SpaceManager
 from meup_agent.protocol.space.state.presence import (
     AbsenceTracker,
     JoinDrafts,
@@ -110,8 +110,7 @@ class SpaceState:
         allowance: Allowance | None = None,
         now: Callable[[], int] = lambda: 0,
         announce_withdrawals: bool = False,
-        new_token: Callable[[], str] | None = None,
-        address: Callable[[], str] = str,
+        invites: InviteIssuer | None = None,
         new_id: Callable[[], str] = str,
         takes_published: bool = False,
     ) -> None:
@@ -133,7 +132,7 @@ class SpaceState:
         self._beside: set[int] = set()
         self.streams = StreamStore(self._present, self._allowance, new_id, now())
         self._welcomes = WelcomeWriter(self.grants, self._present, self._aside, self.streams)
-        self.management = SpaceManager(self.grants, self._present, new_token, address)
+        self.management = SpaceManager(self.grants, self._present, invites)
         self._absences = AbsenceTracker()
         self.control = ParticipantControl(self.grants)
         self._rules = Rules(
