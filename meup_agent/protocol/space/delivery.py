@@ -246,7 +246,8 @@ class Fanout:
         # The envelope that was encoded last, in each dialect that was asked for.
         self._encoded: Envelope | None = None
         self._frames: dict[str, bytes | None] = {}
-        self._delivered = journal.latest(space)
+        self.delivered = journal.latest(space)
+        """The number of the last envelope that was delivered."""
         # By identity: two connections of a participant can be here for a moment.
         self._by_form: dict[FrameFormat, dict[int, Subscriber]] = {}
         self._by_name: dict[str, tuple[Subscriber, ...]] = {}
@@ -263,20 +264,15 @@ class Fanout:
         )
         """Hands on the frames of streams."""
 
-    @property
-    def delivered(self) -> int:
-        """The number of the last envelope that was delivered."""
-        return self._delivered
-
     # --- coming and going -----------------------------------------------------------------
 
     def welcome(self, member: Subscriber, welcome: Envelope, join_state: JoinState) -> None:
         """Hand a newcomer its welcome, and then all that comes."""
         if join_state.can_resume:
-            welcome = add_until(welcome, self._delivered)
+            welcome = add_until(welcome, self.delivered)
         # Before anything of what it missed: a newcomer that is lost now has read nothing of it.
-        seq = self._delivered if join_state.begin is None else join_state.begin
-        self._deliver_to(member, welcome, seq)
+        seq = self.delivered if join_state.begin is None else join_state.begin
+        self.deliver_to(member, welcome, seq)
         self._add(member, join_state)
 
     def subscribe(self, stream: Subscriber, last_seen: int | None) -> None:
@@ -343,7 +339,7 @@ class Fanout:
 
     def deliver(self, entry: Entry) -> None:
         """Deliver an entry to all in one order, first to those that it names: they wait for it."""
-        self._delivered = entry.seq
+        self.delivered = entry.seq
         # By position, since hashing a form takes as long as handing over a frame.
         packs: list[tuple[FrameFormat, dict[int, Subscriber], Any]] = []
         envelope = entry.envelope
@@ -378,9 +374,17 @@ class Fanout:
         if self._recorder is not None and frame is not None:
             self._recorder.delivered(self._space, name, envelope, frame)
 
-    def deliver_to(self, member: Subscriber, envelope: Envelope) -> None:
-        """Deliver an envelope to one member alone, at this place in the order."""
-        self._deliver_to(member, envelope, self._delivered)
+    def deliver_to(self, member: Subscriber, envelope: Envelope, seq: int | None = None) -> None:
+        """Deliver an envelope to one member alone, at this place in the order.
+
+        It has no number of its own: a reader that resumes from ``seq`` has seen all before it.
+        """
+        entry = Entry(self.delivered if seq is None else seq, self._space, 0, envelope)
+        self.deliver_again(member, entry)
+        self._counters.delivered += 1
+        name = _name(member) if self._recorder is not None else None
+        if name is not None:
+            self._record(name, member, envelope)
 
     def deliver_again(self, member: Subscriber, entry: Entry) -> None:
         """Deliver an entry to one member that all got before."""
@@ -409,14 +413,6 @@ class Fanout:
                 self._counters.not_expressible += 1
                 log.warning("left out for those who speak %s: %s", dialect, error)
         return self._frames[dialect]
-
-    def _deliver_to(self, member: Subscriber, envelope: Envelope, seq: int) -> None:
-        # It has no number of its own: a reader that resumes from this one has seen all before it.
-        self._queue(member, self.pack(Entry(seq, self._space, 0, envelope), member.form))
-        self._counters.delivered += 1
-        name = _name(member) if self._recorder is not None else None
-        if name is not None:
-            self._record(name, member, envelope)
 
     def _queue(self, subscriber: Subscriber, packed: Any) -> None:
         """Queue a frame for one subscriber, behind what it still has to read."""
@@ -447,7 +443,7 @@ class Fanout:
         if resuming.gap:
             resuming.seen = max(resuming.seen, self._journal.floor(self._space))
         # All that others got by now: what is delivered while the page is read is on a later one.
-        resuming.until = until = self._delivered
+        resuming.until = until = self.delivered
         if resuming.seen >= until:
             self._end_resuming(resuming)
         elif not self._is_too_late(resuming):

@@ -222,7 +222,8 @@ class MemoryJournal:
         self.on_full: Callable[[bool], None] = ignore
         self.on_failed: Callable[[str], None] = ignore
         self._max_entries = max_entries
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
+        """See :attr:`Journal.max_bytes`."""
         self._start = self._seq = clock()
         self._rings: dict[str, _Ring] = {}
         # In the order of all spaces, to know whose entry is the oldest.
@@ -248,7 +249,7 @@ class MemoryJournal:
         ring.append(entry)
         self._order.append(ring)
         self._bytes += _size(entry)
-        while len(self._order) > self._max_entries or self._bytes > self._max_bytes:
+        while len(self._order) > self._max_entries or self._bytes > self.max_bytes:
             self._bytes -= _size(self._order.popleft().drop_oldest())
         for key, value in facts:
             held = self._facts.setdefault(space, {})
@@ -280,11 +281,6 @@ class MemoryJournal:
     def floor(self, space: str) -> int:
         ring = self._rings.get(space)
         return self._start if ring is None else ring.floor
-
-    @property
-    def max_bytes(self) -> int | None:
-        """See :attr:`Journal.max_bytes`."""
-        return self._max_bytes
 
     def size(self) -> int | None:
         """See :meth:`Journal.size`; the bytes of its frames."""

@@ -9,7 +9,7 @@ closed at once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol
@@ -44,6 +44,7 @@ from meup_agent.protocol.space.state.decisions import (
     Answer,
     Broadcast,
     Consequence,
+    Decision,
     Discard,
     Disconnect,
     Notice,
@@ -209,8 +210,7 @@ class SpaceOwner:
         self._counters = parameters.counters
         self._hand_on = hand_on
         self._backpressure = parameters.backpressure
-        recorder = parameters.recorder
-        self._record = None if recorder is None else partial(recorder.decided, name)
+        self._recorder = parameters.recorder
         self._tracer = parameters.tracer
         self._invites = parameters.invites
         self._state = SpaceState(
@@ -413,8 +413,7 @@ class SpaceOwner:
             repeats=connection.numbered,
             beside=connection.number if connection.place is Place.BESIDE else None,
         )
-        if self._record is not None:
-            self._record(participant, frame, decision, self.grants[participant], "websocket")
+        self._record(participant, frame, decision, "websocket")
         if isinstance(decision, Acceptance):
             self._carry_out(decision, None, connection)
         elif isinstance(decision, Repetition):
@@ -444,8 +443,7 @@ class SpaceOwner:
         decision = self._state.decide(
             participant, frame, dialect, repeats=repeats, waits=False, answers=private is not None
         )
-        if self._record is not None:
-            self._record(participant, frame, decision, self.grants[participant], "http")
+        self._record(participant, frame, decision, "http")
         if isinstance(decision, Acceptance):
             for each in decision.then:
                 if private and isinstance(each, Notice) and each.draft.kind == INVITE_ACK:
@@ -467,6 +465,11 @@ class SpaceOwner:
         else:
             self._counters.dropped += 1
             then(decision)
+
+    def _record(self, participant: str, frame: bytes, decision: Decision, transport: str) -> None:
+        if self._recorder is not None:
+            may = self.grants[participant]
+            self._recorder.decided(self._name, participant, frame, decision, may, transport)
 
     def relay_as(self, participant: str, frame: bytes) -> Refusal | None:
         """Hand on a frame of a stream, of a participant without a connection, or beside it."""
@@ -551,12 +554,10 @@ class SpaceOwner:
         self._counters.accepted += 1
         envelope = accepted.envelope
         log_cancel(self._name, envelope)
-        before: Sequence[DirectMessage] = ()
-        if accepted.before:
-            before = [
-                self._direct(self._taking_part(each.participant), each.draft)
-                for each in accepted.before
-            ]
+        before = [
+            self._direct(self._taking_part(each.participant), each.draft)
+            for each in accepted.before
+        ]
         if accepted.closes:
             self._queue(StreamEndMessage(accepted.closes))
         if self._tracer is not None:
@@ -572,7 +573,7 @@ class SpaceOwner:
             return
         if due < accepted.at:
             self.expire(accepted.at)
-        elif due < self._timer_at:  # not by looking at all streams: each proposal may be nearer
+        else:  # not by looking at all streams: each proposal may be nearer
             self._expire_by(due, accepted.at)
 
     def expire(self, at: int | None = None) -> None:
@@ -618,8 +619,7 @@ class SpaceOwner:
             accepted.begun.seq = entry.seq
         for message in before:
             self._hand_on(message)
-        self._handed_on = entry.seq
-        self._hand_on(entry)
+        self._deliver(entry)
         if then is not None:
             then(entry)
 

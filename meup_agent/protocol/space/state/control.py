@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import msgspec
 
-from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.space.journal import Fact, facts_under
 from meup_agent.protocol.space.state.decisions import Refusal, refuse, refuse_unknown
 from meup_agent.protocol.space.state.grants import GrantStore
@@ -148,11 +147,12 @@ class ParticipantControl:
         )
 
     def check(self, envelope: Envelope, payload: JsonObject, at: int) -> Refusal | None:
-        """Check that an envelope, whose sender may send it, can be carried out."""
-        try:
-            read_control(envelope, payload)
-        except InvalidEnvelope as invalid:
-            return refuse(envelope, invalid.problem, str(invalid))
+        """Check that an envelope, whose sender may send it, can be carried out.
+
+        Raises:
+            InvalidEnvelope: Its payload cannot be read.
+        """
+        read_control(envelope, payload)
         if envelope.kind == RESUME:
             return self._check_resume(envelope, at)
         if envelope.kind not in ASKED or envelope.kind == REQUEST_STATUS:

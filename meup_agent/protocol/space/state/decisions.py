@@ -12,6 +12,7 @@ from meup_agent.protocol.space.state.indexes import AcceptedEnvelope, OpenItem
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import Envelope, draft, rfc3339
 from meup_agent.protocol.wire.management_payloads import UNKNOWN_PARTICIPANT
+from meup_agent.protocol.wire.payloads import JsonObject
 
 if TYPE_CHECKING:
     from meup_agent.protocol.capability import Capabilities
@@ -21,6 +22,10 @@ ID_IN_USE: Final = "id_in_use"
 
 MAX_ERROR_CHARS: Final = 500
 """Characters of an error's message: it may quote the stranger's frame, which may be large."""
+
+
+May = Callable[[str, JsonObject, tuple[str, ...]], bool]
+"""True for a kind, a payload and addressees that a participant may send."""
 
 
 class Broadcast(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ has ended, too, as long as that is remembered: a request to several has several 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -25,6 +25,7 @@ from meup_agent.protocol.space.journal import ProposalChange
 from meup_agent.protocol.space.state.decisions import (
     Broadcast,
     Consequence,
+    May,
     Notice,
     draft_refusal,
     gateway_draft,
@@ -671,10 +672,7 @@ def _rule_in(holder: object) -> str:
 
 def _is_refused_by_all(request: OpenItem, sender: str) -> bool:
     """Record that an addressee refuses a request; true if all of them did."""
-    to = request.envelope.to
-    if not to:
-        return False
-    if sender not in request.refused_by:
+    if sender in request.envelope.to and sender not in request.refused_by:
         request.refused_by = (*request.refused_by, sender)
     return request.was_refused
 
@@ -688,7 +686,7 @@ ORPHANED: Final = "the process that wanted it is gone, and its participant has b
 def end_revoked(
     exchanges: InFlight,
     participant: str,
-    may: Callable[[str, JsonObject, tuple[str, ...]], bool],
+    may: May,
     at: int,
 ) -> Iterator[Consequence]:
     """End what a participant has open and may not do any more; what the gateway says of it.
@@ -713,7 +711,7 @@ def end_revoked(
             about=envelope.id,
         )
         yield Notice(participant, told.error)
-        yield from _end(exchanges, item, REVOKED)
+        yield from end_item(exchanges, item, REVOKED, "")
 
 
 def end_orphaned(exchanges: InFlight, participant: str, at: int) -> Iterator[Broadcast]:
@@ -725,41 +723,32 @@ def end_orphaned(exchanges: InFlight, participant: str, at: int) -> Iterator[Bro
         if not item.orphaned or (item.fulfills is not None and item.fulfills.state.is_pending):
             continue
         if not exchanges.end_if_expired(item, at):
-            yield from _end(exchanges, item, Reason.NO_LONGER_NEEDED, ORPHANED)
+            yield from end_item(exchanges, item)
 
 
-def cancel_orphaned(exchanges: InFlight, request: OpenItem) -> Iterator[Broadcast]:
-    """Cancel a request for what was withdrawn whose own process does not do it any more."""
-    return _end(exchanges, request, Reason.NO_LONGER_NEEDED, ORPHANED)
-
-
-def _end(exchanges: InFlight, item: OpenItem, reason: str, text: str = "") -> Iterator[Broadcast]:
+def end_item(
+    exchanges: InFlight,
+    item: OpenItem,
+    reason: str = Reason.NO_LONGER_NEEDED,
+    text: str = ORPHANED,
+) -> Iterator[Broadcast]:
     """End an item, and all that is out to fulfill it: its fulfiller may not be here to do that."""
     if not exchanges.is_listed(item):
         return  # it has ended already
     running = tuple(item.fulfilling.values())
+    (sender, name), to = item.key, item.envelope.to
     if item.is_proposal:
         # Read as everybody reads it: it may follow a rejection.
-        said, sender = _withdrawal(item, reason), item.envelope.sender
-        payload = said.payload_object
-        exchanges.withdraw(sender, item.envelope.id, payload, exchanges.at, said_by=kinds.GATEWAY)
+        payload = {"reason": reason, payloads.META: {payloads.BEGUN_BY: sender}}
+        exchanges.withdraw(sender, name, payload, exchanges.at, said_by=kinds.GATEWAY)
+        said = gateway_draft(kinds.MCP_WITHDRAW, payload, to=to, about=name)
         yield Broadcast(said, changes=exchanges.pop_changes())
     else:
         exchanges.end(item)
     # The first is never cancelled (PROTOCOL 4.7).
     if not item.is_proposal and item.called[0] != "initialize":
-        yield Broadcast(_cancel(item, f"{reason}: {text}" if text else reason))
+        why = f"{reason}: {text}" if text else reason
+        cancel = payloads.cancelled_by_gateway(name, why, sender)
+        yield Broadcast(gateway_draft(kinds.MCP_REQUEST, cancel, to=to, about=name))
     for request in running:
-        yield from _end(exchanges, request, reason, text)
-
-
-def _cancel(item: OpenItem, reason: str) -> Envelope:
-    envelope = item.envelope
-    cancel = payloads.cancelled_by_gateway(envelope.id, reason, envelope.sender)
-    return gateway_draft(kinds.MCP_REQUEST, cancel, to=envelope.to, about=envelope.id)
-
-
-def _withdrawal(item: OpenItem, reason: str) -> Envelope:
-    envelope = item.envelope
-    payload = {"reason": reason, payloads.META: {payloads.BEGUN_BY: envelope.sender}}
-    return gateway_draft(kinds.MCP_WITHDRAW, payload, to=envelope.to, about=envelope.id)
+        yield from end_item(exchanges, request, reason, text)

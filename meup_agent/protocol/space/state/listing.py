@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain, islice
 from math import inf
 from typing import Final
@@ -13,7 +13,7 @@ import msgspec
 from meup_agent.causes import Reason
 from meup_agent.errors import NotExpressible
 from meup_agent.protocol.dialects import encode
-from meup_agent.protocol.space.state.decisions import Answer, gateway_draft
+from meup_agent.protocol.space.state.decisions import Answer, May, gateway_draft
 from meup_agent.protocol.space.state.indexes import OpenItem
 from meup_agent.protocol.space.state.inflight import InFlight
 from meup_agent.protocol.space.state.presence import AbsenceTracker
@@ -56,10 +56,6 @@ proposal, a participant would keep all others from a reader."""
 _CONSIDERED_BYTES: Final = 1024
 """Bytes that each proposal which is looked at counts besides in the asker's pace: it takes some
 microseconds, whether it is listed or not."""
-
-
-May = Callable[[str, JsonObject, tuple[str, ...]], bool]
-"""True for a kind, a payload and addressees that a participant may send."""
 
 
 def list_proposals(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, Protocol
 
-from meup_agent.errors import InvalidEnvelope, InvalidPattern
+from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.capability import compile_capabilities, refuse_reserved
 from meup_agent.protocol.dialects import PUBLISHED, spoken
 from meup_agent.protocol.space.journal import Fact, facts_under
@@ -133,19 +133,19 @@ class SpaceManager:
 
         Where the gateway ``answers`` the sender alone, as over HTTP, it need not be present to be
         told a token.
+
+        Raises:
+            InvalidEnvelope: Its payload cannot be read.
         """
-        try:
-            match read_management(envelope, payload):
-                case Grant() as grant:
-                    return self._check_grant(envelope, grant)
-                case Revocation() as revocation:
-                    return self._check_revocation(envelope, revocation)
-                case Invite() as invite:
-                    return self._check_invite(envelope, invite, answers=answers)
-                case Kick() as kick:
-                    return self._check_known(envelope, kick.participant)
-        except InvalidEnvelope as invalid:
-            return refuse(envelope, invalid.problem, str(invalid))
+        match read_management(envelope, payload):
+            case Grant() as grant:
+                return self._check_grant(envelope, grant)
+            case Revocation() as revocation:
+                return self._check_revocation(envelope, revocation)
+            case Invite() as invite:
+                return self._check_invite(envelope, invite, answers=answers)
+            case Kick() as kick:
+                return self._check_known(envelope, kick.participant)
 
     def accept(self, envelope: Envelope, payload: JsonObject) -> ManagementResult:
         """Carry out what :meth:`check` let through, with nothing accepted in between."""

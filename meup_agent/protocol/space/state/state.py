@@ -6,7 +6,7 @@ accepted has taken effect here when it returns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -54,7 +54,7 @@ from meup_agent.protocol.space.state.indexes import (
 from meup_agent.protocol.space.state.inflight import (
     TRACKED_KINDS,
     InFlight,
-    cancel_orphaned,
+    end_item,
     end_orphaned,
     end_revoked,
 )
@@ -488,12 +488,15 @@ class SpaceState:
         if refused is not None:
             return refused
         envelope = inbound.envelope
-        if envelope.kind in MANAGEMENT_KINDS:
-            return self.management.check(envelope, inbound.payload, answers=answers)
-        if envelope.kind in CONTROL_KINDS:
-            return self.control.check(envelope, inbound.payload, inbound.at)
-        if envelope.kind in STREAM_KINDS:
-            return self.streams.check(envelope, inbound.payload)
+        try:
+            if envelope.kind in MANAGEMENT_KINDS:
+                return self.management.check(envelope, inbound.payload, answers=answers)
+            if envelope.kind in CONTROL_KINDS:
+                return self.control.check(envelope, inbound.payload, inbound.at)
+            if envelope.kind in STREAM_KINDS:
+                return self.streams.check(envelope, inbound.payload)
+        except InvalidEnvelope as invalid:
+            return refuse(envelope, invalid.problem, str(invalid))
         return None
 
     def _check_pace(self, inbound: InboundFrame) -> Refusal | None:
@@ -615,7 +618,7 @@ class SpaceState:
                 then.append(_announce_expired(proposal, sender))
         cancels = list[Broadcast]()
         for request in orphaned:
-            ended = list(cancel_orphaned(self.open, request))
+            ended = list(end_item(self.open, request))
             self._charge(request.envelope.sender, ended, inbound.at)
             cancels += ended
         announced = then if self.open.announces else []
@@ -640,9 +643,7 @@ class SpaceState:
         told = [each for each in done.changed if each in self._present and each != done.kicked]
         then += map(self._announce_update, told)
         for participant in dict.fromkeys((*done.changed, done.kicked)):
-            may = partial(self._may_still, participant)
-            then += end_revoked(self.open, participant, may, at)
-            then += self.streams.end_revoked(participant, may)
+            then += self._end_revoked(participant, at)
         if done.kicked:
             then += self.streams.removed(done.kicked)
         welcomes = tuple(
@@ -659,9 +660,14 @@ class SpaceState:
         then: list[Consequence] = []
         for participant in sorted(self.open.participants):
             then += end_orphaned(self.open, participant, at)
-            may = partial(self._may_still, participant)
-            then += end_revoked(self.open, participant, may, at)
+            then += self._end_revoked(participant, at)
         return then
+
+    def _end_revoked(self, participant: str, at: int) -> Iterator[Consequence]:
+        """End what a participant has open and may do no longer."""
+        may = partial(self._may_still, participant)
+        yield from end_revoked(self.open, participant, may, at)
+        yield from self.streams.end_revoked(participant, may)
 
     def _may_still(
         self, participant: str, kind: str, payload: dict[str, Any], to: tuple[str, ...]

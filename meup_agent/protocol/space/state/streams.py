@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -19,6 +19,7 @@ from meup_agent.protocol.space.allowance import Allowance
 from meup_agent.protocol.space.state.decisions import (
     Broadcast,
     Consequence,
+    May,
     Refusal,
     draft_refusal,
     gateway_draft,
@@ -169,11 +170,12 @@ class StreamStore:
         return stream is not None and _is_side(stream.info, close.sender)
 
     def check(self, envelope: Envelope, payload: JsonObject) -> Refusal | None:
-        """Check that an envelope, whose sender may send it, can be carried out."""
-        try:
-            message = read_message(envelope, payload)
-        except InvalidEnvelope as invalid:
-            return refuse(envelope, invalid.problem, str(invalid))
+        """Check that an envelope, whose sender may send it, can be carried out.
+
+        Raises:
+            InvalidEnvelope: Its payload cannot be read.
+        """
+        message = read_message(envelope, payload)
         if isinstance(message, StreamRequest):
             return self._check_request(envelope, message)
         stream = self._find(message)
@@ -265,9 +267,7 @@ class StreamStore:
     def removed(self, participant: str) -> list[Consequence]:
         return self._close(self._owned_by(participant), REVOKED)
 
-    def end_revoked(
-        self, participant: str, may: Callable[[str, dict[str, Any], tuple[str, ...]], bool]
-    ) -> list[Consequence]:
+    def end_revoked(self, participant: str, may: May) -> list[Consequence]:
         """Close the streams that a participant requested, owns, and may request no longer."""
         return self._close(
             (
