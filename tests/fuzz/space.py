@@ -138,16 +138,22 @@ class Member(Listener):
     def __init__(
         self,
         participant: str,
-        form: FrameFormat,
+        dialect: str,
         later: list[Callable[[], None]],
-        seen: int | None,
+        seen: bytes,
         *,
         place: Place = Place.ANSWERING,
     ) -> None:
-        super().__init__(form, later)
+        is_numbered = participant in NUMBERED
+        pack_frame = bytes if participant in STREAMING else None
+        super().__init__(FrameFormat(dialect, is_numbered, pack_frame=pack_frame), later)
         self.participant = participant
-        self.last_seen = seen
+        self.last_seen = number_in(seen) if is_numbered else None
         self.place = place
+
+
+def number_in(seen: bytes) -> int | None:
+    return int(seen) if seen.isdigit() and len(seen) < 19 else None
 
 
 class World:
@@ -185,19 +191,12 @@ class World:
     def join(self, name: str, dialect: str, seen: bytes) -> None:
         if self.host.owner.is_kicked(name):
             return  # the ports do not let it in
-        last_seen = int(seen) if seen.isdigit() and len(seen) < 19 else None
-        form = self.form(name, dialect)
         older = self.members.get(name)
-        resumes = last_seen if form.numbered else None
-        member = self.members[name] = Member(name, form, self.later, resumes)
+        member = self.members[name] = Member(name, dialect, self.later, seen)
         self.host.join(member)
         if older is not None:
             assert older.closed is not None
             self.look(older, NAMES)
-
-    def form(self, name: str, dialect: str) -> FrameFormat:
-        pack_frame = bytes if name in STREAMING else None
-        return FrameFormat(dialect, numbered=name in NUMBERED, pack_frame=pack_frame)
 
     def leave(self, name: str) -> None:
         member = self.members.pop(name, None)
@@ -209,10 +208,7 @@ class World:
         """A connection that looks on; its participant's own, if there is one, is not disturbed."""
         if self.host.owner.is_kicked(name):
             return
-        last_seen = int(seen) if seen.isdigit() and len(seen) < 19 else None
-        form = self.form(name, dialect)
-        resumes = last_seen if form.numbered else None
-        observer = Member(name, form, self.later, resumes, place=Place.OBSERVING)
+        observer = Member(name, dialect, self.later, seen, place=Place.OBSERVING)
         self.observers.append(observer)
         present = self.host.owner.described()
         closed = [each.closed for each in self.members.values()]
@@ -233,9 +229,7 @@ class World:
     def watch(self, seen: bytes) -> Listener:
         listener = Listener(FrameFormat("meup/v0.1", numbered=True), self.later)
         self.watchers.append(listener)
-        self.host.fanout.subscribe(
-            listener, int(seen) if seen.isdigit() and len(seen) < 19 else None
-        )
+        self.host.fanout.subscribe(listener, number_in(seen))
         return listener
 
     def say(self, name: str, dialect: str, frame: bytes) -> None:

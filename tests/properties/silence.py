@@ -13,11 +13,7 @@ from meup_agent.errors import MeupError
 from meup_agent.protocol.proposals.record import ProposalEntry
 from meup_agent.types import Cause
 from tests.properties.hosted import Seat
-from tests.spaces import (
-    Audit,
-    MemoryJournal,
-    space_server,
-)
+from tests.spaces import Audit, MemoryJournal, space_server
 from tests.tables import (
     Effect,
     ExchangeTable,

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meup_agent import Envelope
+from tests.protocol.frames import frame_by
 from tests.spaces import Acceptance, Decision, Entry, Refusal, SpaceState, member_capabilities
 
 DIALECT = "meup/v0.1"
@@ -90,44 +91,29 @@ class Model:
             self.states[proposal] = "withdrawn"
 
 
-def said(sender: str, kind: str, id: str, payload: Any, named: str, to: str) -> bytes:
-    fields: dict[str, Any] = {
-        "protocol": DIALECT,
-        "id": id,
-        "from": sender,
-        "kind": kind,
-        "payload": payload,
-    }
-    if named:
-        fields["correlationId"] = named
-    if to:
-        fields["to"] = [to]
-    return json.dumps(fields).encode()
-
-
 def frame_of(act: Act, number: int) -> bytes:
     what, sender, id, named, other = act
-    other_id = f"n{number}"
+    header: dict[str, Any] = {"id": f"n{number}", "correlationId": id}
     match what:
         case "propose":
-            call = {"method": "tools/call", "params": {"name": "write"}}
-            return said(sender, "mcp.proposal", id, call, "", "")
+            call: dict[str, Any] = {"method": "tools/call", "params": {"name": "write"}}
+            return frame_by(sender, "mcp.proposal", call, id=id)
         case "request":
             params: dict[str, Any] = {"name": "write"}
             if other:
                 params["_meta"] = {"dev.meup/proposer": other}
             call = {"method": "tools/call", "params": params, "id": id}
-            return said(sender, "mcp.request", id, call, named, "tools")
+            return frame_by(sender, "mcp.request", call, id=id, correlationId=named, to=["tools"])
         case "respond":
-            return said("tools", "mcp.response", other_id, {"result": {}}, id, "")
+            return frame_by("tools", "mcp.response", {"result": {}}, **header)
         case "refuse":
             error = {"code": -32000, "message": "no", "data": {"reason": "refused"}}
-            return said("tools", "mcp.response", other_id, {"error": error}, id, "")
+            return frame_by("tools", "mcp.response", {"error": error}, **header)
         case "withdraw":
-            return said(sender, "mcp.withdraw", other_id, {"reason": "other"}, id, "")
+            return frame_by(sender, "mcp.withdraw", {"reason": "other"}, **header)
         case _:
             cancel = {"method": "notifications/cancelled", "params": {"requestId": id}}
-            return said(sender, "mcp.request", other_id, cancel, "", "tools")
+            return frame_by(sender, "mcp.request", cancel, id=f"n{number}", to=["tools"])
 
 
 def space() -> SpaceState:

@@ -3,8 +3,9 @@
 import sqlite3
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import pytest
@@ -147,18 +148,25 @@ async def read(
     until: int = 2**62,
     limit: int = 100_000,
 ) -> tuple[Entry, ...]:
-    found: list[tuple[Entry, ...]] = []
-    done = anyio.Event()
+    page = partial(journal.read, space, after=after, until=until, limit=limit)
+    return await handed_over(lambda then: page(then=then))
 
-    def take(entries: tuple[Entry, ...]) -> None:
-        found.append(entries)
+
+T = TypeVar("T")
+
+
+async def handed_over(ask: Callable[[Callable[[T], None]], None]) -> T:
+    """What a journal hands over, sooner or later, when it is asked."""
+    found, done = list[T](), anyio.Event()
+
+    def take(answer: T) -> None:
+        found.append(answer)
         done.set()
 
-    journal.read(space, after=after, until=until, limit=limit, then=take)
+    ask(take)
     with anyio.fail_after(PATIENCE):
         await done.wait()
-    (entries,) = found
-    return entries
+    return found[0]
 
 
 def ids(entries: tuple[Entry, ...]) -> list[str]:

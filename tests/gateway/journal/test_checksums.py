@@ -1,16 +1,25 @@
 """A journal's rows that are not what was written: refused by number, or left out and told."""
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-import anyio
 import pytest
 
 from meup_agent.errors import ConfigurationError
-from tests.gateway.journal.conftest import NOW, Clock, change, chat, ids, kept, opened, read
+from tests.gateway.journal.conftest import (
+    NOW,
+    Clock,
+    change,
+    chat,
+    handed_over,
+    ids,
+    kept,
+    opened,
+    read,
+)
 from tests.gateways import Archive, Database
-from tests.patience import PATIENCE
 from tests.spaces import Entry, Fact, NumberRange
 
 pytestmark = pytest.mark.anyio
@@ -246,21 +255,16 @@ async def test_new_file_of_a_killed_process_is_replaced(path: Path, clock: Clock
 async def test_damage_that_is_found_later_names_its_number(
     path: Path, clock: Clock, what: str
 ) -> None:
-    failed = anyio.Event()
-    said: list[str] = []
-
-    def fail(sentence: str) -> None:
-        said.append(sentence)
-        failed.set()
-
     async with opened(path, clock) as journal:
-        journal.on_failed = fail
         entries = await kept(journal, *map(chat, range(3)))
         change(path, CHANGES[what], entries[1].seq)
-        journal.read("demo", after=0, until=EVERYTHING, limit=100, then=lambda _: None)
-        with anyio.fail_after(PATIENCE):
-            await failed.wait()
-    assert said[0].startswith(
+
+        def ask(failed: Callable[[str], None]) -> None:
+            journal.on_failed = failed
+            journal.read("demo", after=0, until=EVERYTHING, limit=100, then=lambda _: None)
+
+        said = await handed_over(ask)
+    assert said.startswith(
         f"the journal {path} is damaged: number {entries[1].seq} is damaged; nothing more is"
     )
 

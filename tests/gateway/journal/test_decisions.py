@@ -6,28 +6,22 @@ import sqlite3
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
 from threading import Event
 from typing import Any
 
-import anyio
 import pytest
 
 from meup_agent import ProposalState
 from meup_agent.gateway import JournalConfig
 from meup_agent.protocol.wire.envelope import rfc3339
-from tests.gateway.journal.conftest import Clock, change, opened, read, settled
+from tests.gateway.journal.conftest import Clock, change, handed_over, opened, read, settled
 from tests.gateways import SEGMENT_ENTRIES, Archive, DecisionQuery, SqliteJournal
 from tests.patience import PATIENCE
-from tests.spaces import (
-    Audit,
-    Entry,
-    FoldBegin,
-    proposal_as_json,
-    space_server,
-)
+from tests.spaces import Audit, Entry, FoldBegin, proposal_as_json, space_server
 
 pytestmark = pytest.mark.anyio
 
@@ -190,17 +184,8 @@ def decided(path: Path) -> list[tuple[Any, ...]]:
 
 
 async def find_begin(journal: SqliteJournal, most: int) -> FoldBegin:
-    found = list[FoldBegin]()
-    done = anyio.Event()
-
-    def take(begin: FoldBegin) -> None:
-        found.append(begin)
-        done.set()
-
-    journal.find_begin("demo", proposals=most, then=take)
-    with anyio.fail_after(PATIENCE):
-        await done.wait()
-    return found[0]
+    found = partial(journal.find_begin, "demo", proposals=most)
+    return await handed_over(lambda then: found(then=then))
 
 
 async def check_begin(journal: SqliteJournal, whole: Audit, most: int) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 import stat
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tests.gateway.journal.conftest import (
     change,
     chat,
     fill_disk,
+    handed_over,
     ids,
     kept,
     opened,
@@ -78,18 +80,13 @@ async def test_number_that_the_file_has_lost_is_not_one_of_here(path: Path, cloc
 
 
 async def test_nothing_follows_before_others_can_read_it(path: Path, clock: Clock) -> None:
-    found: list[list[Any]] = []
-    done = anyio.Event()
-
-    def look(entry: Entry) -> None:
-        found.append(rows(path, "SELECT seq, space, at, kind, facts FROM entry"))
-        done.set()
+    def look(then: Callable[[list[Any]], None]) -> None:
+        query = "SELECT seq, space, at, kind, facts FROM entry"
+        journal.append("demo", NOW, chat(7), (), lambda _: then(rows(path, query)))
 
     async with opened(path, clock) as journal:
-        journal.append("demo", NOW, chat(7), (), look)
-        with anyio.fail_after(PATIENCE):
-            await done.wait()
-    assert found == [[(NOW + 1, "demo", NOW, "chat", None)]]
+        found = await handed_over(look)
+    assert found == [(NOW + 1, "demo", NOW, "chat", None)]
 
 
 async def test_envelope_and_facts_are_kept_together_or_not_at_all(path: Path, clock: Clock) -> None:

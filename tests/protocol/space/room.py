@@ -1,19 +1,12 @@
 """A room: a space's host, and participants who say things."""
 
-import json
 from collections.abc import Callable
 from itertools import count
 from typing import Any
 
 from tests.protocol.frames import frame_by
-from tests.spaces import (
-    TAKEN_OVER,
-    Allowance,
-    FrameFormat,
-    MemoryJournal,
-    Place,
-    space_server,
-)
+from tests.protocol.space.test_server import Listener
+from tests.spaces import Allowance, FrameFormat, MemoryJournal, space_server
 
 NOW = 1_735_689_600_000_000
 CALL = {"method": "tools/call", "params": {"name": "write"}}
@@ -31,9 +24,7 @@ MAY: dict[str, list[Said]] = {
 }
 
 
-class Member:
-    place = Place.ANSWERING
-
+class Member(Listener):
     def __init__(
         self,
         participant: str,
@@ -42,19 +33,9 @@ class Member:
         dialect: str = "meup/v0.1",
         resumes: bool = True,
     ) -> None:
-        self.participant = participant
+        super().__init__(participant)
         self.last_seen = seen
         self.form = FrameFormat(dialect, resumes)
-        self.heard: list[Said] = []
-
-    def deliver(self, packed: bytes) -> None:
-        self.heard.append(json.loads(packed))
-
-    def close(self, code: int, reason: str) -> None:
-        assert code == TAKEN_OVER
-
-    def ready(self, then: Callable[[], None]) -> None:
-        then()
 
 
 class Room:
@@ -106,8 +87,9 @@ class Room:
         asker = self.joins(name)
         question = {"to_decide": True, **query}
         self.host.receive(asker, frame_by(name, "space.list-proposals", question, id="ask"))
-        assert asker.heard[-1]["kind"] == "space.proposals"
-        listed: list[Said] = asker.heard[-1]["payload"].get("proposals", [])
+        kind, page = asker.heard()[-1]
+        assert kind == "space.proposals"
+        listed: list[Said] = page.get("proposals", [])
         return listed
 
     def joins(self, name: str, **how: Any) -> Member:

@@ -24,11 +24,15 @@ def gathered(*present: str, journal: Journal | None = None) -> Scene:
 def list_tools(
     scene: Scene, owner: str, *tools: str, to: bool = True, next_cursor: str = "", cursor: str = ""
 ) -> None:
+    asked = ask_for_tools(scene, *([owner] if to else []), cursor=cursor)
+    answer_list(scene, owner, asked, *tools, next_cursor=next_cursor)
+
+
+def ask_for_tools(scene: Scene, *owners: str, cursor: str = "") -> str:
     params = {"cursor": cursor} if cursor else {}
     request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": params}
-    header: dict[str, Any] = {"to": [owner]} if to else {}
-    asked = scene.say("human", "mcp.request", request, **header)
-    answer_list(scene, owner, asked, *tools, next_cursor=next_cursor)
+    header: dict[str, Any] = {"to": list(owners)} if owners else {}
+    return scene.say("human", "mcp.request", request, **header)
 
 
 def answer_list(scene: Scene, owner: str, asked: str, *tools: str, next_cursor: str = "") -> None:
@@ -109,8 +113,7 @@ def test_it_goes_to_the_only_owner_of_the_tool_or_to_none(
 @pytest.mark.rule("4.4.unaddressed")
 def test_each_answer_to_a_request_for_all_lists_counts() -> None:
     scene = gathered()
-    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    asked_all = scene.say("human", "mcp.request", request)
+    asked_all = ask_for_tools(scene)
     answer_list(scene, "files", asked_all, "write")
     answer_list(scene, "disk", asked_all, "write")
     approve(scene, propose(scene))
@@ -178,8 +181,7 @@ def test_where_no_list_is_known_the_only_other_participant_gets_it() -> None:
 @pytest.mark.rule("4.4.unaddressed")
 def test_a_participant_without_tools_may_say_so_by_an_error() -> None:
     scene = gathered("human", "worker", "files", "onlooker")
-    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    asked_list = scene.say("human", "mcp.request", request, to=["files"])
+    asked_list = ask_for_tools(scene, "files")
     error = {"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "unknown"}}
     scene.say("files", "mcp.response", error, to=["human"], correlationId=asked_list)
     approve(scene, propose(scene))
@@ -222,8 +224,7 @@ def _published(to: list[str], payload: dict[str, Any] = WRITE) -> bytes:
 @pytest.mark.rule("4.4.unaddressed")
 def test_a_list_that_was_not_asked_of_its_sender_counts_for_nothing() -> None:
     scene = gathered()
-    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    asked_files = scene.say("human", "mcp.request", request, to=["files"])
+    asked_files = ask_for_tools(scene, "files")
     scene.forget()
     answer_list(scene, "disk", asked_files, "write")
     assert scene.error("disk")["error"] == "capability_violation"
@@ -241,9 +242,7 @@ def test_a_request_that_only_refers_to_a_proposal_is_left_as_it_is() -> None:
 
 def test_a_fulfillment_that_is_said_twice_is_known_again_without_its_executor() -> None:
     scene = gathered("worker", "files", "onlooker")
-    asked_list = scene.say(
-        "human", "mcp.request", {"method": "tools/list", "id": 1}, to=["files"], id="q"
-    )
+    asked_list = ask_for_tools(scene, "files")
     answer_list(scene, "files", asked_list, "write")
     proposal = propose(scene)
     approve(scene, proposal, id="r")
@@ -291,29 +290,24 @@ def test_a_name_of_another_tool_is_quoted_short() -> None:
 
 
 @pytest.mark.rule("4.4.executor.written")
-def test_members_of_other_dialects_are_told_the_executor_also_of_an_absent_sender() -> None:
-    scene = gathered("human", "files", "onlooker")
-    scene.host.owner.receive_as("worker", _published(["files"]), "mew/v0.4", scene.refused.append)
-    (proposal,) = scene.got("onlooker")
-    assert proposal["kind"] == "mcp.proposal"
-    assert "to" not in proposal, "else it would be its decider"
-    assert proposal["payload"]["params"]["_meta"] == {"dev.meup/target": "files"}
-    assert proposal["payload"]["params"]["arguments"] == {"path": "a"}
-
-
-@pytest.mark.rule("4.4.executor.written")
 @pytest.mark.parametrize(
     "payload",
     [
+        WRITE,
         {"method": "prompts/list"},
         {"method": "prompts/list", "params": None},
         {"proposal": {"method": "prompts/list", "params": {"_meta": 7}}},
     ],
 )
-def test_a_proposal_with_few_parameters_is_told_its_executor_too(payload: dict[str, Any]) -> None:
+def test_members_of_other_dialects_are_told_the_executor_also_of_an_absent_sender(
+    payload: dict[str, Any],
+) -> None:
     scene = gathered("human", "files", "onlooker")
     said = _published(["files"], payload)
     scene.host.owner.receive_as("worker", said, "mew/v0.4", scene.refused.append)
     (proposal,) = scene.got("onlooker")
-    assert "to" not in proposal
-    assert proposal["payload"]["params"]["_meta"] == {"dev.meup/target": "files"}
+    assert proposal["kind"] == "mcp.proposal"
+    assert "to" not in proposal, "else it would be its decider"
+    params = proposal["payload"]["params"]
+    assert params.pop("_meta") == {"dev.meup/target": "files"}
+    assert params == (WRITE["params"] if payload is WRITE else {})

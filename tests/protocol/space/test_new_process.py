@@ -70,7 +70,7 @@ def test_a_new_process_ends_what_the_one_before_had_open(room: Room, before: str
 
 def test_a_process_that_resumes_or_has_a_gap_ends_nothing(room: Room) -> None:
     process = begins(room)
-    seen = process.heard[-1]["seq"]
+    seen = room.journal.latest("demo")
     room.host.leave(process)
     room.joins("ann", seen=seen)
     room.joins("ann", seen=1)  # which the journal does not reach

@@ -8,13 +8,7 @@ import pytest
 
 from tests.protocol.frames import frame_by
 from tests.protocol.space.test_server import Listener, chat
-from tests.spaces import (
-    Entry,
-    FrameFormat,
-    MemoryJournal,
-    delivery,
-    space_server,
-)
+from tests.spaces import Entry, FrameFormat, MemoryJournal, delivery, space_server
 
 SAID = 3
 

@@ -9,14 +9,7 @@ import pytest
 from tests.properties.hosted import Seat
 from tests.properties.late_journal import File, LateJournal
 from tests.protocol.frames import frame_by
-from tests.spaces import (
-    FrameFormat,
-    Place,
-    SpaceServer,
-    ignore,
-    member_capabilities,
-    space_server,
-)
+from tests.spaces import FrameFormat, Place, SpaceServer, ignore, member_capabilities, space_server
 from tests.wire import kinds
 
 
