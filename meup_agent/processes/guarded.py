@@ -9,20 +9,16 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import Final, TextIO
 
 import anyio
 
 from meup_agent.errors import printable
 from meup_agent.processes import guard
 from meup_agent.session.settings import Backoff
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-
 
 # --- standard error of a server ---
 # Its last lines are kept, and logged at a bounded pace.

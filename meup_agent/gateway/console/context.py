@@ -5,33 +5,29 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import anyio
+from jinja2 import Environment
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from meup_agent.gateway.auth import UNAUTHORIZED
+from meup_agent.gateway.auth import UNAUTHORIZED, Identity
+from meup_agent.gateway.console.desk import PersonPresence
 from meup_agent.gateway.console.event_queue import OutcomeNotice
+from meup_agent.gateway.console.presence import PersonPresences
+from meup_agent.gateway.console.sign_in import (
+    BrowserSession,
+    BrowserSessions,
+    FormSeals,
+    RequestDenied,
+    RequestPace,
+    SignInLinks,
+)
 from meup_agent.gateway.console.templating import PageTerms
-
-if TYPE_CHECKING:
-    import anyio
-    from jinja2 import Environment
-    from starlette.requests import Request
-
-    from meup_agent.gateway.auth import Identity
-    from meup_agent.gateway.console.desk import PersonPresence
-    from meup_agent.gateway.console.presence import PersonPresences
-    from meup_agent.gateway.console.sign_in import (
-        BrowserSession,
-        BrowserSessions,
-        FormSeals,
-        RequestDenied,
-        RequestPace,
-        SignInLinks,
-    )
-    from meup_agent.gateway.console.timeline import SpaceFeeds
-    from meup_agent.gateway.runtime import GatewayRuntime
-    from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.gateway.console.timeline import SpaceFeeds
+from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.protocol.space.server import SpaceServer
 
 CONSOLE_HOME: Final = "/inbox"
 

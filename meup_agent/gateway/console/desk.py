@@ -8,40 +8,44 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import anyio
+from anyio.abc import TaskGroup
 
-from meup_agent.approval import Inbox, InboxRenewed, ItemArrived, ItemChanged, ItemLeft
+from meup_agent.approval import (
+    Inbox,
+    InboxChange,
+    InboxItem,
+    InboxRenewed,
+    ItemArrived,
+    ItemChanged,
+    ItemLeft,
+)
 from meup_agent.approval.inbox.listing import pause_for_screen
 from meup_agent.client.space import Space
-from meup_agent.errors import (
-    MeupError,
-)
+from meup_agent.errors import MeupError
 from meup_agent.gateway.auth import FORBIDDEN, UNAVAILABLE, Identity, NotAdmitted
-from meup_agent.gateway.console.event_queue import GATHER_SECONDS, EventQueues, pack
+from meup_agent.gateway.console.event_queue import (
+    GATHER_SECONDS,
+    EventQueue,
+    EventQueues,
+    OutcomeNotice,
+    pack,
+)
 from meup_agent.gateway.console.local_session import JOIN_SECONDS, LocalSession
 from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.console.templating import key_of, make_environment
 from meup_agent.gateway.logs import log, quote
 from meup_agent.gateway.runtime import GatewayRuntime
-from meup_agent.protocol.exchange import ProposalKey
+from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
 from meup_agent.protocol.space.link import Place
+from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.transport.base import Condition
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from anyio.abc import TaskGroup
-
-    from meup_agent.approval import InboxChange, InboxItem
-    from meup_agent.gateway.console.event_queue import EventQueue, OutcomeNotice
-    from meup_agent.protocol.exchange import ProposalEntry
-    from meup_agent.protocol.space.server import SpaceServer
 
 
 def check_entry(runtime: GatewayRuntime, identity: Identity) -> None:

@@ -8,30 +8,26 @@ the entries of the space, and no frames.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 import anyio
 import msgspec
 
+from meup_agent.causes import Cause
 from meup_agent.errors import SessionEnded
+from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.backlog import TOO_SLOW
+from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, decode, encode
-from meup_agent.protocol.exchange import Mode, Priority
+from meup_agent.protocol.exchange import Key, Mode, Priority, Role, Work
+from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.link import FrameFormat, Place
+from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.payloads import Call
 from meup_agent.session import Session, Settings
 from meup_agent.session.outbox import QueuedEnvelope
 from meup_agent.transport.base import Condition, background_tasks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from meup_agent.causes import Cause
-    from meup_agent.gateway.auth import Identity
-    from meup_agent.gateway.runtime import GatewayRuntime
-    from meup_agent.protocol.exchange import Key, Role, Work
-    from meup_agent.protocol.space.journal import Entry
-    from meup_agent.protocol.wire.envelope import Envelope
-    from meup_agent.protocol.wire.payloads import Call
 
 JOIN_SECONDS: Final = 10.0
 """Seconds that a page waits for its participant to have joined."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio
+from anyio.abc import TaskGroup
 
 from meup_agent.approval import Inbox
 from meup_agent.errors import MeupError
-from meup_agent.gateway.auth import UNAVAILABLE, NotAdmitted
+from meup_agent.gateway.auth import UNAVAILABLE, Identity, NotAdmitted
 from meup_agent.gateway.console.desk import (
     DeskOpener,
     InboxFeed,
@@ -28,15 +29,10 @@ from meup_agent.gateway.console.desk import (
 from meup_agent.gateway.console.local_session import JOIN_SECONDS
 from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.logs import log, quote
+from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.link import FrameFormat, Place
 from meup_agent.protocol.space.state.management import KICKED_CODE
-
-if TYPE_CHECKING:
-    from anyio.abc import TaskGroup
-
-    from meup_agent.gateway.auth import Identity
-    from meup_agent.gateway.runtime import GatewayRuntime
-    from meup_agent.protocol.space.journal import Entry
 
 OWN_SECONDS: Final = 60.0
 """Interval of checking whether a person still needs a desk of its own."""

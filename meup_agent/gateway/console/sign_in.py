@@ -7,25 +7,19 @@ import json
 import math
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import unquote_to_bytes
 
 import anyio
 from anyio.lowlevel import checkpoint
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 
 from meup_agent.gateway.auth import BAD_REQUEST, FORBIDDEN, TOO_MANY, Identity, Tokens
 from meup_agent.gateway.console.event_queue import OutcomeNotice
 from meup_agent.protocol.space.allowance import TokenBucket
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from starlette.requests import Request
-
 
 # --- sign-in ---
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from hashlib import sha256
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import anyio
 import anyio.lowlevel
@@ -20,6 +20,7 @@ from anyio import to_thread
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from meup_agent.approval import InboxItem
 from meup_agent.client.schema_check import ArgumentChecker, SchemaViolation
 from meup_agent.errors import printable
 from meup_agent.protocol.audit import StepKind
@@ -27,12 +28,6 @@ from meup_agent.protocol.wire.payloads import Call, Change, as_list, as_object
 from meup_agent.protocol.wire.payloads import changes as changes_between
 from meup_agent.protocol.wire.shown_text import Mark, marks_of, printed, segments
 from meup_agent.wording import describe_reason, duration, time_left
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from meup_agent.approval import InboxItem
-
 
 # --- template environment ---
 # Templates, and the words and numbers in them.

@@ -4,35 +4,28 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
 
 import anyio
+from anyio.abc import TaskGroup
 
 from meup_agent.gateway.console.event_queue import FRESH, GATHER_SECONDS, EventQueues, pack
 from meup_agent.gateway.console.templating import key_of, make_environment
 from meup_agent.gateway.edge.http.context import Problem, read_journal
 from meup_agent.gateway.edge.http.views import proposals_of
+from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.protocol.audit import ProposalAudit
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.protocol.exchange.table_context import read_participant
+from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.link import FrameFormat
+from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.control_payloads import STATUS
-from meup_agent.protocol.wire.payloads import as_list, as_object
+from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.payloads import JsonObject, as_list, as_object
 from meup_agent.wording import describe_reason, format_call, format_proposed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from anyio.abc import TaskGroup
-
-    from meup_agent.gateway.runtime import GatewayRuntime
-    from meup_agent.protocol.audit import ProposalAudit
-    from meup_agent.protocol.space.journal import Entry
-    from meup_agent.protocol.space.server import SpaceServer
-    from meup_agent.protocol.wire.envelope import Envelope
-    from meup_agent.protocol.wire.payloads import JsonObject
-
 
 # --- rows of the timeline, and their folds ---
 # A line of thought, or a stream, is one, its parts inside.

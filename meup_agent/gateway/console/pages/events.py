@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 import anyio
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from meup_agent.gateway.auth import TOO_MANY
+from meup_agent.gateway.console.context import PageContext
 from meup_agent.gateway.console.event_queue import NOTHING_NEW, EventQueue, pack
 from meup_agent.gateway.console.sign_in import RequestDenied
-from meup_agent.gateway.edge.connection import CHUNK_WRITER
+from meup_agent.gateway.edge.connection import CHUNK_WRITER, ChunkWriter
 from meup_agent.gateway.edge.http.context import CONFLICT
 from meup_agent.gateway.edge.http.messages import cancel_when_gone
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from starlette.responses import Response
-    from starlette.types import Receive, Scope, Send
-
-    from meup_agent.gateway.console.context import PageContext
-    from meup_agent.gateway.edge.connection import ChunkWriter
 
 MAX_STREAMS: Final = 256
 """Event streams of a participant's browsers at once: one of each browser, or of each tab where the

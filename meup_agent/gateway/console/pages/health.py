@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import fields
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -14,10 +14,8 @@ from meup_agent.gateway.console.context import ConsoleState, PageContext
 from meup_agent.gateway.console.presence import MAX_PRESENCES
 from meup_agent.gateway.console.sign_in import MAX_SESSIONS
 from meup_agent.gateway.console.templating import PLOT_HEIGHT, PLOT_WIDTH, Samples, size
-
-if TYPE_CHECKING:
-    from meup_agent.gateway.runtime import GatewayRuntime
-    from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.protocol.space.server import SpaceServer
 
 NEAR: Final = 0.8
 """Share of a limit from which on it is near its end."""

@@ -7,12 +7,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import anyio
 from starlette.responses import JSONResponse, Response
 
+from meup_agent.approval import Inbox, InboxItem
 from meup_agent.causes import Reason
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError
 from meup_agent.gateway.auth import BAD_REQUEST
@@ -32,12 +33,9 @@ from meup_agent.gateway.console.templating import (
 from meup_agent.gateway.console.timeline import words_of_answer
 from meup_agent.gateway.edge.http.context import CONFLICT
 from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.wire.outcomes import Fulfillment
 from meup_agent.protocol.wire.payloads import digest, without_meta
 from meup_agent.wording import describe_reason
-
-if TYPE_CHECKING:
-    from meup_agent.approval import Inbox, InboxItem
-    from meup_agent.protocol.wire.outcomes import Fulfillment
 
 MORE_THAN_SHOWN: Final = (
     "it is more than this page shows; meup inbox show and approve have all of it"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple, cast
 
 from starlette.responses import Response
 
@@ -15,17 +16,12 @@ from meup_agent.gateway.auth import BAD_REQUEST
 from meup_agent.gateway.console.context import PageContext
 from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.console.templating import describe_capability, key_of
-from meup_agent.protocol.capability import compile_capabilities
+from meup_agent.gateway.console.timeline import OwnStatus
+from meup_agent.protocol.capability import Capabilities, compile_capabilities
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.control_payloads import PAUSE, REQUEST_STATUS, RESUME
 from meup_agent.protocol.wire.management_payloads import GRANT, INVITE, KICK, REVOKE
 from meup_agent.protocol.wire.payloads import as_object
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
-    from meup_agent.gateway.console.timeline import OwnStatus
-    from meup_agent.protocol.capability import Capabilities
 
 TRIED = {
     "propose": (kinds.MCP_PROPOSAL, "propose a call of"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from starlette.responses import Response
 
@@ -12,12 +12,9 @@ from meup_agent.gateway.console.context import PageContext
 from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.console.templating import STEPS, key_of
 from meup_agent.gateway.edge.http.views import proposals_of
-from meup_agent.protocol.audit import proposal_as_json
+from meup_agent.protocol.audit import ProposalAudit, proposal_as_json
 from meup_agent.protocol.wire.payloads import without_meta
 from meup_agent.wording import IGNORED, MEANINGS
-
-if TYPE_CHECKING:
-    from meup_agent.protocol.audit import ProposalAudit
 
 MAX_INDENTED: Final = 256 * 1024
 """Characters of an export up to which each value has a line."""

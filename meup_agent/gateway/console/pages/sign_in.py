@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 
 from meup_agent.gateway.auth import FORBIDDEN, UNAUTHORIZED, Identity, NotAdmitted, digest_of_token
 from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, cookie_name, redirect
 from meup_agent.gateway.console.desk import check_entry
 from meup_agent.gateway.console.sign_in import SESSION_AGE, RequestDenied, check_csrf
-
-if TYPE_CHECKING:
-    from starlette.responses import HTMLResponse
 
 SEAL_COOKIE: Final = "_form"
 """Ending of the cookie's name for a browser without a session."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from starlette.responses import Response
 
 from meup_agent.client.tool_changes import ToolDifference, accept_tools, read_difference
 from meup_agent.errors import MeupError
@@ -10,9 +10,6 @@ from meup_agent.gateway.auth import BAD_REQUEST
 from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext
 from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.edge.http.context import CONFLICT
-
-if TYPE_CHECKING:
-    from starlette.responses import Response
 
 
 async def show_tools(context: PageContext) -> Response:
