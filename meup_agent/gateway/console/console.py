@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message
 
 from meup_agent.errors import UsageError
 from meup_agent.gateway.auth import (
@@ -29,11 +29,7 @@ from meup_agent.gateway.auth import (
     NotAdmitted,
     digest_of_token,
 )
-from meup_agent.gateway.console.context import (
-    ConsoleState,
-    PageContext,
-    redirect,
-)
+from meup_agent.gateway.console.context import ConsoleState, PageContext, redirect
 from meup_agent.gateway.console.desk import check_entry
 from meup_agent.gateway.console.pages import PAGES, PageRoute
 from meup_agent.gateway.console.presence import PersonPresences
@@ -52,13 +48,9 @@ from meup_agent.gateway.console.sign_in import (
     decode_form,
     read_form,
 )
-from meup_agent.gateway.console.templating import (
-    STATIC,
-    compile_templates,
-    make_environment,
-)
+from meup_agent.gateway.console.templating import STATIC, compile_templates, make_environment
 from meup_agent.gateway.console.timeline import SpaceFeeds
-from meup_agent.gateway.edge.http.context import Problem
+from meup_agent.gateway.edge.http.context import Problem, with_headers
 from meup_agent.gateway.logs import log
 from meup_agent.gateway.logs import quote as quote_for_log
 from meup_agent.gateway.runtime import GatewayRuntime
@@ -124,7 +116,7 @@ class Console:
                 make_environment(),
                 RequestPace(),
             )
-            yield ConsoleSite(state).app
+            yield _make_app(state)
         finally:
             self.runtime = None
             presences.close()
@@ -142,78 +134,71 @@ async def _host_tasks(ready: asyncio.Future[TaskGroup], closing: anyio.Event) ->
         tasks.cancel_scope.cancel()
 
 
-class ConsoleSite:
-    """The console while its gateway runs."""
+def _make_app(state: ConsoleState) -> ASGIApp:
+    """The pages of a console while its gateway runs."""
 
-    def __init__(self, state: ConsoleState) -> None:
-        self._state = state
-        routes: list[BaseRoute] = [
-            Route("/", partial(_go_home), methods=["GET"]),
-            Mount("/static", _cached(StaticFiles(directory=STATIC))),
-            *(self._route(page) for page in PAGES),
-        ]
-        self.app = _with_headers(Starlette(routes=routes, exception_handlers={404: self._no_page}))
-
-    def _route(self, page: PageRoute) -> Route:
-        return Route(page.path, partial(self._answer, page), methods=[page.method])
-
-    async def _answer(self, page: PageRoute, request: Request) -> Response:
-        context = PageContext(self._state, request)
-        try:
-            return await self._serve(page, context)
-        except RequestDenied as denied:
-            if denied.status in (FORBIDDEN, TOO_MANY):
-                said = "console: %s %s was refused with %d: %s"
-                why = quote_for_log(str(denied))
-                self._state.runtime.refusals.info(said, page.method, page.path, denied.status, why)
-            return context.problem(denied)
-        except NotAdmitted as refused:
-            said = f"{str(refused).capitalize()}."
-            return context.problem(RequestDenied(refused.status, said, refused.headers))
-        except Problem as problem:
-            return context.problem(RequestDenied(problem.status, str(problem), problem.headers))
-        except Exception:
-            log.exception("console: %s %s failed", page.method, page.path)
-            return context.problem(
-                RequestDenied(500, "The gateway failed here; its log says more.")
-            )
-
-    async def _no_page(self, request: Request, error: Exception) -> Response:
-        context = PageContext(self._state, request)
+    async def answer_unknown(request: Request, error: Exception) -> Response:
+        context = PageContext(state, request)
         context.find_session()
         return context.problem(RequestDenied(NOT_FOUND, "The console has no such page."))
 
-    async def _serve(self, page: PageRoute, context: PageContext) -> Response:
-        """Check a request, and let its page answer."""
-        runtime, request = self._state.runtime, context.request
-        if not runtime.accepting or self._state.closing.is_set():
-            raise RequestDenied(UNAVAILABLE, "The gateway stops; come back soon.")
+    routes: list[BaseRoute] = [
+        Route("/", _go_home, methods=["GET"]),
+        Mount("/static", _cached(StaticFiles(directory=STATIC))),
+        *(Route(each.path, partial(_answer, state, each), methods=[each.method]) for each in PAGES),
+    ]
+    return _secured(Starlette(routes=routes, exception_handlers={404: answer_unknown}))
+
+
+async def _answer(state: ConsoleState, page: PageRoute, request: Request) -> Response:
+    context = PageContext(state, request)
+    try:
+        return await _serve(page, context)
+    except RequestDenied as denied:
+        if denied.status in (FORBIDDEN, TOO_MANY):
+            said = "console: %s %s was refused with %d: %s"
+            why = quote_for_log(str(denied))
+            state.runtime.refusals.info(said, page.method, page.path, denied.status, why)
+        return context.problem(denied)
+    except (NotAdmitted, Problem) as refused:
+        said = f"{str(refused).capitalize()}."
+        return context.problem(RequestDenied(refused.status, said, refused.headers))
+    except Exception:
+        log.exception("console: %s %s failed", page.method, page.path)
+        return context.problem(RequestDenied(500, "The gateway failed here; its log says more."))
+
+
+async def _serve(page: PageRoute, context: PageContext) -> Response:
+    """Check a request, and let its page answer."""
+    site, request = context.site, context.request
+    sent = page.method == "POST"
+    if not site.runtime.accepting or site.closing.is_set():
+        raise RequestDenied(UNAVAILABLE, "The gateway stops; come back soon.")
+    session = context.find_session()
+    if sent:
+        check_origin(request)
+    if page.is_open:
+        if sent:
+            context.form = await decode_form(await read_form(request, OPEN_FORM_BYTES))
+        return await page.function(context)
+    if session is None:
+        return _sign_in_first(context)
+    identity = session.identity
+    await site.pace.wait(identity)
+    if sent:
+        body = await read_form(request, MAX_FORM_BYTES)
+        if pieces := len(body) // FORM_PIECE_BYTES:
+            await site.pace.wait(identity, pieces)
+        context.form = await decode_form(body)
+        # It may have been signed out while its form was read.
         session = context.find_session()
-        if page.method == "POST":
-            check_origin(request)
-        if page.open:
-            if page.method == "POST":
-                context.form = await decode_form(await read_form(request, OPEN_FORM_BYTES))
-            return await page.function(context)
         if session is None:
             return _sign_in_first(context)
-        identity = session.identity
-        await self._state.pace.wait(identity)
-        if page.method == "POST":
-            body = await read_form(request, MAX_FORM_BYTES)
-            if pieces := len(body) // FORM_PIECE_BYTES:
-                await self._state.pace.wait(identity, pieces)
-            context.form = await decode_form(body)
-            # It may have been signed out while its form was read.
-            session = context.find_session()
-            if session is None:
-                return _sign_in_first(context)
-            check_csrf(session, context.form)
-        check_entry(runtime, identity)
-        presence = await self._state.presences.open(identity)
-        context.presence = presence
-        with presence.in_use():
-            return await page.function(context)
+        check_csrf(session, context.form)
+    check_entry(site.runtime, identity)
+    context.presence = presence = await site.presences.open(identity)
+    with presence.in_use():
+        return await page.function(context)
 
 
 def _sign_in_first(context: PageContext) -> Response:
@@ -229,34 +214,19 @@ async def _go_home(request: Request) -> Response:
     return Response(None, 303, {"Location": f"{request.scope['root_path']}/inbox"})
 
 
-def _with_headers(app: ASGIApp) -> ASGIApp:
+def _secured(app: ASGIApp) -> ASGIApp:
     """The application, with the headers that keep a browser from doing what no page asks for."""
     headers = [(name.lower().encode(), said.encode()) for name, said in SECURITY_HEADERS.items()]
 
-    async def with_headers(scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                given = list(message.get("headers", ()))
-                if not any(name == b"cache-control" for name, _ in given):
-                    given.append((b"cache-control", b"no-store"))
-                message["headers"] = [*given, *headers]
-            await send(message)
+    def secure(answer: Message) -> list[tuple[bytes, bytes]]:
+        if any(name == b"cache-control" for name, _ in answer["headers"]):
+            return headers
+        return [(b"cache-control", b"no-store"), *headers]
 
-        await app(scope, receive, send_with_headers)
-
-    return with_headers
+    return with_headers(app, secure)
 
 
 def _cached(app: ASGIApp) -> ASGIApp:
     """Static files, which stay in the browser: each content has an address of its own."""
-    said = (b"cache-control", f"public, max-age={STATIC_SECONDS}, immutable".encode())
-
-    async def cached(scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_cached(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] == 200:
-                message["headers"] = [*message.get("headers", ()), said]
-            await send(message)
-
-        await app(scope, receive, send_cached)
-
-    return cached
+    said = [(b"cache-control", f"public, max-age={STATIC_SECONDS}, immutable".encode())]
+    return with_headers(app, lambda answer: said if answer["status"] == 200 else [])

@@ -13,38 +13,16 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from meup_agent.gateway.console.context import PageFunction
-from meup_agent.gateway.console.pages.events import get_events
-from meup_agent.gateway.console.pages.health import show_health
-from meup_agent.gateway.console.pages.inbox import (
-    approve,
-    approve_edited,
-    check_edit,
-    reject,
-    show_again,
-    show_inbox,
-    vote,
-)
-from meup_agent.gateway.console.pages.participants import (
-    ask_status,
-    grant,
-    invite,
-    kick,
-    pause,
-    resume,
-    revoke,
-    show_participants,
-    try_capability,
-)
-from meup_agent.gateway.console.pages.proposal import export_proposal, show_proposal
-from meup_agent.gateway.console.pages.sign_in import (
-    enter_by_link,
-    show_link,
-    show_sign_in,
+from meup_agent.gateway.console.pages import (
+    events,
+    health,
+    inbox,
+    participants,
+    proposal,
     sign_in,
-    sign_out,
+    timeline,
+    tools,
 )
-from meup_agent.gateway.console.pages.timeline import show_envelope, show_timeline
-from meup_agent.gateway.console.pages.tools import accept_shown_tools, show_tools
 
 
 class PageRoute(NamedTuple):
@@ -53,39 +31,54 @@ class PageRoute(NamedTuple):
     method: str
     path: str
     function: PageFunction
-    open: bool = False  # also for those who are not signed in
 
+    @property
+    def is_open(self) -> bool:
+        """True if it is there for those, too, who are not signed in."""
+        return self.path in OPEN
+
+
+OPEN: Final = ("/sign-in", "/link")
+"""The pages for those who are not signed in."""
+
+_READ: Final[dict[str, PageFunction]] = {
+    "/sign-in": sign_in.show_sign_in,
+    "/link": sign_in.show_link,
+    "/inbox": inbox.show_inbox,
+    "/inbox/{key}": inbox.show_inbox,
+    "/inbox/{key}/{verb}": inbox.show_again,
+    "/timeline": timeline.show_timeline,
+    "/envelopes/{seq:int}": timeline.show_envelope,
+    "/proposals/{key}": proposal.show_proposal,
+    "/proposals/{key}/export": proposal.export_proposal,
+    "/participants": participants.show_participants,
+    "/participants/try": participants.try_capability,
+    "/tools": tools.show_tools,
+    "/health": health.show_health,
+    "/events": events.get_events,
+}
+
+_SENT: Final[dict[str, PageFunction]] = {
+    "/sign-in": sign_in.sign_in,
+    "/link": sign_in.enter_by_link,
+    "/sign-out": sign_in.sign_out,
+    "/inbox/{key}/approve": inbox.approve,
+    "/inbox/{key}/edit": inbox.approve_edited,
+    "/inbox/{key}/check": inbox.check_edit,
+    "/inbox/{key}/reject": inbox.reject,
+    "/inbox/{key}/vote": inbox.vote,
+    "/participants/grant": participants.grant,
+    "/participants/revoke": participants.revoke,
+    "/participants/invite": participants.invite,
+    "/participants/kick": participants.kick,
+    "/participants/status": participants.ask_status,
+    "/participants/pause": participants.pause,
+    "/participants/resume": participants.resume,
+    "/tools/accept": tools.accept_shown_tools,
+}
 
 PAGES: Final = (
-    PageRoute("GET", "/sign-in", show_sign_in, open=True),
-    PageRoute("POST", "/sign-in", sign_in, open=True),
-    PageRoute("GET", "/link", show_link, open=True),
-    PageRoute("POST", "/link", enter_by_link, open=True),
-    PageRoute("POST", "/sign-out", sign_out),
-    PageRoute("GET", "/inbox", show_inbox),
-    PageRoute("GET", "/inbox/{key}", show_inbox),
-    PageRoute("GET", "/inbox/{key}/{verb}", show_again),
-    PageRoute("POST", "/inbox/{key}/approve", approve),
-    PageRoute("POST", "/inbox/{key}/edit", approve_edited),
-    PageRoute("POST", "/inbox/{key}/check", check_edit),
-    PageRoute("POST", "/inbox/{key}/reject", reject),
-    PageRoute("POST", "/inbox/{key}/vote", vote),
-    PageRoute("GET", "/timeline", show_timeline),
-    PageRoute("GET", "/envelopes/{seq:int}", show_envelope),
-    PageRoute("GET", "/proposals/{key}", show_proposal),
-    PageRoute("GET", "/proposals/{key}/export", export_proposal),
-    PageRoute("GET", "/participants", show_participants),
-    PageRoute("GET", "/participants/try", try_capability),
-    PageRoute("POST", "/participants/grant", grant),
-    PageRoute("POST", "/participants/revoke", revoke),
-    PageRoute("POST", "/participants/invite", invite),
-    PageRoute("POST", "/participants/kick", kick),
-    PageRoute("POST", "/participants/status", ask_status),
-    PageRoute("POST", "/participants/pause", pause),
-    PageRoute("POST", "/participants/resume", resume),
-    PageRoute("GET", "/tools", show_tools),
-    PageRoute("POST", "/tools/accept", accept_shown_tools),
-    PageRoute("GET", "/health", show_health),
-    PageRoute("GET", "/events", get_events),
+    *(PageRoute("GET", *each) for each in _READ.items()),
+    *(PageRoute("POST", *each) for each in _SENT.items()),
 )
 """Every page of the console."""

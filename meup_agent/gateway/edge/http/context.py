@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, TypeVar, cast
 
@@ -16,6 +16,7 @@ from anyio.lowlevel import checkpoint
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from meup_agent.gateway.auth import (
     BAD_REQUEST,
@@ -258,3 +259,22 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
 async def on_failure(request: Request, error: Exception) -> Response:
     """Answer a failure of our own, without a word of its cause."""
     return Json({"error": "internal", "message": "the gateway failed; its log says more"}, 500)
+
+
+def with_headers(app: ASGIApp, more: Callable[[Message], Iterable[tuple[bytes, bytes]]]) -> ASGIApp:
+    """An application, with more headers in its answers.
+
+    Args:
+        app: The application.
+        more: The headers for the message with which an answer starts.
+    """
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_more(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.setdefault("headers", []), *more(message)]
+            await send(message)
+
+        await app(scope, receive, send_more)
+
+    return answer

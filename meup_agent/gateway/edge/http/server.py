@@ -21,13 +21,14 @@ import uvicorn
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from meup_agent.gateway.auth import BAD_REQUEST
 from meup_agent.gateway.config import TlsConfig
 from meup_agent.gateway.edge.connection import CHUNK_WRITER, ChunkWriter
 from meup_agent.gateway.edge.http.api import http_app
+from meup_agent.gateway.edge.http.context import with_headers
 from meup_agent.gateway.network import PortAddress, listen_error, server_context
 from meup_agent.gateway.runtime import GatewayRuntime
 
@@ -125,23 +126,15 @@ def _checked(app: ASGIApp, upgrade: ASGIApp | None) -> ASGIApp:
     """
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_dated(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [
-                    *message.get("headers", ()),
-                    (b"date", formatdate(usegmt=True).encode()),
-                ]
-            await send(message)
-
         headers, answer = Headers(scope=scope), app
         if "content-length" in headers and "transfer-encoding" in headers:
             said = "a request has either Content-Length or Transfer-Encoding"
             answer = PlainTextResponse(said, BAD_REQUEST, {"Connection": "close"})
         elif upgrade is not None and headers.get("upgrade", "").lower() == "websocket":
             answer = upgrade
-        await answer(scope, receive, send_dated)
+        await answer(scope, receive, send)
 
-    return checked
+    return with_headers(checked, lambda _: [(b"date", formatdate(usegmt=True).encode())])
 
 
 def _protocol(seconds: float) -> type[H11Protocol]:
