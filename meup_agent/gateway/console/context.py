@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 from jinja2 import Environment
@@ -25,7 +24,7 @@ from meup_agent.gateway.console.sign_in import (
     SignInLinks,
 )
 from meup_agent.gateway.console.templating import PageTerms
-from meup_agent.gateway.console.timeline import SpaceFeeds
+from meup_agent.gateway.console.timeline import SpaceFeed, SpaceFeeds
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.space.server import SpaceServer
 
@@ -41,8 +40,7 @@ _PROBLEM_TITLES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ConsoleState:
+class ConsoleState(NamedTuple):
     """The state that all pages of a console share while its gateway runs."""
 
     sessions: BrowserSessions
@@ -72,9 +70,14 @@ class PageContext:
         return self.session
 
     @property
-    def identity(self) -> Identity:
+    def signed_in(self) -> BrowserSession:
+        """The session of a page that is for those who are signed in."""
         assert self.session is not None, "the page is for those who are signed in"
-        return self.session.identity
+        return self.session
+
+    @property
+    def identity(self) -> Identity:
+        return self.signed_in.identity
 
     @property
     def here(self) -> PersonPresence:
@@ -88,6 +91,16 @@ class PageContext:
         return self.site.runtime.spaces[self.identity.space]
 
     @property
+    def feed(self) -> SpaceFeed:
+        """The feed of that space."""
+        return self.site.feeds.of(self.identity.space)
+
+    @property
+    def key(self) -> str:
+        """The key of the proposal in the path; empty: it names none."""
+        return str(self.request.path_params.get("key", ""))
+
+    @property
     def base(self) -> str:
         """The path that the console is mounted at."""
         return str(self.request.scope.get("root_path", ""))
@@ -95,10 +108,9 @@ class PageContext:
     @property
     def page_of_form(self) -> str:
         """The path of the page whose form was sent: of a decision its own, else the inbox."""
-        path = self.request.url.path.removeprefix(self.base)
-        first, _, rest = path.removeprefix("/").partition("/")
-        key, _, verb = rest.partition("/")
-        return f"{CONSOLE_HOME}/{key}" if first == "inbox" and key and verb else CONSOLE_HOME
+        path = self.request.url.path.removeprefix(f"{self.base}{CONSOLE_HOME}/")
+        key, _, verb = path.partition("/")
+        return f"{CONSOLE_HOME}/{key}" if key and verb else CONSOLE_HOME
 
     def page(self, template: str, status: int = 200, /, **values: Any) -> HTMLResponse:
         return HTMLResponse(self.html(template, **values), status)
@@ -115,7 +127,7 @@ class PageContext:
             csrf="" if session is None else session.csrf,
             now=datetime.now(UTC),
             notice=self._notice(),
-            waiting=self._count_waiting(),
+            waiting=0 if self.presence is None else self.presence.feed.waiting,
             explain=PageTerms(),
             **values,
         )
@@ -134,8 +146,7 @@ class PageContext:
         self, path: str, sentence: str, *, failed: bool = False, proposal: str = ""
     ) -> Response:
         """Send the browser to a page that shows a sentence, with a link to a proposal of a key."""
-        assert self.session is not None, "the page is for those who are signed in"
-        self.session.notice = OutcomeNotice(sentence, failed, proposal)
+        self.signed_in.notice = OutcomeNotice(sentence, failed, proposal)
         return redirect(self, path)
 
     def _notice(self) -> OutcomeNotice | None:
@@ -146,9 +157,6 @@ class PageContext:
             return None
         said, self.session.notice = self.session.notice, None
         return said
-
-    def _count_waiting(self) -> int:
-        return 0 if self.presence is None else self.presence.feed.waiting
 
 
 PageFunction = Callable[[PageContext], Awaitable[Response]]

@@ -26,8 +26,8 @@ browser lets no page keep anything."""
 async def get_events(context: PageContext) -> Response:
     """The events of the topics that the browser's tabs show."""
     query = context.request.query_params
-    assert context.session is not None, "the page is for those who are signed in"
-    if query.get("as", context.session.shown_identity) != context.session.shown_identity:
+    shown = context.signed_in.shown_identity
+    if query.get("as", shown) != shown:
         # The cookie is that of the browser's last sign-in; a tab shows the one before.
         raise RequestDenied(CONFLICT, "Another tab of this browser signed in as somebody else.")
     topics = query.get("topics", "inbox").split(",")
@@ -49,9 +49,8 @@ class StreamResponse:
         """Send events until the browser goes, its session ends, or the gateway stops."""
         context, queue = self._context, self._queue
         headers = [(b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no")]
-        space = context.site.feeds.of(context.host.name)
         # Held before anything waits, so that each of many that come at once is counted.
-        with context.here.streaming(queue), space.queues.holding(queue):
+        with context.here.streaming(queue), context.feed.queues.holding(queue):
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(cancel_when_gone, receive, tasks.cancel_scope)

@@ -115,7 +115,6 @@ async def show_health(context: PageContext) -> Response:
             "bytes": journal_bytes,
             "behind": max(0, host.journal.latest(host.name) - host.fanout.delivered),
         },
-        topics="",
     )
 
 

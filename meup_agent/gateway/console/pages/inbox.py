@@ -79,15 +79,13 @@ ENDED: Final = {
 async def show_inbox(context: PageContext) -> Response:
     """The inbox, with the decision whose deadline is next, or the one that was chosen."""
     inbox = context.here.inbox
-    items = inbox.items
-    chosen = str(context.request.path_params.get("key", ""))
-    item = find_item(inbox, chosen) if chosen else next(iter(items), None)
-    return inbox_page(context, item, missing=bool(chosen) and item is None, key=chosen)
+    chosen = find_item(inbox, context.key) if context.key else next(iter(inbox.items), None)
+    return inbox_page(context, chosen)
 
 
 async def show_again(context: PageContext) -> Response:
     """Send a browser that loads the answer to a form anew to what the form decides."""
-    return redirect(context, f"{CONSOLE_HOME}/{quote(str(context.request.path_params['key']))}")
+    return redirect(context, f"{CONSOLE_HOME}/{quote(context.key)}")
 
 
 def find_item(inbox: Inbox, key: str) -> InboxItem | None:
@@ -99,24 +97,20 @@ def inbox_page(
     context: PageContext,
     item: InboxItem | None,
     *,
-    status: int = 200,
+    status: int | None = None,
     problem: str = "",
-    missing: bool = False,
-    key: str = "",
     edit: Edit | None = None,
 ) -> Response:
-    """The page, with one decision."""
-    inbox, now = context.here.inbox, datetime.now(UTC)
-    items = inbox.items
+    """The page, with one decision; a problem with it is a bad request, if no status is given."""
+    feed = context.here.feed
     values: dict[str, Any] = {
         "item": item,
-        "key": key if item is None else item_key(item),
-        "missing": missing,
-        "queue": [(item_key(each), each) for each in items[:QUEUE_ROWS]],
-        "more": max(context.here.feed.waiting - QUEUE_ROWS, 0),
-        "proposed_at": context.here.feed.proposed_at,
-        "left_out": inbox.left_out,
-        "version": context.here.feed.version,
+        "key": context.key if item is None else item_key(item),
+        "queue": [(item_key(each), each) for each in feed.inbox.items[:QUEUE_ROWS]],
+        "more": max(feed.waiting - QUEUE_ROWS, 0),
+        "proposed_at": feed.proposed_at,
+        "left_out": feed.inbox.left_out,
+        "version": feed.version,
         "problem": problem,
         "edit": edit,
         "topics": "inbox",
@@ -125,40 +119,36 @@ def inbox_page(
     }
     if item is not None:
         sent = edit.arguments if edit is not None and edit.is_ready else None
-        values |= _card(item, now, sent)
+        values |= _card(item, sent)
         values["form"] = values["fields"] if edit is None else edit.fields
-    return context.page("inbox.html", status, **values)
+    return context.page("inbox.html", status or (BAD_REQUEST if problem else 200), **values)
 
 
-def _card(item: InboxItem, now: datetime, edited: dict[str, Any] | None) -> dict[str, Any]:
+def _card(item: InboxItem, edited: dict[str, Any] | None) -> dict[str, Any]:
     """The values of a decision beside the item itself, with the arguments of an edit, if any."""
-    deadline = item.deadline
-    sent = item.call.expires_at
-    left = None if deadline is None else max((deadline - now).total_seconds(), 0.0)
-    facts = item.tool_facts
+    left = whole = None
+    if item.deadline is not None:
+        left = max((item.deadline - datetime.now(UTC)).total_seconds(), 0.0)
+        if item.call.expires_at is not None:
+            # The length of the bar: the time that the proposal had when it came to us.
+            whole = max(left + anyio.current_time() - item.arrived_at, 1.0)
     is_editable = can_be_edited(item)
     arguments = item.arguments if edited is None else edited
     return {
         "whole_call": whole_call(item, edited),
         "digest": shown_digest(item),
         "seconds_left": left,
-        "whole": None if left is None or sent is None else _whole(item, left),
+        "whole": whole,
         "is_editable": is_editable,
         "fields": fields_of(schema_of(item), arguments) if is_editable else [],
         "arguments_text": editable(item.arguments) if is_editable else "",
         "similar": item.similar,
-        "facts": facts,
+        "facts": item.tool_facts,
         "record": item.record,
         "ended": ENDED,
         "endings": [ENDED[each] for each in item.record.counts],
         "danger": dangers_of(item, edited),
-        "may": {each.value for each in item.may},
     }
-
-
-def _whole(item: InboxItem, left: float) -> float:
-    """The length of the bar: the time that the proposal had when it came to us."""
-    return max(left + anyio.current_time() - item.arrived_at, 1.0)
 
 
 def dangers_of(item: InboxItem, sent: dict[str, Any] | None = None) -> tuple[str, ...]:
@@ -201,7 +191,7 @@ async def approve(context: PageContext) -> Response:
     if isinstance(item, Response):
         return item
     if problem := _why_not(context, item):
-        return inbox_page(context, item, status=BAD_REQUEST, problem=problem)
+        return inbox_page(context, item, problem=problem)
     return await _carry_out(context, item)
 
 
@@ -212,17 +202,17 @@ async def approve_edited(context: PageContext) -> Response:
         return item
     edit = await read_edit(item, context.form)
     if not edit.is_ready:
-        return inbox_page(context, item, status=BAD_REQUEST, problem=edit.problem, edit=edit)
+        return inbox_page(context, item, problem=edit.problem, edit=edit)
     # A browser ends the lines of a form of its own accord with both.
     if context.form.get("seen", "").replace("\r\n", "\n") != edit.text:
         return inbox_page(context, item, edit=edit)
     if problem := _why_not(context, item, edit.arguments):
-        return inbox_page(context, item, status=BAD_REQUEST, problem=problem, edit=edit)
+        return inbox_page(context, item, problem=problem, edit=edit)
     return await _carry_out(context, item, edit)
 
 
 async def check_edit(context: PageContext) -> Response:
-    item = find_item(context.here.inbox, str(context.request.path_params["key"]))
+    item = find_item(context.here.inbox, context.key)
     problems = {} if item is None else (await read_edit(item, context.form)).problems
     return JSONResponse({"problems": problems})
 
@@ -234,7 +224,7 @@ async def reject(context: PageContext) -> Response:
         return item
     reason = context.form.get("reason", "")
     if reason not in {str(code) for code, _ in REASONS}:
-        return inbox_page(context, item, status=BAD_REQUEST, problem="Choose a reason to reject.")
+        return inbox_page(context, item, problem="Choose a reason to reject.")
     words = context.form.get("words", "").strip() or None
 
     async def decide(inbox: Inbox, own: InboxItem) -> None:
@@ -250,10 +240,10 @@ async def vote(context: PageContext) -> Response:
         return item
     given = context.form.get("vote")
     if given not in ("approve", "reject"):
-        return inbox_page(context, item, status=BAD_REQUEST, problem="Vote for it or against it.")
+        return inbox_page(context, item, problem="Vote for it or against it.")
     if given == "approve" and not is_shown_whole(whole_call(item)):
         problem = f"Not voted for: {MORE_THAN_SHOWN}."
-        return inbox_page(context, item, status=BAD_REQUEST, problem=problem)
+        return inbox_page(context, item, problem=problem)
     words, form = context.form.get("words", "").strip() or None, item.form
 
     async def decide(inbox: Inbox, own: InboxItem) -> None:
@@ -264,10 +254,9 @@ async def vote(context: PageContext) -> Response:
 
 def _decided(context: PageContext) -> InboxItem | Response:
     """The proposal that a form decides, as it was shown; or the page that says it is gone."""
-    key = str(context.request.path_params["key"])
-    item = find_item(context.here.inbox, key)
+    item = find_item(context.here.inbox, context.key)
     if item is None:
-        return inbox_page(context, None, status=CONFLICT, missing=True, key=key)
+        return inbox_page(context, None, status=CONFLICT)
     if context.form.get("digest") != shown_digest(item):
         said = (
             "The call, or its tool, is another one than you were shown. Look at it again; nothing"
@@ -291,7 +280,6 @@ async def _carry_out(context: PageContext, item: InboxItem, edit: Edit | None = 
     arguments = edit.arguments if edit is not None and edit.changes else None
     presence, form = context.here, item.form
     name = item.tool or item.method
-    key: str = context.request.path_params["key"]
     done = anyio.Event()
     outcome: list[str | MeupError] = []
 
@@ -315,7 +303,7 @@ async def _carry_out(context: PageContext, item: InboxItem, edit: Edit | None = 
         said = outcome[0]
         failed = isinstance(said, MeupError)
         told = f"{name} was not carried out: {said}" if failed else str(said)
-        presence.notify(OutcomeNotice(told, failed, key))
+        presence.notify(OutcomeNotice(told, failed, context.key))
 
     # In the presence's own tasks: a browser that goes must not stop what it has approved.
     presence.tasks.start_soon(carry_out)
@@ -324,7 +312,7 @@ async def _carry_out(context: PageContext, item: InboxItem, edit: Edit | None = 
     said = outcome[0] if outcome else f"Approved: {name} runs now."
     if isinstance(said, MeupError):
         return _failed(context, item, said, edit)
-    return context.go_on(CONSOLE_HOME, said, proposal=key)
+    return context.go_on(CONSOLE_HOME, said, proposal=context.key)
 
 
 def _what_came(fulfillment: Fulfillment) -> str:
@@ -379,4 +367,4 @@ def _failed(
     if late or not waits:
         said = f"Not done: {error}"
         return context.go_on(CONSOLE_HOME, said, failed=True, proposal=item_key(item))
-    return inbox_page(context, item, status=BAD_REQUEST, problem=f"Not done: {error}", edit=edit)
+    return inbox_page(context, item, problem=f"Not done: {error}", edit=edit)

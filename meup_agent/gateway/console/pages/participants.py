@@ -94,20 +94,25 @@ async def try_capability(context: PageContext) -> Response:
         payload = {"message": ""}
     capabilities, addressees = host.owner.grants[who], (to,) if to else ()
     if kind in WHOM:
-        found = next((each for each in capabilities.patterns if _manages(each, kind, to)), None)
-        allowed, by = found is not None, describe_capability(found) if found else ""
+        allowing = [each for each in capabilities.patterns if _manages(each, kind, to)]
+        allowed = bool(allowing)
     else:
         allowed = capabilities.allow(kind, payload, addressees)
-        by = _describe_allowing(capabilities, kind, payload, addressees) if allowed else ""
+        allowing = [
+            each
+            for each in capabilities.patterns
+            if allowed and compile_capabilities([each]).allow(kind, payload, addressees)
+        ]
     about = tool if deed in ("propose", "call") else ""
     tried = {"who": who, "deed": deed, "tool": tool, "arguments": given, "to": to,
-             "words": words, "about": about, "allowed": allowed, "by": by}  # fmt: skip
+             "words": words, "about": about, "allowed": allowed,
+             "by": describe_capability(allowing[0]) if allowing else ""}  # fmt: skip
     return await _page(context, tried)
 
 
 async def _page(context: PageContext, tried: dict[str, Any]) -> Response:
     host, own = context.host, context.host.owner.grants[context.identity.participant]
-    feed = context.site.feeds.of(host.name)
+    feed = context.feed
     await feed.note_heard()
     flying = host.owner.in_flight
     asked = Counter(to for each in flying if not each.is_proposal for to in each.envelope.to)
@@ -192,16 +197,6 @@ def _manages(capability: Mapping[str, Any], kind: str, whom: str) -> bool:
     return compile_capabilities([pattern]).allow(kind, {field: whom}, to)
 
 
-def _describe_allowing(
-    capabilities: Capabilities, kind: str, payload: dict[str, Any], to: tuple[str, ...]
-) -> str:
-    """The first pattern that allows an envelope by itself, in words."""
-    for each in capabilities.patterns:
-        if compile_capabilities([each]).allow(kind, payload, to):
-            return describe_capability(each)
-    return ""
-
-
 # --- management, by the verbs of the participant that is signed in ---
 
 
@@ -230,7 +225,7 @@ async def invite(context: PageContext) -> Response:
     invitation = await _manage(
         context, lambda space: space.members.invite(who, given, reason=_reason(context))
     )
-    return context.page("invited.html", invitation=invitation, topics="")
+    return context.page("invited.html", invitation=invitation)
 
 
 async def kick(context: PageContext) -> Response:

@@ -20,8 +20,8 @@ MAX_INDENTED: Final = 256 * 1024
 """Characters of an export up to which each value has a line."""
 
 
-async def find_proposal(context: PageContext, key: str) -> ProposalAudit:
-    """The latest proposal of this space with a key.
+async def find_proposal(context: PageContext) -> ProposalAudit:
+    """The latest proposal of this space with the key in the path.
 
     Raises:
         RequestDenied: The space has none, or has forgotten it.
@@ -29,7 +29,7 @@ async def find_proposal(context: PageContext, key: str) -> ProposalAudit:
     proposals = proposals_of(context.host)
     await proposals.catch_up(context.host, context.host.now())
     for each in reversed(proposals.audit.proposals):
-        if key_of(each.proposer, each.id) == key:
+        if key_of(each.proposer, each.id) == context.key:
             return each
     raise RequestDenied(
         NOT_FOUND, "This space has no such proposal, or the gateway has forgotten it."
@@ -38,13 +38,12 @@ async def find_proposal(context: PageContext, key: str) -> ProposalAudit:
 
 async def show_proposal(context: PageContext) -> Response:
     """The page."""
-    key: str = context.request.path_params["key"]
-    proposal = await find_proposal(context, key)
+    proposal = await find_proposal(context)
     call = proposal.call
     return context.page(
         "proposal.html",
         proposal=proposal,
-        key=key,
+        key=context.key,
         call=call,
         params=without_meta(call.params),
         states=MEANINGS,
@@ -56,14 +55,12 @@ async def show_proposal(context: PageContext) -> Response:
 
 async def export_proposal(context: PageContext) -> Response:
     """The chain as JSON, to keep."""
-    key: str = context.request.path_params["key"]
-    proposal = await find_proposal(context, key)
-    document = proposal_as_json(proposal, timeline=True)
+    document = proposal_as_json(await find_proposal(context), timeline=True)
     said = json.dumps(document)
     # With line ends it takes twenty times as long: of millions of values, seconds.
     if len(said) <= MAX_INDENTED:
         said = json.dumps(document, indent=2)
-    disposition = f'attachment; filename="proposal-{key}.json"'
+    disposition = f'attachment; filename="proposal-{context.key}.json"'
     return Response(
         said, media_type="application/json", headers={"Content-Disposition": disposition}
     )
