@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
@@ -12,7 +13,7 @@ from anyio.abc import TaskGroup
 
 from meup_agent.gateway.console.event_queue import FRESH, GATHER_SECONDS, EventQueues, pack
 from meup_agent.gateway.console.templating import key_of, make_environment
-from meup_agent.gateway.edge.http.context import Problem, read_journal
+from meup_agent.gateway.edge.http.context import Problem, newest_number, read_journal
 from meup_agent.gateway.edge.http.views import proposals_of
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.audit import ProposalAudit
@@ -141,16 +142,11 @@ def _describe(envelope: Envelope) -> tuple[str, str, str]:
         return verb, format_call(call, MAX_WORDS), "request"
     if kind == kinds.MCP_RESPONSE:
         failed = "error" in payload or as_object(payload.get("result")).get("isError") is True
-        body = payload.get("error") if "error" in payload else payload.get("result")
-        return (
-            ("fails" if failed else verb),
-            words_of_answer(body),
-            "error" if failed else "response",
-        )
-    if kind == kinds.MCP_REJECT:
-        return verb, describe_reason(str(payload.get("reason") or "")), "reject"
-    if kind == kinds.MCP_WITHDRAW:
-        return verb, describe_reason(str(payload.get("reason") or "")), "withdraw"
+        words = words_of_answer(payload.get("error", payload.get("result")))
+        return ("fails", words, "error") if failed else (verb, words, "response")
+    if kind in (kinds.MCP_REJECT, kinds.MCP_WITHDRAW):
+        tone = "reject" if kind == kinds.MCP_REJECT else "withdraw"
+        return verb, describe_reason(str(payload.get("reason") or "")), tone
     if kind == kinds.CHAT:
         text = payload.get("message", payload.get("text"))
         return verb, text if isinstance(text, str) else "", "chat"
@@ -314,7 +310,7 @@ async def learn_before(host: SpaceServer, threads: ThreadIndex, entries: list[En
         page = list(await read_journal(host, after=lower, until=upper, limit=LOOK_BACK_STEP))
         if not page:
             # The numbers go on from the clock at each start of a gateway.
-            upper = await newest_number(host, floor, lower)
+            upper = await newest_number(host, lower)
             continue
         here = {each.envelope.id for each in page}
         meant = [each for each in page if each.envelope.id in missing]
@@ -326,17 +322,20 @@ async def learn_before(host: SpaceServer, threads: ThreadIndex, entries: list[En
             threads.of(each.envelope)
 
 
-async def newest_number(host: SpaceServer, floor: int, until: int) -> int:
-    """The number of the newest entry up to another number; the floor where there is none."""
-    low, high = floor, until
-    while low < high:
-        middle = (low + high) // 2
-        entries = await read_journal(host, after=middle, until=high, limit=1)
-        if entries:
-            low = entries[0].seq
-        else:
-            high = middle
-    return low
+async def read_stretch(
+    host: SpaceServer, *, after: int, until: int, step: int, most: float = math.inf
+) -> list[Entry]:
+    """The entries of a stretch of numbers, oldest first; no further ones once there are so many."""
+    found: list[Entry] = []
+    # As many readings as it takes: a journal hands over a few megabytes at a time.
+    while (
+        after < until
+        and len(found) < most
+        and (page := await read_journal(host, after=after, until=until, limit=step))
+    ):
+        found += page
+        after = page[-1].seq
+    return found
 
 
 def _named(entries: Iterable[Entry], known: ThreadIndex) -> set[str]:
@@ -457,21 +456,9 @@ class SpaceFeed:
         host, until = self._host, self._host.fanout.delivered
         if not self.queues.wants("space"):
             return
-        entries: list[Entry] = []
-        after = max(self._seen, host.journal.floor(host.name))
+        after, most = max(self._seen, host.journal.floor(host.name)), MAX_ROWS_PUSHED + 1
         try:
-            # As many as it takes: a journal hands over a few megabytes at a time.
-            while (
-                after < until
-                and len(entries) <= MAX_ROWS_PUSHED
-                and (
-                    page := await read_journal(
-                        host, after=after, until=until, limit=MAX_ROWS_PUSHED + 1
-                    )
-                )
-            ):
-                entries += page
-                after = page[-1].seq
+            entries = await read_stretch(host, after=after, until=until, step=most, most=most)
         except Problem:
             return
         self._seen = until
@@ -485,12 +472,13 @@ class SpaceFeed:
             if any(self.threads.find(each) is None for each in names_in(entry.envelope)):
                 for proposal in proposals.audit.find_referenced(entry.envelope):
                     self.threads.learn(proposal)
-        widened = self.columns.add(*self._speakers(entries))
+        widened = self.note_speakers(entries)
         rows = [self.row(entry) for entry in entries]
         folds = fold_rows(reversed(rows))
         html = "" if widened else self._template.render(folds=folds, places=self.columns.places)
         touched = {row.thread: row.state for row in rows if row.thread}
-        who = any(_is_about_members(entry.envelope) for entry in entries)
+        about_members = ("system/presence", "capability/", "space/")
+        who = any(entry.envelope.kind.startswith(about_members) for entry in entries)
         event = {"rows": html, "wider": widened, "touched": touched, "members": who}
         self.queues.publish("space", pack("space", event))
 
@@ -532,15 +520,12 @@ class SpaceFeed:
                     self.last_heard[told.id] = at
             self._heard = entry.seq
 
-    def note_speakers(self, entries: Iterable[Entry]) -> None:
-        self.columns.add(*self._speakers(entries))
-
-    def _speakers(self, entries: Iterable[Entry]) -> list[str]:
-        return [
-            name
-            for entry in entries
-            for name in (entry.envelope.sender, *entry.envelope.to[:MAX_COLUMNS])
-        ]
+    def note_speakers(self, entries: Iterable[Entry]) -> bool:
+        """Give those who speak, and those who are spoken to, a column; true if one was added."""
+        said = [entry.envelope for entry in entries]
+        return self.columns.add(
+            *(name for each in said for name in (each.sender, *each.to[:MAX_COLUMNS]))
+        )
 
     # --- a subscriber of the space ----------------------------------------------------------
 
@@ -596,7 +581,3 @@ def _read_status(payload: JsonObject, at: float) -> OwnStatus:
         number("queued"),
         number("messages_in_context"),
     )
-
-
-def _is_about_members(envelope: Envelope) -> bool:
-    return envelope.kind.startswith(("system/presence", "capability/", "space/"))

@@ -21,10 +21,10 @@ from meup_agent.gateway.console.timeline import (
     TimelineRow,
     fold_rows,
     learn_before,
-    newest_number,
+    read_stretch,
 )
 from meup_agent.gateway.edge.handshake import is_seq
-from meup_agent.gateway.edge.http.context import read_journal
+from meup_agent.gateway.edge.http.context import newest_number, read_journal
 from meup_agent.gateway.edge.http.views import proposals_of
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.space.journal import Entry
@@ -84,7 +84,7 @@ def read_filter(query: Mapping[str, str]) -> RowFilter:
 async def show_timeline(context: PageContext) -> Response:
     """The newest rows, newest first, or those before a number."""
     query, host = context.request.query_params, context.host
-    feed = context.site.feeds.of(host.name)
+    feed = context.feed
     said = query.get("before", "")
     shown = read_filter(query)
     before = int(said) if is_seq(said) else None
@@ -154,17 +154,12 @@ async def newest_before(host: SpaceServer, before: int) -> list[Entry]:
     upper = before - 1
     while len(found) < PAGE_ROWS and upper > floor:
         lower = max(floor, upper - step)
-        stretch: list[Entry] = []
-        after = lower
-        # As many as it takes: a journal hands over a few megabytes at a time.
-        while page := await read_journal(host, after=after, until=upper, limit=step):
-            stretch += page
-            after = page[-1].seq
+        stretch = await read_stretch(host, after=lower, until=upper, step=step)
         found = [*stretch, *found]
         if stretch or step < MAX_STRETCH:
             upper, step = lower, min(step * 2, MAX_STRETCH)
         else:
-            upper, step = await newest_number(host, floor, lower), PAGE_ROWS
+            upper, step = await newest_number(host, lower), PAGE_ROWS
     return found[-PAGE_ROWS:]
 
 
@@ -178,9 +173,8 @@ async def show_envelope(context: PageContext) -> Response:
             NOT_FOUND, "The journal of this space has no such envelope, or not any more."
         )
     entry = page[0]
-    feed = context.site.feeds.of(host.name)
     envelope = entry.envelope
-    threads = ThreadIndex(feed.threads)
+    threads = ThreadIndex(context.feed.threads)
     await learn_before(host, threads, list(page))
     proposer, proposal, _ = threads.of(envelope)
     try:
@@ -193,5 +187,4 @@ async def show_envelope(context: PageContext) -> Response:
         envelope=envelope,
         payload=text,
         thread=key_of(proposer, proposal) if proposal else "",
-        topics="",
     )

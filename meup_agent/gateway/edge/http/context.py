@@ -73,6 +73,22 @@ async def read_journal(
     return entries
 
 
+async def newest_number(host: SpaceServer, until: int, at: float = math.inf) -> int:
+    """The number of the newest entry up to another number, and up to a time in microseconds.
+
+    It is found by halving what is kept; where there is none, it is the journal's floor.
+    """
+    low, high = host.journal.floor(host.name), until
+    while low < high:
+        middle = (low + high) // 2
+        entries = await read_journal(host, after=middle, until=high, limit=1)
+        if entries and entries[0].at <= at:
+            low = entries[0].seq
+        else:
+            high = middle
+    return low
+
+
 def authenticate(runtime: GatewayRuntime, request: HTTPConnection) -> Identity:
     """The identity of the header's token; one in the address counts not, since that is logged."""
     authorization = request.headers.get("authorization")

@@ -29,6 +29,7 @@ from meup_agent.gateway.edge.http.context import (
     authorize_space,
     await_callback,
     bad_query,
+    newest_number,
     over_limit,
     read_flag,
     read_journal,
@@ -210,16 +211,7 @@ async def _after(host: SpaceServer, since: str, until: int) -> int:
         raise bad_query(
             "since must be a message's 'seq', or a time such as 2026-01-31T12:00:00Z"
         ) from None
-    # By halving what is kept.
-    low, high = host.journal.floor(host.name), until
-    while low < high:
-        middle = (low + high) // 2
-        entries = await read_journal(host, after=middle, until=until, limit=1)
-        if entries and entries[0].at <= at:
-            low = entries[0].seq
-        else:
-            high = middle
-    return low
+    return await newest_number(host, until, at)
 
 
 # --- the envelope that is sent ---
