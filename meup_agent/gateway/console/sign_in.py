@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 import anyio
@@ -89,9 +89,7 @@ class BrowserSessions:
         """The session of a cookie, unless it has ended by its age or with its token."""
         key, at = _digest(cookie), self._now()
         session = self._sessions.get(key)
-        if session is None:
-            return None
-        if not self.is_open(session, tokens):
+        if session is None or not self.is_open(session, tokens):
             self._remove(key)
             return None
         session.used = at
@@ -118,8 +116,7 @@ class BrowserSessions:
             session.is_closed = True
 
 
-@dataclass(frozen=True, slots=True)
-class SignInLink:
+class SignInLink(NamedTuple):
     """A link that opens one session."""
 
     identity: Identity
@@ -266,9 +263,8 @@ class RequestPace:
         Raises:
             RequestDenied: It would take too long.
         """
-        bucket = self._buckets.get(identity)
-        if bucket is None:
-            bucket = self._buckets[identity] = TokenBucket(REQUESTS_PER_SECOND, REQUESTS_BURST)
+        fresh = TokenBucket(REQUESTS_PER_SECOND, REQUESTS_BURST)
+        bucket = self._buckets.setdefault(identity, fresh)
         at = int(anyio.current_time() * 1_000_000)
         if bucket.wait(at, amount) > PACE_SECONDS:
             headers = {"Retry-After": str(math.ceil(PACE_SECONDS))}

@@ -194,15 +194,13 @@ def key_of(proposer: str, proposal: str) -> str:
 # --- time ---
 
 
-def left(until: datetime | None, now: datetime | None = None) -> str:
-    if until is None:
-        return time_left(None)
-    return time_left((until - (now or datetime.now(UTC))).total_seconds())
+def left(until: datetime | None) -> str:
+    return time_left(None if until is None else (until - datetime.now(UTC)).total_seconds())
 
 
-def ago(at: datetime | float, now: datetime | None = None) -> str:
+def ago(at: datetime | float) -> str:
     """The time since something was, in words."""
-    seconds = ((now or datetime.now(UTC)) - _moment(at)).total_seconds()
+    seconds = (datetime.now(UTC) - _moment(at)).total_seconds()
     return "just now" if seconds < 5 else f"{duration(int(seconds))} ago"
 
 
@@ -539,17 +537,9 @@ class SchemaField(NamedTuple):
         return f"{PREFIX}{self.number}"
 
 
-class TypedFields(NamedTuple):
-    """Fields as they were typed, and what they come to."""
-
-    fields: list[SchemaField]
-    arguments: dict[str, Any]
-    problems: dict[str, str]  # by the key of a field
-
-
 def read_fields(
     fields: list[SchemaField], form: Mapping[str, str], arguments: Mapping[str, Any]
-) -> TypedFields:
+) -> Edit:
     """Read a form: an argument whose field is empty is left out, unless it was an empty text.
 
     Args:
@@ -574,7 +564,7 @@ def read_fields(
             read[each.name] = said if kind == "text" else json.loads(said)
         except (ValueError, RecursionError) as error:
             problems[each.key] = f"it is not JSON yet: {error}"
-    return TypedFields(typed, read, problems)
+    return Edit(editable(arguments), typed, read, (), problems)
 
 
 def fields_of(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[SchemaField]:
@@ -691,11 +681,9 @@ async def read_edit(item: InboxItem, form: Mapping[str, str]) -> Edit:
         edit.arguments = cast("dict[str, Any]", found)
         edit.fields = fields_of(schema_of(item), edit.arguments)
     else:
-        typed = read_fields(fields, form, item.arguments)
-        edit = Edit(editable(item.arguments), typed.fields, None, (), typed.problems)
-        if edit.problems:
+        edit = read_fields(fields, form, item.arguments)
+        if edit.arguments is None or edit.problems:
             return edit
-        edit.arguments = typed.arguments
     edit.text = editable(edit.arguments)
     call = Call(item.method, {**item.call.params, "arguments": edit.arguments})
     edit.changes = tuple(changes_between(item.call, call, item.target))
