@@ -15,8 +15,7 @@ from websockets.asyncio.client import connect
 from tests.console_browser.conftest import Desk, open_desk, settled
 from tests.gateway.console.conftest import two_spaces
 from tests.gateways import participant
-from tests.no_tls import NO_TLS
-from tests.patience import PATIENCE
+from tests.no_tls import ALONE
 
 pytestmark = pytest.mark.anyio
 
@@ -131,7 +130,7 @@ async def test_page_of_another_origin_locks_nobody_out(chromium: Browser) -> Non
             frame = {"type": "join", "space": "demo", "token": desk.site.token("you")}
             await by_frame.send(json.dumps(frame))
             assert json.loads(await by_frame.recv())["kind"] == "system.welcome"
-        async with httpx.AsyncClient(verify=NO_TLS, trust_env=False, timeout=PATIENCE) as http:
+        async with httpx.AsyncClient(**ALONE) as http:
             authorization = {"Authorization": f"Bearer {desk.site.token('you')}"}
             asked = await http.get(f"{gateway.http_url}/me", headers=authorization)
             assert asked.status_code == 200

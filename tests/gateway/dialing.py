@@ -11,11 +11,12 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
+from websockets.http11 import Response
 
 from meup_agent.gateway import Gateway, GatewayLimits
 from tests.gateway.conftest import PARTICIPANTS, envelope
 from tests.gateway.own_loop import anyio_backend as anyio_backend
-from tests.gateway.websocket_client import open_websocket
+from tests.gateway.websocket_client import hear_until, open_websocket, refusal
 from tests.patience import PATIENCE
 
 
@@ -36,6 +37,11 @@ async def dial(
     token = gateway.token(who) if who else ""
     async with open_websocket(gateway.url + path, token, **options) as client:
         yield client
+
+
+async def refused(gateway: Gateway, who: str = "", path: str = "/ws?space=demo") -> Response:
+    """The answer to a handshake that is refused."""
+    return await refusal(gateway.url + path, gateway.token(who) if who else "")
 
 
 @asynccontextmanager
@@ -72,9 +78,7 @@ def send_at_once(client: ClientConnection, messages: Iterable[str | bytes]) -> N
 async def undisturbed(member: ClientConnection, name: str = "bob") -> None:
     """Another member still speaks and hears."""
     await member.send(envelope(name, id="still-here"))
-    with anyio.fail_after(PATIENCE):
-        while json.loads(await member.recv())["id"] != "still-here":
-            pass
+    await hear_until(member, id="still-here")
 
 
 def join_frame(gateway: Gateway, who: str = "alice", /, **changes: object) -> str:

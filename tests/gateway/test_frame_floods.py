@@ -21,6 +21,7 @@ from tests.gateway.dialing import dial
 from tests.gateway.own_loop import HOSTILE, running
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.raw_client import Streams, frames, handshake, masked, raw, said_close, shaken
+from tests.gateway.websocket_client import hear_until
 from tests.gateways import one_space_config
 from tests.patience import PATIENCE
 from tests.transport.peers import CERTIFICATE
@@ -52,9 +53,7 @@ async def stranger(gateway: Gateway) -> AsyncGenerator[Streams]:
 
 async def round_trip(bob: ClientConnection, name: str) -> None:
     await bob.send(envelope("bob", id=name))
-    with anyio.fail_after(PATIENCE):
-        while json.loads(await bob.recv())["id"] != name:
-            pass
+    await hear_until(bob, id=name)
 
 
 async def flood(writer: asyncio.StreamWriter, chunk: bytes, sent: list[int]) -> None:
@@ -165,9 +164,7 @@ async def test_message_in_very_many_fragments_arrives() -> None:
             writer.write(masked(0x01, pieces[0]))
             writer.write(b"".join(masked(0x00, piece) for piece in pieces[1:-1]))
             writer.write(masked(0x80, pieces[-1]))
-            with anyio.fail_after(PATIENCE):
-                while json.loads(await bob.recv())["id"] != "in-pieces":
-                    pass
+            await hear_until(bob, id="in-pieces")
 
 
 @pytest.mark.rule("3.frames")
@@ -177,12 +174,7 @@ async def test_nothing_that_waited_is_lost_or_out_of_order() -> None:
             for number in range(300):
                 said = envelope("mallory", id=f"m{number}")
                 writer.write(masked(0x89, b"between") + masked(0x81, said))
-            heard: list[str] = []
-            with anyio.fail_after(PATIENCE):
-                while len(heard) < 300:
-                    each = json.loads(await bob.recv())
-                    if each["from"] == "mallory":
-                        heard.append(each["id"])
+            heard = [(await hear_until(bob, kind="chat"))["id"] for _ in range(300)]
             assert heard == [f"m{number}" for number in range(300)]
 
 
@@ -228,6 +220,5 @@ async def test_encrypted_messages_that_were_read_with_others_are_not_forgotten()
                         await bob.send(envelope("bob", id=f"e{number}", payload={"text": text}))
 
                 tasks.start_soon(speak)
-                with anyio.fail_after(PATIENCE):
-                    while json.loads(await bob.recv())["id"] != "e299":
-                        pass
+                await hear_until(bob, id="e299")
+        assert gateway.counters.left == 1

@@ -19,7 +19,7 @@ from meup_agent.gateway import Gateway, ThreadedGateway
 from meup_agent.gateway import history as line_files
 from meup_agent.gateway.history import DECISIONS, ENVELOPES, open_history
 from tests.conformance.wire import V02, V04, Json, Site, config_of
-from tests.no_tls import NO_TLS
+from tests.no_tls import ALONE
 from tests.patience import PATIENCE
 
 MAY: dict[str, list[Json]] = {
@@ -95,9 +95,7 @@ def test_what_stands_there_is_for_its_user_alone_and_no_token(tmp_path: Path) ->
             path = f"{gateway.http_url}/participants/root/messages"
             headers = {"Authorization": "Bearer root-token"}
             said: Any = {"kind": "space/invite", "payload": {"participant_id": "eve"}}
-            other = httpx.post(
-                path, json=said, headers=headers, verify=NO_TLS, timeout=PATIENCE
-            ).json()["token"]
+            other = httpx.post(path, json=said, headers=headers, **ALONE).json()["token"]
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     for name in (ENVELOPES, DECISIONS):
         file = folder / name

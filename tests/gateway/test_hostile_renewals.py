@@ -10,7 +10,8 @@ from websockets.asyncio.client import ClientConnection
 
 from meup_agent.gateway import Gateway, GatewayLimits
 from tests.gateway.own_loop import anyio_backend as anyio_backend
-from tests.gateway.test_attacks import dial, hear_until, undisturbed
+from tests.gateway.test_attacks import dial, undisturbed
+from tests.gateway.websocket_client import hear_until
 from tests.patience import PATIENCE
 from tests.wire import DEFAULT_DIALECT, draft, encode, kinds, payloads
 

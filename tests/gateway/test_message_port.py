@@ -7,13 +7,12 @@ import struct
 import anyio
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidStatus
 from websockets.frames import Frame, Opcode
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import Gateway
 from tests.gateway.conftest import envelope
-from tests.gateway.dialing import close_code, dial, limited, pair, read, undisturbed
+from tests.gateway.dialing import close_code, dial, limited, pair, read, refused, undisturbed
 from tests.gateway.dialing import gateway as gateway
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.raw_client import masked, said_close, shaken
@@ -87,13 +86,6 @@ async def test_close_is_answered(gateway: Gateway, said: int | None, answer: int
     async with shaken(gateway) as (reader, writer):
         writer.write(masked(0x88, b"" if said is None else struct.pack("!H", said)))
         assert await said_close(reader) == answer
-
-
-async def test_vanished_client_leaves(gateway: Gateway) -> None:
-    async with pair(gateway) as (alice, bob):
-        alice.transport.abort()
-        left = (await read(bob))[0]
-        assert left["payload"] == {"event": "leave", "participant": {"id": "alice"}}
 
 
 @pytest.mark.limit("ping_interval", "ping_deadline")
@@ -253,11 +245,6 @@ async def test_what_goes_wrong_inside_is_told_to_nobody_who_dials(
         raise RuntimeError("what only the log may have")
 
     monkeypatch.setattr("meup_agent.gateway.edge.handshake.read_handshake", broken)
-    with pytest.raises(InvalidStatus) as refused:
-        async with connect(gateway.url, open_timeout=PATIENCE):
-            pass
-    assert (refused.value.response.status_code, refused.value.response.body) == (
-        500,
-        b"internal error",
-    )
+    answer = await refused(gateway, path="")
+    assert (answer.status_code, answer.body) == (500, b"internal error")
     assert "what only the log may have" in caplog.text

@@ -28,7 +28,7 @@ from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.raw_client import Streams, frames, masked, raw
 from tests.gateway.test_attacks import dial, ended, head, undisturbed
 from tests.gateways import one_space_config
-from tests.no_tls import NO_TLS
+from tests.no_tls import ALONE
 from tests.patience import PATIENCE
 from tests.transport.peers import CERTIFICATE
 
@@ -164,7 +164,7 @@ async def test_requests_behind_the_first_one_are_answered() -> None:
 async def test_large_body_goes_on_behind_the_first_read() -> None:
     async with running() as gateway:
         text = {"kind": "chat", "payload": {"message": "x" * 500_000}}
-        async with httpx.AsyncClient(verify=NO_TLS, trust_env=False, timeout=PATIENCE) as client:
+        async with httpx.AsyncClient(**ALONE) as client:
             done = await client.post(
                 f"{gateway.http_url}/participants/bob/messages",
                 json=text,

@@ -10,8 +10,7 @@ import pytest
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import Gateway, ThreadedGateway, load_config
 from tests.conformance.wire import V04, Json, Site
-from tests.no_tls import NO_TLS
-from tests.patience import PATIENCE
+from tests.no_tls import ALONE
 
 FILE = """
 space: {id: demo}
@@ -33,8 +32,7 @@ def post(gateway: ThreadedGateway, name: str, said: Json) -> httpx.Response:
         f"{gateway.http_url}/participants/{name}/messages",
         json=said,
         headers={"Authorization": f"Bearer {name}-token"},
-        verify=NO_TLS,
-        timeout=PATIENCE,
+        **ALONE,
     )
 
 

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 import anyio
 import pytest
 from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import ConnectionClosed
 
 from meup_agent.gateway import (
     Config,
@@ -26,7 +26,7 @@ from meup_agent.gateway import (
 )
 from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.gateway.conftest import envelope
-from tests.gateway.websocket_client import open_websocket
+from tests.gateway.websocket_client import hear_until, open_websocket, refusal
 from tests.gateways import participant
 from tests.patience import PATIENCE
 
@@ -89,14 +89,6 @@ async def joined(gateway: RunningGateway, **fields: object) -> tuple[int | None,
         return client.close_code, client.close_reason or "", heard
 
 
-async def refused(gateway: RunningGateway, token: str, path: str = "/ws?space=demo") -> Any:
-    """The answer to a handshake that is refused."""
-    with pytest.raises(InvalidStatus) as error:
-        async with dial(gateway, token, path):
-            pass
-    return error.value.response
-
-
 async def over_http(gateway: RunningGateway, method: str, path: str, token: str) -> tuple[int, str]:
     """Status and body of an HTTP request."""
     assert gateway.http_url is not None
@@ -114,14 +106,6 @@ async def over_http(gateway: RunningGateway, method: str, path: str, token: str)
     return await asyncio.to_thread(ask)
 
 
-async def hear_until(client: ClientConnection, kind: str) -> dict[str, Any]:
-    with anyio.fail_after(PATIENCE):
-        while True:
-            heard: dict[str, Any] = json.loads(await client.recv())
-            if heard["kind"] == kind:
-                return heard
-
-
 def names(folder: Path) -> set[str]:
     return {each.name for each in folder.iterdir()}
 
@@ -134,11 +118,11 @@ def contents(folder: Path) -> bytes:
 async def test_failed_logins_are_limited(tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
     limits: dict[str, Any] = {"failed_tokens": 3, "failed_token_seconds": 3_600.0}
     async with running(tmp_path, **limits) as gateway, dial(gateway, TOKENS["bob"]) as bob:
-        assert (await refused(gateway, MADE_UP)).status_code == 401
+        assert (await refusal(f"{gateway.url}/ws?space=demo", MADE_UP)).status_code == 401
         assert (await joined(gateway, token=MADE_UP))[0] == 4401
         assert (await over_http(gateway, "GET", "/spaces/demo/participants", MADE_UP))[0] == 401
         # From here on no token of this address is looked at, not even one that fits.
-        answer = await refused(gateway, TOKENS["alice"])
+        answer = await refusal(f"{gateway.url}/ws?space=demo", TOKENS["alice"])
         assert answer.status_code == 429
         assert int(answer.headers["Retry-After"]) > 0
         assert (await joined(gateway, token=TOKENS["alice"]))[0] == 1013
@@ -147,8 +131,7 @@ async def test_failed_logins_are_limited(tmp_path: Path, said: pytest.LogCapture
         assert '"error":"too_many_attempts"' in asked[1]
         assert "retry-after" in asked[1]
         await bob.send(envelope("bob", id="still-here"))
-        while (await hear_until(bob, "chat"))["id"] != "still-here":
-            pass
+        await hear_until(bob, id="still-here")
         assert gateway.counters.not_admitted == {401: 2, 4401: 1, 429: 2, 1013: 1}
     warned = [each for each in said.records if each.levelno == logging.WARNING]
     assert [each.getMessage() for each in warned] == [
@@ -165,9 +148,9 @@ async def test_no_token_is_logged_answered_or_kept(
     answers: list[str] = []
     async with running(tmp_path) as gateway:
         for path in ("/ws?space=demo", f"/?token={MADE_UP}&space={MADE_UP}", f"/{MADE_UP}"):
-            answer = await refused(gateway, MADE_UP, path)
+            answer = await refusal(gateway.url + path, MADE_UP)
             answers.append(f"{answer.body!r}{answer.headers}")
-        answer = await refused(gateway, TOKENS["alice"], f"/?space={TOKENS['bob']}")
+        answer = await refusal(f"{gateway.url}/?space={TOKENS['bob']}", TOKENS["alice"])
         answers.append(f"{answer.body!r}{answer.headers}")
         wrong: list[dict[str, object]] = [
             {"token": MADE_UP},
@@ -191,12 +174,12 @@ async def test_no_token_is_logged_answered_or_kept(
         async with dial(gateway, TOKENS["alice"]) as alice, dial(gateway, TOKENS["bob"]) as bob:
             invite = {"participant_id": "guest", "initial_capabilities": [{"kind": "chat"}]}
             await alice.send(envelope("alice", "space.invite", invite, id="invite"))
-            ack = await hear_until(alice, "space.invite-ack")
+            ack = await hear_until(alice, kind="space.invite-ack")
             invited = ack["payload"]["token"]
             assert isinstance(invited, str)
             assert len(invited) >= 32
             async with dial(gateway, invited) as guest:
-                await hear_until(guest, "system.welcome")
+                await hear_until(guest, kind="system.welcome")
                 await guest.send(envelope("guest", id="from-the-guest"))
                 heard_by_bob: list[dict[str, Any]] = []
                 while not heard_by_bob or heard_by_bob[-1]["id"] != "from-the-guest":
@@ -233,7 +216,6 @@ async def test_files_are_where_they_were_told_to_be_whatever_the_names(tmp_path:
             await alice.send(envelope("alice", "space.invite", invite, id=f"{name}{number}"))
             await alice.send(envelope("alice", "../../kind", {}, id=f"x/{name}", context=name))
         await alice.send(envelope("alice", id="last"))
-        while (await hear_until(alice, "chat"))["id"] != "last":
-            pass
+        await hear_until(alice, id="last")
     assert names(tmp_path) == {"inner"}
     assert {name.partition("-")[0] for name in names(folder)} == {"journal.sqlite"}

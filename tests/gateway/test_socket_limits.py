@@ -1,14 +1,12 @@
 """Limits of each participant, each address and each port, over real sockets."""
 
 import logging
-import ssl
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio.lowlevel
 import pytest
-from websockets.exceptions import InvalidStatus
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import Config, Gateway, GatewayLimits, TlsConfig
@@ -20,11 +18,13 @@ from tests.gateway.dialing import (
     limited,
     pair,
     read,
+    refused,
     send_at_once,
     undisturbed,
 )
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.raw_client import raw
+from tests.gateway.websocket_client import refusal
 from tests.gateways import one_space_config
 from tests.patience import PATIENCE
 from tests.transport.peers import CERTIFICATE
@@ -138,9 +138,9 @@ async def test_proposals_beyond_those_open_are_refused_until_one_ends() -> None:
     async with limited(max_open_proposals=2) as gateway, pair(gateway) as (alice, _):
         for name in ("p1", "p2", "p3"):
             await alice.send(envelope("alice", "mcp.proposal", CALL, id=name))
-        *_, refused = await read(alice, 3)
-        assert (refused["kind"], refused["correlationId"]) == ("system.error", "p3")
-        told = refused["payload"]
+        *_, error = await read(alice, 3)
+        assert (error["kind"], error["correlationId"]) == ("system.error", "p3")
+        told = error["payload"]
         said = (told["error"], told["limit"], told["max"])
         assert said == ("limit_exceeded", "max_open_proposals", 2)
         await alice.send(envelope("alice", "mcp.withdraw", id="w", correlationId="p1"))
@@ -153,9 +153,9 @@ async def test_proposals_beyond_those_open_are_refused_until_one_ends() -> None:
 async def test_message_that_nests_deeper_than_is_set() -> None:
     async with limited(max_depth=4) as gateway, pair(gateway) as (alice, bob):
         await alice.send(envelope("alice", payload={"a": [[[]]]}, id="deep"))
-        (refused,) = await read(alice)
-        told = refused["payload"]
-        assert refused["correlationId"] == "deep"
+        (error,) = await read(alice)
+        told = error["payload"]
+        assert error["correlationId"] == "deep"
         assert (told["error"], told["limit"], told["max"]) == ("too_deep", "max_depth", 4)
         await alice.send(envelope("alice", payload={"a": [[]]}))
         assert (await read(bob))[0]["kind"] == "chat"
@@ -166,12 +166,9 @@ async def test_message_that_nests_deeper_than_is_set() -> None:
 async def test_full_space_takes_nobody_else() -> None:
     async with limited(max_members=1) as gateway, dial(gateway, "alice") as alice:
         await read(alice, 2)
-        with pytest.raises(InvalidStatus) as refused:
-            async with dial(gateway, "bob"):
-                pass
-        assert refused.value.response.status_code == 503
-        assert refused.value.response.headers["Retry-After"] == "5"
-        assert b"(max_members)" in refused.value.response.body
+        answer = await refused(gateway, "bob")
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+        assert b"(max_members)" in answer.body
         async with dial(gateway, path="/") as bob:
             await bob.send(join_frame(gateway, "bob"))
             assert await close_code(bob) == 1013
@@ -180,40 +177,22 @@ async def test_full_space_takes_nobody_else() -> None:
         assert await close_code(alice) == 4409
 
 
-async def refusal(gateway: Gateway, token: str) -> tuple[int, str | None]:
-    with pytest.raises(InvalidStatus) as refused:
-        async with dial(gateway, headers={"Authorization": f"Bearer {token}"}):
-            pass
-    response = refused.value.response
-    return response.status_code, response.headers.get("Retry-After")
-
-
 @pytest.mark.rule("3.guesses.long")
 async def test_right_tokens_of_128_bits_are_let_in_while_others_guess() -> None:
     async with limited(failed_tokens=2, failed_token_seconds=100) as gateway:
-        assert [(await refusal(gateway, "guess"))[0] for _ in range(3)] == [401, 401, 429]
+        guesses = [(await refusal(gateway.url, "guess")).status_code for _ in range(3)]
+        assert guesses == [401, 401, 429]
         async with dial(gateway, "alice") as alice:
             assert (await read(alice))[0]["kind"] == "system.welcome"
         async with dial(gateway, path="/") as bob:
             await bob.send(join_frame(gateway, "bob"))
             assert (await read(bob))[0]["kind"] == "system.welcome"
-        assert (await refusal(gateway, "guess"))[0] == 429
+        assert (await refusal(gateway.url, "guess")).status_code == 429
 
 
 def with_tls(**limits: Any) -> Config:
     config = one_space_config("demo", PARTICIPANTS, GatewayLimits(**limits))
     return replace(config, tls=TlsConfig(CERTIFICATE, CERTIFICATE))
-
-
-async def test_tls() -> None:
-    trust = ssl.create_default_context(cafile=str(CERTIFICATE))
-    async with Gateway(config=with_tls()) as gateway:
-        assert gateway.url.startswith("wss://")
-        async with dial(gateway, "alice", ssl=trust) as alice:
-            await read(alice, 2)
-            await alice.send(envelope("alice", payload={"text": "x" * 100_000}))
-            assert (await read(alice))[0]["kind"] == "chat"
-        assert gateway.counters.left == 1
 
 
 async def test_tls_handshake_that_ends_is_one_line(caplog: pytest.LogCaptureFixture) -> None:

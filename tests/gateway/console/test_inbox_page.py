@@ -72,31 +72,6 @@ async def test_hostile_answer_is_told_as_text(site: Site) -> None:
     assert len(notice) < 700
 
 
-async def test_rejected_call_does_not_run(site: Site) -> None:
-    proposal, browser, _, key = await site.asked(to="you")
-    answer = await browser.decide(key, "reject", reason="unsafe", words="not today")
-    assert answer.status_code == 303
-    outcome = await ended(proposal, Rejection)
-    assert (outcome.by, outcome.reason) == ("you", "unsafe")
-    assert "not today" in await browser.page(f"/proposals/{key}")
-    assert site.ran == []
-
-
-async def test_edit_is_shown_before_it_is_sent(site: Site) -> None:
-    proposal, browser, _, key = await site.asked()
-    shown = await browser.decide(key, "edit", arguments='{"path": "b.md", "text": "hello"}')
-    assert shown.status_code == 200
-    assert site.ran == []
-    for words in ("What you change", "a.md", "b.md"):
-        assert words in shown.text
-    action = f"/inbox/{key}/edit"
-    answer = await browser.post(action, {**fields_in(shown.text, action), "word": "approve"})
-    assert answer.status_code == 303
-    outcome = await ended(proposal, Fulfillment)
-    assert [change.path for change in outcome.changes or ()] == ["arguments.path"]
-    assert site.ran == [{"path": "b.md", "text": "hello"}]
-
-
 @pytest.mark.parametrize("typed", ["{", "[1]", '"text"', "", "[" * 100_000])
 async def test_edit_that_is_no_object_is_refused_and_kept(site: Site, typed: str) -> None:
     _, browser, _, key = await site.asked()

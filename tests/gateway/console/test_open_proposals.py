@@ -24,9 +24,6 @@ from tests.wire import draft, encode, payloads
 
 pytestmark = pytest.mark.anyio
 
-"""Seconds until the turns of what is not on the first screen, where a test is about that."""
-
-
 POLICY = """
 rules:
   - quorum: {tool: add, arguments: {a: 3}, of: 2, among: [second, deep], name: two}

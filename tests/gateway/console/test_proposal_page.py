@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from meup_agent import Rejection
 from tests.gateway.console.conftest import Browser, Site, fields_in
 
 pytestmark = pytest.mark.anyio
@@ -45,8 +46,10 @@ async def test_export_has_the_edited_chain(site: Site) -> None:
 async def test_export_has_the_words_of_a_rejection(site: Site) -> None:
     proposal, browser, _, key = await site.asked(to="you")
     words = "not <b>this</b>\x1b[31m one"
-    await browser.decide(key, "reject", reason="unsafe", words=words)
-    await proposal.outcome()
+    assert (await browser.decide(key, "reject", reason="unsafe", words=words)).status_code == 303
+    assert isinstance(await proposal.outcome(), Rejection)
+    assert site.ran == []
+    assert "&lt;b&gt;this&lt;/b&gt;" in await browser.page(f"/proposals/{key}")
     (rejection,) = (await exported(browser, key))["rejections"]
     assert (rejection["by"], rejection["reason"]) == ("you", "unsafe")
     assert rejection["explanation"] == words

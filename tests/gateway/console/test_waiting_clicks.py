@@ -14,12 +14,6 @@ from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
-POLICY = """
-rules:
-  - quorum: {tool: write_file, of: 2, among: [you, voter], name: four eyes}
-end: true
-"""
-
 
 class Press:
     """Tools whose one tool runs until it is let go, or cancelled."""

@@ -11,7 +11,8 @@ import httpx
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
-from meup_agent.gateway import Config, Gateway, GatewayLimits, HttpConfig, ThreadedGateway
+from meup_agent.gateway import Config, Gateway, GatewayLimits, ThreadedGateway
+from tests.gateway.mounted import MountedPlace
 from tests.gateways import one_space_config
 from tests.no_tls import ALONE
 from tests.patience import PATIENCE
@@ -33,9 +34,9 @@ def config(limits: GatewayLimits = LIMITS) -> Config:
 class Api:
     """Calls the HTTP API of a gateway, and joins by WebSocket."""
 
-    def __init__(self, gateway: ThreadedGateway, url: str | None = None) -> None:
+    def __init__(self, gateway: ThreadedGateway | MountedPlace) -> None:
         self.gateway = gateway
-        self.client = httpx.Client(base_url=url or gateway.http_url, **ALONE)
+        self.client = httpx.Client(base_url=gateway.http_url, **ALONE)
 
     def header(self, participant: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.gateway.token(participant)}"}
@@ -61,22 +62,23 @@ class Api:
         seq: int = answer.json()["seq"]
         return seq
 
+    def dial(self, participant: str, **more: str) -> ClientConnection:
+        url, headers = f"{self.gateway.url}/ws?space=demo", {**self.header(participant), **more}
+        return connect(url, additional_headers=headers, proxy=None, open_timeout=PATIENCE)
+
     @contextmanager
     def join(self, participant: str) -> Generator[ClientConnection]:
         """A connection that has read its welcome and that it joined."""
-        url = f"{self.gateway.url}/ws?space=demo"
-        with connect(
-            url, additional_headers=self.header(participant), proxy=None, open_timeout=PATIENCE
-        ) as socket:
+        with self.dial(participant) as socket:
             assert json.loads(socket.recv(PATIENCE))["kind"] == "system.welcome"
             assert json.loads(socket.recv(PATIENCE))["kind"] == "system.presence"
             yield socket
 
 
 @contextmanager
-def served(limits: GatewayLimits = LIMITS, http: HttpConfig | None = None) -> Generator[Api]:
-    """A gateway with these limits, and its API."""
-    with Gateway(config=replace(config(limits), http=http)).in_thread() as gateway:
+def served(limits: GatewayLimits = LIMITS, **more: Any) -> Generator[Api]:
+    """A gateway with these limits, and more of a configuration, and its API."""
+    with Gateway(config=replace(config(limits), **more)).in_thread() as gateway:
         found = Api(gateway)
         with found.client:
             yield found

@@ -8,8 +8,8 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from meup_agent.gateway import Gateway, JournalConfig
-from tests.gateway.http.conftest import LIMITS, Api, config, served
+from meup_agent.gateway import JournalConfig
+from tests.gateway.http.conftest import LIMITS, Api, served
 from tests.gateways import OBSERVE_HEADER
 from tests.no_tls import ALONE
 from tests.patience import PATIENCE
@@ -92,19 +92,16 @@ def test_what_there_is_can_be_read_without_waiting(api: Api) -> None:
 
 
 def test_a_gap_is_announced() -> None:
-    small = replace(config(), journal=JournalConfig(memory_entries=2))
-    with Gateway(config=small).in_thread() as gateway:
-        api = Api(gateway)
-        with api.client:
-            first, *_, last = [api.say("x") for _ in range(5)]
-            for follow in ("true", "false"):
-                with stream(api, last=str(first), follow=follow) as heard:
-                    gap = next(heard)
-                    assert gap["event"] == "gap"
-                    assert json.loads(gap["data"]) == {"after": last - 2}
-                    assert [int(next(heard)["id"]) for _ in range(2)] == [last - 1, last]
-            with stream(api, last=str(last - 2)) as heard:
-                assert next(heard)["id"] == str(last - 1)
+    with served(journal=JournalConfig(memory_entries=2)) as api:
+        first, *_, last = [api.say("x") for _ in range(5)]
+        for follow in ("true", "false"):
+            with stream(api, last=str(first), follow=follow) as heard:
+                gap = next(heard)
+                assert gap["event"] == "gap"
+                assert json.loads(gap["data"]) == {"after": last - 2}
+                assert [int(next(heard)["id"]) for _ in range(2)] == [last - 1, last]
+        with stream(api, last=str(last - 2)) as heard:
+            assert next(heard)["id"] == str(last - 1)
 
 
 def test_a_number_that_was_never_given_is_a_gap(api: Api) -> None:

@@ -2,15 +2,14 @@
 
 import json
 import socket
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
-from meup_agent.gateway import Gateway, GatewayLimits, JournalConfig
-from tests.gateway.http.conftest import LIMITS, Api, config, served
+from meup_agent.gateway import GatewayLimits, JournalConfig
+from tests.gateway.http.conftest import LIMITS, Api, served
 from tests.patience import PATIENCE
 
 PROPOSAL = {"kind": "mcp.proposal", "payload": {"method": "tools/call", "params": {"name": "x"}}}
@@ -160,17 +159,15 @@ def test_who_says_too_much_is_told_when_to_come_back() -> None:
 
 
 def test_a_page_that_is_short_since_messages_are_large_is_not_the_last(tmp_path: Path) -> None:
-    kept = replace(config(GatewayLimits()), journal=JournalConfig(tmp_path / "journal.db"))
-    with Gateway(config=kept).in_thread() as gateway:
-        api = Api(gateway)
-        with api.client:
-            told = [api.say("x" * 900_000) for _ in range(8)]
-            found, since = list[int](), "0"
-            while since:
-                path = "/participants/alice/messages"
-                page = api.get(path, since=since, limit=7).json()
-                found += [message["seq"] for message in page["messages"]]
-                since = page["next"]
+    journal = JournalConfig(tmp_path / "journal.db")
+    with served(GatewayLimits(), journal=journal) as api:
+        told = [api.say("x" * 900_000) for _ in range(8)]
+        found, since = list[int](), "0"
+        while since:
+            path = "/participants/alice/messages"
+            page = api.get(path, since=since, limit=7).json()
+            found += [message["seq"] for message in page["messages"]]
+            since = page["next"]
     assert found == told
 
 

@@ -2,8 +2,6 @@
 
 import json
 
-from websockets.sync.client import connect
-
 from tests.gateway.http.conftest import Api, served
 from tests.gateways import OBSERVE_HEADER
 from tests.patience import PATIENCE
@@ -26,12 +24,7 @@ def test_metrics_count_messages_and_connections(api: Api) -> None:
 
 
 def test_metrics_count_observers_by_themselves(api: Api) -> None:
-    url = f"{api.gateway.url}/ws?space=demo"
-    header = {**api.header("bob"), OBSERVE_HEADER: "1"}
-    with (
-        api.join("bob"),
-        connect(url, additional_headers=header, proxy=None, open_timeout=PATIENCE) as socket,
-    ):
+    with api.join("bob"), api.dial("bob", **{OBSERVE_HEADER: "1"}) as socket:
         assert json.loads(socket.recv(PATIENCE))["kind"] == "system.welcome"
         lines = api.client.get("/metrics").text.splitlines()
     assert 'meup_members{space="demo"} 1.0' in lines

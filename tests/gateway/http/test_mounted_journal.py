@@ -15,7 +15,7 @@ from tests.gateway.journal.conftest import fill_disk
 from tests.gateway.mounted import MountedPlace, mounted
 from tests.gateways import one_space_config
 from tests.journal_files import kept_ids
-from tests.no_tls import NO_TLS
+from tests.no_tls import ALONE
 from tests.patience import PATIENCE
 
 LIMITS = GatewayLimits(messages_per_second=1e9, messages_burst=10**9)
@@ -55,9 +55,7 @@ def test_a_full_disk_closes_everybody_and_takes_nobody(tmp_path: Path) -> None:
         assert alice.close_code == 1012
         assert accepted == kept_ids(path, "chat")
         states = {
-            path: httpx.get(
-                f"{place.http_url}{path}", trust_env=False, verify=NO_TLS, timeout=PATIENCE
-            ).status_code
+            path: httpx.get(f"{place.http_url}{path}", **ALONE).status_code
             for path in ("/healthz", "/readyz")
         }
         assert states == {"/healthz": 200, "/readyz": 503}

@@ -25,7 +25,7 @@ OWN = HttpConfig(port=0)
 @pytest.fixture
 def api() -> Generator[Api]:
     with served(http=OWN) as found:
-        assert found.gateway.http_url.rpartition(":")[2] != str(found.gateway.port)
+        assert found.gateway.http_url.rpartition(":")[2] != found.gateway.url.rpartition(":")[2]
         yield found
 
 
@@ -72,7 +72,7 @@ def test_a_taken_port_is_named() -> None:
 
 @pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\nHost: "])
 def test_who_never_ends_the_head_is_dropped(said: bytes) -> None:
-    with served(replace(LIMITS, handshake_timeout=0.2), OWN) as api:
+    with served(replace(LIMITS, handshake_timeout=0.2), http=OWN) as api:
         with connected(api) as slow:
             slow.sendall(said)
             with contextlib.suppress(ConnectionResetError):
@@ -81,7 +81,7 @@ def test_who_never_ends_the_head_is_dropped(said: bytes) -> None:
 
 
 def test_who_never_ends_the_body_is_told() -> None:
-    with served(replace(LIMITS, join_timeout=0.2), OWN) as api:
+    with served(replace(LIMITS, join_timeout=0.2), http=OWN) as api:
         with connected(api) as slow:
             slow.sendall(
                 b"POST /participants/alice/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n"

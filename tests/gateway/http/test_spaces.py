@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from meup_agent.gateway import Gateway, JournalConfig
-from tests.gateway.http.conftest import PARTICIPANTS, Api, config
+from meup_agent.gateway import JournalConfig
+from tests.gateway.http.conftest import PARTICIPANTS, Api, config, served
 
 WITHDRAW = {"kind": "mcp/withdraw"}
 
@@ -42,33 +42,28 @@ def test_a_token_is_for_its_own_space() -> None:
         for space in both
     }
     spaces = tuple(replace(space, participants=people[space.id]) for space in both)
-    with Gateway(config=replace(config(), spaces=spaces)).in_thread() as gateway:
-        api = Api(gateway)
-        with api.client:
-            for what in ("participants", "proposals", "events"):
-                for space, status in (("other", 403), ("demo", 200)):
-                    answer = api.get(f"/spaces/{space}/{what}", follow="false")
-                    assert answer.status_code == status, (space, what)
-            api.say("for this space alone")
-            other = {"Authorization": f"Bearer {tokens['other']}"}
-            heard = api.client.get("/participants/alice/messages", headers=other).json()
-            assert heard["messages"] == []
+    with served(spaces=spaces) as api:
+        for what in ("participants", "proposals", "events"):
+            for space, status in (("other", 403), ("demo", 200)):
+                answer = api.get(f"/spaces/{space}/{what}", follow="false")
+                assert answer.status_code == status, (space, what)
+        api.say("for this space alone")
+        other = {"Authorization": f"Bearer {tokens['other']}"}
+        heard = api.client.get("/participants/alice/messages", headers=other).json()
+        assert heard["messages"] == []
 
 
 def test_what_was_forgotten_before_it_was_followed_is_said() -> None:
-    few = replace(config(), journal=JournalConfig(memory_entries=3))
-    with Gateway(config=few).in_thread() as gateway:
-        api = Api(gateway)
-        with api.client:
-            api.say("a")
-            assert api.get("/spaces/demo/proposals").json() == {
-                "proposals": [],
-                "before": None,
-                "gap": False,
-            }
-            for _ in range(5):
-                api.say("b")
-            assert api.get("/spaces/demo/proposals").json()["gap"] is True
+    with served(journal=JournalConfig(memory_entries=3)) as api:
+        api.say("a")
+        assert api.get("/spaces/demo/proposals").json() == {
+            "proposals": [],
+            "before": None,
+            "gap": False,
+        }
+        for _ in range(5):
+            api.say("b")
+        assert api.get("/spaces/demo/proposals").json()["gap"] is True
 
 
 def test_what_was_proposed_and_what_became_of_it(api: Api) -> None:
