@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.backlog import TOO_SLOW, WRITE_BYTES, Backlog
-from meup_agent.protocol.space.link import Place
+from meup_agent.gateway.limits import GatewayLimits
+from meup_agent.protocol.space.link import FrameFormat, Place
 
 if TYPE_CHECKING:
-    from meup_agent.gateway.auth import Identity
-    from meup_agent.gateway.limits import GatewayLimits
     from meup_agent.gateway.runtime import GatewayRuntime
-    from meup_agent.protocol.space.link import FrameFormat
 
 
 def describe_overflow(limits: GatewayLimits, frames: int) -> tuple[str, str]:

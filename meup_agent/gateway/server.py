@@ -16,7 +16,7 @@ from meup_agent.gateway.edge import listener
 from meup_agent.gateway.edge.handshake import admit
 from meup_agent.gateway.edge.listener import HandshakeLimiter, max_handshakes, shorten_tls_failures
 from meup_agent.gateway.edge.websocket import WebSocketConnection
-from meup_agent.gateway.history import connect_outputs
+from meup_agent.gateway.history import HistoryLog, connect_outputs, open_history
 from meup_agent.gateway.journal.engines import open_journal
 from meup_agent.gateway.logs import log
 from meup_agent.gateway.network import (
@@ -29,6 +29,7 @@ from meup_agent.gateway.network import (
     shares_port,
 )
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
+from meup_agent.protocol.space.journal import Journal
 
 if TYPE_CHECKING:
     import socket
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from meup_agent.gateway.edge.http.server import AsgiServer
-    from meup_agent.gateway.history import HistoryLog
-    from meup_agent.protocol.space.journal import Journal
 
 LAST_TURNS: Final = 1.0
 """Seconds for the loop to report that dropped sockets are closed; it takes one or two turns."""
@@ -74,7 +73,8 @@ class RunningGateway:
         """Set when nothing can be kept any more; then it has stopped by itself."""
         self._servers: list[asyncio.Server] = []
         self._socket_url: str | None = None
-        self._http_url: str | None = None
+        self.http_url: str | None = None
+        """The address of its HTTP API for clients on this machine; ``None``: it serves none."""
         self._http: AsgiServer | None = None
         self._routes: list[BaseRoute] = []
         self._handshakes = HandshakeLimiter(
@@ -107,14 +107,9 @@ class RunningGateway:
         return self._address.listens_at
 
     @property
-    def http_url(self) -> str | None:
-        """The address of its HTTP API for clients on this machine; ``None``: it serves none."""
-        return self._http_url
-
-    @property
     def console_url(self) -> str | None:
         """The address of its console for browsers on this machine; ``None``: it serves none."""
-        url = self._http_url if self._routes else None
+        url = self.http_url if self._routes else None
         return None if url is None else url + CONSOLE_PATH
 
     def mount(self, page: ASGIApp) -> None:
@@ -157,7 +152,7 @@ class RunningGateway:
         said = self.listens_at
         if shared:
             self.runtime.local_http = is_loopback(host)
-            self._http_url = _http_address(self.url)
+            self.http_url = _http_address(self.url)
             said += f" and {_http_address(self.listens_at)}"
         log.info("listening at %s", said)
 
@@ -173,7 +168,7 @@ class RunningGateway:
                 self.runtime, *address, config.tls, self._routes
             )
             self.runtime.local_http = is_loopback(listening.host)
-            self._http_url = listening.url
+            self.http_url = listening.url
             log.info("listening at %s for HTTP", listening.listens_at)
 
     async def listen_at_socket(self, bound: socket.socket, url: str) -> None:
@@ -275,8 +270,6 @@ async def serve(
             stack.enter_context(shorten_tls_failures())
         history = None
         if config.history is not None:
-            from meup_agent.gateway.history import open_history
-
             history = stack.enter_context(open_history(config.history, wall_clock))
         journal = await stack.enter_async_context(open_journal(config.journal, wall_clock))
         gateway = RunningGateway(config, journal, history)

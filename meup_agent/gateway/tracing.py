@@ -6,14 +6,17 @@ gateway's program has set up. Imported where the configuration asks for it (``tr
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.metrics import CallbackOptions, Observation, get_meter
 from opentelemetry.trace import Span, SpanKind, get_tracer, set_span_in_context
 from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.tracing import (
     CANCEL_REASON,
     CANCELLED_BY,
@@ -38,13 +41,8 @@ from meup_agent.tracing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from prometheus_client.registry import Collector
-
     from meup_agent.protocol.space.journal import ProposalChange
     from meup_agent.protocol.space.state.indexes import OpenItem
-    from meup_agent.protocol.wire.envelope import Envelope
 
 
 class GatewayTracer:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import anyio
 
-from meup_agent.gateway.auth import BAD_REQUEST, NotAdmitted
+from meup_agent.gateway.auth import BAD_REQUEST, Identity, NotAdmitted
 from meup_agent.gateway.edge.handshake import (
     HEADER_SECONDS,
     Handshake,
@@ -32,7 +32,6 @@ from meup_agent.transport.base import MAX_CLOSE_REASON_BYTES, TOO_BIG
 if TYPE_CHECKING:
     from uvicorn.protocols.http.flow_control import FlowControl
 
-    from meup_agent.gateway.auth import Identity
     from meup_agent.gateway.runtime import GatewayRuntime
     from meup_agent.protocol.space.server import SpaceServer
 

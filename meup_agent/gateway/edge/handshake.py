@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from meup_agent.errors import InvalidEnvelope
-from meup_agent.gateway.auth import BAD_REQUEST, UNAUTHORIZED, NotAdmitted, check_space
+from meup_agent.gateway.auth import BAD_REQUEST, UNAUTHORIZED, Identity, NotAdmitted, check_space
 from meup_agent.protocol.dialects import DIALECTS, spoken
 from meup_agent.protocol.space.link import Place
 from meup_agent.protocol.wire.envelope import check_frame
@@ -22,7 +22,6 @@ from meup_agent.transport.base import (
 )
 
 if TYPE_CHECKING:
-    from meup_agent.gateway.auth import Identity
     from meup_agent.gateway.runtime import GatewayRuntime
 
 MAX_SEQ_DIGITS: Final = 18

@@ -245,11 +245,9 @@ class Assembler:
         if len(data) + len(self._parts or b"") > self._max_bytes:
             self._parts = None
             raise BadMessage(TOO_BIG, f"a message may have at most {self._max_bytes} bytes")
-        if self._parts is None:
-            if final:
-                return data
-            self._parts = bytearray(data)
-            return None
+        if final and self._parts is None:
+            return data
+        self._parts = self._parts or bytearray()
         self._parts += data
         if not final:
             return None
