@@ -54,7 +54,6 @@ from meup_agent.gateway.edge.http.context import Problem, with_headers
 from meup_agent.gateway.logs import log
 from meup_agent.gateway.logs import quote as quote_for_log
 from meup_agent.gateway.runtime import GatewayRuntime
-from meup_agent.gateway.server import CONSOLE_PATH
 
 STATIC_SECONDS: Final = 365 * 24 * 3600
 """Seconds for which a browser keeps a static file; one that changes gets another address."""
@@ -103,7 +102,7 @@ class Console:
         ready: asyncio.Future[TaskGroup] = asyncio.get_running_loop().create_future()
         host = asyncio.create_task(_host_tasks(ready, closing), name="meup console")
         tasks = await ready
-        presences = PersonPresences(runtime, tasks, CONSOLE_PATH)
+        presences = PersonPresences(runtime, tasks)
         try:
             state = ConsoleState(
                 self.sessions,

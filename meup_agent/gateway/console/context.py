@@ -65,9 +65,32 @@ class PageContext:
         self.presence: PersonPresence | None = None
 
     def find_session(self) -> BrowserSession | None:
-        cookie = self.request.cookies.get(cookie_name(self.request), "")
-        self.session = self.site.sessions.find(cookie, self.site.runtime.tokens)
+        self.session = self.site.sessions.find(self.cookie(), self.site.runtime.tokens)
         return self.session
+
+    @property
+    def cookie_name(self) -> str:
+        url = self.request.url
+        prefix, port = ("__Secure-", 443) if url.scheme == "https" else ("", 80)
+        return f"{prefix}meup_{url.port or port}"
+
+    def cookie(self, ending: str = "") -> str:
+        """The value of the cookie whose name ends so; empty: the browser has none."""
+        return self.request.cookies.get(self.cookie_name + ending, "")
+
+    def set_cookie(
+        self, answer: Response, value: str, ending: str = "", max_age: int | None = None
+    ) -> None:
+        """Give the browser a cookie that no script reads, and no other site sends."""
+        answer.set_cookie(
+            self.cookie_name + ending,
+            value,
+            max_age=max_age,
+            path=self.base,
+            secure=self.request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
 
     @property
     def signed_in(self) -> BrowserSession:
@@ -165,9 +188,3 @@ PageFunction = Callable[[PageContext], Awaitable[Response]]
 def redirect(context: PageContext, path: str) -> Response:
     """Send the browser to a path of the console."""
     return Response(None, 303, {"Location": context.base + path})
-
-
-def cookie_name(request: Request) -> str:
-    port = request.url.port or (443 if request.url.scheme == "https" else 80)
-    prefix = "__Secure-" if request.url.scheme == "https" else ""
-    return f"{prefix}meup_{port}"

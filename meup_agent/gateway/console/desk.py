@@ -41,6 +41,7 @@ from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.console.templating import key_of, make_environment
 from meup_agent.gateway.logs import log, quote
 from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.gateway.server import CONSOLE_PATH
 from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
 from meup_agent.protocol.space.link import Place
 from meup_agent.protocol.space.server import SpaceServer
@@ -282,7 +283,6 @@ class InboxFeed:
 
     Args:
         inbox: The inbox.
-        base: The path of the console.
         proposed_at: Tells when a proposal came, in seconds since 1970 (UTC), if that is known.
         before: The feed that the same browsers were told by before.
     """
@@ -290,7 +290,6 @@ class InboxFeed:
     def __init__(
         self,
         inbox: Inbox,
-        base: str,
         proposed_at: Callable[[InboxItem], float | None],
         before: InboxFeed | None = None,
     ) -> None:
@@ -299,7 +298,6 @@ class InboxFeed:
         self.inbox = inbox
         self.proposed_at = proposed_at
         """Tells since when a proposal waits."""
-        self._base = base
         self._row = make_environment().get_template("inbox_row.html")
         self._why = make_environment().get_template("inbox_left.html")
         self._epoch = secrets.token_hex(4)
@@ -353,7 +351,7 @@ class InboxFeed:
                 html = self._row.render(
                     item=item,
                     key=key,
-                    base=self._base,
+                    base=CONSOLE_PATH,
                     current="",
                     proposed_at=self.proposed_at,
                 )
@@ -487,10 +485,9 @@ class SharedDesk:
         opener: Opens it.
         leader: The person by whose session it follows the space; without them it is over.
         key: What all who share it may, as text.
-        base: The path of the console.
     """
 
-    def __init__(self, opener: DeskOpener, leader: PersonPresence, key: str, base: str) -> None:
+    def __init__(self, opener: DeskOpener, leader: PersonPresence, key: str) -> None:
         self.inbox: SharedInbox
         self.feed: InboxFeed
         self.leader = leader
@@ -500,7 +497,6 @@ class SharedDesk:
         self._opener = opener
         self._host = opener.runtime.spaces[leader.identity.space]
         self._key = key
-        self._base = base
         # The participants that open proposals name.
         self._named: dict[ProposalKey, frozenset[str]] = {}
         self._following = anyio.CancelScope()
@@ -552,7 +548,7 @@ class SharedDesk:
                     self._note(key, self._named.get(key, frozenset()).union(parts))
             self.inbox = inbox
             since = partial(proposed_in, self._host)
-            self.feed = InboxFeed(inbox, self._base, since, self.leader.last_feed)
+            self.feed = InboxFeed(inbox, since, self.leader.last_feed)
             self.ready.set()
             await self.feed.follow()
 

@@ -74,10 +74,9 @@ def _hear_nothing(entry: Entry) -> None:
 class PersonPresences:
     """The presences of a gateway's console, which join on demand and leave when they are idle."""
 
-    def __init__(self, runtime: GatewayRuntime, tasks: TaskGroup, base: str) -> None:
+    def __init__(self, runtime: GatewayRuntime, tasks: TaskGroup) -> None:
         self._runtime = runtime
         self._tasks = tasks
-        self._base = base
         self._opener = DeskOpener(runtime)
         # By space, and by what all who share it may.
         self._desks: dict[tuple[str, str], SharedDesk] = {}
@@ -183,7 +182,7 @@ class PersonPresences:
         place = (space, sharing_key(self._runtime.spaces[space], presence.identity))
         desk = self._desks.get(place)
         if desk is None or desk.ended:
-            desk = SharedDesk(self._opener, presence, place[1], self._base)
+            desk = SharedDesk(self._opener, presence, place[1])
             self._desks[place] = desk
             presence.tasks.start_soon(desk.run)
         desk.people[presence.identity.participant] = presence
@@ -204,7 +203,7 @@ class PersonPresences:
             self._opener.open(presence.identity, make) as desk,
             anyio.create_task_group() as tasks,
         ):
-            feed = InboxFeed(desk.inbox, self._base, shared.feed.proposed_at, shared.feed)
+            feed = InboxFeed(desk.inbox, shared.feed.proposed_at, shared.feed)
             tasks.start_soon(feed.follow)
             presence.own = desk
             presence.attach(feed)

@@ -274,7 +274,7 @@ async def test_what_its_proposer_left_is_refused(hall: Hall, turns: pytest.Monke
 async def test_page_that_is_asked_for_as_a_gateway_stops_keeps_nobody_waiting(hall: Hall) -> None:
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
-            presences = PersonPresences(hall.meeting.space._runtime, tasks, "/console")
+            presences = PersonPresences(hall.meeting.space._runtime, tasks)
             presences.close()
             tasks.cancel_scope.cancel()
             with anyio.CancelScope(shield=True), pytest.raises(RequestDenied, match="stops"):
@@ -286,7 +286,7 @@ async def test_page_begins_anew_as_its_person_leaves(
 ) -> None:
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
-            presences = PersonPresences(hall.meeting.space._runtime, tasks, "/console")
+            presences = PersonPresences(hall.meeting.space._runtime, tasks)
             first = await presences.open(Identity("demo", "second"))
             monkeypatch.setattr("meup_agent.gateway.console.desk.IDLE_SECONDS", 0.0)
             first.touch()

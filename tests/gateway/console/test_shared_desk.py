@@ -180,7 +180,7 @@ def test_feed_of_another_desk_begins_where_pages_are_if_it_shows_the_same() -> N
         return SimpleNamespace(items=[SimpleNamespace(proposer="bot", id=each) for each in ids])
 
     def feed(shown: Any, before: InboxFeed | None = None) -> InboxFeed:
-        return InboxFeed(shown, "/console", lambda _: None, before)
+        return InboxFeed(shown, lambda _: None, before)
 
     before = feed(inbox("1", "2"))
     assert feed(inbox("1", "2"), before).version == before.version

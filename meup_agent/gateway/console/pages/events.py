@@ -92,12 +92,10 @@ class StreamResponse:
         return not self._context.here.ended and self._is_signed_in()
 
     def _is_signed_in(self) -> bool:
-        site, session = self._context.site, self._context.session
-        return (
-            session is not None
-            and site.sessions.is_open(session, site.runtime.tokens)
-            and not self._context.host.owner.is_kicked(session.identity.participant)
-        )
+        site, session = self._context.site, self._context.signed_in
+        return site.sessions.is_open(
+            session, site.runtime.tokens
+        ) and not self._context.host.owner.is_kicked(session.identity.participant)
 
     async def _until_closed(self, scope: anyio.CancelScope) -> None:
         await self._context.site.closing.wait()

@@ -226,11 +226,9 @@ async def reject(context: PageContext) -> Response:
     if reason not in {str(code) for code, _ in REASONS}:
         return inbox_page(context, item, problem="Choose a reason to reject.")
     words = context.form.get("words", "").strip() or None
-
-    async def decide(inbox: Inbox, own: InboxItem) -> None:
-        await inbox.reject(own, reason, words)
-
-    return await _decide(context, item, decide, "Rejected")
+    return await _decide(
+        context, item, lambda inbox, own: inbox.reject(own, reason, words), "Rejected"
+    )
 
 
 async def vote(context: PageContext) -> Response:
@@ -244,12 +242,14 @@ async def vote(context: PageContext) -> Response:
     if given == "approve" and not is_shown_whole(whole_call(item)):
         problem = f"Not voted for: {MORE_THAN_SHOWN}."
         return inbox_page(context, item, problem=problem)
-    words, form = context.form.get("words", "").strip() or None, item.form
-
-    async def decide(inbox: Inbox, own: InboxItem) -> None:
-        await inbox.vote(own, approve=given == "approve", explanation=words, form=form)
-
-    return await _decide(context, item, decide, "Voted")
+    words = context.form.get("words", "").strip() or None
+    approves, form = given == "approve", item.form
+    return await _decide(
+        context,
+        item,
+        lambda inbox, own: inbox.vote(own, approve=approves, explanation=words, form=form),
+        "Voted",
+    )
 
 
 def _decided(context: PageContext) -> InboxItem | Response:
@@ -347,7 +347,7 @@ async def _own_item(
 async def _decide(
     context: PageContext,
     item: InboxItem,
-    decide: Callable[[Inbox, InboxItem], Awaitable[None]],
+    decide: Callable[[Inbox, InboxItem], Awaitable[object]],
     said: str,
 ) -> Response:
     try:

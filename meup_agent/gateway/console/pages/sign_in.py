@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from meup_agent.gateway.auth import FORBIDDEN, UNAUTHORIZED, Identity, NotAdmitted, digest_of_token
-from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, cookie_name, redirect
+from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, redirect
 from meup_agent.gateway.console.desk import check_entry
 from meup_agent.gateway.console.sign_in import SESSION_AGE, RequestDenied, check_csrf
 
@@ -32,7 +31,8 @@ async def sign_in(context: PageContext) -> Response:
     if not 0 < len(token) <= MAX_TOKEN_CHARS:
         return _refused(context, UNAUTHORIZED, "Paste the token of a participant.")
     try:
-        identity = context.site.runtime.identify(token, _address(context.request))
+        caller = context.request.client
+        identity = context.site.runtime.identify(token, "" if caller is None else caller.host)
         check_entry(context.site.runtime, identity)
     except NotAdmitted as refused:
         context.site.runtime.counters.not_admitted[refused.status] += 1
@@ -75,10 +75,9 @@ async def enter_by_link(context: PageContext) -> Response:
 
 async def sign_out(context: PageContext) -> Response:
     """End the session."""
-    name = cookie_name(context.request)
-    context.site.sessions.close(context.request.cookies.get(name, ""))
+    context.site.sessions.close(context.cookie())
     response = redirect(context, "/sign-in")
-    response.delete_cookie(name, path=context.base, httponly=True, samesite="strict")
+    response.delete_cookie(context.cookie_name, path=context.base, httponly=True, samesite="strict")
     # Whatever a browser keeps of the pages.
     response.headers["Clear-Site-Data"] = '"cache", "storage"'
     return response
@@ -92,37 +91,20 @@ _USED: Final = (
 
 def _enter(context: PageContext, identity: Identity, token: bytes, after: str) -> Response:
     """Open a session under a new cookie, whatever cookie the browser had."""
-    sessions, request = context.site.sessions, context.request
-    name = cookie_name(request)
-    sessions.close(request.cookies.get(name, ""))
+    sessions = context.site.sessions
+    sessions.close(context.cookie())
     cookie, _ = sessions.open(identity, token)
     response = redirect(context, after)
-    response.set_cookie(
-        name,
-        cookie,
-        max_age=int(SESSION_AGE),
-        path=context.base,
-        secure=request.url.scheme == "https",
-        httponly=True,
-        samesite="strict",
-    )
+    context.set_cookie(response, cookie, max_age=int(SESSION_AGE))
     return response
 
 
 def _form(context: PageContext, template: str, status: int = 200, **values: str) -> HTMLResponse:
     """A form with a token of its own, and the cookie that it belongs to."""
-    request, seals = context.request, context.site.seals
-    name = cookie_name(request) + SEAL_COOKIE
-    cookie = request.cookies.get(name, "") or seals.new_cookie()
+    seals = context.site.seals
+    cookie = context.cookie(SEAL_COOKIE) or seals.new_cookie()
     page = context.page(template, status, seal=seals.seal(cookie), **values)
-    page.set_cookie(
-        name,
-        cookie,
-        path=context.base,
-        secure=request.url.scheme == "https",
-        httponly=True,
-        samesite="strict",
-    )
+    context.set_cookie(page, cookie, SEAL_COOKIE)
     return page
 
 
@@ -135,8 +117,7 @@ def _check_seal(context: PageContext) -> None:
     if context.session is not None and "csrf" in context.form:
         check_csrf(context.session, context.form)
         return
-    cookie = context.request.cookies.get(cookie_name(context.request) + SEAL_COOKIE, "")
-    if not context.site.seals.fits(cookie, context.form.get("seal", "")):
+    if not context.site.seals.fits(context.cookie(SEAL_COOKIE), context.form.get("seal", "")):
         raise RequestDenied(
             FORBIDDEN, "The page was loaded too long ago, so nobody was signed in; load it anew."
         )
@@ -150,7 +131,3 @@ def _next(context: PageContext) -> str:
         part and part.replace("-", "").isalnum() for part in path[1:].split("/")
     )
     return path if plain and path.isascii() else CONSOLE_HOME
-
-
-def _address(request: Request) -> str:
-    return request.client.host if request.client is not None else ""
