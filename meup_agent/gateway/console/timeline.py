@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 from meup_agent.gateway.console.event_queue import FRESH, GATHER_SECONDS, EventQueues, pack
 from meup_agent.gateway.console.templating import key_of, make_environment
 from meup_agent.gateway.edge.http.context import Problem, newest_number, read_journal
-from meup_agent.gateway.edge.http.views import proposals_of
+from meup_agent.gateway.edge.http.views import current_proposals, proposals_of
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.audit import ProposalAudit
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
@@ -465,8 +465,7 @@ class SpaceFeed:
         if len(entries) > MAX_ROWS_PUSHED:
             self.queues.publish("space", FRESH)
             return
-        proposals = proposals_of(host)
-        await proposals.catch_up(host, host.now())
+        proposals = await current_proposals(host)
         for entry in entries:
             # What was said while no browser showed it is known to the audit alone.
             if any(self.threads.find(each) is None for each in names_in(entry.envelope)):

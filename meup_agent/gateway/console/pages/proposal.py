@@ -11,7 +11,7 @@ from meup_agent.gateway.auth import NOT_FOUND
 from meup_agent.gateway.console.context import PageContext
 from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.console.templating import STEPS, key_of
-from meup_agent.gateway.edge.http.views import proposals_of
+from meup_agent.gateway.edge.http.views import current_proposals
 from meup_agent.protocol.audit import ProposalAudit, proposal_as_json
 from meup_agent.protocol.wire.payloads import without_meta
 from meup_agent.wording import IGNORED, MEANINGS
@@ -26,8 +26,7 @@ async def find_proposal(context: PageContext) -> ProposalAudit:
     Raises:
         RequestDenied: The space has none, or has forgotten it.
     """
-    proposals = proposals_of(context.host)
-    await proposals.catch_up(context.host, context.host.now())
+    proposals = await current_proposals(context.host)
     for each in reversed(proposals.audit.proposals):
         if key_of(each.proposer, each.id) == context.key:
             return each

@@ -25,7 +25,7 @@ from meup_agent.gateway.console.timeline import (
 )
 from meup_agent.gateway.edge.handshake import is_seq
 from meup_agent.gateway.edge.http.context import newest_number, read_journal
-from meup_agent.gateway.edge.http.views import proposals_of
+from meup_agent.gateway.edge.http.views import current_proposals
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.server import SpaceServer
@@ -90,21 +90,19 @@ async def show_timeline(context: PageContext) -> Response:
     before = int(said) if is_seq(said) else None
     kept = query.get("kept", "")
     rows, older = await find_rows(host, feed, shown, before, int(kept) if is_seq(kept) else None)
-    values = {
-        "folds": fold_rows(reversed(rows)),
-        "columns": feed.columns.names,
-        "names": sorted({*host.owner.grants, *feed.columns.names} - {OTHERS}),
-        "places": feed.columns.places,
-        "older": older,
-        "filter": shown,
-        "tones": TONES,
-        "states": {each.value: words for each, words in MEANINGS.items()},
-        "most": MAX_SCANNED,
-        "topics": "space",
-    }
-    if query.get("part") == "rows":
-        return context.page("timeline_more.html", **values)
-    return context.page("timeline.html", **values)
+    return context.page(
+        "timeline_more.html" if query.get("part") == "rows" else "timeline.html",
+        folds=fold_rows(reversed(rows)),
+        columns=feed.columns.names,
+        names=sorted({*host.owner.grants, *feed.columns.names} - {OTHERS}),
+        places=feed.columns.places,
+        older=older,
+        filter=shown,
+        tones=TONES,
+        states={each.value: words for each, words in MEANINGS.items()},
+        most=MAX_SCANNED,
+        topics="space",
+    )
 
 
 async def find_rows(
@@ -119,7 +117,7 @@ async def find_rows(
     A browser that has loaded older ones already is given all from the number ``kept`` on, as far
     as one page looks through.
     """
-    await proposals_of(host).catch_up(host, host.now())
+    await current_proposals(host)
     threads = feed.threads if before is None else ThreadIndex(feed.threads)
     upper = host.fanout.delivered + 1 if before is None else before
     rows: list[TimelineRow] = []

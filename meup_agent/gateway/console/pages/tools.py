@@ -51,8 +51,7 @@ def _page(
     problem: str = "",
     status: int = 200,
 ) -> Response:
-    values = {"who": who, "difference": difference, "problem": problem}
-    return context.page("tools.html", status, **values)
+    return context.page("tools.html", status, who=who, difference=difference, problem=problem)
 
 
 def _named(context: PageContext, who: str) -> str:

@@ -37,7 +37,14 @@ from meup_agent.gateway.edge.http.messages import (
     get_messages,
     post_message,
 )
-from meup_agent.gateway.edge.http.openapi import Endpoint, Operation, Parameter, Schema, document
+from meup_agent.gateway.edge.http.openapi import (
+    TEXT,
+    Endpoint,
+    Operation,
+    Parameter,
+    Schema,
+    document,
+)
 from meup_agent.gateway.edge.http.views import (
     get_alive,
     get_health,
@@ -55,11 +62,9 @@ from meup_agent.protocol.proposals.lifecycle import ProposalState
 
 _SEQ: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 10**MAX_SEQ_DIGITS - 1}
 _PARTICIPANT: Final = Parameter(
-    "participant", "path", "The participant, which must be the token's.", {"type": "string"}
+    "participant", "path", "The participant, which must be the token's.", TEXT
 )
-_SPACE: Final = Parameter(
-    "space", "path", "The space, which must be the token's.", {"type": "string"}
-)
+_SPACE: Final = Parameter("space", "path", "The space, which must be the token's.", TEXT)
 _DIALECT: Final = Parameter(
     "dialect",
     "query",
@@ -139,7 +144,7 @@ OPERATIONS: Final = (
                 "id",
                 "query",
                 "Only those with this id, or the beginning of it.",
-                {"type": "string"},
+                TEXT,
             ),
             Parameter(
                 "state",
@@ -195,7 +200,7 @@ OPERATIONS: Final = (
         list_participants,
         openapi.Participants,
         (401, 403),
-        (Parameter("space", "query", "The space; else the only one.", {"type": "string"}),),
+        (Parameter("space", "query", "The space; else the only one.", TEXT),),
         open=True,
     ),
     Operation(

@@ -157,6 +157,8 @@ class Health(_ExtensibleBody):
 Endpoint = Callable[[GatewayRuntime, Request], Awaitable[Response]]
 Schema = dict[str, Any]
 
+TEXT: Final[Schema] = {"type": "string"}
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -193,9 +195,9 @@ class Operation:
 _EVENT: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
-        "id": {"type": "string"},
-        "event": {"type": "string"},
-        "data": {"type": "string"},
+        "id": TEXT,
+        "event": TEXT,
+        "data": TEXT,
         "retry": {"type": ["integer", "string"]},
     },
 }
@@ -256,7 +258,7 @@ def _described(operation: Operation) -> dict[str, Any]:
 def _answer(answer: type[BaseModel] | str) -> dict[str, Any]:
     if isinstance(answer, type):
         return {"description": "OK", **_content(answer)}
-    schema = _EVENT if answer == "text/event-stream" else {"type": "string"}
+    schema = _EVENT if answer == "text/event-stream" else TEXT
     return {"description": "OK", "content": {answer: {"schema": schema}}}
 
 

@@ -93,14 +93,9 @@ class SpaceProposals:
         self._seen: int | None = None
         self._older = deque[Entry]()
 
-    async def catch_up(self, host: SpaceServer, at: int) -> None:
-        """Fold what was accepted since the last time, up to a time of the gateway's clock.
-
-        Args:
-            host: The space.
-            at: The time, in microseconds since 1970.
-        """
-        floor = host.journal.floor(host.name)
+    async def catch_up(self, host: SpaceServer) -> None:
+        """Fold what was accepted since the last time, up to now."""
+        at, floor = host.now(), host.journal.floor(host.name)
         if host.journal.damaged(host.name, after=floor, until=MAX_SEQ):
             self.gap = True
         async with self._lock:
@@ -138,6 +133,13 @@ def proposals_of(host: SpaceServer) -> SpaceProposals:
     return _proposals_by_space.setdefault(host, SpaceProposals())
 
 
+async def current_proposals(host: SpaceServer) -> SpaceProposals:
+    """The proposals of a space, as they are now."""
+    proposals = proposals_of(host)
+    await proposals.catch_up(host)
+    return proposals
+
+
 async def get_proposals(runtime: GatewayRuntime, request: Request) -> Response:
     """The latest proposals, oldest first, each with its outcome."""
     _, host = authorize_space(runtime, request)
@@ -148,8 +150,7 @@ async def get_proposals(runtime: GatewayRuntime, request: Request) -> Response:
     timeline, before = read_flag(request, "timeline", False), query.get("before", "")
     if before and not is_seq(before):
         raise bad_query("before must be a proposal's 'seq'")
-    proposals = proposals_of(host)
-    await proposals.catch_up(host, host.now())
+    proposals = await current_proposals(host)
     audit = proposals.audit
     named = audit.proposals if wanted is None else audit.named(wanted)
     end = int(before) if before else math.inf
