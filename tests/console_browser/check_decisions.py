@@ -25,8 +25,7 @@ async def begin_edit(page: Page, arguments: str) -> None:
 async def test_approve_with_one_key(desk: Desk) -> None:
     proposal, page = await desk.asked()
     await page.keyboard.press("a")
-    outcome = await ended(proposal, Fulfillment)
-    assert outcome.by == "you"
+    assert (await ended(proposal, Fulfillment)).by == "you"
     await expect(page.locator("main")).to_contain_text("Approved: write_file ran: written")
     await expect(page.locator("main")).to_contain_text("Nothing waits for you")
     assert await violations(page) == []

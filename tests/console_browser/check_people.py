@@ -72,6 +72,5 @@ async def test_vote_of_two_in_two_browsers(desk: Desk) -> None:
     assert site.ran == []
     assert await violations(voter) == []
     await voter.get_by_role("button", name="Vote for it").click()
-    outcome = await ended(proposal, Fulfillment)
-    assert outcome.by == "reviewer"
+    assert (await ended(proposal, Fulfillment)).by == "reviewer"
     await expect(you.locator("#count")).to_have_text("0")

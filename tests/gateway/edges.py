@@ -4,7 +4,7 @@ import json
 import socket
 import struct
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from threading import Thread
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -15,9 +15,9 @@ from websockets.sync.client import ClientConnection, connect
 
 from meup_agent.gateway import Gateway, GatewayLimits, ThreadedGateway
 from tests.gateway.conftest import PARTICIPANTS
+from tests.gateway.http.conftest import Api
 from tests.gateway.mounted import MountedPlace, mounted
 from tests.gateways import one_space_config
-from tests.no_tls import ALONE
 from tests.patience import PATIENCE
 
 
@@ -40,14 +40,14 @@ class Speaker(Thread):
 
 
 class Edge(NamedTuple):
-    """A gateway, its HTTP address, and how to join it."""
+    """A gateway, its HTTP API, and how to join it."""
 
     place: ThreadedGateway | MountedPlace
-    http: str
+    api: Api
 
     @contextmanager
     def join(self, who: str, **options: Any) -> Generator[ClientConnection]:
-        header = {"Authorization": f"Bearer {self.place.token(who)}"}
+        header = self.api.header(who)
         address = f"{self.place.url.removesuffix('/ws')}/ws?space=demo"
         options = {"proxy": None, "compression": None, "max_size": None, **options}
         with connect(
@@ -58,23 +58,11 @@ class Edge(NamedTuple):
             yield socket
 
     def post(self, who: str, body: bytes) -> httpx.Response:
-        return httpx.post(
-            f"{self.http}/participants/{who}/messages",
-            content=body,
-            headers={
-                "Authorization": f"Bearer {self.place.token(who)}",
-                "Content-Type": "application/json",
-            },
-            **ALONE,
-        )
+        return self.api.post(body, who)
 
     def read_events(self, who: str) -> int:
         """The status of a short event stream, read to its end."""
-        return httpx.get(
-            f"{self.http}/spaces/demo/events?follow=false",
-            headers={"Authorization": f"Bearer {self.place.token(who)}"},
-            **ALONE,
-        ).status_code
+        return self.api.get("/spaces/demo/events", who, follow="false").status_code
 
     @contextmanager
     def speaker(self, who: str) -> Generator["Speaker"]:
@@ -97,7 +85,7 @@ class Edge(NamedTuple):
     @contextmanager
     def upload(self, who: str, size: int) -> Generator[None]:
         """A message of which so many bytes come, and not the rest."""
-        parts = urlsplit(self.http)
+        parts = urlsplit(self.place.http_url)
         with socket.create_connection((parts.hostname or "", parts.port or 0), PATIENCE) as found:
             head = f"POST {parts.path}/participants/{who}/messages HTTP/1.1\r\nHost: x\r\n"
             head += f"Authorization: Bearer {self.place.token(who)}\r\n"
@@ -109,7 +97,7 @@ class Edge(NamedTuple):
     def stream(self, who: str, status: int = 200) -> Generator[socket.socket]:
         """An event stream of which nothing more is read."""
         asks = "GET {path}/spaces/demo/events HTTP/1.1\r\nHost: x\r\n"
-        with self._asked(self.http, who, asks, b" %d " % status) as found:
+        with self._asked(self.place.http_url, who, asks, b" %d " % status) as found:
             yield found
 
     @contextmanager
@@ -132,7 +120,7 @@ class Edge(NamedTuple):
 
     def metric(self, name: str) -> float:
         """A number from the metrics, over all labels."""
-        said = httpx.get(f"{self.http}/metrics", **ALONE).text
+        said = self.api.client.get("/metrics").text
         lines = [line for line in said.splitlines() if line.startswith("meup_" + name)]
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 
@@ -146,10 +134,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 @contextmanager
 def edge(kind: str, **limits: Any) -> Generator[Edge]:
     config = one_space_config("demo", PARTICIPANTS, GatewayLimits(**limits))
-    with ExitStack() as stack:
-        if kind == "mounted":
-            place = stack.enter_context(mounted(config))
-            yield Edge(place, place.http_url)
-        else:
-            gateway = stack.enter_context(Gateway(config=config).in_thread())
-            yield Edge(gateway, gateway.http_url)
+    with mounted(config) if kind == "mounted" else Gateway(config=config).in_thread() as place:
+        api = Api(place)
+        with api.client:
+            yield Edge(place, api)

@@ -68,8 +68,11 @@ async def test_one_without_a_header_s_token_joins_by_a_frame(
         assert (await hear(one, answer))["payload"].get("error") == error
 
 
-@pytest.mark.rule("3.beside.limit")
-@pytest.mark.limit("max_beside")
-async def test_one_too_many_is_refused(site: Site) -> None:
-    refused = await exceed_connections(site, BESIDE, GatewayLimits().max_beside)
-    assert "(max_beside)" in refused.body
+@pytest.mark.rule("3.beside.limit", "3.observe.limit")
+@pytest.mark.limit("max_beside", "max_observers")
+@pytest.mark.parametrize(
+    ("header", "limit"), [(BESIDE_HEADER, "max_beside"), (OBSERVE_HEADER, "max_observers")]
+)
+async def test_one_too_many_is_refused(site: Site, header: str, limit: str) -> None:
+    refused = await exceed_connections(site, {header: "1"}, getattr(GatewayLimits(), limit))
+    assert f"({limit})" in refused.body

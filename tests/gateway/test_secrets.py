@@ -1,17 +1,16 @@
 """Tokens: not to be guessed, and found in no log, error, answer or file."""
 
-import asyncio
 import contextlib
-import http.client
 import json
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import anyio
+import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
@@ -28,6 +27,7 @@ from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.gateway.conftest import envelope
 from tests.gateway.websocket_client import hear_until, open_websocket, refusal
 from tests.gateways import participant
+from tests.no_tls import ALONE
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -41,7 +41,7 @@ ANYTHING = [{"kind": "*"}]
 def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     """Everything that anybody logs, at the lowest level."""
     # The clients' own logs are not the gateway's.
-    for name in ("websockets", "asyncio", "hypothesis"):
+    for name in ("websockets", "asyncio", "hypothesis", "httpx", "httpcore"):
         caplog.set_level(logging.CRITICAL, logger=name)
     caplog.set_level(1)
     for name in ("meup_agent", "meup_agent.gateway", "picows", "uvicorn", "uvicorn.error"):
@@ -91,19 +91,10 @@ async def joined(gateway: RunningGateway, **fields: object) -> tuple[int | None,
 
 async def over_http(gateway: RunningGateway, method: str, path: str, token: str) -> tuple[int, str]:
     """Status and body of an HTTP request."""
-    assert gateway.http_url is not None
-    where = urlsplit(gateway.http_url).netloc
-
-    def ask() -> tuple[int, str]:
-        client = http.client.HTTPConnection(where, timeout=PATIENCE)
-        client.request(method, path, headers={"Authorization": f"Bearer {token}"})
-        answer = client.getresponse()
-        try:
-            return answer.status, answer.read().decode() + repr(answer.headers.items())
-        finally:
-            client.close()
-
-    return await asyncio.to_thread(ask)
+    header = {"Authorization": f"Bearer {token}"}
+    async with httpx.AsyncClient(base_url=str(gateway.http_url), **ALONE) as client:
+        answer = await client.request(method, path, headers=header)
+        return answer.status_code, f"{answer.text}{answer.headers}"
 
 
 def names(folder: Path) -> set[str]:

@@ -152,8 +152,7 @@ class Site:
         client = httpx.AsyncClient(base_url=self.gateway.http_url, **ALONE)
         browser = Browser(await self.stack.enter_async_context(client), self.gateway.http_url)
         if participant is not None:
-            answer = await browser.sign_in(self.token(participant, space))
-            assert answer.status_code == 303
+            assert (await browser.sign_in(self.token(participant, space))).status_code == 303
         return browser
 
     async def join(

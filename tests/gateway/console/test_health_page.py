@@ -41,8 +41,7 @@ async def test_limits_near_their_end_are_named(site: Site, monkeypatch: pytest.M
     monkeypatch.setattr("meup_agent.gateway.console.pages.health.MAX_SESSIONS", 2)
     await site.browser("looker")
     page = await (await site.browser("you")).page("/health")
-    near = re.findall(r'<li class="near"><label for="gauge-\d+">(\w+)', page)
-    assert near == ["Browsers"]
+    assert re.findall(r'<li class="near"><label for="gauge-\d+">(\w+)', page) == ["Browsers"]
     assert "near its end" in page
 
 

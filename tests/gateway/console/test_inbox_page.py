@@ -42,8 +42,7 @@ async def test_queue_says_how_many_wait_and_for_how_long(site: Site) -> None:
 async def test_approved_call_runs(site: Site) -> None:
     proposal, browser, _, key = await site.asked()
     assert (await browser.decide(key)).status_code == 303
-    outcome = await ended(proposal, Fulfillment)
-    assert outcome.by == "you"
+    assert (await ended(proposal, Fulfillment)).by == "you"
     assert site.ran == [HELLO]
     page = await browser.page()
     assert "Nothing waits for you" in page

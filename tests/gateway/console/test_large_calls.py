@@ -145,7 +145,6 @@ async def test_large_call_is_shown_and_rejected_and_not_edited(site: Site) -> No
     refused = await browser.post(f"/inbox/{key}/edit", {**fields, "arguments": "{}"})
     assert refused.status_code == 400
     assert "a page takes 131,072 characters" in refused.text
-    answer = await browser.decide(key, "reject", reason="invalid")
-    assert answer.status_code == 303
+    assert (await browser.decide(key, "reject", reason="invalid")).status_code == 303
     assert isinstance(await proposal.outcome(), Rejection)
     assert site.ran == []

@@ -36,8 +36,7 @@ async def test_person_leaves_a_running_agent_its_connection(site: Site) -> None:
 
     await site.join("you", agent)
     boss = await site.join("boss")
-    browser = await site.browser("you")
-    assert (await browser.get("/inbox")).status_code == 200
+    assert (await (await site.browser("you")).get("/inbox")).status_code == 200
     assert await boss.call("you", "count") == 1
     assert site.gateway.counters.taken_over == 0
 
@@ -100,5 +99,4 @@ async def test_person_decides_what_is_proposed_in_any_dialect(site: Site, dialec
     rejected = await site.propose(proposer, {"path": "no.md"})
     answer = await browser.decide(await browser.key("no.md"), "reject", reason="unsafe")
     assert answer.status_code == 303
-    outcome = await ended(rejected, Rejection)
-    assert outcome.by == "you"
+    assert (await ended(rejected, Rejection)).by == "you"

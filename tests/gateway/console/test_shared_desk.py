@@ -57,8 +57,7 @@ async def test_proposal_for_one_is_shown_to_that_one_alone(site: Site) -> None:
     assert "secret.md" in await theirs.page("/inbox", "secret.md")
     assert "secret.md" not in await mine.page()
     # Who signs in later, and who leads next, see what is theirs as well.
-    again = await site.browser("reviewer")
-    assert "secret.md" in await again.page()
+    assert "secret.md" in await (await site.browser("reviewer")).page()
     await proposal.withdraw()
     await theirs.page(gone="secret.md")
 
@@ -160,8 +159,7 @@ async def test_word_about_a_decision_waits_for_the_next_page(site: Site) -> None
     browser = await site.browser("boss")
     assert await reject(browser) == 303
     for headers in ({"Sec-Fetch-Dest": "empty"}, {"Accept": "text/html"}):
-        part = await browser.get("/inbox", headers=headers)
-        assert "Rejected: write_file" not in part.text
+        assert "Rejected: write_file" not in (await browser.get("/inbox", headers=headers)).text
     assert "Rejected: write_file" in await browser.page()
 
 

@@ -97,8 +97,7 @@ async def test_signing_out_ends_the_session(site: Site) -> None:
     browser = await site.browser("you")
     stolen = await site.browser()
     stolen.client.cookies = browser.client.cookies
-    answer = await browser.submit("/health", "/sign-out")
-    assert answer.headers["location"] == "/console/sign-in"
+    assert (await browser.submit("/health", "/sign-out")).headers["location"] == "/console/sign-in"
     assert not await is_signed_in(stolen)
 
 

@@ -55,8 +55,7 @@ async def test_difference_is_shown_and_accepted_as_it_was_shown(site: Site) -> N
     await site.join("tools", server.agent)
     await site.propose(await site.join("proposer"))
     you = await site.browser("you")
-    page = await you.page("/inbox", CHANGED_WORDS)
-    assert 'href="/console/tools?who=tools"' in page
+    assert 'href="/console/tools?who=tools"' in (await you.page("/inbox", CHANGED_WORDS))
     shown = (await you.get("/tools?who=tools")).text
     assert "inputSchema.properties.&lt;b&gt;cmd&lt;/b&gt; is new" in shown
     assert "<i>says" not in shown
@@ -67,8 +66,7 @@ async def test_difference_is_shown_and_accepted_as_it_was_shown(site: Site) -> N
     answer = await you.post("/tools/accept", fields)
     assert answer.status_code == 409
     assert "they have changed since you looked" in answer.text
-    answer = await you.submit("/tools?who=tools", "/tools/accept")
-    assert answer.status_code == 303
+    assert (await you.submit("/tools?who=tools", "/tools/accept")).status_code == 303
     assert [each["digest"] for each in server.sent(ACCEPT_TOOLS)] == ["d1", "d2"]
 
 
@@ -76,15 +74,13 @@ async def test_difference_is_shown_and_accepted_as_it_was_shown(site: Site) -> N
 async def test_page_of_who_pins_nothing_is_a_sentence(site: Site, who: str) -> None:
     await site.join("proposer")
     you = await site.browser("you")
-    answer = await you.get(f"/tools?who={who}")
-    assert answer.status_code == 400
+    assert (await you.get(f"/tools?who={who}")).status_code == 400
 
 
 async def test_who_may_decide_nothing_accepts_nothing(site: Site) -> None:
     server = ChangedServer()
     await site.join("tools", server.agent)
-    looker = await site.browser("looker")
-    assert (await looker.get("/tools?who=tools")).status_code == 400
+    assert (await (await site.browser("looker")).get("/tools?who=tools")).status_code == 400
     assert server.got == []
 
 

@@ -30,8 +30,7 @@ async def test_two_votes_carry_a_call_out(site: Site) -> None:
     key = await voter.key("Vote for it", "for it</li>")
     assert (await voter.decide(key, "vote", vote="maybe")).status_code == 400
     assert (await voter.decide(key, "vote", vote="approve")).status_code == 303
-    outcome = await ended(proposal, Fulfillment)
-    assert outcome.by == "reviewer"
+    assert (await ended(proposal, Fulfillment)).by == "reviewer"
     assert len(site.ran) == 1
     # Its page tells by which rule it ran, and who voted how.
     story = " ".join(re.sub(r"<[^>]+>", " ", (await you.get(f"/proposals/{key}")).text).split())
