@@ -68,6 +68,10 @@ class PageContext:
         self.session = self.site.sessions.find(self.cookie(), self.site.runtime.tokens)
         return self.session
 
+    def typed(self, field: str) -> str:
+        """The text in a field of the form, without blanks at its ends."""
+        return self.form.get(field, "").strip()
+
     @property
     def cookie_name(self) -> str:
         url = self.request.url

@@ -225,7 +225,7 @@ async def reject(context: PageContext) -> Response:
     reason = context.form.get("reason", "")
     if reason not in {str(code) for code, _ in REASONS}:
         return inbox_page(context, item, problem="Choose a reason to reject.")
-    words = context.form.get("words", "").strip() or None
+    words = context.typed("words") or None
     return await _decide(
         context, item, lambda inbox, own: inbox.reject(own, reason, words), "Rejected"
     )
@@ -242,7 +242,7 @@ async def vote(context: PageContext) -> Response:
     if given == "approve" and not is_shown_whole(whole_call(item)):
         problem = f"Not voted for: {MORE_THAN_SHOWN}."
         return inbox_page(context, item, problem=problem)
-    words = context.form.get("words", "").strip() or None
+    words = context.typed("words") or None
     approves, form = given == "approve", item.form
     return await _decide(
         context,
@@ -270,7 +270,7 @@ def _why_not(context: PageContext, item: InboxItem, sent: dict[str, Any] | None 
     """The reason for which a form approves nothing; empty where it does."""
     if not is_shown_whole(whole_call(item, sent)):
         return f"Not approved: {MORE_THAN_SHOWN}."
-    if item.danger and context.form.get("word", "").strip().lower() != CONFIRM_WORD:
+    if item.danger and context.typed("word").lower() != CONFIRM_WORD:
         return f"This call is marked as dangerous: type “{CONFIRM_WORD}” to approve it."
     return ""
 

@@ -213,17 +213,17 @@ async def _change(
 ) -> Response:
     who, pattern = _named(context), _pattern(context)
     await _manage(
-        context, lambda space: verb(space.members, who, [pattern], reason=_reason(context))
+        context, lambda space: verb(space.members, who, [pattern], reason=context.typed("reason"))
     )
     return context.go_on("/participants", f"{who} {words} {describe_capability(pattern)}.")
 
 
 async def invite(context: PageContext) -> Response:
     """Invite a participant; its token is shown once."""
-    who = context.form.get("who", "").strip()
-    given = [_pattern(context)] if context.form.get("pattern", "").strip() else []
+    who = context.typed("who")
+    given = [_pattern(context)] if context.typed("pattern") else []
     invitation = await _manage(
-        context, lambda space: space.members.invite(who, given, reason=_reason(context))
+        context, lambda space: space.members.invite(who, given, reason=context.typed("reason"))
     )
     return context.page("invited.html", invitation=invitation)
 
@@ -235,7 +235,7 @@ async def kick(context: PageContext) -> Response:
         raise RequestDenied(
             BAD_REQUEST, "Type the participant's name to remove it; nothing was done."
         )
-    await _manage(context, lambda space: space.members.kick(who, reason=_reason(context)))
+    await _manage(context, lambda space: space.members.kick(who, reason=context.typed("reason")))
     return context.go_on("/participants", f"{who} was removed from the space.")
 
 
@@ -256,14 +256,15 @@ async def ask_status(context: PageContext) -> Response:
 async def pause(context: PageContext) -> Response:
     """Pause a participant, for some minutes or until it is resumed."""
     who = _named(context)
-    said = context.form.get("minutes", "").strip()
+    said = context.typed("minutes")
     if said and not (said.isascii() and said.isdigit() and 0 < int(said[:9]) <= MAX_MINUTES):
         raise RequestDenied(
             BAD_REQUEST, f"Minutes are a whole number from 1 to {MAX_MINUTES}, or none."
         )
     timeout = 60.0 * int(said) if said else None
     await _manage(
-        context, lambda space: space.control.pause(who, reason=_reason(context), timeout=timeout)
+        context,
+        lambda space: space.control.pause(who, reason=context.typed("reason"), timeout=timeout),
     )
     return context.go_on(
         "/participants", f"{who} is paused{f' for {int(said)} min' if said else ''}."
@@ -272,7 +273,7 @@ async def pause(context: PageContext) -> Response:
 
 async def resume(context: PageContext) -> Response:
     who = _named(context)
-    await _manage(context, lambda space: space.control.resume(who, reason=_reason(context)))
+    await _manage(context, lambda space: space.control.resume(who, reason=context.typed("reason")))
     return context.go_on("/participants", f"{who} may go on.")
 
 
@@ -289,10 +290,6 @@ def _named(context: PageContext) -> str:
     if who not in context.host.owner.grants:
         raise RequestDenied(BAD_REQUEST, "This space has no such participant; nothing was done.")
     return who
-
-
-def _reason(context: PageContext) -> str:
-    return context.form.get("reason", "").strip()
 
 
 def _pattern(context: PageContext) -> Mapping[str, Any]:

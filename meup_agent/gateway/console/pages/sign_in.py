@@ -27,7 +27,7 @@ async def show_sign_in(context: PageContext) -> Response:
 async def sign_in(context: PageContext) -> Response:
     """Open a session for a token."""
     _check_seal(context)
-    token = context.form.get("token", "").strip()
+    token = context.typed("token")
     if not 0 < len(token) <= MAX_TOKEN_CHARS:
         return _refused(context, UNAUTHORIZED, "Paste the token of a participant.")
     try:
