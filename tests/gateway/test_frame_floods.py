@@ -13,16 +13,16 @@ import anyio
 import pytest
 from websockets.asyncio.client import ClientConnection
 
-from meup_agent.gateway import Config, Gateway, GatewayLimits, TlsConfig
+from meup_agent.gateway import Gateway
 from meup_agent.gateway.edge.connection import FRAMES_PER_TURN
 from meup_agent.gateway.edge.listener import MEMBER_READ_BYTES
 from tests.gateway.conftest import envelope
 from tests.gateway.dialing import dial
-from tests.gateway.own_loop import HOSTILE, running
 from tests.gateway.own_loop import anyio_backend as anyio_backend
+from tests.gateway.own_loop import running
 from tests.gateway.raw_client import Streams, frames, handshake, masked, raw, said_close, shaken
+from tests.gateway.test_one_port import secured
 from tests.gateway.websocket_client import hear_until
-from tests.gateways import one_space_config
 from tests.patience import PATIENCE
 from tests.transport.peers import CERTIFICATE
 
@@ -204,13 +204,8 @@ async def test_others_are_read_between_the_messages_of_who_sent_many_at_once() -
 
 
 async def test_encrypted_messages_that_were_read_with_others_are_not_forgotten() -> None:
-    config = one_space_config(
-        "demo", HOSTILE, GatewayLimits(messages_per_second=2_000, messages_burst=5)
-    )
-    tls = TlsConfig(CERTIFICATE, CERTIFICATE)
-    config = Config(config.spaces, limits=config.limits, tls=tls)
     trusted = ssl.create_default_context(cafile=CERTIFICATE)
-    async with Gateway(config=config) as gateway:
+    async with secured(messages_per_second=2_000, messages_burst=5) as gateway:
         async with dial(gateway, "bob", ssl=trusted, server_hostname="localhost") as bob:
             text = "x" * (MEMBER_READ_BYTES // 20)
             async with anyio.create_task_group() as tasks:

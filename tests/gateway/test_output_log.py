@@ -36,6 +36,11 @@ def post(gateway: ThreadedGateway, name: str, said: Json) -> httpx.Response:
     )
 
 
+def logged(folder: Path, name: str) -> list[Json]:
+    text = (folder / "logs" / f"{name}.log").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
 @pytest.mark.rule("3.output_log")
 def test_what_it_gets_stands_in_its_file(tmp_path: Path) -> None:
     with config(tmp_path).in_thread() as gateway:
@@ -53,7 +58,7 @@ def test_what_it_gets_stands_in_its_file(tmp_path: Path) -> None:
     # In one line without blanks, whatever its sender wrote.
     assert '"kind":"mcp/response"' in said
     assert f'"correlation_id":["{asked}"]' in said
-    kinds = [json.loads(line)["kind"] for line in said.splitlines()]
+    kinds = [each["kind"] for each in logged(tmp_path, "clerk")]
     assert kinds[0] == "system/welcome"
     assert "mcp/request" in kinds
 
@@ -86,8 +91,7 @@ def test_its_first_message_brings_one_that_is_not_there_from_the_beginning(tmp_p
             crane.until("system/presence")
             post(gateway, "idle", {"kind": "chat", "payload": {"text": "2"}})
             assert crane.until("system/presence")["payload"]["event"] == "join"
-    lines = [json.loads(line) for line in (tmp_path / "logs" / "idle.log").read_text().splitlines()]
-    welcome = next(each for each in lines if each["kind"] == "system/welcome")
+    welcome = next(each for each in logged(tmp_path, "idle") if each["kind"] == "system/welcome")
     (open_now,) = welcome["payload"]["active_streams"]
     assert (open_now["stream_id"], open_now["authorized_writers"]) == (stream, ["clerk"])
 
@@ -103,10 +107,7 @@ def test_what_is_refused_over_http_stands_in_its_file_as_well(tmp_path: Path) ->
             assert post(gateway, "crane", {"kind": "space/kick"}).status_code == 403
             post(gateway, "crane", {"kind": "chat", "payload": {"text": "hi"}})
             assert crane.hear("chat")["from"] == "crane"
-    lines = [
-        json.loads(line) for line in (tmp_path / "logs" / "clerk.log").read_text().splitlines()
-    ]
-    told = [each for each in lines if each["kind"] == "system/error"]
+    told = [each for each in logged(tmp_path, "clerk") if each["kind"] == "system/error"]
     assert [each["correlation_id"] for each in told] == [["r1"], ["r2"]]
     assert told[0]["payload"]["message"] == refused.json()["message"]
 

@@ -67,9 +67,8 @@ async def test_journal_near_its_limit_is_named() -> None:
         browser = await site.browser("you")
         await site.post("boss", BIG)
         page = await browser.page("/health")
-        gauge = re.search(r'<li class="near"><label[^>]*>Journal .*?max="220000"[^\n]*?</li>', page)
-        assert gauge is not None
-        assert "KiB of 215 KiB <strong>near its end" in gauge[0]
+        [gauge] = re.findall(r'<li class="near"><label[^>]*>Journal .*?max="220000".*?</li>', page)
+        assert "KiB of 215 KiB <strong>near its end" in gauge
 
 
 def test_plot_is_drawn_from_what_grew() -> None:

@@ -36,9 +36,7 @@ async def until_shown(browser: Browser, *words: str, rows: int = 1) -> str:
 
 
 def waiting(page: str) -> int:
-    found = re.search(r'id="count">(\d+)<', page)
-    assert found is not None
-    return int(found[1])
+    return int(re.findall(r'id="count">(\d+)<', page)[0])
 
 
 async def test_record_and_similar_call_come_to_the_first_screen(site: Site) -> None:

@@ -6,6 +6,8 @@ import pytest
 
 from meup_agent import Agent, Rejection, Settings
 from tests.gateway.console.conftest import Site
+from tests.gateway.console.test_waiting_clicks import Press, approve
+from tests.gateway.console.test_waiting_clicks import press as press
 from tests.interaction.people import ended
 from tests.patience import PATIENCE
 from tests.wire import DIALECTS
@@ -41,26 +43,13 @@ async def test_person_leaves_a_running_agent_its_connection(site: Site) -> None:
     assert site.gateway.counters.taken_over == 0
 
 
-async def test_agent_that_comes_loses_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_agent_that_comes_loses_nothing(site: Site, press: Press) -> None:
     """An approved call runs on, and the browser goes on beside the agent."""
-    monkeypatch.setattr("meup_agent.gateway.console.pages.inbox.OUTCOME_SECONDS", 0.0)
-    begun, go_on = anyio.Event(), anyio.Event()
-    tools = Agent("tools")
-
-    @tools.tool
-    async def write_file(path: str, text: str = "") -> str:
-        begun.set()
-        await go_on.wait()
-        return path + text
-
-    await site.join("tools", tools)
     proposer = await site.join("proposer")
     proposal = await site.propose(proposer)
-    browser = await site.browser("you")
-    assert (await browser.decide(await browser.key())).status_code == 303
-    await begun.wait()
+    browser, _ = await approve(site, press)
     await site.join("you")
-    go_on.set()
+    press.go_on.set()
     assert await proposal.result() == "a.mdhello"
     await site.propose(proposer, {"path": "next.md"})
     # Its session connects anew after a moment.

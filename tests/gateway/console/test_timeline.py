@@ -154,9 +154,7 @@ def test_envelope_has_a_verb_and_a_colour() -> None:
 
 
 def older_than(page: str) -> str:
-    found = re.search(r"/timeline\?before=(\d+)\"", page)
-    assert found is not None
-    return found[1]
+    return str(re.findall(r"/timeline\?before=(\d+)\"", page)[0])
 
 
 async def rows_of(browser: Browser, **query: str) -> list[tuple[str, str]]:
@@ -178,9 +176,8 @@ async def test_timeline_is_filtered_without_a_script(site: Site) -> None:
     found = await rows_of(browser, tone="proposal", participant="proposer")
     assert found == [("proposal", "pending"), withdrawn]
     page = await browser.page("/timeline?state=withdrawn")
-    thread = re.search(r'data-thread="(\w{24})"', page)
-    assert thread is not None
-    assert len(await rows_of(browser, thread=thread[1])) == 2
+    thread, *_ = re.findall(r'data-thread="(\w{24})"', page)
+    assert len(await rows_of(browser, thread=thread)) == 2
     assert await rows_of(browser, tone="stream") == []
 
 
