@@ -342,12 +342,14 @@ class InboxFeed:
             return
         shown = self._newest()
         keys = [key for key, _ in shown]
-        before = set(self._visible)
+        before = {key: at for at, key in enumerate(self._visible)}
         altered = {item_key(each.item) for each in changes if isinstance(each, ItemChanged)}
         gone = {item_key(each.item): each for each in changes if isinstance(each, ItemLeft)}
         puts: list[dict[str, str]] = []
-        for at, (key, item) in enumerate(shown):
-            if key not in before or key in altered or self._place_moved(key, at, keys):
+        for (key, item), following in zip(shown, [*keys[1:], ""], strict=False):
+            # Behind it is another row than before, which was there before, too.
+            is_moved = key in before and before[key] > before.get(following, len(before))
+            if key not in before or key in altered or is_moved:
                 html = self._row.render(
                     item=item,
                     key=key,
@@ -355,7 +357,6 @@ class InboxFeed:
                     current="",
                     proposed_at=self.proposed_at,
                 )
-                following = keys[at + 1] if at + 1 < len(keys) else ""
                 puts.append({"id": key, "before": following, "html": html})
         was, self._visible = self.version, keys
         self._step()
@@ -365,19 +366,13 @@ class InboxFeed:
             "waiting": self.waiting,
             # From the last to the first, so that the row before which one goes is there.
             "put": puts[::-1],
-            "drop": sorted(before - set(keys)),
+            "drop": sorted(before.keys() - keys),
             "left": {key: self._why.render(left=left) for key, left in gone.items()},
             "changed": sorted(altered),
             "said": _read_out(changes),
             "renew": any(isinstance(each, InboxRenewed) for each in changes),
         }
         self.queues.publish("inbox", pack("inbox", event))
-
-    def _place_moved(self, key: str, at: int, keys: list[str]) -> bool:
-        """True if a row has another neighbour behind it than before, that was there before, too."""
-        if at + 1 >= len(keys) or key not in self._visible or keys[at + 1] not in self._visible:
-            return False
-        return self._visible.index(key) > self._visible.index(keys[at + 1])
 
 
 def proposed_in(host: SpaceServer, item: InboxItem) -> float | None:
