@@ -313,10 +313,6 @@ class InboxFeed:
         """The number of proposals that wait; those that are still to be listed count."""
         return len(self.inbox) + self.inbox.unlisted
 
-    def _step(self) -> None:
-        self._number += 1
-        self.version = f"{self._epoch}:{self._number}"
-
     def hello(self) -> bytes:
         """The first event of a stream: the version that it begins with."""
         return pack("hello", {"version": self.version, "waiting": self.waiting})
@@ -335,14 +331,14 @@ class InboxFeed:
         return [(item_key(item), item) for item in self.inbox.items[:QUEUE_ROWS]]
 
     def _publish(self, changes: list[InboxChange]) -> None:
-        if not self.queues.wants("inbox"):
-            # Whoever comes next reads the page as it is then.
-            self._step()
-            self._visible = [key for key, _ in self._newest()]
-            return
         shown = self._newest()
         keys = [key for key, _ in shown]
-        before = {key: at for at, key in enumerate(self._visible)}
+        was, before = self.version, {key: at for at, key in enumerate(self._visible)}
+        self._visible = keys
+        self._number += 1
+        self.version = f"{self._epoch}:{self._number}"
+        if not self.queues.wants("inbox"):
+            return  # whoever comes next reads the page as it is then
         altered = {item_key(each.item) for each in changes if isinstance(each, ItemChanged)}
         gone = {item_key(each.item): each for each in changes if isinstance(each, ItemLeft)}
         puts: list[dict[str, str]] = []
@@ -358,8 +354,6 @@ class InboxFeed:
                     proposed_at=self.proposed_at,
                 )
                 puts.append({"id": key, "before": following, "html": html})
-        was, self._visible = self.version, keys
-        self._step()
         event: dict[str, Any] = {
             "was": was,
             "version": self.version,

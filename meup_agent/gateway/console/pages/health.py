@@ -65,7 +65,7 @@ _samples: WeakKeyDictionary[SpaceServer, Samples] = WeakKeyDictionary()
 async def show_health(context: PageContext) -> Response:
     """The page."""
     runtime, host = context.site.runtime, context.host
-    drops = _drops(runtime)
+    totals, drops = _read_counters(runtime)
     slow = sorted(
         ((each.participant, _queued(each)) for each in host.delivery.members if _queued(each)),
         key=lambda pair: -pair[1],
@@ -98,7 +98,7 @@ async def show_health(context: PageContext) -> Response:
         plots=plots,
         width=PLOT_WIDTH,
         height=PLOT_HEIGHT,
-        totals=_totals(runtime),
+        totals=totals,
         drops=[
             (
                 each,
@@ -152,23 +152,17 @@ def _gauges(site: ConsoleState, host: SpaceServer, journal_bytes: int | None) ->
     return gauges
 
 
-def _totals(runtime: GatewayRuntime) -> list[tuple[str, int]]:
-    counters = runtime.counters
-    return [
-        (each.name.replace("_", " "), value)
-        for each in fields(counters)
-        if isinstance(value := getattr(counters, each.name), int)
-    ]
-
-
-def _drops(runtime: GatewayRuntime) -> list[DropCount]:
-    counters, drops = runtime.counters, list[DropCount]()
+def _read_counters(runtime: GatewayRuntime) -> tuple[list[tuple[str, int]], list[DropCount]]:
+    """The counters of a gateway in words, and what it refused and dropped, by reason."""
+    counters, totals, drops = runtime.counters, list[tuple[str, int]](), list[DropCount]()
     for each in fields(counters):
         value: object = getattr(counters, each.name)
         what = each.name.replace("_", " ")
         if isinstance(value, Counter):
             reasons = sorted(cast("Counter[object]", value).items(), key=str)
             drops += [DropCount(what, str(reason), count) for reason, count in reasons]
-        elif isinstance(value, int) and value and each.name in DROPPED:
-            drops.append(DropCount(what, DROPPED[each.name], value))
-    return drops
+        elif isinstance(value, int):
+            totals.append((what, value))
+            if value and each.name in DROPPED:
+                drops.append(DropCount(what, DROPPED[each.name], value))
+    return totals, drops
