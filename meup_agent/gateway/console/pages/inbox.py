@@ -114,7 +114,7 @@ def inbox_page(
         "problem": problem,
         "edit": edit,
         "topics": "inbox",
-        "reasons": [(str(code), words) for code, words in REASONS],
+        "reasons": REASONS,
         "word": CONFIRM_WORD,
     }
     if item is not None:
@@ -142,9 +142,6 @@ def _card(item: InboxItem, edited: dict[str, Any] | None) -> dict[str, Any]:
         "is_editable": is_editable,
         "fields": fields_of(schema_of(item), arguments) if is_editable else [],
         "arguments_text": editable(item.arguments) if is_editable else "",
-        "similar": item.similar,
-        "facts": item.tool_facts,
-        "record": item.record,
         "ended": ENDED,
         "endings": [ENDED[each] for each in item.record.counts],
         "danger": dangers_of(item, edited),
@@ -223,7 +220,7 @@ async def reject(context: PageContext) -> Response:
     if isinstance(item, Response):
         return item
     reason = context.form.get("reason", "")
-    if reason not in {str(code) for code, _ in REASONS}:
+    if reason not in dict(REASONS):
         return inbox_page(context, item, problem="Choose a reason to reject.")
     words = context.typed("words") or None
     return await _decide(
