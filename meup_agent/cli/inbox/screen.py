@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence, 
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import anyio
@@ -83,7 +84,6 @@ DARK: Final = {
     "good": "bold #7ddf8c",
     "bad": "bold #ff8a80",
     "late": "bold #ffcb6b",
-    "chosen": "bold",
 }
 LIGHT: Final = {
     "": "#24292f",
@@ -100,7 +100,6 @@ LIGHT: Final = {
     "good": "bold #0f6b2d",
     "bad": "bold #b3261e",
     "late": "bold #8a4600",
-    "chosen": "bold",
 }
 """Styles of parts by name; each has a contrast of 4.5 on its background."""
 
@@ -177,13 +176,14 @@ class RowsView(LinesView):
     def show(self, rows: Iterable[CardRow], *, anew: bool = True) -> None:
         """Show rows, from the first on, or at the place of before where little has changed."""
         self.rows = tuple(rows)
-        seen = set[tuple[Part, ...]]() if anew else self._seen_lines()
+        before = zip(self._lines, self._seen, strict=True)
         self._wrap()
-        if seen:
-            # What others tell of it moves the lines of its call, and changes none of them.
-            self._seen = bytearray(tuple(line) in seen for line in self._lines)
         if anew:
             self.scroll_to(y=0, animate=False)
+        else:
+            # What others tell of it moves the lines of its call, and changes none of them.
+            seen = {tuple(line) for line, is_seen in before if is_seen}
+            self._seen = bytearray(tuple(line) in seen for line in self._lines)
         self._mark_seen()
 
     def _wrap(self) -> None:
@@ -193,9 +193,6 @@ class RowsView(LinesView):
         self._seen = bytearray(len(self._lines))
         self.virtual_size = Size(self._wrapped_at, len(self._lines))
         self.refresh()
-
-    def _seen_lines(self) -> set[tuple[Part, ...]]:
-        return {tuple(line) for line, seen in zip(self._lines, self._seen, strict=True) if seen}
 
     def _mark_seen(self) -> None:
         first = min(round(self.scroll_y), len(self._lines))
@@ -355,70 +352,9 @@ NOT_OFFERED: Final = {
 
 ScreenLine = tuple[Part, ...]
 
-_BACK: Final = Part("   any other key goes back", "dim")
 
-
-def lines_of(
-    question: ScreenQuestion,
-    doubts: Sequence[str],
-    marked: Sequence[InboxItem],
-    words: str,
-    underway: int,
-    *,
-    is_small: bool = False,
-) -> list[ScreenLine]:
-    """The lines of the question that is open.
-
-    Args:
-        question: The question.
-        doubts: Reasons to look twice before it is approved, or voted for.
-        marked: The proposals that are marked.
-        words: The words that go with the answer.
-        underway: Approved calls that run.
-        is_small: There are few lines and columns for it.
-    """
-    match question:
-        case ScreenQuestion.SURE:
-            return [*_doubted(doubts), _yes("approve it all the same")]
-        case ScreenQuestion.EDITED:
-            return [_yes("carry out what you made of it")]
-        case ScreenQuestion.TOOLS:
-            return [_yes("accept these tools as they are now")]
-        case ScreenQuestion.MARKED:
-            return [*map(_listed, marked), _yes("approve all of these")]
-        case ScreenQuestion.REASON:
-            return [*(_wrap_keys(REASON_CODES) if is_small else _in_columns()), _words(words)]
-        case ScreenQuestion.VOTE:
-            for_it = (Part("a ", "key"), Part("for it"))
-            against = (Part("r ", "key"), Part("against it"))
-            return [*_doubted(doubts), for_it, against, _words(words)]
-        case ScreenQuestion.HELP:
-            if is_small:
-                return _wrap_keys(SHORT_HELP)
-            return [(Part(f"{keys:<14}", "key"), Part(said)) for keys, said in HELP]
-        case ScreenQuestion.LEAVE:
-            said = f"{underway} approved calls still run; leaving cancels them."
-            return [(Part(said, "danger"),), _yes("leave")]
-        case ScreenQuestion.NOTHING:
-            return []
-
-
-def _doubted(doubts: Sequence[str]) -> list[ScreenLine]:
-    return [(Part("! ", "danger"), *theirs(each, "danger")) for each in doubts]
-
-
-def _yes(what: str) -> ScreenLine:
-    return Part("y ", "key"), Part(what), _BACK
-
-
-def _words(words: str) -> ScreenLine:
-    if words:
-        return Part("with your words: ", "dim"), *theirs(words)
-    return Part("w ", "key"), Part("say something with it"), _BACK
-
-
-def _listed(item: InboxItem) -> ScreenLine:
-    return Part("● ", "late"), *title(item), Part(f"  of {visible(item.proposer, 40)}", "dim")
+def _answer_line(key: str, answer: str) -> ScreenLine:
+    return Part(f"{key} ", "key"), Part(answer), Part("   any other key goes back", "dim")
 
 
 def _wrap_keys(cells: Sequence[tuple[str, str]]) -> list[ScreenLine]:
@@ -429,9 +365,8 @@ def _in_columns() -> list[ScreenLine]:
     """The reasons with their keys, two on a line."""
     cells = [(Part(f"{key} ", "key"), Part(f"{words:<26}")) for key, (_, words) in REASONS.items()]
     half = (len(cells) + 1) // 2
-    return [
-        (*cells[at], *(cells[at + half] if at + half < len(cells) else ())) for at in range(half)
-    ]
+    halves = zip_longest(cells[:half], cells[half:], fillvalue=())
+    return [(*left, *right) for left, right in halves]
 
 
 # --- decisions of the screen ---
@@ -520,6 +455,12 @@ QUEUE_WIDTH: Final = 36
 CARD_MARGIN: Final = 3
 SCROLLBAR: Final = 1
 """Columns of the queue, beside the text of a card, and of a scrollbar."""
+
+NOTHING_WAITS: Final = (
+    row(Part("Nothing waits for you.", "heading")),
+    CardRow(),
+    row(Part("What is proposed appears here by itself, the oldest deadline first.", "dim")),
+)
 
 
 class InboxFrame(App[None]):
@@ -643,19 +584,12 @@ class InboxFrame(App[None]):
         view = self.card
         before = view.rows
         if self.current is None:
-            view.show(self._nothing())
+            view.show(NOTHING_WAITS)
         else:
             shown = ShownValue()
             view.show(card_rows(self.current, shown), anew=anew)
             self.is_whole = shown.is_whole
         return view.rows != before
-
-    def _nothing(self) -> list[CardRow]:
-        return [
-            row(Part("Nothing waits for you.", "heading")),
-            CardRow(),
-            row(Part("What is proposed appears here by itself, the oldest deadline first.", "dim")),
-        ]
 
     def show_frame(self) -> None:
         """Draw everything around the card."""
@@ -737,22 +671,56 @@ class InboxFrame(App[None]):
     def show_question(self) -> None:
         """Show the question that is open, or none."""
         ask = self.query_one("#ask", Static)
-        marked = self.marked_in_order()
-        doubts = [] if self.current is None else self.doubts(self.current)
-        width, height = self.size
-        asked = lines_of(
-            self.question,
-            doubts,
-            marked,
-            self.words,
-            self.decisions.underway,
-            is_small=width < SMALL[0] or height < SMALL[1],
-        )
-        lines = [self._text(*each) for each in asked]
+        lines = [self._text(*each) for each in self._question_lines()]
         if not (lines or ask.display):
             return  # a layout of the whole screen takes longer than all else
         ask.display = bool(lines)
         ask.update(Text("\n").join(lines))
+
+    def _question_lines(self) -> list[ScreenLine]:
+        """The lines of the question that is open."""
+        width, height = self.size
+        is_small = width < SMALL[0] or height < SMALL[1]
+        doubts = [] if self.current is None else self.doubts(self.current)
+        doubted = [(Part("! ", "danger"), *theirs(each, "danger")) for each in doubts]
+        words = (
+            (Part("with your words: ", "dim"), *theirs(self.words))
+            if self.words
+            else _answer_line("w", "say something with it")
+        )
+        match self.question:
+            case ScreenQuestion.SURE:
+                return [*doubted, _answer_line("y", "approve it all the same")]
+            case ScreenQuestion.EDITED:
+                return [_answer_line("y", "carry out what you made of it")]
+            case ScreenQuestion.TOOLS:
+                return [_answer_line("y", "accept these tools as they are now")]
+            case ScreenQuestion.MARKED:
+                marked = [
+                    (
+                        Part("● ", "late"),
+                        *title(each),
+                        Part(f"  of {visible(each.proposer, 40)}", "dim"),
+                    )
+                    for each in self.marked_in_order()
+                ]
+                return [*marked, _answer_line("y", "approve all of these")]
+            case ScreenQuestion.REASON:
+                return [*(_wrap_keys(REASON_CODES) if is_small else _in_columns()), words]
+            case ScreenQuestion.VOTE:
+                for_it = (Part("a ", "key"), Part("for it"))
+                against = (Part("r ", "key"), Part("against it"))
+                return [*doubted, for_it, against, words]
+            case ScreenQuestion.HELP:
+                if is_small:
+                    return _wrap_keys(SHORT_HELP)
+                return [(Part(f"{keys:<14}", "key"), Part(said)) for keys, said in HELP]
+            case ScreenQuestion.LEAVE:
+                running = self.decisions.underway
+                said = f"{running} approved calls still run; leaving cancels them."
+                return [(Part(said, "danger"),), _answer_line("y", "leave")]
+            case ScreenQuestion.NOTHING:
+                return []
 
     def doubts(self, item: InboxItem) -> list[str]:
         """Reasons for which approving asks once more."""
@@ -834,9 +802,15 @@ async def run_editor(text: str, suspended: Callable[[], AbstractContextManager[N
         path = anyio.Path(folder, "arguments.json")
         await path.write_text(text, encoding="utf-8")
         with suspended():
-            code = await _run([*command, str(path)], editor)
-        if code:
-            raise EditRefused(f"{editor} ended with {code}, so nothing was sent")
+            try:
+                done = await anyio.run_process(
+                    [*command, str(path)], stdin=None, stdout=None, stderr=None, check=False
+                )
+            except OSError as error:
+                said = f"{editor} cannot be started ({system_reason(error)}); set EDITOR"
+                raise EditRefused(said) from None
+        if done.returncode:
+            raise EditRefused(f"{editor} ended with {done.returncode}, so nothing was sent")
         try:
             if (await path.stat()).st_size > MAX_EDITED:
                 raise EditRefused("what you wrote is too large, so nothing was sent")
@@ -847,17 +821,6 @@ async def run_editor(text: str, suspended: Callable[[], AbstractContextManager[N
             raise EditRefused(
                 f"what you wrote cannot be read ({system_reason(error)}), so nothing was sent"
             ) from None
-
-
-async def _run(command: list[str], editor: str) -> int:
-    try:
-        async with await anyio.open_process(
-            command, stdin=None, stdout=None, stderr=None
-        ) as process:
-            return await process.wait()
-    except OSError as error:
-        said = f"{editor} cannot be started ({system_reason(error)}); set EDITOR"
-        raise EditRefused(said) from None
 
 
 # --- screen ---
@@ -1007,8 +970,7 @@ class InboxApp(InboxFrame):
 
     def report(self, words: str) -> None:
         """Show what becomes of the connection."""
-        self.show_note(words, style="late")
-        self.show_frame()
+        self.show_outcome(words, style="late")
 
     async def action_quit(self) -> None:
         """Leave, as ``q`` does."""
