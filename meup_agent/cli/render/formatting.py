@@ -36,9 +36,14 @@ WHOLE_ID: Final = 12
 
 
 class IdPrefixes:
-    """Short forms of ids, which tell each from its neighbours and from the latest before."""
+    """Short forms of ids, which tell each from its neighbours and from the latest before.
 
-    def __init__(self) -> None:
+    They have ``least`` characters or more; an id of up to ``whole`` is shown whole.
+    """
+
+    def __init__(self, least: int = SHORT_ID, whole: int = WHOLE_ID) -> None:
+        self._least = least
+        self._whole = whole
         self._taken: dict[str, str] = {}
 
     def of(self, ids: Iterable[str]) -> dict[str, str]:
@@ -47,19 +52,19 @@ class IdPrefixes:
         ordered = sorted(set(texts.values()))
         beside = [0, *starmap(_alike, pairwise(ordered)), 0]
         shorts = {
-            each: self._short(each, max(*alike, SHORT_ID - 1) + 1)
+            each: self._short(each, max(*alike, self._least - 1) + 1)
             for each, alike in zip(ordered, pairwise(beside), strict=False)
         }
         for text, short in shorts.items():
             # All of its beginnings: each of them would mean this one, too.
-            for length in range(min(SHORT_ID, len(short)), len(short) + 1):
+            for length in range(min(self._least, len(short)), len(short) + 1):
                 self._taken.setdefault(short[:length], text)
         for oldest in list(islice(self._taken, max(len(self._taken) - MAX_FOLLOWED, 0))):
             del self._taken[oldest]
         return {each: shorts[text] for each, text in texts.items()}
 
     def _short(self, text: str, length: int) -> str:
-        if len(text) <= WHOLE_ID:
+        if len(text) <= self._whole:
             return text
         while length < len(text) and self._taken.get(text[:length], text) != text:
             length += 1

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
-from itertools import count
+from itertools import count, cycle
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -37,6 +37,7 @@ from meup_agent.cli.render.formatting import (
     STATE_STYLES,
     FormattedEnvelope,
     Glyphs,
+    IdPrefixes,
     ProgressFigures,
     RowBuilder,
     counted,
@@ -134,11 +135,10 @@ class ExchangeObserver:
         shown_part = "" if part == exchange else part
         if self._was_seen(envelope, now):
             return Observation(exchange, shown_part, AGAIN)
-        state = "" if ignored is None else IGNORED[ignored]
-        if ignored in (Ignored.AGAIN, Ignored.REFUSED):
-            state = ""  # they are told by their content
-        if not state:
-            state = self._state(envelope, part, folded, now)
+        if ignored is None or ignored in (Ignored.AGAIN, Ignored.REFUSED):
+            state = self._state(envelope, part, folded, now)  # those two are told by their content
+        else:
+            state = IGNORED[ignored]
         return Observation(
             exchange, shown_part, state, _is_edited(envelope, folded), folded.rejection
         )
@@ -217,7 +217,9 @@ class ExchangeObserver:
         self, response: Envelope, part: str, folded: Folded, now: float
     ) -> str:
         ends = [self._end((name, part), "", now) for name in response.to]
-        record, failed = folded.record, _fails(response)
+        result, error = read_response(response.payload)
+        failed = error is not None or as_object(result).get("isError") is True
+        record = folded.record
         if record is not None and folded.was_pending and not record.state.is_pending:
             self._failed.put(record.key, failed, now)
             return self._state_of(record, now)
@@ -234,11 +236,6 @@ class ExchangeObserver:
         return (
             FAILED if is_fulfilled and self._failed.get(record.key, now) else STATES[record.state]
         )
-
-
-def _fails(response: Envelope) -> bool:
-    result, error = read_response(response.payload)
-    return error is not None or as_object(result).get("isError") is True
 
 
 def _is_edited(envelope: Envelope, folded: Folded) -> bool:
@@ -431,7 +428,9 @@ class Timeline:
         self._now = now
         self._observer = ExchangeObserver()
         self._thoughts: TTLMap[tuple[str, str], int] = recent()
-        self._short_ids = ShortIds()
+        self._ids = IdPrefixes(SHORT_ID, WHOLE_ID)
+        self._colours: TTLMap[str, str] = recent()
+        self._next_colours = cycle(_COLOURS)
 
     def observe(self, envelope: Envelope, at: float) -> TimelineEntry:
         """Take the next envelope in, in the gateway's order, whether or not it is shown."""
@@ -444,7 +443,21 @@ class Timeline:
             words = FormattedEnvelope(kind, UNREADABLE, who=who)
         if envelope.context and envelope.kind in REASONING:
             words = self._counted(envelope, words, at)
-        return TimelineEntry(envelope, observation, words, *self._short_ids.of(observation, at))
+        return self._entry(envelope, observation, words, at)
+
+    def _entry(
+        self, envelope: Envelope, observation: Observation, words: FormattedEnvelope, at: float
+    ) -> TimelineEntry:
+        """The entry, with the short ids of its exchange and request, and the exchange's colour."""
+        exchange = observation.exchange
+        if not exchange:
+            return TimelineEntry(envelope, observation, words, "", "")
+        names = [shown_name(each) for each in (exchange, observation.part) if each]
+        # One after the other: what the first is called is settled when the second comes.
+        ids = "/".join(self._ids.of([each])[each] for each in names)
+        colour = self._colours.get(exchange, at) or next(self._next_colours)
+        self._colours.put(exchange, colour, at)
+        return TimelineEntry(envelope, observation, words, ids, colour)
 
     def _counted(
         self, envelope: Envelope, words: FormattedEnvelope, at: float
@@ -464,7 +477,7 @@ class Timeline:
         key = ProposalKey(proposal.sender, proposal.id)
         observation = self._observer.expire(key, at)
         words = format_envelope(proposal)._replace(noun=EXPIRY)
-        return TimelineEntry(proposal, observation, words, *self._short_ids.of(observation, at))
+        return self._entry(proposal, observation, words, at)
 
     def line(self, entry: TimelineEntry) -> Text:
         """The line for an envelope, or the lines where it has no room on one."""
@@ -559,46 +572,6 @@ def _with_what_happened(said: str, observation: Observation) -> str:
     return said
 
 
-class ShortIds:
-    """Short forms of ids that differ where the ids do, and a colour for each exchange."""
-
-    def __init__(self) -> None:
-        self._shorts: TTLMap[str, str] = recent()
-        self._taken: TTLMap[str, str] = recent()
-        self._colours: TTLMap[str, str] = recent()
-        self._next = 0
-
-    def of(self, observation: Observation, at: float) -> tuple[str, str]:
-        """The ids of an exchange and of its request, shortened, and the exchange's colour."""
-        if not observation.exchange:
-            return "", ""
-        ids = "/".join(
-            self._short(name, at) for name in (observation.exchange, observation.part) if name
-        )
-        return ids, self._colour(observation.exchange, at)
-
-    def _short(self, name: str, at: float) -> str:
-        known = self._shorts.get(name, at)
-        if known is not None:
-            return known
-        shown = shown_name(name)
-        length = len(shown) if len(shown) <= WHOLE_ID else SHORT_ID
-        while length < len(shown) and self._taken.get(shown[:length], at) is not None:
-            length += 1
-        short = shown[:length]
-        self._shorts.put(name, short, at)
-        self._taken.put(short, name, at)
-        return short
-
-    def _colour(self, exchange: str, at: float) -> str:
-        colour = self._colours.get(exchange, at)
-        if colour is None:
-            colour = _COLOURS[self._next % len(_COLOURS)]
-            self._next += 1
-            self._colours.put(exchange, colour, at)
-        return colour
-
-
 # --- timeline filter ---
 # The filter of `meup tail`: by kind, by participant, or all of one exchange.
 #
@@ -649,21 +622,26 @@ class TimelineFilter:
 
     def shows(self, entry: TimelineEntry) -> bool:
         """True if an envelope is shown; to be asked once for each, in the gateway's order."""
-        envelope = entry.envelope
-        sender, to = _named(envelope.sender), frozenset(envelope.to)
-        if self._fold and self.chain is None and not self._kinds and _is_thought(envelope):
+        envelope, noun = entry.envelope, entry.words.noun
+        is_thought = envelope.kind == kinds.REASONING_THOUGHT and envelope.context is not None
+        if self._fold and self.chain is None and not self._kinds and is_thought:
             return False
+        sender, to = {envelope.sender}, {*envelope.to}
+        if envelope.sender in kinds.GATEWAY_NAMES:
+            sender.add(GATEWAY)
+        who = sender | to
+        if envelope.kind == kinds.SYSTEM_PRESENCE:
+            who.add(entry.words.who)  # that came or went
         return (
             (self.chain is None or self.chain.holds(entry.observation))
-            and (not self._kinds or self._is_of_kind(entry))
+            and (
+                not self._kinds
+                or noun in self._words
+                or any(fits(envelope.kind) for fits in self._kinds)
+            )
             and (not self._sender or bool(self._sender & sender))
             and (not self._to or bool(self._to & to))
-            and (not self._who or bool(self._who & (sender | to | _came_or_went(entry))))
-        )
-
-    def _is_of_kind(self, entry: TimelineEntry) -> bool:
-        return entry.words.noun in self._words or any(
-            fits(entry.envelope.kind) for fits in self._kinds
+            and (not self._who or bool(self._who & who))
         )
 
 
@@ -700,16 +678,3 @@ class ExchangeFilter:
         return bool(part) and (
             observation.exchange.startswith(exchange) and observation.part.startswith(part)
         )
-
-
-def _is_thought(envelope: Envelope) -> bool:
-    return envelope.kind == kinds.REASONING_THOUGHT and envelope.context is not None
-
-
-def _named(sender: str) -> frozenset[str]:
-    return frozenset((sender, GATEWAY)) if sender in kinds.GATEWAY_NAMES else frozenset((sender,))
-
-
-def _came_or_went(entry: TimelineEntry) -> frozenset[str]:
-    came_or_went = entry.envelope.kind == kinds.SYSTEM_PRESENCE
-    return frozenset((entry.words.who,)) if came_or_went else frozenset()
