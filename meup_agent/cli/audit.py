@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
@@ -43,6 +43,7 @@ from meup_agent.cli.render.output import Stderr
 from meup_agent.errors import ConfigurationError, InvalidEnvelope
 from meup_agent.escape import compact, visible
 from meup_agent.protocol.audit import (
+    Decision,
     FulfillmentAudit,
     ProposalAudit,
     SpaceOperation,
@@ -53,7 +54,7 @@ from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.space.journal import Entry, NumberRange
 from meup_agent.protocol.space.state.grants import GrantEffect
-from meup_agent.protocol.wire.envelope import TRANSIT_SECONDS
+from meup_agent.protocol.wire.envelope import TRANSIT_SECONDS, moment_of
 from meup_agent.protocol.wire.payloads import ToldRule, as_list, as_object, objects_in, read_call
 from meup_agent.wording import (
     FAILED,
@@ -126,19 +127,19 @@ def by_rule(rule: ToldRule | None) -> str:
 # --- sources of an audit ---
 # A journal's file, or a running gateway over HTTP.
 
+_MICROSECONDS: Final = 1_000_000
 PAGE: Final = 500  # entries that are read at a time
 
 DIALECT: Final = "meup/v0.1"
 """Our own dialect: in the published ones `to` of a proposal names its executor, not who decides."""
 
-TRANSIT: Final = round(TRANSIT_SECONDS * 1_000_000)
+TRANSIT: Final = round(TRANSIT_SECONDS * _MICROSECONDS)
 """For what the gateway has accepted, and is still about to keep."""
 
 MAX_NOTED: Final = 1_000
 """Ranges of damaged numbers after which those of further pages are not noted."""
 
 _SHOWN_SPACES: Final = 8
-_MICROSECONDS: Final = 1_000_000
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _AGO: Final = re.compile(r"(\d{1,9})([smhdw])")
 
@@ -261,7 +262,7 @@ async def read_over_http(where: HttpAddress, since: int | None) -> Pages:
         Failure: It has no end.
     """
     async with open_http_api(where) as api:
-        begin, read = None if since is None else _rfc3339(since), -1
+        begin, read = None if since is None else moment_of(since).isoformat(), -1
         while True:
             page = await api.page(begin, limit=PAGE, dialect=DIALECT)
             following = page.get("next")
@@ -322,10 +323,6 @@ def _microseconds(time: str) -> int:
     return round(datetime.fromisoformat(time).timestamp() * _MICROSECONDS)
 
 
-def _rfc3339(at: int) -> str:
-    return datetime.fromtimestamp(at / _MICROSECONDS, UTC).isoformat().replace("+00:00", "Z")
-
-
 def moment(given: str, option: str, now: float) -> int:
     """A moment in microseconds since 1970 (UTC); ``now`` is in seconds.
 
@@ -336,7 +333,7 @@ def moment(given: str, option: str, now: float) -> int:
     if ago is not None:
         return max(round((now - int(ago[1]) * _UNITS[ago[2]]) * _MICROSECONDS), 0)
     try:
-        return max(round(datetime.fromisoformat(given.strip()).timestamp() * _MICROSECONDS), 0)
+        return max(_microseconds(given.strip()), 0)
     except (ValueError, OverflowError, OSError):
         raise ConfigurationError(
             f"{option} takes a time such as 2026-01-31T22:00, or how long ago, such as 2h;"
@@ -449,10 +446,7 @@ class ProposalListing:
             yield f"no decision in its time, which was {self._until(item)}"
         else:
             when = time_of(decision.at, beside=item.first.at)
-            took = duration((decision.at - item.first.at) / 1_000_000)
-            said = why(decision.reason, item.explanation(decision.step))
-            because = f": {said}" if said else ""
-            yield f"by {shown_name(decision.by)} {when}, after {took}{because}"
+            yield f"by {shown_name(decision.by)} {when}, {_after(item, decision)}"
             if rule := by_rule(decision.step.rule):
                 yield rule
         yield from self._fulfilled(item)
@@ -489,6 +483,13 @@ class ProposalListing:
         answered = item.answered
         if answered is not None and answered.is_error:
             yield format_answer(answered.answer)[0] if answered.answer else "failed"
+
+
+def _after(proposal: ProposalAudit, decision: Decision) -> str:
+    """The time that a decision took, and why it was made."""
+    took = duration((decision.at - proposal.first.at) / _MICROSECONDS)
+    said = why(decision.reason, proposal.explanation(decision.step))
+    return f"after {took}" + (f": {said}" if said else "")
 
 
 def _rejection(item: ProposalAudit, step: Step) -> str:
@@ -590,11 +591,8 @@ class ProposalTimeline:
         ]
         decision = proposal.decision
         if decision is not None:
-            said = why(decision.reason, proposal.explanation(decision.step))
-            took = duration((decision.at - proposal.first.at) / 1_000_000)
-            because = f": {said}" if said else ""
             how = f"decided by {shown_name(decision.by)}" if decision.by else "expired"
-            lines.append(f"{how} after {took}{because}")
+            lines.append(f"{how} {_after(proposal, decision)}")
             lines += filter(None, [by_rule(decision.step.rule)])
         if changes := describe_changes(proposal.changes):
             lines.append(f"edited: {changes}")

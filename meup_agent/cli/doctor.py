@@ -436,6 +436,8 @@ class RecordingTransport:
 
     def __init__(self, inner: Transport) -> None:
         self.inner = inner
+        self.response_headers = inner.response_headers
+        self.send, self.aclose, self.abort = inner.send, inner.aclose, inner.abort
         self.welcome: Envelope | None = None
         self.welcomed_at: datetime | None = None
         self.seconds: float | None = None
@@ -447,14 +449,6 @@ class RecordingTransport:
         """The end of the connection; ``None`` while it is open or still closing."""
         return self.inner.closed
 
-    @property
-    def response_headers(self) -> Mapping[str, str]:
-        """The headers of the handshake's answer, by names in lower case."""
-        return self.inner.response_headers
-
-    async def send(self, frame: bytes) -> None:
-        await self.inner.send(frame)
-
     def __aiter__(self) -> Self:
         return self
 
@@ -463,14 +457,6 @@ class RecordingTransport:
         if self.welcome is None:
             self._read_frame(frame)
         return frame
-
-    async def aclose(self, code: int = 1000, reason: str = "") -> None:
-        """Close the connection."""
-        await self.inner.aclose(code, reason)
-
-    async def abort(self) -> None:
-        """End the connection at once."""
-        await self.inner.abort()
 
     def _read_frame(self, frame: bytes) -> None:
         try:
