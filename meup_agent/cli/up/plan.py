@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import os
 import shutil
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import anyio
 from anyio import to_thread
 
-from meup_agent.cli.console_link import link_lines
 from meup_agent.cli.failures import require_extra
 from meup_agent.cli.render.output import warn
 from meup_agent.cli.up.state import (
@@ -32,10 +30,8 @@ from meup_agent.cli.up.state import (
     up_folder,
 )
 from meup_agent.errors import ConfigurationError, MeupError
-from meup_agent.escape import visible
 from meup_agent.gateway.auth import new_token
 from meup_agent.gateway.config import (
-    DEFAULT_PORT,
     ROLES,
     Config,
     HttpConfig,
@@ -87,9 +83,6 @@ DECIDER: Final[tuple[dict[str, Any], ...]] = (
 )
 """Capabilities of ``reviewer``: it fulfills, rejects and reminds."""
 
-MAX_NAMED: Final = 8
-"""Servers that are named in a line."""
-
 
 def people(folder: Path, *, renew: bool = False) -> dict[str, ParticipantConfig]:
     """``agent`` and ``you``, whose tokens are kept in a folder."""
@@ -97,20 +90,6 @@ def people(folder: Path, *, renew: bool = False) -> dict[str, ParticipantConfig]
         name: participant(name, capabilities, (keep_token(token_path(folder, name), renew=renew),))
         for name, capabilities in CAPABILITIES.items()
     }
-
-
-def policy_reviewer(policy: Path) -> ParticipantConfig:
-    """A program that decides by a policy; it gets a new token at each start."""
-    command = (sys.executable, "-m", "meup_agent.cli", "reviewer", "--policy", str(policy))
-    return replace(participant(REVIEWER, DECIDER, (new_token(),)), command=command)
-
-
-def token_folder(servers: Path) -> Path:
-    """The folder of the tokens for a client's configuration, for this user alone."""
-    folder = up_folder() / digest_of(servers)
-    make_folder(folder.parent)
-    make_folder(folder)
-    return folder
 
 
 def server_participants(
@@ -143,65 +122,6 @@ def check_command(server: Server) -> None:
             raise ConfigurationError(f"there is no command {server.command!r}")
 
 
-def banner(
-    url: str,
-    port: int,
-    space: str,
-    names: list[str],
-    folder: Path,
-    link: str | None = None,
-    policy: Path | None = None,
-) -> str:
-    """The lines to paste into an MCP client, and the ways to decide; without a token.
-
-    By the ``link`` a browser signs in as ``you``, once.
-    """
-    shown = [visible(name, 40) for name in names[:MAX_NAMED]]
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    waiting = "Calls of these MCP servers now wait for you:"
-    if policy is not None:
-        waiting = (
-            f"{visible(policy.name, 100)} decides calls of these MCP servers, and what it asks"
-            " waits for you:"
-        )
-    client = {
-        "command": own_program(),
-        "args": ["mcp", "--token-file", str(token_path(folder, AGENT).absolute())],
-        # Named: the client may run in a terminal that is `you`.
-        "env": {"MEUP_URL": url, "MEUP_SPACE": space, "MEUP_PARTICIPANT": AGENT},
-    }
-    pasted = json.dumps({"mcpServers": {"meup": client}}, indent=2)
-    named = "" if port == DEFAULT_PORT else f" --port {port}"
-    return "\n".join(
-        [
-            f"{waiting} {', '.join(shown)}{more}"
-            if names
-            else "Calls that agent proposes now wait for you.",
-            "",
-            "Give your MCP client this in their place:"
-            if names
-            else "An MCP client can be the agent:",
-            "",
-            pasted,
-            "",
-            *link_lines(link, YOU),
-            "Decide in another terminal:",
-            "",
-            f'  eval "$(meup env {YOU}{named})"',
-            "  meup inbox                    # shows what waits, and a key decides it",
-            "  meup inbox list               # without a screen; meup inbox --help has the rest",
-            "",
-            "",
-        ]
-    )
-
-
-def has_people(participants: Iterable[str], folder: Path) -> bool:
-    """True if ``agent`` and ``you`` are participants whose tokens are kept in a folder."""
-    names = set(participants)
-    return all(each in names and token_path(folder, each).is_file() for each in CAPABILITIES)
-
-
 def own_program() -> str:
     beside = Path(sys.executable).with_name("meup")
     return str(beside) if beside.is_file() else "meup"
@@ -209,9 +129,6 @@ def own_program() -> str:
 
 # --- up plan ---
 # Plans of `meup up`: the gateway's settings, and the programs and MCP servers beside it.
-
-PLACEHOLDERS: Final[tuple[str, ...]] = ("PORT", "SPACE", "TOKEN")
-"""Names that the reference's file may use, as ``${PORT}``, in a command line."""
 
 log = logging.getLogger("meup_agent.up")
 
@@ -294,12 +211,16 @@ def read_plan(file: Path, listen: ListenOptions, *, renew: bool = False) -> Plan
         spaces[at] = replace(space, participants=participants)
     settings = replace(settings, spaces=tuple(spaces))
     settings.tokens()  # each is one participant's alone
-    is_for_people = len(spaces) == 1 and has_people(spaces[0].participants, folder)
+    is_one = len(spaces) == 1
+    is_for_people = is_one and all(
+        each in spaces[0].participants and token_path(folder, each).is_file()
+        for each in CAPABILITIES
+    )
     return Plan(
         settings=settings,
         folder=folder,
         launches=tuple(launches),
-        token_files=token_files if len(spaces) == 1 else {},
+        token_files=token_files if is_one else {},
         people=folder if is_for_people else None,
     )
 
@@ -316,7 +237,9 @@ def read_servers_plan(
     joining = server_participants(servers, warn, taken)
     if not joining:
         raise ConfigurationError(f"{path}: none of its servers can be started")
-    folder = token_folder(path)
+    folder = up_folder() / digest_of(path)
+    make_folder(folder.parent)
+    make_folder(folder)
     participants = {**people(folder, renew=renew), **deciding, **joining}
     space = SpaceConfig(SPACE, participants)
     settings = listen.over(environment_over(Config((space,))))
@@ -347,6 +270,8 @@ def read_servers_plan(
 def _reviewer(policy: Path) -> ParticipantConfig:
     """The participant that decides by a policy, once the policy has been loaded.
 
+    It gets a new token at each start.
+
     Raises:
         ConfigurationError: It does not load, since nothing is to run by a mistyped rule, or it
             counts votes that cannot come.
@@ -365,7 +290,15 @@ def _reviewer(policy: Path) -> ParticipantConfig:
     for each in findings_of(loaded):
         if each.level != "hint":
             warn(f"{policy}: {each.text}")
-    return policy_reviewer(policy.resolve())
+    command = (
+        sys.executable,
+        "-m",
+        "meup_agent.cli",
+        "reviewer",
+        "--policy",
+        str(policy.resolve()),
+    )
+    return replace(participant(REVIEWER, DECIDER, (new_token(),)), command=command)
 
 
 def _with_token(
@@ -439,8 +372,8 @@ def programs_of(plan: Plan, running: RunningGateway) -> Iterator[ChildProgram]:
         entry = launch.entry
         if entry.command is None:
             continue
-        values = (str(running.port), launch.space, launch.token)
-        known: dict[str, str] = dict(zip(PLACEHOLDERS, values, strict=True))
+        # The names that the reference's file may use, as ``${PORT}``, in a command line.
+        known = {"PORT": str(running.port), "SPACE": launch.space, "TOKEN": launch.token}
         words = _words(entry.command, entry.args)
         if any("${TOKEN}" in word for word in words):
             warn(

@@ -324,44 +324,36 @@ def run_gateway(
     settings: Config,
     beside: CompanionBlock,
     signals: Iterable[signal.Signals],
-    console: Console | None = None,
-) -> None:
-    """Run a gateway, and something beside it, until one of the signals."""
-    loop = {"use_uvloop": find_spec("uvloop") is not None}
-    anyio.run(_serve, settings, beside, signals, console, backend_options=loop)
-
-
-async def _serve(
-    settings: Config,
-    beside: CompanionBlock,
-    signals: Iterable[signal.Signals],
     console: Console | None,
 ) -> None:
+    """Run a gateway, and something beside it, until one of the signals."""
     from meup_agent.gateway.network import fit_open_files, is_loopback
     from meup_agent.gateway.server import serve
 
-    stop = GatewayStop()
-    # Around the gateway, so that a second Ctrl-C does not interrupt its stopping.
-    async with background_tasks() as tasks:
-        await tasks.start(watch_signals, signals, stop.on_signal)
-        async with serve(fit_open_files(settings), page=console) as running:
-            if settings.tls is None and not is_loopback(settings.host):
-                warn(
-                    f"listening at {settings.host} without TLS, so tokens and messages can be read"
-                    " on the way"
-                )
-            if running.console_url is not None:
-                log.info("the console is at %s", running.console_url)
-            async with beside(running, stop), background_tasks() as waiting:
-                waiting.start_soon(_cancel_when, running.failed, waiting.cancel_scope)
-                await stop.asked.wait()
-        if running.failure:
-            raise Failure(running.failure)
+    async def cancel_when(event: anyio.Event, scope: anyio.CancelScope) -> None:
+        await event.wait()
+        scope.cancel()
 
+    async def run() -> None:
+        stop = GatewayStop()
+        # Around the gateway, so that a second Ctrl-C does not interrupt its stopping.
+        async with background_tasks() as tasks:
+            await tasks.start(watch_signals, signals, stop.on_signal)
+            async with serve(fit_open_files(settings), page=console) as running:
+                if settings.tls is None and not is_loopback(settings.host):
+                    warn(
+                        f"listening at {settings.host} without TLS, so tokens and messages can be"
+                        " read on the way"
+                    )
+                if running.console_url is not None:
+                    log.info("the console is at %s", running.console_url)
+                async with beside(running, stop), background_tasks() as waiting:
+                    waiting.start_soon(cancel_when, running.failed, waiting.cancel_scope)
+                    await stop.asked.wait()
+            if running.failure:
+                raise Failure(running.failure)
 
-async def _cancel_when(event: anyio.Event, scope: anyio.CancelScope) -> None:
-    await event.wait()
-    scope.cancel()
+    anyio.run(run, backend_options={"use_uvloop": find_spec("uvloop") is not None})
 
 
 @asynccontextmanager

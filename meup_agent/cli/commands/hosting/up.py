@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -20,21 +21,22 @@ from meup_agent.cli.commands.hosting.gateway import (
     log_gateway,
     run_gateway,
 )
-from meup_agent.cli.console_link import make_console, sign_in_link
+from meup_agent.cli.console_link import link_lines, make_console, sign_in_link
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.loading_notice import LOADING
 from meup_agent.cli.options import argument, flag, option
 from meup_agent.cli.render.output import open_prefixed, warn
 from meup_agent.cli.signals import ENDING, end_by_signals
 from meup_agent.cli.up.plan import (
+    AGENT,
     YOU,
     Place,
     Plan,
-    banner,
     can_listen,
     end_loading,
     load_file,
     loading,
+    own_program,
     programs_of,
     read_plan,
     read_servers_plan,
@@ -42,8 +44,10 @@ from meup_agent.cli.up.plan import (
     run_bridge,
     start_servers,
 )
+from meup_agent.cli.up.state import token_path
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import visible
+from meup_agent.gateway.config import DEFAULT_PORT
 
 if TYPE_CHECKING:
     from meup_agent.cli.up.children import Children
@@ -53,6 +57,9 @@ if TYPE_CHECKING:
     from meup_agent.mcp.bridge.transports import ServerStarter
 
 DEFAULT_FILE: Final = Path("space.yaml")
+
+MAX_NAMED: Final = 8
+"""Servers that are named in a line."""
 
 log = logging.getLogger("meup_agent.up")
 
@@ -220,12 +227,53 @@ def _run(plan: Plan, lock: GatewayLock, starters: Mapping[Place, ServerStarter])
 
 
 def _banner(plan: Plan, folder: Path, running: RunningGateway, console: Console | None) -> str:
-
+    """The lines to paste into an MCP client, and the ways to decide; without a token."""
     (space,) = plan.settings.spaces
     you = space.participants[YOU]
     link = sign_in_link(console, running, next(iter((*you.tokens, *you.token_files)), None))
     names = [launch.name for launch in plan.launches if launch.server is not None]
-    return banner(running.own_url, running.port, space.id, names, folder, link, plan.policy)
+    shown = [visible(name, 40) for name in names[:MAX_NAMED]]
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    waiting = "Calls of these MCP servers now wait for you:"
+    if plan.policy is not None:
+        waiting = (
+            f"{visible(plan.policy.name, 100)} decides calls of these MCP servers, and what it asks"
+            " waits for you:"
+        )
+    client = {
+        "command": own_program(),
+        "args": ["mcp", "--token-file", str(token_path(folder, AGENT).absolute())],
+        # Named: the client may run in a terminal that is `you`.
+        "env": {
+            "MEUP_URL": running.own_url,
+            "MEUP_SPACE": space.id,
+            "MEUP_PARTICIPANT": AGENT,
+        },
+    }
+    pasted = json.dumps({"mcpServers": {"meup": client}}, indent=2)
+    named = "" if running.port == DEFAULT_PORT else f" --port {running.port}"
+    return "\n".join(
+        [
+            f"{waiting} {', '.join(shown)}{more}"
+            if names
+            else "Calls that agent proposes now wait for you.",
+            "",
+            "Give your MCP client this in their place:"
+            if names
+            else "An MCP client can be the agent:",
+            "",
+            pasted,
+            "",
+            *link_lines(link, YOU),
+            "Decide in another terminal:",
+            "",
+            f'  eval "$(meup env {YOU}{named})"',
+            "  meup inbox                    # shows what waits, and a key decides it",
+            "  meup inbox list               # without a screen; meup inbox --help has the rest",
+            "",
+            "",
+        ]
+    )
 
 
 def _start_bridges(
