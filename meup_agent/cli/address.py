@@ -203,20 +203,17 @@ def find_http_url(given: str | None) -> str | None:
     In the environment a Unix socket comes first, at which no other user can listen.
     """
     known = os.environ.get("MEUP_URL") or None
-    if given is None and known is not None and socket_path(known) is not None:
+    is_socket = known is not None and socket_path(known) is not None
+    if given is None and is_socket:
         return known
     url = _given(given, "MEUP_HTTP")
-    if url is None:
-        return _http_beside(known) if known else None
-    check_http_url(url)
-    return url.rstrip("/")
-
-
-def _http_beside(url: str) -> str:
-    """The HTTP address of a gateway that serves both at one port, or at one socket."""
-    if socket_path(url) is not None:
-        return url
-    parts = urlsplit(handshake_url(url, None))
+    if url is not None:
+        check_http_url(url)
+        return url.rstrip("/")
+    if known is None or is_socket:
+        return known
+    # It serves both at one port.
+    parts = urlsplit(handshake_url(known, None))
     path = parts.path.removesuffix("/ws").rstrip("/")
     return f"http{parts.scheme.removeprefix('ws')}://{parts.netloc}{path}"
 
@@ -355,22 +352,18 @@ async def _ask(client: httpx.AsyncClient, url: str, path: str, **query: str) -> 
     try:
         body = as_object(response.json())
     except (ValueError, RecursionError):
-        raise _no_api(response) from None
-    if response.status_code == 200:
+        body = {}
+    if response.status_code == 200 and body:
         return body
     code, message = body.get("error"), body.get("message")
     if not isinstance(code, str) or not isinstance(message, str):
-        raise _no_api(response)
+        raise Failure(
+            f"what answers at {response.request.url} is not a gateway's HTTP API"
+            f" (status {response.status_code}); {CHECK_ADDRESS}",
+            exit_codes.NO_CONNECTION,
+        )
     said = visible(message, 300)
     if response.status_code == 401:
         advice = "check MEUP_TOKEN, --token-file or --token"
         raise Failure(f"the gateway refuses the token: {said}; {advice}", exit_codes.NO_CONNECTION)
     raise Failure(f"the gateway refused the request: {code} ({said})", exit_codes.NO_CONNECTION)
-
-
-def _no_api(response: httpx.Response) -> Failure:
-    return Failure(
-        f"what answers at {response.request.url} is not a gateway's HTTP API"
-        f" (status {response.status_code}); {CHECK_ADDRESS}",
-        exit_codes.NO_CONNECTION,
-    )

@@ -46,6 +46,7 @@ from meup_agent.escape import compact, visible
 from meup_agent.protocol.capability import compile_kind
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.wire import kinds
+from meup_agent.protocol.wire.envelope import microseconds, read_moment
 from meup_agent.protocol.wire.membership import WELCOME_KEY, Guarantees
 from meup_agent.protocol.wire.payloads import TOOL_CALL, as_object, unwrapped
 from meup_agent.session.settings import Settings
@@ -95,6 +96,7 @@ NAMES: Final = (
 
 NEEDED: Final = frozenset(NAMES[2:9])  # the checks without which there is no connection
 NOT_TRIED: Final = "not tried"
+NOT_NEEDED: Final = "none, and none is needed on one machine"
 FIRST_CLOSE_CODE: Final = 1000  # below it are HTTP's statuses
 _TOKEN: Final = "check MEUP_TOKEN, --token-file or --token; a space's configuration has its tokens"
 _SPACE: Final = "check --space or MEUP_SPACE, and the path in the address"
@@ -351,12 +353,6 @@ async def _resolve(place: HostPort) -> list[str]:
     return found
 
 
-async def probe_port(place: HostPort, timeout: float) -> str:
-    """Connect and leave; the address that took it."""
-    async with await _connect(place, timeout) as stream:
-        return str(stream.extra(SocketAttribute.remote_address)[0])
-
-
 async def probe_socket(path: str, timeout: float) -> None:
     """Connect to a Unix socket and leave."""
     try:
@@ -374,28 +370,25 @@ async def probe_socket(path: str, timeout: float) -> None:
         ) from None
 
 
-async def probe_tls(place: HostPort, timeout: float) -> str:
-    """Connect in TLS and leave; what was agreed on, in words."""
-    async with await _connect(place, timeout) as stream:
-        with anyio.move_on_after(timeout):
-            try:
-                wrapped = await TLSStream.wrap(
-                    stream, hostname=place.host, standard_compatible=False
-                )
-            except ssl.SSLCertVerificationError as error:
-                raise Unreachable(*untrusted(error)) from None
-            except (ssl.SSLError, OSError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
-                why = error.reason if isinstance(error, ssl.SSLError) else ""
-                raise Unreachable(
-                    f"{place} speaks no TLS{f': {why}'.lower() if why else ''}", without_tls("wss")
-                ) from None
-            certificate = wrapped.extra(TLSAttribute.peer_certificate) or {}
-            until = str(certificate.get("notAfter", "an unknown time"))
-            return f"{wrapped.extra(TLSAttribute.tls_version)}, certificate good until {until}"
+async def probe_tls(stream: ByteStream, place: HostPort, timeout: float) -> str:
+    """Go over to TLS; what was agreed on, in words."""
+    with anyio.move_on_after(timeout):
+        try:
+            wrapped = await TLSStream.wrap(stream, hostname=place.host, standard_compatible=False)
+        except ssl.SSLCertVerificationError as error:
+            raise Unreachable(*untrusted(error)) from None
+        except (ssl.SSLError, OSError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
+            why = error.reason if isinstance(error, ssl.SSLError) else ""
+            raise Unreachable(
+                f"{place} speaks no TLS{f': {why}'.lower() if why else ''}", without_tls("wss")
+            ) from None
+        certificate = wrapped.extra(TLSAttribute.peer_certificate) or {}
+        until = str(certificate.get("notAfter", "an unknown time"))
+        return f"{wrapped.extra(TLSAttribute.tls_version)}, certificate good until {until}"
     raise Unreachable(f"{place} did not answer in TLS within {timeout:g} s", without_tls("wss"))
 
 
-async def _connect(place: HostPort, timeout: float) -> ByteStream:
+async def connect(place: HostPort, timeout: float) -> ByteStream:
     try:
         with anyio.fail_after(timeout):
             return await anyio.connect_tcp(place.host, place.port)
@@ -413,12 +406,6 @@ async def _connect(place: HostPort, timeout: float) -> ByteStream:
             if refused
             else "check the host in the address, and the network",
         ) from None
-
-
-def is_local(addresses: Sequence[str]) -> bool:
-    """True if all of these addresses are this machine's own."""
-    found = [_address(each.partition("%")[0]) for each in addresses]
-    return bool(found) and all(each is not None and each.is_loopback for each in found)
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -624,32 +611,34 @@ class _Diagnosis:
             await self._good(name, f"{place.host} {said}")
             name = "port"
             self._listener.begin_attempt(f"{place} to take a connection")
-            answered = await probe_port(place, self._timeout)
-            await self._good(name, f"{HostPort(answered, place.port, False)} takes connections")
-            name = "tls"
-            if place.is_tls:
-                self._listener.begin_attempt(f"{place} to answer in TLS")
-                await self._good(name, await probe_tls(place, self._timeout))
-            elif is_local([answered]):
-                await self._tell(name, None, "none, and none is needed on one machine")
-            else:
-                await self._good(
-                    name,
-                    "none: tokens and messages can be read on the way",
-                    "put a proxy with TLS in front of the gateway, and write wss://",
-                )
+            async with await connect(place, self._timeout) as stream:
+                answered = str(stream.extra(SocketAttribute.remote_address)[0])
+                await self._good(name, f"{HostPort(answered, place.port, False)} takes connections")
+                name = "tls"
+                address = _address(answered.partition("%")[0])
+                if place.is_tls:
+                    self._listener.begin_attempt(f"{place} to answer in TLS")
+                    await self._good(name, await probe_tls(stream, place, self._timeout))
+                elif address is not None and address.is_loopback:
+                    await self._tell(name, None, NOT_NEEDED)
+                else:
+                    await self._good(
+                        name,
+                        "none: tokens and messages can be read on the way",
+                        "put a proxy with TLS in front of the gateway, and write wss://",
+                    )
         except Unreachable as error:
             await self._bad(name, visible(str(error), 300), error.advice)
 
     async def _way_to_socket(self, path: str) -> None:
-        await self._tell("name", None, "none, and none is needed on one machine")
+        await self._tell("name", None, NOT_NEEDED)
         try:
             self._listener.begin_attempt(f"{path} to take a connection")
             await probe_socket(path, self._timeout)
         except Unreachable as error:
             await self._bad("port", visible(str(error), 300), error.advice)
         await self._good("port", f"the socket {visible(path, 200)} takes connections")
-        await self._tell("tls", None, "none, and none is needed on one machine")
+        await self._tell("tls", None, NOT_NEEDED)
 
     # --- the connection ---
 
@@ -755,7 +744,8 @@ class _Diagnosis:
         goes_by_names = not space.guarantees.identity_checked and self._participant is None
         await self._good("me", me, _NAME if goes_by_names else "")
         await self._good("may", format_permissions(report.permissions))
-        await self._good("here", _others(report))
+        others = [name for name in report.participants if name != report.me]
+        await self._good("here", name_some(others, MAX_LISTED) or "no others")
         await self._round_trip(recording.inner)
         await self._clock(welcome.ts, recording.welcomed_at)
 
@@ -798,14 +788,11 @@ class _Diagnosis:
         )
 
     async def _clock(self, said: str | None, at: datetime | None) -> None:
-        try:
-            moment = datetime.fromisoformat(said or "")
-        except ValueError:
-            moment = None
-        if at is None or moment is None or moment.tzinfo is None:
+        moment = read_moment(said)
+        if at is None or moment is None:
             await self._tell("clock", None, "the welcome tells no time")
             return
-        ahead = (moment - at).total_seconds() + (self.report.round_trip or 0.0) / 2
+        ahead = (moment - microseconds(at)) / 1_000_000 + (self.report.round_trip or 0.0) / 2
         self.report.clock_difference = ahead
         if abs(ahead) < 1:
             await self._good("clock", "the gateway's and ours differ by less than a second")
@@ -834,11 +821,6 @@ class _Diagnosis:
     def _next_name(self) -> str:
         told = {check.name for check in self.report.checks}
         return next(name for name in NAMES if name not in told)
-
-
-def _others(report: Report) -> str:
-    others = [name for name in report.participants if name != report.me]
-    return name_some(others, MAX_LISTED) or "no others"
 
 
 def _split(error: MeupError) -> tuple[str, str]:

@@ -62,7 +62,10 @@ def run(arguments: Sequence[str]) -> int:
     """
     if None in (sys.stdin, sys.stdout, sys.stderr):
         _open_what_is_closed()
-    _write_what_can_be_written()
+    # What the encoding of standard output does not have is escaped: a help in Latin-1 has an `…`.
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
     try:
         code = _run(arguments)
         sys.stdout.flush()
@@ -82,13 +85,6 @@ def _open_what_is_closed() -> None:
                 nothing, mode, encoding="utf-8", closefd=False
             )
             setattr(sys, name, stream)
-
-
-def _write_what_can_be_written() -> None:
-    """Escape what the encoding of standard output does not have: a help in Latin-1 has an ``…``."""
-    reconfigure = getattr(sys.stdout, "reconfigure", None)
-    if reconfigure is not None:
-        reconfigure(errors="backslashreplace")
 
 
 def _run(arguments: Sequence[str]) -> int:

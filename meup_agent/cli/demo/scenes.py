@@ -86,7 +86,7 @@ READING_SECONDS: Final = 0.5  # a rest between scenes, for a person who reads al
 
 
 class Stage:
-    """The demo, set up and running; made by :func:`set_up`."""
+    """The demo, set up and running in the block of :meth:`joined`."""
 
     proposer: Space  # the scenes speak with its voice
     auditor: Space
@@ -195,28 +195,19 @@ class Stage:
                 tasks.start_soon(self._show_stops)
                 async with self._join("files", files), self._join("reviewer", reviewer):
                     async with self._join("proposer", proposer) as self.proposer:
-                        await self._everybody_shown()
+                        # Until the timeline has shown the last one's coming.
+                        await self.seen.first(
+                            lambda each: (
+                                each.kind == kinds.SYSTEM_PRESENCE
+                                and "proposer" in str(each.payload)
+                            )
+                        )
                         yield
-
-    async def _everybody_shown(self) -> None:
-        """Wait until the timeline has shown the last one's coming."""
-        await self.seen.first(
-            lambda each: each.kind == kinds.SYSTEM_PRESENCE and "proposer" in str(each.payload)
-        )
 
     def _join(self, name: str, agent: Agent) -> AbstractAsyncContextManager[Space]:
         """Join as ``agent.join(gateway.url, space=…, token=…)`` does, and be told of losses."""
         dial = ReportingConnector(self.gateway.url, SPACE, partial(self._connection, name))
         return agent.join(dial, token=self.gateway.token(name), settings=SETTINGS)
-
-
-@asynccontextmanager
-async def set_up(workspace: Workspace, output: Output) -> AsyncGenerator[Stage]:
-    """The gateway on a free port and the four agents in it, for the length of a block."""
-    async with Gateway(SPACE, MAY) as gateway:
-        stage = Stage(workspace, gateway, output)
-        async with stage.joined():
-            yield stage
 
 
 def method_of(envelope: Envelope) -> str:
@@ -559,20 +550,32 @@ async def perform(workspace: Workspace, output: Output) -> bool:
     """Play everything, then show the table; true if everything went as expected."""
     began = anyio.current_time()
     results: list[Result] = []
-    async with set_up(workspace, output) as stage:
-        for number, scene in enumerate(SCENES, start=1):
-            await stage.show(*_heading(number, scene))
-            results.append((scene.title, await _played(scene, stage)))
-            await stage.rest()
-        results.append(("The auditor's record", record_checks(stage)))
+    async with Gateway(SPACE, MAY) as gateway:
+        stage = Stage(workspace, gateway, output)
+        async with stage.joined():
+            for number, scene in enumerate(SCENES, start=1):
+                title = Text(f"{number}  {scene.title}", style="bold")
+                rule, story = _left_rule(title), Text(scene.story, style="italic dim")
+                await stage.show(Text(), rule, story)
+                results.append((scene.title, await _played(scene, stage)))
+                await stage.rest()
+            results.append(("The auditor's record", record_checks(stage)))
     seconds = anyio.current_time() - began
     await output.show(
         "",
-        Rule(Text("Expected, and what happened", style="bold"), align="left", style="dim"),
+        _left_rule(Text("Expected, and what happened", style="bold")),
         _table(results, output),
-        _verdict(results, seconds),
     )
-    return all(check.holds for _, checks in results for check in checks)
+    checks = [check for _, checks in results for check in checks]
+    failed = sum(not check.holds for check in checks)
+    said = f"{failed} of {len(checks)} did not go" if failed else f"All {len(checks)} went"
+    style = "bold red" if failed else "bold green"
+    await output.show(Text(f"{said} as expected, in {seconds:.1f} s.", style=style))
+    return not failed
+
+
+def _left_rule(title: Text) -> Rule:
+    return Rule(title, align="left", style="dim")
 
 
 async def _played(scene: Scene, stage: Stage) -> list[Expectation]:
@@ -584,11 +587,6 @@ async def _played(scene: Scene, stage: Stage) -> list[Expectation]:
         return [
             Expectation("the scene", "was played", visible(f"{type(error).__name__}: {error}", 300))
         ]
-
-
-def _heading(number: int, scene: Scene) -> tuple[Text, Rule, Text]:
-    title = Text(f"{number}  {scene.title}", style="bold")
-    return Text(), Rule(title, align="left", style="dim"), Text(scene.story, style="italic dim")
 
 
 def _table(results: list[Result], output: Output) -> Table:
@@ -610,13 +608,3 @@ def _table(results: list[Result], output: Output) -> Table:
                 end_section=number == len(checks),
             )
     return table
-
-
-def _verdict(results: list[Result], seconds: float) -> Text:
-    checks = [check for _, checks in results for check in checks]
-    failed = sum(not check.holds for check in checks)
-    if failed:
-        said, style = f"{failed} of {len(checks)} did not go as expected", "bold red"
-    else:
-        said, style = f"All {len(checks)} went as expected", "bold green"
-    return Text(f"{said}, in {seconds:.1f} s.", style=style)

@@ -21,12 +21,11 @@ from meup_agent.escape import compact, visible
 from meup_agent.protocol.wire.payloads import TOOL_CALL, Change, without_meta
 from meup_agent.protocol.wire.shown_text import segments
 from meup_agent.transport.base import background_tasks
-from meup_agent.wording import WHOLE, format_proposed, shown_name, shown_names
+from meup_agent.wording import MAX_NAME, WHOLE, format_proposed, shown_name, shown_names
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from meup_agent.approval.inbox.listing import ProposerRecord
     from meup_agent.approval.reviewer.rules import InboxRule
     from meup_agent.client.tool_changes import ToolDifference
 
@@ -257,9 +256,6 @@ ONLY_HEARD: Final = "this gateway lists no proposals: those of before you came a
 SHOW: Final = "meup inbox show"
 """Command that shows all of a call."""
 
-MAX_NAME: Final = 64
-"""Characters of a name that are shown."""
-
 MAX_VALUE: Final = 300
 """Characters of a value that differs; the call itself is shown whole."""
 
@@ -282,21 +278,13 @@ def title(item: InboxItem, limit: int = MAX_NAME) -> tuple[Part, ...]:
     return (*target, *name(item.tool or item.method, "title", limit))
 
 
-def record_words(record: ProposerRecord) -> str:
-    """The endings of a proposer's last proposals: ``7 fulfilled, 2 rejected of its last 9``."""
-    if not record.endings:
-        return "none of its proposals was decided yet"
-    said = ", ".join(f"{count} {state}" for state, count in record.counts.items())
-    return f"{said} of its last {len(record.endings)}"
-
-
 def card_rows(item: InboxItem, shown: ShownValue) -> Iterator[CardRow]:
     """A proposal as rows, its call as far as there is room for it."""
-    yield row(
-        Part("proposed by ", "dim"),
-        *name(item.proposer, "name"),
-        Part(f"  {record_words(item.record)}", "dim"),
-    )
+    record, said = item.record, "none of its proposals was decided yet"
+    if record.endings:
+        counts = ", ".join(f"{count} {state}" for state, count in record.counts.items())
+        said = f"{counts} of its last {len(record.endings)}"
+    yield row(Part("proposed by ", "dim"), *name(item.proposer, "name"), Part(f"  {said}", "dim"))
     if item.rule is not None:
         yield from _rule(item.rule)
     facts = item.tool_facts

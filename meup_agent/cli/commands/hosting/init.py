@@ -106,10 +106,19 @@ def init(
     offered = str(DEFAULT_SERVERS) if DEFAULT_SERVERS.is_file() else NONE
     if name is None:
         name = _answer(None, "The name of the space", folder.name or "space")
-    _check_space(name)
+    from meup_agent.protocol.space.state.rules import MAX_ID_CHARS, is_name
+
+    if not is_name(name):
+        raise ConfigurationError(
+            f"the name of a space is 1 to {MAX_ID_CHARS} printable characters; give another"
+        )
     given = _answer(servers, "A file with the MCP servers to put behind approval", offered)
     found = {} if given == NONE else _servers(Path(given), folder, reviewed=rules is not None)
-    command = _command(_answer(agent, "The command of your agent", NONE))
+    answer = _answer(agent, "The command of your agent", NONE)
+    try:
+        command = [] if answer == NONE else shlex.split(answer)
+    except ValueError as error:
+        raise ConfigurationError(f"the agent's command cannot be split: {error}") from None
 
     people(folder)
     if policy is not None and is_new:
@@ -139,24 +148,6 @@ def _answer(given: str | None, question: str, offered: str) -> str:
     sys.stderr.write(f"{question} [{visible(offered)}]: ")
     sys.stderr.flush()
     return sys.stdin.readline().strip() or offered
-
-
-def _check_space(name: str) -> None:
-    from meup_agent.protocol.space.state.rules import MAX_ID_CHARS, is_name
-
-    if not is_name(name):
-        raise ConfigurationError(
-            f"the name of a space is 1 to {MAX_ID_CHARS} printable characters; give another"
-        )
-
-
-def _command(given: str) -> list[str]:
-    if given == NONE:
-        return []
-    try:
-        return shlex.split(given)
-    except ValueError as error:
-        raise ConfigurationError(f"the agent's command cannot be split: {error}") from None
 
 
 def _rules(path: Path, folder: Path, *, is_new: bool) -> str:

@@ -23,6 +23,7 @@ from meup_agent.cli.render.output import Output, Stderr, log_nothing, progress_l
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import as_json_line, visible
 from meup_agent.protocol.wire import kinds
+from meup_agent.protocol.wire.envelope import MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
     from meup_agent.approval.policy.cases import AllowedCalls, TurnedCall
@@ -35,8 +36,11 @@ if TYPE_CHECKING:
 # `meup policy check`: a good policy ends with 0, and a journal shows what it would change.
 
 
+PolicyFilePath = Annotated[Path, argument("FILE", "The policy, in YAML.")]
+
+
 def check(
-    file: Annotated[Path, argument("FILE", "The policy, in YAML.")],
+    file: PolicyFilePath,
     source: JournalOptions,
     accept_damage: AcceptDamage = False,
 ) -> None:
@@ -244,16 +248,11 @@ def _named(one: LoggedProposal) -> dict[str, Any]:
 
 # --- policy ---
 
-MAX_ENVELOPE_BYTES: Final = 4 << 20
-"""Bytes of an envelope that is read: as many as a frame has."""
-
 _SAID: Final = {
     "": "does not match",
     "narrow": "matches",
     "wide": "matches in the wide reading",
 }
-
-PolicyFilePath = Annotated[Path, argument("FILE", "The policy, in YAML.")]
 
 policy = CommandTyper("policy")
 
@@ -310,16 +309,8 @@ def explain(
         name: reading.value for name, reading in loaded.find_matching(call, proposer).items()
     }
     if as_json:
-        sys.stdout.write(
-            as_json_line(
-                {
-                    **found.told,
-                    "why": found.why,
-                    "reason": found.reason or None,
-                    "matching": matching,
-                }
-            )
-        )
+        told = {"why": found.why, "reason": found.reason or None, "matching": matching}
+        sys.stdout.write(as_json_line(found.told | told))
         return
     for rule, name in zip(loaded.rules, loaded.names, strict=True):
         said = _SAID[matching.get(name, "")]
@@ -379,10 +370,10 @@ def _proposed(path: Path) -> tuple[Call, str]:
 
     try:
         with path.open("rb") as file:
-            raw = file.read(MAX_ENVELOPE_BYTES + 1)
+            raw = file.read(MAX_FRAME_BYTES + 1)
     except OSError as error:
         raise Misuse(f"{path} cannot be read: {error.strerror}") from None
-    if len(raw) > MAX_ENVELOPE_BYTES:
+    if len(raw) > MAX_FRAME_BYTES:
         raise Misuse(f"{path} is larger than any envelope")
     found = _object(raw.decode(errors="replace"), str(path))
     sender = found.get("from")

@@ -17,7 +17,6 @@ from meup_agent.cli.address import Address, SpaceOptions
 from meup_agent.cli.options import NoColour, TakeOver, complete_kind, flag, option
 from meup_agent.cli.render.output import Output, Stderr, log_nothing
 from meup_agent.cli.render.timeline import (
-    ExchangeFilter,
     ExpiryWatch,
     TimelineFilter,
     suggest_kinds,
@@ -154,12 +153,12 @@ class _Tail:
             self._expiries = ExpiryWatch(space)
             with space.watch() as envelopes:
                 for note in self._greeting(space):
-                    await self._note(note)
+                    await self._send.send(note)
                 missed = 0
                 async for envelope in envelopes:
                     if envelopes.missed > missed:
                         lost = envelopes.missed - missed
-                        await self._note(f"missed {lost} envelopes, read too slowly")
+                        await self._send.send(f"missed {lost} envelopes, read too slowly")
                         missed = envelopes.missed
                     await self._send.send(envelope)
 
@@ -181,12 +180,9 @@ class _Tail:
     async def _note_connection(self, closed: CloseInfo | None) -> None:
         """A line for what becomes of the connection; the first welcome has one of its own."""
         if closed is not None:
-            await self._note(format_loss(closed))
+            await self._send.send(format_loss(closed))
         elif self._me:
-            await self._note("connected again")
-
-    async def _note(self, text: str) -> None:
-        await self._send.send(text)
+            await self._send.send("connected again")
 
     # --- what is printed ---
 
@@ -234,20 +230,19 @@ class _Tail:
             else:
                 await self.output.show(self._timeline.line(entry))
         if chain is not None and chain.other and was_clear:
-            await self._print_note(_not_clear(chain))
+            wanted, shown, other = (
+                shown_name(each) for each in (chain.wanted, chain.exchange, chain.other)
+            )
+            await self._print_note(
+                f"more than one id begins with {wanted}: this is {shown}; for {other}, give more"
+                " of it"
+            )
 
     # --- when it ends ---
 
     async def _until_unread(self, scope: anyio.CancelScope) -> None:
         await self.output.until_closed()
         scope.cancel()
-
-
-def _not_clear(chain: ExchangeFilter) -> str:
-    wanted, shown, other = (
-        shown_name(each) for each in (chain.wanted, chain.exchange, chain.other)
-    )
-    return f"more than one id begins with {wanted}: this is {shown}; for {other}, give more of it"
 
 
 def _frame_line(envelope: Envelope) -> str:

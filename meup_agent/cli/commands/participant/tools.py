@@ -117,13 +117,10 @@ def _document(listed: list[_ToolListing]) -> dict[str, Any]:
 
 
 async def _show(output: Output, listed: list[_ToolListing]) -> None:
-    width = output.width
-    with_tools = [each for each in listed if each.tools]
-    for position, each in enumerate(with_tools):
-        await output.show(*([""] if position else []), *_block(each, width))
-    last = list(_without(listed))
-    if last:
-        await output.show(*([""] if with_tools else []), *last)
+    blocks = [list(_block(each, output.width)) for each in listed if each.tools]
+    blocks.append(list(_without(listed)))
+    for position, lines in enumerate(filter(None, blocks)):
+        await output.show(*([""] if position else []), *lines)
 
 
 def _without(listed: list[_ToolListing]) -> Iterator[Text]:

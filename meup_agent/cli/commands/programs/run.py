@@ -84,7 +84,8 @@ def load_agent(target: str) -> Agent:
         raise Misuse(f"{target!r} names no agent; {EXPECTED}")
     try:
         with no_run_on_import():
-            module = _import_file(Path(where)) if _is_path(where) else _import_module(where)
+            is_path = where.endswith(".py") or "/" in where or os.sep in where
+            module = _import_file(Path(where)) if is_path else _import_module(where)
     except Failure:
         raise
     except (Exception, SystemExit) as error:
@@ -100,10 +101,6 @@ def _split(target: str) -> tuple[str, str]:
     if not colon or name.startswith(("\\", "/")):
         return target, ""
     return (where, name) if name else ("", "")
-
-
-def _is_path(where: str) -> bool:
-    return where.endswith(".py") or "/" in where or os.sep in where
 
 
 def _import_file(path: Path) -> ModuleType:
