@@ -9,6 +9,7 @@ import pytest
 
 from meup_agent.gateway import Gateway, ThreadedGateway
 from tests.cli.commands import run
+from tests.cli.participants import variables_of
 from tests.cli.stage import Stage, staged
 
 PARTICIPANTS = {"alice": [{"kind": "*"}], "bob": [{"kind": "*"}], "tailer": []}
@@ -23,7 +24,7 @@ def gateway() -> Generator[ThreadedGateway]:
 @pytest.fixture
 def tail_settings(gateway: ThreadedGateway) -> dict[str, str]:
     """The environment of a participant that may look on."""
-    return {"MEUP_URL": gateway.url, "MEUP_SPACE": "demo", "MEUP_TOKEN": gateway.token("tailer")}
+    return variables_of(gateway, "tailer")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import queue
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import anyio
 from anyio.from_thread import start_blocking_portal
@@ -17,6 +17,7 @@ from websockets.sync.client import connect
 
 from meup_agent import Agent, Context, Expiry, Proposal, Space, Withdrawal
 from meup_agent.gateway import Gateway, ThreadedGateway
+from tests.cli.participants import T, act_as, variables_of
 from tests.patience import PATIENCE
 from tests.wire import kinds, payloads
 
@@ -38,8 +39,6 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
     "nobody": [],
 }
 
-T = TypeVar("T")
-
 
 class Stage:
     """The space as tests see it.
@@ -55,8 +54,7 @@ class Stage:
         self._events: queue.Queue[tuple[str, str]] = queue.Queue()
 
     def variables(self, participant: str = "alice", **more: str) -> dict[str, str]:
-        token = self.gateway.token(participant)
-        return {"MEUP_URL": self.gateway.url, "MEUP_SPACE": "demo", "MEUP_TOKEN": token, **more}
+        return variables_of(self.gateway, participant, **more)
 
     def tell(self, what: str, about: str = "") -> None:
         self._events.put((what, about))
@@ -78,14 +76,7 @@ class Stage:
 
     def as_somebody(self, participant: str, act: Callable[[Space], Awaitable[T]]) -> T:
         """Do something in the space, here and now."""
-
-        async def join() -> T:
-            token = self.gateway.token(participant)
-            async with Agent(participant).join(self.gateway.url, space="demo", token=token) as it:
-                with anyio.fail_after(PATIENCE):
-                    return await act(it)
-
-        return anyio.run(join)
+        return act_as(self.gateway, participant, act)
 
 
 @contextmanager

@@ -4,14 +4,12 @@ import json
 from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
 
-import httpx
 import pytest
 
 from meup_agent.gateway import Gateway, ThreadedGateway
 from tests.cli.conftest import Here
+from tests.cli.participants import post
 from tests.gateways import one_space_config
-from tests.no_tls import NO_TLS
-from tests.patience import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -20,18 +18,12 @@ def gateway() -> Generator[ThreadedGateway]:
     with Gateway(
         config=one_space_config("demo", {"alice": [{"kind": "*"}]})
     ).in_thread() as gateway:
-        headers = {"Authorization": f"Bearer {gateway.token('alice')}"}
-        with httpx.Client(
-            base_url=gateway.http_url, headers=headers, verify=NO_TLS, timeout=PATIENCE
-        ) as client:
-            for number in range(5):
-                days = -1 if number in (2, 4) else 1
-                until = (datetime.now(UTC) + timedelta(days=days)).isoformat()
-                params = {"name": "x", "arguments": {}, "_meta": {"dev.meup/expires_at": until}}
-                payload = {"method": "tools/call", "params": params}
-                envelope = {"kind": "mcp.proposal", "id": f"p{number}", "payload": payload}
-                said = client.post("/participants/alice/messages", json=envelope)
-                assert said.status_code == 200, said.text
+        for number in range(5):
+            days = -1 if number in (2, 4) else 1
+            until = (datetime.now(UTC) + timedelta(days=days)).isoformat()
+            params = {"name": "x", "arguments": {}, "_meta": {"dev.meup/expires_at": until}}
+            payload = {"method": "tools/call", "params": params}
+            post(gateway, "alice", kind="mcp.proposal", id=f"p{number}", payload=payload)
         yield gateway
 
 
@@ -46,12 +38,8 @@ def test_grants_are_told_as_the_gateway_keeps_them(command: Here) -> None:
     people = {"alice": [{"kind": "**"}], "bob": [], "carol": []}
     with Gateway(config=one_space_config("demo", people)).in_thread() as gateway:
 
-        def say(by: str, kind: str, **payload: object) -> None:
-            headers = {"Authorization": f"Bearer {gateway.token(by)}"}
-            url = f"{gateway.http_url}/participants/{by}/messages"
-            envelope = {"id": str(payload.pop("id")), "kind": kind, "payload": payload}
-            said = httpx.post(url, json=envelope, headers=headers, verify=NO_TLS, timeout=PATIENCE)
-            assert said.status_code == 200, said.text
+        def say(by: str, kind: str, id: str, **payload: object) -> None:
+            post(gateway, by, id=id, kind=kind, payload=payload)
 
         chat = {"kind": "chat"}
         both = [{"kind": "capability/grant"}, chat]

@@ -10,19 +10,17 @@ import signal
 import threading
 from dataclasses import replace
 
-import httpx
 import pytest
 
-from meup_agent import Fulfillment, Outcome, Rejection, Space, Withdrawal
+from meup_agent import Fulfillment, Outcome, Space, Withdrawal
 from meup_agent.gateway import Gateway, HttpConfig, TlsConfig
 from tests.cli.commands import exit_codes
 from tests.cli.conftest import Here, assert_fails
+from tests.cli.participants import post
 from tests.cli.processes import COMMAND, Running, environment, meup, running
 from tests.cli.stage import ESCAPED, HOSTILE, PARTICIPANTS, Stage
 from tests.forkserver import start
 from tests.gateways import one_space_config
-from tests.no_tls import NO_TLS
-from tests.patience import PATIENCE
 from tests.spaces import AbsenceTracker
 from tests.transport.peers import CERTIFICATE
 from tests.wire import build_proposal, payloads
@@ -161,20 +159,8 @@ def test_what_was_withdrawn_while_it_was_read_is_not_carried_out(stage: Stage, h
 
 def say(stage: Stage, sender: str, kind: str, id: str, payload: object, about: str = "") -> None:
     """Say something over HTTP, under an id of one's own choice."""
-    envelope = {"id": id, "kind": kind, "to": ["alice"], "payload": payload}
-    if about:
-        envelope["correlation_id"] = [about]
-    answer = httpx.post(
-        f"{stage.gateway.http_url}/participants/{sender}/messages",
-        headers={
-            "Authorization": f"Bearer {stage.gateway.token(sender)}",
-            "MEUP-Dialect": "mew/v0.4",
-        },
-        json=envelope,
-        verify=NO_TLS,
-        timeout=PATIENCE,
-    )
-    assert answer.status_code == 200, answer.text
+    more = {"correlation_id": [about]} if about else {}
+    post(stage.gateway, sender, "mew/v0.4", id=id, kind=kind, to=["alice"], payload=payload, **more)
 
 
 def swap(stage: Stage, number: int) -> str:
@@ -267,17 +253,6 @@ def test_a_withdrawal_ends_a_fulfillment_that_runs(stage: Stage, here: Here) -> 
         assert fulfilling.end() == exit_codes.FAILED
     assert f"'paula' withdrew proposal {proposed.id} while it was carried out" in fulfilling.err
     assert isinstance(proposed.outcome(), Withdrawal)
-
-
-def test_reject_ends_the_wait_of_the_proposer(stage: Stage, here: Here) -> None:
-    proposed = Proposed(stage, "nothing", {}, to="alice")
-    done = here("reject", proposed.id, "--reason", "unsafe", "--explain", "no", "--json")
-    assert done.code == 0
-    [document] = json.loads(done.out)["rejected"]
-    assert (document["proposal"], document["confirmed"]) == (proposed.id, True)
-    outcome = proposed.outcome()
-    assert isinstance(outcome, Rejection)
-    assert (outcome.reason, outcome.by) == ("unsafe", "alice")
 
 
 def test_call_beside_the_running_agent(stage: Stage, here: Here) -> None:

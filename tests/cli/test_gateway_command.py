@@ -16,6 +16,7 @@ from meup_agent.cli.session import ReportingConnector
 from meup_agent.gateway import HttpConfig, JournalConfig, ThreadedGateway, dev_config, serve
 from tests.cli.commands import exit_codes
 from tests.cli.conftest import Here, assert_fails
+from tests.cli.participants import variables_printed
 from tests.cli.processes import INTERRUPT, TERMINATE, Running, meup, running
 from tests.conformance.space_files import MEW_V04
 from tests.gateway.journal.elsewhere import ELSEWHERE
@@ -27,13 +28,6 @@ space: {id: harbour}
 participants:
   ann: {tokens: [ann-token], capabilities: [{kind: chat}]}
 """
-
-
-def variables_of(name: str, *more: str) -> dict[str, str]:
-    """The variables that `meup env` sets."""
-    done = meup("env", name, *more)
-    assert (done.returncode, done.stderr) == (exit_codes.OK, "")
-    return dict(re.findall(r"^export (MEUP_\w+)=(\S+)$", done.stdout, re.MULTILINE))
 
 
 @pytest.mark.parametrize("place", [".mew", "."])
@@ -64,7 +58,7 @@ def test_dev_tells_how_to_take_part_and_ends_gracefully(number: int) -> None:
     with running("gateway", "--dev", "--port", "0") as gateway:
         gateway.until("Their tokens are kept in ")
         gateway.until("listening at ws://127.0.0.1:", stream="err")
-        observer = variables_of("observer")
+        observer = variables_printed("observer")
         closes: list[CloseInfo | None] = []
 
         async def be_told_to_dial_again() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from meup_agent.gateway import Gateway
+from tests.cli.participants import variables_of
 from tests.cli.processes import INTERRUPT, Running, is_there, running, up
 from tests.cli.servers import mcp_server
 from tests.cli.test_up_command import ENDS, STUBBORN, WAITS, process_of, python, write
@@ -134,10 +135,8 @@ def test_killed_up_leaves_no_server_either(way: str, tmp_path: Path, state: dict
 def test_killed_bridge_leaves_no_server(way: str, tmp_path: Path) -> None:
     entry = server(tmp_path, way)
     with Gateway(participants={"deaf": [{"kind": "*"}]}).in_thread() as gateway:
-        token = gateway.token("deaf")
-        variables = {"MEUP_URL": gateway.url, "MEUP_SPACE": "demo", "MEUP_TOKEN": token}
         arguments = ("bridge", "--name", "deaf", "--", entry["command"], *entry["args"])
-        with running(*arguments, cwd=tmp_path, variables=variables) as process:
+        with running(*arguments, cwd=tmp_path, variables=variables_of(gateway, "deaf")) as process:
             kill_all(process, tmp_path)
 
 

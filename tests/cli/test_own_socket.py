@@ -15,6 +15,7 @@ from meup_agent import Agent
 from meup_agent.errors import TokenRefused
 from tests.cli.commands import exit_codes
 from tests.cli.conftest import Here
+from tests.cli.participants import variables_printed
 from tests.cli.processes import INTERRUPT, Running, meup, running
 from tests.patience import PATIENCE
 from tests.strangers import STRANGER, stranger
@@ -35,12 +36,6 @@ def up(folder: Path, state: dict[str, str], *arguments: str) -> Generator[Runnin
         yield process
 
 
-def variables_of(who: str, state: dict[str, str]) -> dict[str, str]:
-    """The variables that make a terminal a participant."""
-    printed = meup("env", who, variables=state).stdout
-    return {**state, **dict(re.findall(r"^export (MEUP_[A-Z]+)=(\S+)$", printed, re.MULTILINE))}
-
-
 def port_of(process: Running) -> int:
     found = re.search(r"listening at ws://127\.0\.0\.1:(\d+)", process.err)
     assert found
@@ -50,7 +45,9 @@ def port_of(process: Running) -> int:
 def test_after_a_crash_the_ports_taker_gets_no_token(tmp_path: Path, state: dict[str, str]) -> None:
     with up(tmp_path, state) as gateway:
         port = port_of(gateway)
-        you, looker, client = (variables_of(each, state) for each in ("you", "looker", "client"))
+        you, looker, client = (
+            state | variables_printed(each, variables=state) for each in ("you", "looker", "client")
+        )
         with (
             running("tail", variables=looker) as tail,
             running("mcp", "--http", "127.0.0.1:0", variables=client) as mcp,
@@ -79,8 +76,8 @@ def test_after_a_crash_the_ports_taker_gets_no_token(tmp_path: Path, state: dict
             with up(tmp_path, state) as again:
                 tail.until("connected again")
                 again.until("'client' in 'harbour': joined", stream="err")
-                assert variables_of("you", state)["MEUP_TOKEN"] == you["MEUP_TOKEN"]
-                assert variables_of("you", state)["MEUP_URL"] == you["MEUP_URL"]
+                now = variables_printed("you", variables=state)
+                assert (now["MEUP_TOKEN"], now["MEUP_URL"]) == (you["MEUP_TOKEN"], you["MEUP_URL"])
                 assert meup("who", variables=you).returncode == exit_codes.OK
                 assert again.end(INTERRUPT) == exit_codes.OK
             assert tail.end(INTERRUPT) in (exit_codes.OK, 130)

@@ -10,6 +10,7 @@ from meup_agent import Agent, Proposal
 from meup_agent.gateway import ThreadedGateway
 from tests.cli.commands import exit_codes
 from tests.cli.conftest import Here, assert_fails
+from tests.cli.participants import variables_of
 from tests.cli.processes import INTERRUPT, meup, running
 from tests.cli.stage import ON_ONE_LINE, Stage
 from tests.patience import PATIENCE
@@ -99,13 +100,13 @@ def test_one_that_takes_too_long_is_not_called_undecided(stage: Stage, here: Her
     stage.wait_for_all("started", "stopped", "expired")
 
 
-def test_nobody_to_fulfill_is_told(gateway: ThreadedGateway, tail_settings: dict[str, str]) -> None:
+def test_nobody_to_fulfill_is_told(gateway: ThreadedGateway) -> None:
     owner = Agent("owner")
 
     @owner.tool
     async def work() -> None: ...
 
-    settings = {**tail_settings, "MEUP_TOKEN": gateway.token("alice")}
+    settings = variables_of(gateway, "alice")
     with start_blocking_portal() as portal:
         joined = owner.join(gateway.url, space="demo", token=gateway.token("tailer"), grace=0.0)
         with portal.wrap_async_context_manager(joined):
@@ -125,7 +126,7 @@ def test_ctrl_c_withdraws_it(stage: Stage) -> None:
     assert propose.err.endswith(f"meup: interrupted; proposal {proposal} was withdrawn\n")
 
 
-def test_no_connection_tells_none(gateway: ThreadedGateway, tail_settings: dict[str, str]) -> None:
+def test_no_connection_tells_none(gateway: ThreadedGateway) -> None:
     bob, hears = Agent("bob"), queue.Queue[str]()
 
     @bob.tool
@@ -135,7 +136,7 @@ def test_no_connection_tells_none(gateway: ThreadedGateway, tail_settings: dict[
     async def take(proposal: Proposal) -> None:
         hears.put(proposal.id)
 
-    settings = {**tail_settings, "MEUP_TOKEN": gateway.token("alice")}
+    settings = variables_of(gateway, "alice")
     with start_blocking_portal() as portal:
         joined = bob.join(gateway.url, space="demo", token=gateway.token("bob"), grace=0.0)
         with portal.wrap_async_context_manager(joined):

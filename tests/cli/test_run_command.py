@@ -4,16 +4,15 @@ import sys
 from collections.abc import Generator
 from pathlib import Path
 
-import anyio
 import pytest
 
-from meup_agent import Agent
+from meup_agent import Space
 from meup_agent.cli.commands.programs.run import load_agent
 from meup_agent.gateway import ThreadedGateway
 from tests.cli.commands import Failure, exit_codes
+from tests.cli.participants import act_as, variables_of
 from tests.cli.processes import INTERRUPT, TERMINATE, meup, running
 from tests.conformance.gateways import MEW_V04, ExistingGateway
-from tests.patience import PATIENCE
 
 ECHO = """
 from meup_agent import Agent
@@ -31,14 +30,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def where(gateway: ThreadedGateway, token: str | None = None) -> dict[str, str]:
-    return {
-        "MEUP_URL": gateway.url,
-        "MEUP_SPACE": "demo",
-        "MEUP_TOKEN": gateway.token("bob") if token is None else token,
-    }
-
-
 @pytest.mark.parametrize(
     ("target", "backend", "number"),
     [("echo_bot:echo", "asyncio", INTERRUPT), ("./echo_bot.py:echo", "trio", TERMINATE)],
@@ -46,16 +37,13 @@ def where(gateway: ThreadedGateway, token: str | None = None) -> dict[str, str]:
 def test_an_agent_answers_until_a_signal(
     gateway: ThreadedGateway, folder: Path, target: str, backend: str, number: int
 ) -> None:
-    async def ask() -> object:
-        token = gateway.token("alice")
-        async with Agent("x").join(gateway.url, space="demo", token=token) as space:
-            with anyio.fail_after(PATIENCE):
-                return await space.call("bob", "say", {"text": "hi"})
+    async def ask(space: Space) -> object:
+        return await space.call("bob", "say", {"text": "hi"})
 
     arguments = ("run", target, "--backend", backend)
-    with running(*arguments, cwd=folder, variables=where(gateway)) as agent:
+    with running(*arguments, cwd=folder, variables=variables_of(gateway, "bob")) as agent:
         agent.until("as 'bob'", stream="err")
-        assert anyio.run(ask) == "hi"
+        assert act_as(gateway, "alice", ask) == "hi"
         assert agent.end(number) == exit_codes.OK
     assert "Traceback" not in agent.err
 
@@ -79,7 +67,7 @@ def test_a_gateway_that_goes_by_names_is_told_one(folder: Path) -> None:
 
 def test_a_wrong_token_ends_it(gateway: ThreadedGateway, folder: Path) -> None:
     (folder / "token").write_text("wrong\n")
-    settings = {**where(gateway), "MEUP_TOKEN": ""}
+    settings = variables_of(gateway, "bob", MEUP_TOKEN="")
     done = meup("run", "echo_bot:echo", "--token-file", "token", cwd=folder, variables=settings)
     assert (done.returncode, done.stdout) == (exit_codes.NO_CONNECTION, "")
     *_, sentence = done.stderr.splitlines()

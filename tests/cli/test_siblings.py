@@ -8,6 +8,7 @@ import pytest
 
 from meup_agent.gateway import Gateway, ThreadedGateway
 from tests.cli.commands import exit_codes
+from tests.cli.participants import variables_of
 from tests.cli.processes import TERMINATE, Running, meup, running
 
 pytestmark = pytest.mark.rule("5.who.me.beside")
@@ -70,8 +71,7 @@ class Scene:
         self._folder = folder
 
     def variables(self, who: str) -> dict[str, str]:
-        gateway, token = self._gateway, self._gateway.token(who)
-        return {"MEUP_URL": gateway.url, "MEUP_SPACE": "demo", "MEUP_TOKEN": token}
+        return variables_of(self._gateway, who)
 
     @contextmanager
     def agent(self, name: str) -> Generator[Running]:

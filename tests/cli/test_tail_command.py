@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-from collections.abc import Awaitable, Callable
 
 import anyio
 import pytest
@@ -11,21 +10,12 @@ from meup_agent import Agent, Proposal, Space
 from meup_agent.gateway import ThreadedGateway
 from tests.cli.commands import exit_codes
 from tests.cli.conftest import assert_fails
+from tests.cli.participants import act_as, variables_of
 from tests.cli.processes import COMMAND, INTERRUPT, PYTHON, TERMINATE, environment, meup, running
 from tests.conformance.gateways import MEUP_V02, ExistingGateway
 from tests.patience import PATIENCE
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202egnp.exe\nalice → bob  forged line\r\x9b31m[red]\u200b"
-
-
-def as_alice(gateway: ThreadedGateway, act: Callable[[Space], Awaitable[object]]) -> None:
-    async def join() -> None:
-        token = gateway.token("alice")
-        async with Agent("alice").join(gateway.url, space="demo", token=token) as space:
-            with anyio.fail_after(PATIENCE):
-                await act(space)
-
-    anyio.run(join)
 
 
 def test_an_exchange_until_ctrl_c(gateway: ThreadedGateway, tail_settings: dict[str, str]) -> None:
@@ -47,7 +37,7 @@ def test_an_exchange_until_ctrl_c(gateway: ThreadedGateway, tail_settings: dict[
 
     with running("tail", variables=tail_settings) as tail:
         tail.until(f"connected to demo at {gateway.url}; here: no others")
-        as_alice(gateway, propose)
+        act_as(gateway, "alice", propose)
         tail.until("alice                    leave")
         assert tail.end(INTERRUPT) == exit_codes.INTERRUPTED
     assert tail.err == ""
@@ -74,7 +64,7 @@ def test_an_expiry_has_a_line(gateway: ThreadedGateway, tail_settings: dict[str,
 
     with running("tail", variables=tail_settings) as tail:
         tail.until("no others")
-        as_alice(gateway, propose)
+        act_as(gateway, "alice", propose)
         tail.until("alice                    leave")
         tail.end(INTERRUPT)
     proposed, expired, withdrawn = (
@@ -94,7 +84,7 @@ def test_json_has_a_line_for_each(gateway: ThreadedGateway, tail_settings: dict[
 
     with running("tail", "--json", variables=tail_settings) as tail:
         tail.until("no others", stream="err")
-        as_alice(gateway, speak)
+        act_as(gateway, "alice", speak)
         tail.until('"leave"')
         assert tail.end(TERMINATE) == exit_codes.TERMINATED
     assert tail.out.isascii()
@@ -160,8 +150,8 @@ def test_no_way_in(tail_settings: dict[str, str], changed: dict[str, str], sente
 
 
 @pytest.mark.rule("3.observe.takes_no_part")
-def test_two_run_beside_an_agent(gateway: ThreadedGateway, tail_settings: dict[str, str]) -> None:
-    settings = {**tail_settings, "MEUP_TOKEN": gateway.token("alice")}
+def test_two_run_beside_an_agent(gateway: ThreadedGateway) -> None:
+    settings = variables_of(gateway, "alice")
 
     async def speak(space: Space) -> None:
         with running("tail", variables=settings) as one, running("tail", variables=settings) as two:
@@ -174,7 +164,7 @@ def test_two_run_beside_an_agent(gateway: ThreadedGateway, tail_settings: dict[s
             await space.chat("still here")
         assert one.err == two.err == ""
 
-    as_alice(gateway, speak)
+    act_as(gateway, "alice", speak)
 
 
 STUCK = """

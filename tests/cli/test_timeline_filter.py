@@ -9,8 +9,8 @@ from meup_agent import Envelope, Space
 from meup_agent.cli.render.timeline import TimelineFilter, suggest_kinds
 from meup_agent.gateway import ThreadedGateway
 from tests.cli.commands import exit_codes, run
+from tests.cli.participants import act_as
 from tests.cli.processes import INTERRUPT, running
-from tests.cli.test_tail_command import as_alice
 from tests.cli.test_timeline import (
     CANCEL,
     JOIN,
@@ -171,7 +171,7 @@ def test_an_exchange_is_followed(gateway: ThreadedGateway, tail_settings: dict[s
 
     with running("tail", "--about", "feed", variables=tail_settings) as tail:
         tail.until("waiting for feed; what came before this moment is not shown")
-        as_alice(gateway, speak)
+        act_as(gateway, "alice", speak)
         tail.until("because")
         tail.end(INTERRUPT)
     assert tail.out.count("policy") == 1
@@ -187,7 +187,7 @@ def test_json_passes_the_filters(gateway: ThreadedGateway, tail_settings: dict[s
 
     with running("tail", "--json", "--to", "bob", variables=tail_settings) as tail:
         tail.until("no others", stream="err")
-        as_alice(gateway, speak)
+        act_as(gateway, "alice", speak)
         tail.until("to bob")
         tail.end(INTERRUPT)
     [line] = tail.out.splitlines()

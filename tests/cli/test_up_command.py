@@ -14,6 +14,7 @@ import yaml
 from meup_agent import Agent
 from meup_agent.cli.up.state import token_path
 from tests.cli.commands import exit_codes
+from tests.cli.participants import variables_printed
 from tests.cli.processes import INTERRUPT, TERMINATE, Running, is_there, meup, running, up
 from tests.forkserver import launched
 
@@ -309,11 +310,8 @@ def test_env_makes_a_terminal_a_participant(tmp_path: Path, state: dict[str, str
     with up(tmp_path, state) as process:
         url, own = address(process), socket_address(process)
         process.until("up and running", stream="err")
-        printed = meup("env", "you", variables=state)
+        variables = variables_printed("you", variables=state)
         other = meup("env", "given", variables=state)
-    variables = dict(
-        line.removeprefix("export ").split("=") for line in printed.stdout.split("\n")[:-1]
-    )
     assert variables == {
         "MEUP_URL": own,
         "MEUP_HTTP": url.replace("ws", "http"),

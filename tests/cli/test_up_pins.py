@@ -11,6 +11,7 @@ import pytest
 
 from meup_agent import Agent, Fulfillment
 from tests.cli.commands import exit_codes
+from tests.cli.participants import variables_printed
 from tests.cli.processes import Running, meup, up
 from tests.cli.servers import mcp_server
 from tests.forkserver import launched
@@ -45,12 +46,10 @@ def whereabouts(process: Running, state: dict[str, str]) -> dict[str, dict[str, 
     process.until("is 'files' in the space 'mcp'", stream="err")
     asked = re.search(r'eval "\$\(meup env you --port (\d+)\)"', process.out)
     assert asked
-    found: dict[str, dict[str, str]] = {}
-    for name in ("agent", "you"):
-        printed = meup("env", name, "--port", asked[1], variables=state).stdout
-        variables = dict(re.findall(r"^export (MEUP_[A-Z]+)=(\S+)$", printed, re.MULTILINE))
-        found[name] = {**state, **variables}
-    return found
+    return {
+        name: state | variables_printed(name, "--port", asked[1], variables=state)
+        for name in ("agent", "you")
+    }
 
 
 def call(variables: dict[str, str], *arguments: str, accepting: Any = None) -> Any:

@@ -22,6 +22,7 @@ from meup_agent.cli.signals import end_by_signals
 from meup_agent.errors import Refused
 from tests.cli.commands import exit_codes
 from tests.cli.conftest import assert_fails
+from tests.cli.participants import variables_printed
 from tests.cli.processes import INTERRUPT, TERMINATE, Running, environment, is_there, meup, up
 from tests.cli.servers import mcp_server
 from tests.forkserver import launched
@@ -71,11 +72,10 @@ def printed(process: Running, state: dict[str, str]) -> tuple[dict[str, Any], di
     """The entry for a client, and the variables of `you`."""
     process.until("meup inbox list")
     pasted = json.loads(process.out[process.out.index("{") : process.out.rindex("}\n") + 1])
-    asked = re.search(r'eval "\$\(meup (env you --port \d+)\)"', process.out)
+    asked = re.search(r'eval "\$\(meup env (you --port \d+)\)"', process.out)
     assert asked
-    said = meup(*asked[1].split(), variables=state).stdout
-    variables = dict(re.findall(r"^export (MEUP_[A-Z]+)=(\S+)$", said, re.MULTILINE))
-    return pasted["mcpServers"]["meup"], {**state, **variables}
+    variables = variables_printed(*asked[1].split(), variables=state)
+    return pasted["mcpServers"]["meup"], state | variables
 
 
 async def decide(you: dict[str, str], verb: str, *options: str) -> None:

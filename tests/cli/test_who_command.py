@@ -6,11 +6,12 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, Space
+from meup_agent import Space
 from meup_agent.cli.render.formatting import format_capability
 from meup_agent.gateway import Gateway
 from tests.cli.commands import exit_codes
 from tests.cli.conftest import Here, assert_fails
+from tests.cli.participants import act_as, variables_of
 from tests.cli.processes import meup
 from tests.cli.stage import ESCAPED, HOSTILE, Stage
 
@@ -121,8 +122,7 @@ def test_what_is_to_be_granted_is_said_where_none_may_call_it() -> None:
         "reviewer": [{"kind": "mcp/reject"}],
     }
     with Gateway("demo", people).in_thread() as gateway:
-        variables = {"MEUP_URL": gateway.url, "MEUP_SPACE": "demo"}
-        variables["MEUP_TOKEN"] = gateway.token("paula")
+        variables = variables_of(gateway, "paula")
 
         async def look(space: Space) -> None:
             done = await anyio.to_thread.run_sync(
@@ -134,11 +134,4 @@ def test_what_is_to_be_granted_is_said_where_none_may_call_it() -> None:
             assert document["can"]["could"] == ["reviewer"]
             assert "nobody here may call files.write; reviewer could, if granted {" in done.stderr
 
-        async def join() -> None:
-            agent = Agent("reviewer")
-            async with agent.join(
-                gateway.url, space="demo", token=gateway.token("reviewer")
-            ) as space:
-                await look(space)
-
-        anyio.run(join)
+        act_as(gateway, "reviewer", look)

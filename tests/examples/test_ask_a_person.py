@@ -11,6 +11,7 @@ import pytest
 
 from meup_agent import Agent, Fulfillment, ProposalHandle, Rejection, Space
 from meup_agent.gateway import Gateway, ThreadedGateway
+from tests.cli.participants import variables_of
 from tests.cli.processes import environment
 from tests.forkserver import Forked, start
 from tests.gateways import ROLES
@@ -97,12 +98,7 @@ class Terminal:
 
 @contextmanager
 def terminal(gateway: ThreadedGateway, backend: str) -> Generator[Terminal]:
-    variables = {
-        "MEUP_URL": gateway.url,
-        "MEUP_SPACE": "demo",
-        "MEUP_TOKEN": gateway.token("fulfiller"),
-        "PYTHONUNBUFFERED": "1",
-    }
+    variables = variables_of(gateway, "fulfiller", PYTHONUNBUFFERED="1")
     master, slave = pty.openpty()
     process = start(
         ["-W", "error", "-c", IN_TERMINAL, *PROGRAMS[backend]],

@@ -11,7 +11,8 @@ from examples.shell_moderator import judge
 from meup_agent import Agent, Progress, Space
 from meup_agent.errors import ProposalRejected, RequestError, ToolError
 from meup_agent.gateway import ThreadedGateway
-from tests.examples.test_examples import EXAMPLES, in_space, run_example
+from tests.cli.participants import act_as, variables_of
+from tests.examples.test_examples import EXAMPLES, serving_example
 from tests.patience import PATIENCE
 from tests.programs import program
 
@@ -63,10 +64,8 @@ async def follow_lines(space: Space) -> None:
 @pytest.mark.anyio
 async def test_a_moderator_runs_rejects_or_leaves_to_people(gateway: ThreadedGateway) -> None:
     def moderated() -> None:
-        with run_example(gateway, "shell_moderator.py", "fulfiller") as moderator:
-            moderator.wait_for("connected to")
+        with serving_example(gateway, "shell_moderator.py", "fulfiller"):
             anyio.run(propose)
-            assert moderator.stop() == 0
 
     async def propose() -> None:
         token = gateway.token("proposer")
@@ -95,10 +94,8 @@ def test_a_librarian_reads_its_folder_and_nothing_else(
             with pytest.raises((RequestError, ToolError), match="no such file"):
                 await space.call("tools", "read", {"path": path})
 
-    with run_example(gateway, "librarian.py", "tools", cwd=folder) as librarian:
-        librarian.wait_for("connected to")
-        in_space(gateway, "fulfiller", ask)
-        assert librarian.stop() == 0
+    with serving_example(gateway, "librarian.py", "tools", cwd=folder):
+        act_as(gateway, "fulfiller", ask)
 
 
 def test_a_reporter_counts_what_became_of_proposals(gateway: ThreadedGateway) -> None:
@@ -111,17 +108,13 @@ def test_a_reporter_counts_what_became_of_proposals(gateway: ThreadedGateway) ->
             await anyio.to_thread.run_sync(report)
 
     def report() -> None:
-        environment = {
-            "MEUP_URL": gateway.url,
-            "MEUP_SPACE": "demo",
-            "MEUP_TOKEN": gateway.token("observer"),
-        }
-        with program([EXAMPLES / "nightly_reporter.py", "--now"], environment) as reporter:
+        variables = variables_of(gateway, "observer")
+        with program([EXAMPLES / "nightly_reporter.py", "--now"], variables) as reporter:
             assert reporter.wait() == 0
         said = [line for line in reporter.stdout if line.startswith("ring")]
         assert said == ["ring: 1 waiting", "ring: 1 withdrawn"]
 
-    in_space(gateway, "proposer", propose)
+    act_as(gateway, "proposer", propose)
 
 
 def test_a_reporter_waits_for_its_hour() -> None:

@@ -1,7 +1,7 @@
 """The examples, run as programs at a gateway made of `examples/space.yaml`."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from examples.tutorial import reviewer
 from meup_agent import Agent, Chat, Fulfillment, Rejection, Space
 from meup_agent.errors import InvalidArguments, RequestError, ToolError
 from meup_agent.gateway import Gateway, ThreadedGateway, dev_config, load_config
+from tests.cli.participants import act_as, variables_of
 from tests.gateways import ROLES
-from tests.patience import PATIENCE
 from tests.programs import ROOT, Program, program
 
 EXAMPLES = ROOT / "examples"
@@ -24,31 +24,18 @@ EXAMPLES = ROOT / "examples"
 def run_example(
     gateway: ThreadedGateway, name: str, participant: str, cwd: Path = ROOT
 ) -> AbstractContextManager[Program]:
-    environment = {
-        "MEUP_URL": gateway.url,
-        "MEUP_SPACE": "demo",
-        "MEUP_TOKEN": gateway.token(participant),
-    }
-    return program([EXAMPLES / name], environment, cwd=cwd)
+    return program([EXAMPLES / name], variables_of(gateway, participant), cwd=cwd)
 
 
-def in_space(
-    gateway: ThreadedGateway,
-    participant: str,
-    do: Callable[[Space], Awaitable[None]],
-    agent: Agent | None = None,
-) -> None:
-    """Be a participant, and do something."""
-
-    async def join() -> None:
-        joining = (agent or Agent("test")).join(
-            gateway.url, space="demo", token=gateway.token(participant)
-        )
-        with anyio.fail_after(PATIENCE):
-            async with joining as space:
-                await do(space)
-
-    anyio.run(join)
+@contextmanager
+def serving_example(
+    gateway: ThreadedGateway, name: str, participant: str, cwd: Path = ROOT
+) -> Generator[Program]:
+    """An example that has joined, and that Ctrl-C ends well after the block."""
+    with run_example(gateway, name, participant, cwd) as example:
+        example.wait_for("connected to")
+        yield example
+        assert example.stop() == 0
 
 
 def test_echo_bot_has_ten_lines() -> None:
@@ -77,10 +64,8 @@ def test_echo_bot_says_again_what_others_say(gateway: ThreadedGateway) -> None:
         ]
         assert about != said
 
-    with run_example(gateway, "echo_bot.py", "tools") as bot:
-        bot.wait_for("connected to")
-        in_space(gateway, "proposer", talk, agent)
-        assert bot.stop() == 0
+    with serving_example(gateway, "echo_bot.py", "tools"):
+        act_as(gateway, "proposer", talk, agent)
 
 
 def test_calculator_answers(gateway: ThreadedGateway) -> None:
@@ -102,10 +87,8 @@ def test_calculator_answers(gateway: ThreadedGateway) -> None:
         ):
             await space.call("tools", "summarize", {"numbers": []})
 
-    with run_example(gateway, "calculator.py", "tools") as calculator:
-        calculator.wait_for("connected to")
-        in_space(gateway, "fulfiller", calculate)
-        assert calculator.stop() == 0
+    with serving_example(gateway, "calculator.py", "tools"):
+        act_as(gateway, "fulfiller", calculate)
 
 
 def test_proposer_gets_what_the_fulfiller_decides(gateway: ThreadedGateway) -> None:
@@ -157,7 +140,7 @@ def test_fulfillers_let_through_only_what_they_understand(
         assert isinstance(outcome, Rejection)
         assert outcome.reason == reason
 
-    in_space(gateway, "proposer", propose)
+    act_as(gateway, "proposer", propose)
 
 
 def test_reviewer_tells_a_tool_that_failed_without_a_traceback(
@@ -180,7 +163,7 @@ def test_reviewer_tells_a_tool_that_failed_without_a_traceback(
         assert outcome.is_error
         assert outcome.value is None
 
-    in_space(gateway, "proposer", propose)
+    act_as(gateway, "proposer", propose)
     assert "it failed" in capsys.readouterr().out
     assert not [each for each in caplog.records if "review" in each.getMessage()]
 
@@ -201,7 +184,7 @@ def test_fulfiller_notes_a_withdrawal(gateway: ThreadedGateway) -> None:
 
     with run_example(gateway, "fulfiller.py", "fulfiller") as deciding:
         deciding.wait_for("connected to")
-        in_space(gateway, "proposer", propose_and_withdraw)
+        act_as(gateway, "proposer", propose_and_withdraw)
         deciding.wait_for("'proposer' took a proposal back: no_longer_needed")
 
 
@@ -230,12 +213,10 @@ def test_long_job_leaves_whole_files(gateway: ThreadedGateway, tmp_path: Path, t
             assert [path async for path in anyio.Path(tmp_path).glob("*.part")]
             tasks.cancel_scope.cancel()
 
-    with run_example(gateway, "long_job.py", "tools", tmp_path) as job:
-        job.wait_for("connected to")
-        in_space(gateway, "fulfiller", export)
+    with serving_example(gateway, "long_job.py", "tools", tmp_path) as job:
+        act_as(gateway, "fulfiller", export)
         job.wait_for("has stopped")
         assert [path.suffix for path in tmp_path.iterdir()] == [".csv"]
-        assert job.stop() == 0
 
 
 @pytest.mark.parametrize("tool", ["export", "export_in_a_thread"])
@@ -250,7 +231,7 @@ def test_long_job_cleans_up_when_stopped(
 
     with run_example(gateway, "long_job.py", "tools", tmp_path) as job:
         job.wait_for("connected to")
-        in_space(gateway, "fulfiller", begin_and_stop)
+        act_as(gateway, "fulfiller", begin_and_stop)
         assert job.wait() == 0
     assert list(tmp_path.iterdir()) == []
 
@@ -265,11 +246,9 @@ def test_observed_agent_writes_down_what_happens_to_it(gateway: ThreadedGateway)
             await anyio.to_thread.run_sync(observed.wait_for, "HandlerStarted", 3)
             tasks.cancel_scope.cancel()
 
-    with run_example(gateway, "observed.py", "tools") as observed:
-        observed.wait_for("connected to")
-        in_space(gateway, "fulfiller", call_and_give_up)
+    with serving_example(gateway, "observed.py", "tools") as observed:
+        act_as(gateway, "fulfiller", call_and_give_up)
         observed.wait_for("wait was stopped by fulfiller")
-        assert observed.stop() == 0
     names = [line.partition(" ")[0] for line in observed.stdout]
     assert [name for name in names if name.startswith("Handler")] == [
         "HandlerStarted",
@@ -292,7 +271,7 @@ def test_a_space_is_looked_at_beside_the_running_agent(gateway: ThreadedGateway)
             await anyio.to_thread.run_sync(looking.wait_for, "fulfiller says chat")
         assert space.connected
 
-    in_space(gateway, "fulfiller", be_looked_at)
+    act_as(gateway, "fulfiller", be_looked_at)
 
 
 def test_a_program_speaks_beside_the_running_agent(gateway: ThreadedGateway) -> None:
@@ -305,7 +284,7 @@ def test_a_program_speaks_beside_the_running_agent(gateway: ThreadedGateway) -> 
                 await anyio.to_thread.run_sync(person.wait_for, "said as fulfiller")
         assert space.connected
 
-    in_space(gateway, "fulfiller", runs_on)
+    act_as(gateway, "fulfiller", runs_on)
 
 
 def test_agents_are_tested_without_a_network() -> None:

@@ -5,7 +5,8 @@ import pytest
 
 from meup_agent import Agent, Proposal, Space
 from meup_agent.gateway import ThreadedGateway
-from tests.examples.test_examples import in_space, run_example
+from tests.cli.participants import act_as
+from tests.examples.test_examples import run_example
 from tests.programs import ROOT, program
 
 
@@ -43,7 +44,7 @@ def test_cascade_ends_with_the_rejected_step(gateway: ThreadedGateway, rejected:
     expected = [f"{step}: done" for step in steps[:at]]
     expected += [f"{step}: rejected by fulfiller (policy)" for step in steps[at : at + 1]]
     expected += [f"{step}: withdrawn (policy)" for step in steps[at + 1 :]]
-    in_space(gateway, "tools", act, tools)
+    act_as(gateway, "tools", act, tools)
     assert ran == steps[:at]
 
 

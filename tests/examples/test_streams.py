@@ -10,7 +10,8 @@ import pytest
 from examples import stream_a_draft
 from meup_agent import Space
 from meup_agent.gateway import Gateway, ThreadedGateway
-from tests.examples.test_examples import in_space, run_example
+from tests.cli.participants import act_as
+from tests.examples.test_examples import run_example, serving_example
 
 ANYTHING = [{"kind": "*"}]
 
@@ -33,16 +34,14 @@ def test_a_draft_is_shown_while_it_is_written(gateway: ThreadedGateway) -> None:
         said = await anyio.to_thread.run_sync(ask)
         assert said == [f"{whole} | complete, 0 lost", whole]
 
-    in_space(gateway, "tools", run, stream_a_draft.tools)
+    act_as(gateway, "tools", run, stream_a_draft.tools)
 
 
 def test_what_is_published_is_recorded(gateway: ThreadedGateway, tmp_path: Path) -> None:
-    with run_example(gateway, "record_streams.py", "recorder", tmp_path) as recorder:
-        recorder.wait_for("connected to")
+    with serving_example(gateway, "record_streams.py", "recorder", tmp_path) as recorder:
         with run_example(gateway, "publish_positions.py", "reviewer") as publisher:
             assert publisher.wait() == 0
         recorder.wait_for("3 frames of jsonl, whole")
-        assert recorder.stop() == 0
     [written] = tmp_path.iterdir()
     lines = ['{"x": 0, "y": 0}', '{"x": 1, "y": 1}', '{"x": 2, "y": 4}']
     assert written.read_text(encoding="utf-8").splitlines() == lines

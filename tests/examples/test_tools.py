@@ -5,7 +5,8 @@ import pytest
 from meup_agent import Space
 from meup_agent.errors import RequestError, ToolError
 from meup_agent.gateway import ThreadedGateway
-from tests.examples.test_examples import in_space, run_example
+from tests.cli.participants import act_as
+from tests.examples.test_examples import serving_example
 
 
 def test_calls_are_logged_with_their_outcome(gateway: ThreadedGateway) -> None:
@@ -14,11 +15,9 @@ def test_calls_are_logged_with_their_outcome(gateway: ThreadedGateway) -> None:
         with pytest.raises(ToolError):
             await space.call("tools", "divide", {"dividend": 6, "divisor": 0})
 
-    with run_example(gateway, "log_calls.py", "tools") as tools:
-        tools.wait_for("connected to")
-        in_space(gateway, "fulfiller", divide)
+    with serving_example(gateway, "log_calls.py", "tools") as tools:
+        act_as(gateway, "fulfiller", divide)
         tools.wait_for("ZeroDivisionError")
-        assert tools.stop() == 0
     assert tools.stdout == [
         "request 'divide' from fulfiller done",
         "request 'divide' from fulfiller failed: ZeroDivisionError",
@@ -32,10 +31,8 @@ def test_calls_beyond_the_limit_are_refused(gateway: ThreadedGateway) -> None:
         with pytest.raises(RequestError, match="refused: busy: at most 3 calls in 60 s"):
             await space.call("tools", "count", {"text": "to be"})
 
-    with run_example(gateway, "limit_calls.py", "tools") as tools:
-        tools.wait_for("connected to")
-        in_space(gateway, "fulfiller", count)
-        assert tools.stop() == 0
+    with serving_example(gateway, "limit_calls.py", "tools"):
+        act_as(gateway, "fulfiller", count)
 
 
 def test_notes_are_listed_and_read(gateway: ThreadedGateway) -> None:
@@ -47,17 +44,13 @@ def test_notes_are_listed_and_read(gateway: ThreadedGateway) -> None:
         with pytest.raises(RequestError, match="there is no note"):
             await space.offers.read_resource("tools", "note:///else")
 
-    with run_example(gateway, "notes.py", "tools") as tools:
-        tools.wait_for("connected to")
-        in_space(gateway, "fulfiller", read)
-        assert tools.stop() == 0
+    with serving_example(gateway, "notes.py", "tools"):
+        act_as(gateway, "fulfiller", read)
 
 
 def test_a_traced_tool_works_without_an_sdk(gateway: ThreadedGateway) -> None:
     async def divide(space: Space) -> None:
         assert await space.call("tools", "divide", {"dividend": 6, "divisor": 3}) == 2
 
-    with run_example(gateway, "traced.py", "tools") as tools:
-        tools.wait_for("connected to")
-        in_space(gateway, "fulfiller", divide)
-        assert tools.stop() == 0
+    with serving_example(gateway, "traced.py", "tools"):
+        act_as(gateway, "fulfiller", divide)

@@ -15,6 +15,7 @@ from meup_agent.approval import Reviewer
 from meup_agent.gateway import Gateway, ThreadedGateway
 from tests.cli.commands import run
 from tests.cli.conftest import Done
+from tests.cli.participants import variables_of
 from tests.wire import build_proposal, kinds
 
 PROPOSE = [{"kind": "mcp/proposal"}, {"kind": "mcp/withdraw"}]
@@ -127,10 +128,8 @@ class Person:
 
     def be(self, name: str) -> None:
         """Become a participant."""
-        gateway = self.office.gateway
-        self._patch.setenv("MEUP_URL", gateway.url)
-        self._patch.setenv("MEUP_SPACE", "demo")
-        self._patch.setenv("MEUP_TOKEN", gateway.token(name))
+        for variable, value in variables_of(self.office.gateway, name).items():
+            self._patch.setenv(variable, value)
 
     def forget(self, *names: str) -> None:
         """Take variables out of the environment."""

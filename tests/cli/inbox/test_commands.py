@@ -4,14 +4,13 @@ import json
 import os
 from typing import Any
 
-import httpx
 import pytest
 
 from meup_agent.cli.inbox.card import MAX_SHOWN
 from tests.cli.commands import exit_codes, run
 from tests.cli.inbox.conftest import Office, Person
+from tests.cli.participants import post
 from tests.cli.stage import HOSTILE
-from tests.patience import PATIENCE
 from tests.spaces import AbsenceTracker
 from tests.wire import build_proposal
 
@@ -27,13 +26,7 @@ def propose_by_http(office: Office, by: str, id: str, **arguments: Any) -> str:
     """Propose a call of write under an id."""
     call = {"name": "write", "arguments": arguments}
     payload = build_proposal("tools/call", call, target="files", expires=None)
-    answer = httpx.post(
-        f"{office.gateway.http_url}/participants/{by}/messages",
-        headers={"Authorization": f"Bearer {office.gateway.token(by)}"},
-        json={"id": id, "kind": "mcp/proposal", "to": ["alice"], "payload": payload},
-        timeout=PATIENCE,
-    )
-    assert answer.status_code == 200, answer.text
+    post(office.gateway, by, id=id, kind="mcp/proposal", to=["alice"], payload=payload)
     return id
 
 

@@ -12,6 +12,7 @@ from meup_agent.gateway import Gateway
 from meup_agent.gateway.config import one_space_config
 from tests.cli.commands import exit_codes, run
 from tests.cli.inbox.conftest import PARTICIPANTS, POLICY, Office, files_agent
+from tests.cli.participants import variables_of
 
 
 @pytest.mark.rule("4.4.edits_judged")
@@ -33,9 +34,8 @@ def test_an_edit_is_judged_in_the_approvers_dialect(
             "reviewer": Reviewer(policy),
             "bot": Agent("bot"),
         }
-        monkeypatch.setenv("MEUP_URL", gateway.url)
-        monkeypatch.setenv("MEUP_SPACE", "demo")
-        monkeypatch.setenv("MEUP_TOKEN", gateway.token("alice"))
+        for variable, value in variables_of(gateway, "alice").items():
+            monkeypatch.setenv(variable, value)
         with portal.wrap_async_context_manager(office.joined(agents)):
             proposal = office.propose("write", to=(), path="notes.md")
             denied = run(["fulfill", proposal, "--yes", "--edit", "path=etc/hosts"])
