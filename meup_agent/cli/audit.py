@@ -26,7 +26,7 @@ from rich.text import Text
 
 from meup_agent.cli.address import HttpAddress, HttpOptions, find_http_url, open_http_api
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.options import Since
+from meup_agent.cli.options import flag, option
 from meup_agent.cli.render.formatting import (
     NARROW,
     NARROWEST,
@@ -144,16 +144,6 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _AGO: Final = re.compile(r"(\d{1,9})([smhdw])")
 
 
-JournalFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--journal",
-        metavar="FILE",
-        help="Read this journal of a gateway, which may run; no token is needed.",
-    ),
-]
-
-
 class Page(NamedTuple):
     """Entries of a space, oldest first."""
 
@@ -189,16 +179,32 @@ class DamageNote:
 class JournalOptions(HttpOptions, frozen=True):
     """The options that name a journal, and the time from which it is read."""
 
-    journal: JournalFile = None
-    since: Since = None
+    journal: Annotated[
+        Path | None,
+        typer.Option(
+            "--journal",
+            metavar="FILE",
+            help="Read this journal of a gateway, which may run; no token is needed.",
+        ),
+    ] = None
+    since: Annotated[
+        str | None,
+        option(
+            "TIME",
+            "Only what was said from then on: a time such as 2026-01-31T22:00, or how long ago,"
+            " such as 90s, 15m, 2h, 7d.",
+        ),
+    ] = None
+    accept_damage: Annotated[
+        bool,
+        flag(
+            "--accept-damage",
+            "Read a journal's file although it is damaged: what cannot be read is left out, and"
+            " its numbers are named.",
+        ),
+    ] = False
 
-    def open_pages(
-        self,
-        kinds: tuple[str, ...] = (),
-        *,
-        accept_damage: bool,
-        query: DecisionQuery | None = None,
-    ) -> Pages:
+    def open_pages(self, kinds: tuple[str, ...] = (), query: DecisionQuery | None = None) -> Pages:
         """The entries that the options name, of some kinds at least; see :func:`read_file`.
 
         Raises:
@@ -209,7 +215,12 @@ class JournalOptions(HttpOptions, frozen=True):
             raise ConfigurationError("give --journal or --http, not both")
         if self.journal is not None:
             return read_file(
-                self.journal, self.space, begin, kinds, accept_damage=accept_damage, query=query
+                self.journal,
+                self.space,
+                begin,
+                kinds,
+                accept_damage=self.accept_damage,
+                query=query,
             )
         if find_http_url(self.http) is None:
             raise ConfigurationError(
@@ -223,10 +234,10 @@ async def read_file(
     path: Path,
     wanted: str | None,
     since: int | None,
-    kinds: tuple[str, ...] = (),
+    kinds: tuple[str, ...],
     *,
-    accept_damage: bool = False,
-    query: DecisionQuery | None = None,
+    accept_damage: bool,
+    query: DecisionQuery | None,
 ) -> Pages:
     """The entries in a journal's file from a moment on, also while its gateway writes.
 

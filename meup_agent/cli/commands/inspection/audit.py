@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
@@ -15,13 +14,12 @@ from rich.text import Text
 from meup_agent.cli.audit import (
     DamageNote,
     JournalOptions,
-    Pages,
     ProposalListing,
     ProposalTimeline,
     time_of,
 )
 from meup_agent.cli.failures import Failure, Misuse
-from meup_agent.cli.options import AcceptDamage, NoColour, flag, option
+from meup_agent.cli.options import NoColour, flag, option
 from meup_agent.cli.render.formatting import counted
 from meup_agent.cli.render.output import Output, Stderr, log_nothing, progress_line
 from meup_agent.errors import ConfigurationError
@@ -84,7 +82,6 @@ def audit(
         bool,
         flag("--json", "Each proposal, or each thing that was done, as one line of JSON."),
     ] = False,
-    accept_damage: AcceptDamage = False,
     no_colour: NoColour = False,
 ) -> None:
     """Show what was proposed, what became of it, and who decided that, when and why.
@@ -107,38 +104,41 @@ def audit(
         from meup_agent.gateway.journal.decisions import DecisionQuery  # loads SQLite
 
         query = DecisionQuery(proposal, proposer, states)
-    pages = source.open_pages(accept_damage=accept_damage, query=query)
+    pages = source.open_pages(query=query)
     output, stderr = Output(colour=not no_colour), Stderr(colour=not no_colour)
-    run = _AuditRun(output, stderr, proposal, proposer, states, grants, as_json)
-    anyio.run(run.run, pages, source.since is None)
+    listing, shown = ProposalListing(output.width, time.time()), 0
 
+    def lines(
+        proposals: Iterable[ProposalAudit], operations: Iterable[SpaceOperation]
+    ) -> list[str | Text]:
+        """The entries that the filters let through."""
+        nonlocal shown
+        if grants:
+            done = [each for each in operations if proposer in (None, each.by)]
+            shown += len(done)
+            if as_json:
+                return [as_json_line(operation_as_json(each)) for each in done]
+            return list(listing.operations(done))
+        found = [
+            each
+            for each in proposals
+            if (not states or each.state in states) and proposer in (None, each.proposer)
+        ]
+        shown += len(found)
+        if as_json:
+            return [as_json_line(proposal_as_json(each)) for each in found]
+        return list(listing.proposals(found))
 
-@dataclass
-class _AuditRun:
-    """One run of the command."""
-
-    output: Output
-    stderr: Stderr
-    wanted: str | None  # the only proposal's id, or the beginning of it
-    proposer: str | None
-    states: frozenset[ProposalState]
-    grants: bool  # operations on the space, and no proposals
-    as_json: bool
-    found: int = 0
-
-    def __post_init__(self) -> None:
-        self.listing = ProposalListing(self.output.width, time.time())
-
-    async def run(self, pages: Pages, all_kept: bool) -> None:
+    async def run() -> None:
         """Take the journal in, and show what is settled as soon as it is."""
         async with aclosing(pages), AsyncExitStack() as meanwhile:
-            audit, count, wanted, damage = Audit(), 0, self.wanted, DamageNote()
+            audit, count, damage = Audit(), 0, DamageNote()
             begin: int | None = None
             settled = SettledProposals(
-                audit, keep=lambda item: wanted is not None and item.id.startswith(wanted)
+                audit, keep=lambda each: proposal is not None and each.id.startswith(proposal)
             )
             waiting = await meanwhile.enter_async_context(
-                progress_line(self.stderr.console, "reading the journal")
+                progress_line(stderr.console, "reading the journal")
             )
             async for page in pages:
                 for entry in page.entries:
@@ -150,60 +150,33 @@ class _AuditRun:
                 if page.now is not None:
                     audit.pass_time(page.now)
                 waiting.rename(f"reading the journal: {count:,} envelopes")
-                lines = self._lines(list(settled.pop(count)), audit.pop_operations())
-                if lines and self.output.is_terminal:
+                settled_now, done = list(settled.pop(count)), audit.pop_operations()
+                found = [] if proposal is not None else lines(settled_now, done)
+                if found and output.is_terminal:
                     # The lines themselves show how far it is; on one terminal the two would mix.
                     await meanwhile.aclose()
-                await self.output.show_all(lines)
+                await output.show_all(found)
             await meanwhile.aclose()
-            damage.write(self.stderr)
-            if wanted is not None:
-                await self._show_chain(audit, wanted)
+            damage.write(stderr)
+            if proposal is not None:
+                one = _one(audit.named(proposal, proposer=proposer), proposal)
+                if as_json:
+                    await output.write(as_json_line(proposal_as_json(one, timeline=True)))
+                else:
+                    timeline = ProposalTimeline(output.width, output.glyphs)
+                    await output.show_all(timeline.lines(one))
                 return
-            await self.output.show_all(self._lines(list(audit.proposals), []))
-            if not self.as_json and (self.output.is_terminal or not self.found):
-                self._remark(audit.unknown, begin if all_kept else None)
+            await output.show_all(lines(list(audit.proposals), []))
+            if not as_json and (output.is_terminal or not shown):
+                said = counted(shown, "operation" if grants else "proposal")
+                if begin is not None and source.since is None:
+                    # Before that, nothing is known.
+                    said += f"; what is kept begins {time_of(begin)}"
+                    if audit.unknown and not grants:
+                        said += f"; about older proposals: {counted(audit.unknown, 'decision')}"
+                stderr.note(said)
 
-    def _lines(
-        self, proposals: Sequence[ProposalAudit], operations: Sequence[SpaceOperation]
-    ) -> list[str | Text]:
-        """The entries that the filters let through."""
-        if self.wanted is not None:
-            return []
-        if self.grants:
-            done = [item for item in operations if self.proposer in (None, item.by)]
-            self.found += len(done)
-            if self.as_json:
-                return [as_json_line(operation_as_json(item)) for item in done]
-            return list(self.listing.operations(done))
-        found = [
-            item
-            for item in proposals
-            if (not self.states or item.state in self.states)
-            and self.proposer in (None, item.proposer)
-        ]
-        self.found += len(found)
-        if self.as_json:
-            return [as_json_line(proposal_as_json(item)) for item in found]
-        return list(self.listing.proposals(found))
-
-    def _remark(self, unknown: int, begin: int | None) -> None:
-        """Say how many there are, and where the journal begins: before that, nothing is known."""
-        said = counted(self.found, "operation" if self.grants else "proposal")
-        if begin is not None:
-            said += f"; what is kept begins {time_of(begin)}"
-            if unknown and not self.grants:
-                said += f"; about older proposals: {counted(unknown, 'decision')}"
-        self.stderr.note(said)
-
-    async def _show_chain(self, audit: Audit, wanted: str) -> None:
-        found = _one(audit.named(wanted, proposer=self.proposer), wanted)
-        if self.as_json:
-            await self.output.write(as_json_line(proposal_as_json(found, timeline=True)))
-        else:
-            await self.output.show_all(
-                ProposalTimeline(self.output.width, self.output.glyphs).lines(found)
-            )
+    anyio.run(run)
 
 
 def _one(found: Sequence[ProposalAudit], wanted: str) -> ProposalAudit:

@@ -17,7 +17,7 @@ from meup_agent.cli.arguments import read_json
 from meup_agent.cli.audit import DamageNote, JournalOptions, Pages
 from meup_agent.cli.commands import CommandTyper
 from meup_agent.cli.failures import Failure, Misuse, OutputClosed, require_extra
-from meup_agent.cli.options import AcceptDamage, Json, argument, option
+from meup_agent.cli.options import Json, argument, option
 from meup_agent.cli.render.formatting import counted, counted_as
 from meup_agent.cli.render.output import Output, Stderr, log_nothing, progress_line
 from meup_agent.errors import ConfigurationError
@@ -42,7 +42,6 @@ PolicyFilePath = Annotated[Path, argument("FILE", "The policy, in YAML.")]
 def check(
     file: PolicyFilePath,
     source: JournalOptions,
-    accept_damage: AcceptDamage = False,
 ) -> None:
     """Check a policy, and end with 0 unless there is an error in it.
 
@@ -69,7 +68,7 @@ def check(
 
     loaded = load_policy(file)
     if source.journal is not None or source.http is not None:
-        pages = source.open_pages((kinds.MCP_REQUEST,), accept_damage=accept_damage)
+        pages = source.open_pages((kinds.MCP_REQUEST,))
         log_nothing()
         anyio.run(_compare, loaded, pages)
     for name, pattern, sample in samples_of(loaded):
@@ -141,7 +140,6 @@ def suggest(
         typer.Option(min=2, metavar="COUNT", help="Decisions that a rule covers at the least."),
     ] = 20,
     as_json: Json = False,
-    accept_damage: AcceptDamage = False,
 ) -> None:
     """Suggest rules that would have decided as people did. It only suggests.
 
@@ -153,7 +151,7 @@ def suggest(
     Example: `meup policy suggest --journal journal.db --space demo > suggested.yaml`
     """
     require_extra("a policy file")
-    pages = source.open_pages(DECIDING, accept_damage=accept_damage)
+    pages = source.open_pages(DECIDING)
     log_nothing()
     anyio.run(_run, pages, least, as_json)
 
