@@ -35,13 +35,6 @@ if TYPE_CHECKING:
 
 # --- address ---
 
-Url = Annotated[
-    str | None,
-    option(
-        "URL",
-        "The gateway, for example ws://localhost:8420, or unix:///run/meup.sock; else MEUP_URL.",
-    ),
-]
 Space = Annotated[str | None, option("NAME", "The space; else MEUP_SPACE.")]
 Token = Annotated[
     str | None,
@@ -55,30 +48,6 @@ TokenFile = Annotated[
     Path | None,
     option(
         "PATH", "A file that holds the token; it is read anew for each connection, a pipe once."
-    ),
-]
-Participant = Annotated[
-    str | None,
-    option(
-        "NAME",
-        "Your name, for a gateway that does not know it by the token; else MEUP_PARTICIPANT.",
-    ),
-]
-Http = Annotated[
-    str | None,
-    option(
-        "URL",
-        "The gateway's HTTP address, for example http://localhost:8420; else MEUP_HTTP, or"
-        " where MEUP_URL leads to.",
-    ),
-]
-As = Annotated[
-    str | None,
-    option(
-        "NAME",
-        "Act as NAME, whose token you have, beside the agent that runs under this name, or"
-        " not at all: where the gateway knows no connection beside, nothing is said.",
-        "--as",
     ),
 ]
 
@@ -117,11 +86,24 @@ class HttpAddress(NamedTuple):
 class SpaceOptions(OptionGroup, frozen=True):
     """The options that name a space and a participant."""
 
-    url: Url = None
+    url: Annotated[
+        str | None,
+        option(
+            "URL",
+            "The gateway, for example ws://localhost:8420, or unix:///run/meup.sock; else"
+            " MEUP_URL.",
+        ),
+    ] = None
     space: Space = None
     token: Token = None
     token_file: TokenFile = None
-    participant: Participant = None
+    participant: Annotated[
+        str | None,
+        option(
+            "NAME",
+            "Your name, for a gateway that does not know it by the token; else MEUP_PARTICIPANT.",
+        ),
+    ] = None
 
     def address(self) -> Address:
         """The address from options and environment."""
@@ -136,7 +118,14 @@ class SpaceOptions(OptionGroup, frozen=True):
 class HttpOptions(OptionGroup, frozen=True):
     """The options of a command that asks the gateway's HTTP API."""
 
-    http: Http = None
+    http: Annotated[
+        str | None,
+        option(
+            "URL",
+            "The gateway's HTTP address, for example http://localhost:8420; else MEUP_HTTP, or"
+            " where MEUP_URL leads to.",
+        ),
+    ] = None
     space: Space = None
     token: Token = None
     token_file: TokenFile = None
@@ -176,7 +165,15 @@ class TimedOptions(JoinOptions, frozen=True):
 class ActingOptions(JoinOptions, frozen=True):
     """The same, for a command that can insist on acting beside the participant's agent."""
 
-    act_as: As = None
+    act_as: Annotated[
+        str | None,
+        option(
+            "NAME",
+            "Act as NAME, whose token you have, beside the agent that runs under this name, or"
+            " not at all: where the gateway knows no connection beside, nothing is said.",
+            "--as",
+        ),
+    ] = None
 
     def address(self) -> Address:
         """The address; with ``--as`` it is joined beside, or not at all."""

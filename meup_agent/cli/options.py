@@ -50,26 +50,6 @@ NoColour = Annotated[
 
 # --- how long, and how ---
 
-Since = Annotated[
-    str | None,
-    option(
-        "TIME",
-        "Only what was said from then on: a time such as 2026-01-31T22:00, or how long ago,"
-        " such as 90s, 15m, 2h, 7d.",
-    ),
-]
-
-
-AcceptDamage = Annotated[
-    bool,
-    flag(
-        "--accept-damage",
-        "Read a journal's file although it is damaged: what cannot be read is left out, and"
-        " its numbers are named.",
-    ),
-]
-
-
 DEFAULT_TTL: Final = "By default MEUP_TTL, else 300."
 
 
@@ -112,32 +92,11 @@ Insecure = Annotated[
 
 # --- a call ---
 
-Owner = Annotated[
-    str,
-    argument("PARTICIPANT", "The participant that has the tool."),
-]
-Tool = Annotated[str, argument("TOOL", "The tool's name.")]
-Words = Annotated[
-    list[str] | None,
-    argument(
-        "KEY=VALUE",
-        "The tool's arguments. A value that is JSON is taken as JSON, unless the tool wants"
-        " text there. `-` reads a JSON object from standard input.",
-    ),
-]
 Args = Annotated[
     str | None,
     option("JSON", "The arguments as a JSON object; KEY=VALUE wins."),
 ]
 ArgsFile = Annotated[Path | None, option("PATH", "A file that holds that object.")]
-AcceptEdits = Annotated[
-    bool,
-    flag(
-        "--accept-edits",
-        "A call that was carried out otherwise than proposed is a success too; the difference"
-        " is told.",
-    ),
-]
 To = Annotated[
     list[str] | None,
     option("NAME", "A participant that should decide the proposal; may be given several times."),

@@ -232,11 +232,16 @@ _TEXTS: Final = {
     kinds.MCP_WITHDRAW: ("reason",),
     kinds.MCP_REJECT: ("reason",),
     kinds.MCP_RENEW: ("expires_at",),
-    kinds.CHAT: ("message", "text"),
-    kinds.REASONING_START: ("message", "text"),
-    kinds.REASONING_THOUGHT: ("message", "text"),
-    kinds.REASONING_CONCLUSION: ("message", "text"),
     kinds.REASONING_CANCEL: ("reason",),
+    **dict.fromkeys(
+        (
+            kinds.CHAT,
+            kinds.REASONING_START,
+            kinds.REASONING_THOUGHT,
+            kinds.REASONING_CONCLUSION,
+        ),
+        ("message", "text"),
+    ),
 }
 """The field of a payload that is shown alone, where it has it."""
 

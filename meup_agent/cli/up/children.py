@@ -215,18 +215,17 @@ async def run_children(
         show: Takes each line of a program's output, safe to print, with the participant's name.
         hurry: Set when the user does not want to wait for their end.
     """
-    children: Children | None = None
+    tasks = create_task_group()
+    children = Children(show=show, hurry=hurry, tasks=tasks)
     try:
-        async with create_task_group() as tasks:
-            children = Children(show=show, hurry=hurry, tasks=tasks)
+        async with tasks:
             try:
                 yield children
             finally:
                 children.leaving.set()
     finally:
-        if children is not None:
-            with CancelScope(shield=True):
-                await children.end_left()
+        with CancelScope(shield=True):
+            await children.end_left()
 
 
 def _why_not(program: ChildProgram, error: OSError | ValueError) -> str:

@@ -19,14 +19,11 @@ from meup_agent.cli.arguments import (
 )
 from meup_agent.cli.failures import Failure, Misuse, code_for
 from meup_agent.cli.options import (
-    AcceptEdits,
     Args,
     ArgsFile,
     OptionGroup,
-    Owner,
     To,
-    Tool,
-    Words,
+    argument,
     flag,
     seconds,
     ttl_option,
@@ -79,13 +76,27 @@ MAX_NAMED: Final = 12
 class CallOptions(OptionGroup, frozen=True):
     """The options that name a call, and what is done with a proposal of it."""
 
-    owner: Owner
-    tool: Tool
-    words: Words = None
+    owner: Annotated[str, argument("PARTICIPANT", "The participant that has the tool.")]
+    tool: Annotated[str, argument("TOOL", "The tool's name.")]
+    words: Annotated[
+        list[str] | None,
+        argument(
+            "KEY=VALUE",
+            "The tool's arguments. A value that is JSON is taken as JSON, unless the tool wants"
+            " text there. `-` reads a JSON object from standard input.",
+        ),
+    ] = None
     args: Args = None
     args_file: ArgsFile = None
     to: To = None
-    accept_edits: AcceptEdits = False
+    accept_edits: Annotated[
+        bool,
+        flag(
+            "--accept-edits",
+            "A call that was carried out otherwise than proposed is a success too; the difference"
+            " is told.",
+        ),
+    ] = False
 
 
 def call(
