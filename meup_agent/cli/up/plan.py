@@ -164,6 +164,11 @@ class Plan:
     people: Path | None = None  # where the tokens of `agent` and `you` are, if it has these two
     policy: Path | None = None  # that decides before `you` do
 
+    @property
+    def bridged(self) -> list[Launch]:
+        """The MCP servers among what is started."""
+        return [each for each in self.launches if each.server is not None]
+
 
 def load_file(file: Path, listen: ListenOptions, make_tokens: MakeTokens = "never") -> Config:
     """The settings of a space's file.
@@ -414,15 +419,6 @@ def _environment(launch: Launch, running: RunningGateway) -> dict[str, str]:
     return {**ours, **own}
 
 
-def require_bridges(plan: Plan) -> None:
-    """Require the extra for MCP where a plan has an MCP server."""
-    if any(launch.server is not None for launch in plan.launches):
-        require_extra("MCP")
-        from meup_agent.mcp.sdk.logs import silence_sdk_logs
-
-        silence_sdk_logs()
-
-
 # --- MCP servers beside a gateway ---
 
 
@@ -443,11 +439,14 @@ BRIDGE_GRACES: Final = 3
 
 
 async def run_bridge(
-    launch: Launch, server: Server, url: str, starter: ServerStarter | None, children: Children
+    launch: Launch, url: str, starter: ServerStarter | None, children: Children
 ) -> str | None:
     """Let an MCP server be a participant until everything ends; why it failed, if it did."""
+    server = launch.server
+    assert server is not None
     # In a thread, as it takes a second or two, in which the gateway serves and servers start.
-    await to_thread.run_sync(_load_bridge)
+    await to_thread.run_sync(import_module, "meup_agent.mcp.bridge.bridge")
+    end_loading()
     from meup_agent.agent.agent import GRACE
     from meup_agent.mcp.bridge.bridge import Bridge, BridgeEntry, join_bridges
     from meup_agent.mcp.bridge.connection import ServerGone
@@ -508,11 +507,6 @@ def can_listen(host: str, port: int) -> bool:
     with suppress(OSError), socket.create_server((host, port), family=family):
         return True
     return False
-
-
-def _load_bridge() -> None:
-    import_module("meup_agent.mcp.bridge.bridge")
-    end_loading()
 
 
 @contextmanager

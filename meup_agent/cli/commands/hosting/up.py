@@ -40,7 +40,6 @@ from meup_agent.cli.up.plan import (
     programs_of,
     read_plan,
     read_servers_plan,
-    require_bridges,
     run_bridge,
     start_servers,
 )
@@ -50,7 +49,6 @@ from meup_agent.escape import visible
 from meup_agent.gateway.config import DEFAULT_PORT
 
 if TYPE_CHECKING:
-    from meup_agent.cli.up.children import Children
     from meup_agent.cli.up.state import GatewayLock
     from meup_agent.gateway.console import Console
     from meup_agent.gateway.server import RunningGateway
@@ -141,10 +139,12 @@ def up(
         place = file or find_space_file() or DEFAULT_FILE
         read = partial(read_plan, place, listen)
     if listen.check:
-        if servers is None:
-            _check(place, listen)
-        else:
-            sys.stdout.write(describe_checked(read().settings))
+        settings = load_file(place, listen) if servers is None else read().settings
+        sys.stdout.write(describe_checked(settings))
+        for space in settings.spaces if servers is None else ():
+            for name, entry in space.participants.items():
+                if entry.starts:
+                    sys.stdout.write(f"starts {visible(name)} in space {space.id}\n")
         return
     from meup_agent.cli.up.state import up_lock
 
@@ -152,8 +152,12 @@ def up(
     with loading(), up_lock(place) as lock:
         _tell_neighbours(place)
         plan = read(renew=new_tokens)
-        require_bridges(plan)
-        bridged = [each for each in plan.launches if each.server is not None]
+        bridged = plan.bridged
+        if bridged:
+            require_extra("MCP")
+            from meup_agent.mcp.sdk.logs import silence_sdk_logs
+
+            silence_sdk_logs()
         if not can_listen(plan.settings.host, plan.settings.port):
             bridged = []  # the gateway says why it cannot
         if bridged:
@@ -170,16 +174,6 @@ def _tell_neighbours(file: Path) -> None:
     for owner in list_running(up_folder()):
         if owner.process != os.getpid() and owner.folder == folder:
             warn(str(owner))
-
-
-def _check(file: Path, listen: ListenOptions) -> None:
-    """Say what would be served and started."""
-    settings = load_file(file, listen)
-    sys.stdout.write(describe_checked(settings))
-    for space in settings.spaces:
-        for name, entry in space.participants.items():
-            if entry.starts:
-                sys.stdout.write(f"starts {visible(name)} in space {space.id}\n")
 
 
 def _run(plan: Plan, lock: GatewayLock, starters: Mapping[Place, ServerStarter]) -> None:
@@ -209,7 +203,11 @@ def _run(plan: Plan, lock: GatewayLock, starters: Mapping[Place, ServerStarter])
             if not stop.asked.is_set():
                 for program in programs_of(plan, running):
                     children.start(program)
-                _start_bridges(plan, running, children, starters)
+                for launch in plan.bridged:
+                    starter, url = starters.get(launch.place), running.own_url
+                    children.keep(launch.name, partial(run_bridge, launch, url, starter, children))
+                if not plan.bridged:
+                    end_loading()
             log.info("up and running: %d of its participants are started", len(plan.launches))
             try:
                 yield
@@ -231,7 +229,7 @@ def _banner(plan: Plan, folder: Path, running: RunningGateway, console: Console 
     (space,) = plan.settings.spaces
     you = space.participants[YOU]
     link = sign_in_link(console, running, next(iter((*you.tokens, *you.token_files)), None))
-    names = [launch.name for launch in plan.launches if launch.server is not None]
+    names = [launch.name for launch in plan.bridged]
     shown = [visible(name, 40) for name in names[:MAX_NAMED]]
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     waiting = "Calls of these MCP servers now wait for you:"
@@ -274,21 +272,3 @@ def _banner(plan: Plan, folder: Path, running: RunningGateway, console: Console 
             "",
         ]
     )
-
-
-def _start_bridges(
-    plan: Plan,
-    running: RunningGateway,
-    children: Children,
-    starters: Mapping[Place, ServerStarter],
-) -> None:
-    """Let the MCP servers of a plan join, each as its participant."""
-    bridged = False
-    for launch in plan.launches:
-        if launch.server is not None:
-            bridged = True
-            starter, url = starters.get(launch.place), running.own_url
-            bridge = partial(run_bridge, launch, launch.server, url, starter, children)
-            children.keep(launch.name, bridge)
-    if not bridged:
-        end_loading()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
+from msgspec import structs
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.address import ActingOptions
@@ -309,7 +310,11 @@ class _ToolCall:
         await session.print_result(self.name, answer.response, _document(answer))
         if fulfilled is None or fulfilled.as_proposed:
             return
-        sentence = _difference(fulfilled)
+        if not fulfilled.knows_edits:
+            sentence = "carried out, and no participant confirms that it was as proposed"
+        else:
+            said = describe_changes(fulfilled.changes) or "how is hidden by the gateway"
+            sentence = f"carried out otherwise than proposed: {said}"
         if not self.options.accept_edits:
             raise Failure(f"{sentence}; --accept-edits takes that as success", exit_codes.EDITED)
         session.stderr.note(sentence)
@@ -341,13 +346,6 @@ async def _tell_rejections(session: CommandSession, proposal: ProposalHandle) ->
             session.stderr.note(f"rejected by {by}: {reason}; others may still decide")
 
 
-def _difference(fulfilled: Fulfillment) -> str:
-    if not fulfilled.knows_edits:
-        return "carried out, and no participant confirms that it was as proposed"
-    said = describe_changes(fulfilled.changes) or "how is hidden by the gateway"
-    return f"carried out otherwise than proposed: {said}"
-
-
 def _document(answer: Fulfillment | Responded) -> dict[str, Any]:
     """The result for programs; an answer that is an error raises."""
     fulfilled = answer if isinstance(answer, Fulfillment) else None
@@ -359,8 +357,5 @@ def _document(answer: Fulfillment | Responded) -> dict[str, Any]:
         "proposal": None if fulfilled is None else fulfilled.proposal_id,
         "fulfilled_by": None if fulfilled is None else fulfilled.by,
         "as_proposed": None if fulfilled is None else fulfilled.as_proposed,
-        "changes": [
-            {"path": each.path, "proposed": each.proposed, "fulfilled": each.fulfilled}
-            for each in changes
-        ],
+        "changes": [structs.asdict(each) for each in changes],
     }

@@ -372,8 +372,10 @@ def approve(
             documents: list[dict[str, Any]] = []
             failed: MeupError | None = None
             for each in outcomes:
-                document: dict[str, Any] = {"proposal": each.item.id}
-                document["proposer"] = each.item.proposer
+                document: dict[str, Any] = {
+                    "proposal": each.item.id,
+                    "proposer": each.item.proposer,
+                }
                 documents.append(document)
                 try:
                     if each.error is not None:

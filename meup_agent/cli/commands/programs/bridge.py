@@ -130,16 +130,16 @@ def _target(
     if http is not None:
         if variables:
             raise ConfigurationError("--env is for a command; a server behind --http has its own")
-        found = {key: _variable(of) for key, of in (_pair(each) for each in headers)}
+        found = {key: _variable(of) for key, of in map(_pair, headers)}
         server: Server = http_server(http, found)
         name = name or "mcp"
     else:
         if headers:
             raise ConfigurationError("--header goes with --http")
-        env = dict(
-            (key, value) if "=" in each else (key, _variable(key))
-            for each, (key, _, value) in ((each, each.partition("=")) for each in variables)
-        )
+        env = {
+            key: value if equals else _variable(key)
+            for key, equals, value in (each.partition("=") for each in variables)
+        }
         server = StdioServer(command[0], tuple(command[1:]), env)
         name = name or Path(command[0]).stem
     check_name(name)
