@@ -4,17 +4,14 @@ import asyncio
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.cells import cell_len
 
-from meup_agent import Envelope
-from meup_agent.cli import audit as listing
 from meup_agent.cli.audit import moment
 from meup_agent.cli.render.formatting import IdPrefixes
 from meup_agent.errors import ConfigurationError
@@ -171,11 +168,6 @@ def test_terminals_are_kept(audit: Audit, width: int, arguments: tuple[str, ...]
     assert not any(character in lines for character in HOSTILE if not character.isprintable())
 
 
-def test_no_colours_in_a_pipe(the_past: Past) -> None:
-    done = meup("audit", "--journal", str(the_past.journal))
-    assert "\x1b" not in done.stdout
-
-
 @pytest.fixture(scope="module")
 def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("long") / "journal.db"
@@ -204,25 +196,9 @@ def test_a_long_journal_is_shown_while_it_is_read(
     monkeypatch.setattr(Output, "write", writing)
     done = audit(*form, journal=long)
     assert (done.code, done.err) == (0, "")
-    assert len(done.out.splitlines()) == sum(each.kind == kinds.MCP_PROPOSAL for each in told())
+    told = envelopes(2 * LOOK_AHEAD)
+    assert len(done.out.splitlines()) == sum(each.kind == kinds.MCP_PROPOSAL for each in told)
     assert 0 < first < pages * 3 // 4
-
-
-def told() -> Iterator[Envelope]:
-    return envelopes(2 * LOOK_AHEAD)
-
-
-def test_widths_are_counted_once(audit: Audit, long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = 0
-
-    def counted(text: str) -> int:
-        nonlocal measured
-        measured += 1
-        return cell_len(text)
-
-    monkeypatch.setattr(listing, "cell_len", counted)
-    done = audit(journal=long)
-    assert measured < 10 * len(done.out.splitlines())
 
 
 def test_each_reason_to_ignore_a_step_has_words() -> None:

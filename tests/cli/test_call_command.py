@@ -86,6 +86,13 @@ def test_what_a_tool_does_not_take_is_not_sent(stage: Stage, here: Here) -> None
         (("files", "nothing", "--args-file", "/nonexistent"), exit_codes.USAGE, "no such file"),
         (("files", "nothing", "--timeout", "0"), exit_codes.USAGE, "--timeout takes seconds above"),
         (("files", "nothing", "--timeout", "nan"), exit_codes.USAGE, "--timeout takes seconds"),
+        (("files", "nothing", "--token", "wrong"), exit_codes.NO_CONNECTION, "refused the token"),
+        (("files", "nothing", "--url", "ws://127.0.0.1:1"), exit_codes.NO_CONNECTION, "meup: "),
+        (
+            ("files", "nothing", "--participant", "reviewer"),
+            exit_codes.NO_CONNECTION,
+            "takes us for 'alice', not for 'reviewer'",
+        ),
     ],
 )
 def test_a_wrong_call_is_said(here: Here, words: tuple[str, ...], code: int, sentence: str) -> None:
@@ -140,15 +147,6 @@ def test_progress_shows_on_a_terminal(stage: Stage) -> None:
         assert "first of three" in shown
         assert call.end(INTERRUPT) == exit_codes.INTERRUPTED
     assert call.out == ""
-
-
-def test_a_wrong_token_is_no_way_in(here: Here) -> None:
-    done = here("call", "files", "nothing", "--token", "wrong")
-    assert_fails(done, exit_codes.NO_CONNECTION, "refused the token")
-    gone = here("call", "files", "nothing", "--url", "ws://127.0.0.1:1")
-    assert (gone.code, gone.err.count("\n")) == (exit_codes.NO_CONNECTION, 1)
-    other = here("call", "files", "nothing", "--participant", "reviewer")
-    assert_fails(other, exit_codes.NO_CONNECTION, "takes us for 'alice', not for 'reviewer'")
 
 
 @pytest.mark.parametrize("given", [(), ("--idempotent",)])

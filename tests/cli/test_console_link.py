@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.cli.commands import exit_codes
-from tests.cli.processes import TERMINATE, meup, running
+from tests.cli.processes import TERMINATE, running
 from tests.no_tls import ALONE
 
 SPACE = """
@@ -83,9 +83,3 @@ def test_open_without_a_browser_says_so_and_goes_on() -> None:
         assert link
         assert "as <bdi" in get(link[0]).text
         assert gateway.end(TERMINATE) == exit_codes.OK
-
-
-def test_open_is_for_a_space_to_try_things_out(space: Path) -> None:
-    done = meup("gateway", "--config", "space.yaml", "--open", cwd=space)
-    assert done.returncode == exit_codes.USAGE
-    assert done.stderr == "meup: --open is for --dev; sign in with a token of the file\n"

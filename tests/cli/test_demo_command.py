@@ -154,12 +154,6 @@ def test_a_folder_with_such_a_file_is_refused_in_a_sentence(tmp_path: Path) -> N
     assert (tmp_path / NOTE).read_text() == "mine"
 
 
-def test_a_folder_that_is_none_is_said(tmp_path: Path) -> None:
-    done = meup("demo", "--dir", str(tmp_path / "nowhere"))
-    assert (done.returncode, done.stdout) == (exit_codes.USAGE, "")
-    assert done.stderr == f"meup: {tmp_path / 'nowhere'} is not a folder; give one to --dir\n"
-
-
 @pytest.mark.parametrize(
     ("moment", "number", "code"),
     [

@@ -380,9 +380,3 @@ def test_a_check_keeps_nothing(tmp_path: Path, own: dict[str, str]) -> None:
     assert done.returncode == exit_codes.OK
     assert "proposer, fulfiller, tools, observer, admin, guest1, guest2, guest3" in done.stdout
     assert list(tmp_path.iterdir()) == []
-
-
-def test_new_tokens_are_for_dev() -> None:
-    done = meup("gateway", "--config", "x.yaml", "--new-tokens")
-    assert done.returncode == exit_codes.USAGE
-    assert done.stderr == "meup: --new-tokens is for --dev; a file has its own tokens\n"

@@ -4,11 +4,8 @@ import json
 import re
 from typing import Any
 
-import pytest
-
 from meup_agent.gateway import ThreadedGateway
 from tests.cli.commands import NAMES, exit_codes
-from tests.cli.conftest import Here, assert_fails
 from tests.cli.processes import INTERRUPT, meup, running
 from tests.cli.servers import listening
 from tests.conformance.gateways import MEUP_V02, ExistingGateway
@@ -76,18 +73,3 @@ def test_what_takes_long_is_said_and_ctrl_c_ends_it() -> None:
     assert "port             127.0.0.1" in doctor.out
     assert "handshake" not in doctor.out
     assert doctor.err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ((), "meup: the url is missing; give it as an argument or set MEUP_URL"),
-        (("ws://a", "--url", "ws://b"), "meup: the url is given twice"),
-        (("ws://a", "--timeout", "0"), "meup: --timeout takes seconds above 0"),
-    ],
-)
-def test_wrong_usage_is_one_sentence(
-    arguments: tuple[str, ...], sentence: str, command: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("MEUP_URL", raising=False)
-    assert_fails(command("doctor", *arguments), exit_codes.USAGE, sentence)

@@ -4,12 +4,13 @@ import json
 import queue
 import re
 
+import pytest
 from anyio.from_thread import start_blocking_portal
 
 from meup_agent import Agent, Proposal
 from meup_agent.gateway import ThreadedGateway
 from tests.cli.commands import exit_codes
-from tests.cli.conftest import Here, assert_fails
+from tests.cli.conftest import Here
 from tests.cli.participants import variables_of
 from tests.cli.processes import INTERRUPT, meup, running
 from tests.cli.stage import ON_ONE_LINE, Stage
@@ -40,23 +41,27 @@ def test_who_may_call_proposes_all_the_same(stage: Stage, here: Here) -> None:
     assert (document["changes"], document["as_proposed"]) == ([], True)
 
 
-def test_an_edited_one_is_told_of(here: Here) -> None:
-    strict = here(*WRITE, "path=edited")
-    assert (strict.code, strict.out) == (exit_codes.EDITED, "'elsewhere' has 't'\n")
-    assert 'path is "elsewhere" instead of "edited"; --accept-edits' in strict.err
-    lenient = here(*WRITE, "path=edited", "--accept-edits", "--json")
-    assert lenient.code == 0
-    assert json.loads(lenient.out)["changes"] == [
-        {"path": "arguments.path", "proposed": "edited", "fulfilled": "elsewhere"}
-    ]
-
-
-def test_one_that_may_have_been_edited_is_told_of(here: Here) -> None:
-    strict = here(*WRITE, "path=told")
-    assert (strict.code, strict.out) == (exit_codes.EDITED, "'told' has 't'\n")
-    assert "no participant confirms that it was as proposed; --accept-edits" in strict.err
-    lenient = here(*WRITE, "path=told", "--accept-edits", "--json")
-    assert (lenient.code, json.loads(lenient.out)["as_proposed"]) == (0, False)
+@pytest.mark.parametrize(
+    ("path", "result", "said", "changes"),
+    [
+        (
+            "edited",
+            "elsewhere",
+            'path is "elsewhere" instead of "edited"; --accept-edits',
+            [{"path": "arguments.path", "proposed": "edited", "fulfilled": "elsewhere"}],
+        ),
+        ("told", "told", "no participant confirms that it was as proposed; --accept-edits", []),
+    ],
+)
+def test_one_that_may_have_been_edited_is_told_of(
+    here: Here, path: str, result: str, said: str, changes: list[object]
+) -> None:
+    strict = here(*WRITE, f"path={path}")
+    assert (strict.code, strict.out) == (exit_codes.EDITED, f"'{result}' has 't'\n")
+    assert said in strict.err
+    lenient = here(*WRITE, f"path={path}", "--accept-edits", "--json")
+    document = json.loads(lenient.out)
+    assert (lenient.code, document["as_proposed"], document["changes"]) == (0, False, changes)
 
 
 def test_a_rejected_one_says_who_and_why(stage: Stage, here: Here) -> None:
@@ -80,13 +85,28 @@ def test_programs_are_told_what_became_of_one_that_was_not_carried_out(here: Her
     assert document == {"outcome": "expired", "by": None, "reason": None, "explanation": None}
 
 
-def test_a_failing_tool_is_no_rejection(here: Here) -> None:
-    done = here("propose", "files", "fail")
-    assert (done.code, done.out) == (exit_codes.TOOL_FAILED, "")
-    assert "files.fail failed: ValueError: no such file" in done.err
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("files", "fail"), exit_codes.TOOL_FAILED, "files.fail failed: ValueError: no such file"),
+        (
+            ("files", "nothing", "--to", "nobody", "--ttl", "0.1"),
+            exit_codes.TIMED_OUT,
+            "'nobody' is not in the space",
+        ),
+        (("files", "nothing", "--to", "revewer"), exit_codes.REFUSED, "did you mean 'reviewer'?"),
+        (("fils", "nothing"), exit_codes.ABSENT, "'fils' is not in the space 'demo'; here: "),
+    ],
+)
+def test_what_becomes_of_it_has_a_code(
+    here: Here, words: tuple[str, ...], code: int, said: str
+) -> None:
+    done = here("propose", *words)
+    assert (done.code, done.out) == (code, "")
+    assert said in done.err
 
 
-def test_an_undecided_one_expires(stage: Stage, here: Here) -> None:
+def test_an_undecided_one_expires(here: Here) -> None:
     done = here(*WRITE, "path=later", "--wait", "deadline", MEUP_TTL="1")
     assert (done.code, done.out) == (exit_codes.TIMED_OUT, "")
     assert "expired: no participant decided it in time" in done.err
@@ -149,21 +169,3 @@ def test_no_connection_tells_none(gateway: ThreadedGateway) -> None:
     assert propose.err.endswith(
         "meup: interrupted without a connection, so no participant was told: it may still happen\n"
     )
-
-
-def test_who_should_decide_may_still_come(here: Here) -> None:
-    done = here("propose", "files", "nothing", "--to", "nobody", "--ttl", "0.1")
-    assert done.code == exit_codes.TIMED_OUT
-    assert "'nobody' is not in the space" in done.err
-
-
-def test_who_does_not_exist_will_not_come(here: Here) -> None:
-    done = here("propose", "files", "nothing", "--to", "revewer")
-    assert done.code == exit_codes.REFUSED
-    assert "'revewer' is not in the space" in done.err
-    assert "there is no participant 'revewer'; did you mean 'reviewer'?" in done.err
-
-
-def test_who_should_execute_must_be_there(here: Here) -> None:
-    done = here("propose", "fils", "nothing")
-    assert_fails(done, exit_codes.ABSENT, "'fils' is not in the space 'demo'; here: ")

@@ -8,7 +8,6 @@ import pytest
 from meup_agent import Envelope, Space
 from meup_agent.cli.render.timeline import TimelineFilter, suggest_kinds
 from meup_agent.gateway import ThreadedGateway
-from tests.cli.commands import exit_codes, run
 from tests.cli.participants import act_as
 from tests.cli.processes import INTERRUPT, running
 from tests.cli.test_timeline import (
@@ -155,11 +154,6 @@ def test_the_first_that_begins_so_is_shown_until_one_is_named_exactly() -> None:
     assert [shows.shows(looks.observe(each, 0.0)) for each in (ten, one)] == [True, False]
     assert shows.chain is not None
     assert (shows.chain.exchange, shows.chain.other) == ("ts-10", "ts-1")
-
-
-def test_a_pattern_that_does_not_compile_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["tail", "--kind", "/(/"]) == exit_codes.USAGE
-    assert capsys.readouterr().err.startswith("meup: --kind: ")
 
 
 def test_an_exchange_is_followed(gateway: ThreadedGateway, tail_settings: dict[str, str]) -> None:

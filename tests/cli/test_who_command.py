@@ -111,11 +111,6 @@ def test_those_that_may_call_a_tool_are_asked_for(here: Here) -> None:
     }
 
 
-def test_a_tool_that_none_may_call_says_who_could(here: Here) -> None:
-    done = here("who", "--can", "", participant="paula")
-    assert_fails(done, exit_codes.USAGE, "--can names no tool")
-
-
 def test_what_is_to_be_granted_is_said_where_none_may_call_it() -> None:
     people: dict[str, list[dict[str, Any]]] = {
         "paula": [{"kind": "mcp/proposal"}],

@@ -167,11 +167,6 @@ def test_a_vote_is_counted_and_may_be_changed(meup: Person, office: Office) -> N
     office.withdraw(proposal)
 
 
-def test_a_vote_is_one_of_two_words(meup: Person) -> None:
-    done = meup("vote", "0123", "perhaps")
-    assert (done.code, "a vote is approve or reject" in done.err) == (exit_codes.USAGE, True)
-
-
 def test_a_vote_where_none_is_counted_is_refused(meup: Person, office: Office) -> None:
     proposal = office.propose("write", path="a")
     done = meup("vote", proposal, "approve")
@@ -256,12 +251,6 @@ def test_another_name_than_the_tokens_is_refused(meup: Person) -> None:
     done = meup("list", "--participant", "bob")
     said = "takes us for 'alice', not for 'bob'"
     assert (done.code, said in done.err) == (exit_codes.NO_CONNECTION, True)
-
-
-@pytest.mark.parametrize("option", [["--notify", "bell"], ["--light"]])
-def test_options_of_the_live_screen_are_refused_elsewhere(meup: Person, option: list[str]) -> None:
-    done = meup(*option, "list")
-    assert (done.code, "are for the live screen" in done.err) == (exit_codes.USAGE, True)
 
 
 def test_without_a_terminal_the_inbox_is_its_list(meup: Person, office: Office) -> None:
