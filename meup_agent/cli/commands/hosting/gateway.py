@@ -174,13 +174,19 @@ def gateway(
         raise ConfigurationError("--open is for --dev; sign in with a token of the file")
     log_gateway(check=listen.check)
     from meup_agent.gateway.config_file import environment_over, load_config
+    from meup_agent.gateway.space_yaml import find_space_file
 
     if dev:
         settings = environment_over(dev_config())
     else:
         # A check makes nothing.
         make: MakeTokens = "always" if make_tokens and not listen.check else "never"
-        settings = load_config(config or _file_here(), make_tokens=make)
+        config = config or find_space_file()
+        if config is None:
+            raise ConfigurationError(
+                "a gateway needs --config FILE or --dev: there is no space.yaml in this folder"
+            )
+        settings = load_config(config, make_tokens=make)
     settings = listen.over(settings)
     if dev:
         _check_local(settings)
@@ -205,28 +211,22 @@ def gateway(
         if not dev:
             yield
             return
-        link = sign_in_link(console, running, settings.spaces[0].participants[DECIDES].tokens[0])
-        async with _shown(settings, running, link):
-            if open_console:
-                await open_link(link)
-            yield
+        (space,) = settings.spaces
+        link = sign_in_link(console, running, space.participants[DECIDES].tokens[0])
+        folder = dev_folder()
+        token_files = {name: token_path(folder, name) for name in space.participants}
+        with dev_lock(running.url) as lock:
+            async with announced(lock, running, space.id, token_files):
+                sys.stdout.write(_banner(running.port, folder, link))
+                sys.stdout.flush()
+                if open_console:
+                    await open_link(link)
+                yield
 
     run_gateway(settings, shown, STOPPING, console)
 
 
-def _file_here() -> Path:
-    """The file of the space in this folder."""
-    from meup_agent.gateway.space_yaml import find_space_file
-
-    found = find_space_file()
-    if found is None:
-        raise ConfigurationError(
-            "a gateway needs --config FILE or --dev: there is no space.yaml in this folder"
-        )
-    return found
-
-
-def log_gateway(*, check: bool = False) -> None:
+def log_gateway(*, check: bool) -> None:
     """Log a gateway to standard error."""
     log_to_stderr("warning" if check else "info")
     # It says in lines of its own when it starts and stops, which the gateway has said.
@@ -365,21 +365,6 @@ async def announced(
         await running.listen_at_socket(bound, socket_url(str(lock.socket)))
         lock.publish(running.url, running.http_url, space, token_files)
         yield
-
-
-@asynccontextmanager
-async def _shown(
-    settings: Config, running: RunningGateway, link: str | None
-) -> AsyncGenerator[None]:
-    """Announce a ``--dev`` gateway, and tell the user how to be a participant."""
-    (space,) = settings.spaces
-    folder = dev_folder()
-    token_files = {name: token_path(folder, name) for name in space.participants}
-    with dev_lock(running.url) as lock:
-        async with announced(lock, running, space.id, token_files):
-            sys.stdout.write(_banner(running.port, folder, link))
-            sys.stdout.flush()
-            yield
 
 
 def _banner(port: int, folder: Path, link: str | None) -> str:
