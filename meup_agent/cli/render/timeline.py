@@ -104,11 +104,6 @@ class Observation(NamedTuple):
     rejection: Rejection | None = None  # that a withdrawal takes for an answer
 
 
-class _ExchangePart(NamedTuple):
-    exchange: str
-    part: str
-
-
 class ExchangeObserver:
     """Places every envelope of a space, in the gateway's order."""
 
@@ -118,8 +113,9 @@ class ExchangeObserver:
             new_id=lambda: f"observer-{next(ids)}",
             find_handler=lambda _role, _envelope, _call: None,
         )
-        self._parts: TTLMap[str, _ExchangePart] = recent()
-        self._calls: TTLMap[tuple[str, str], _ExchangePart] = recent()
+        # Where each envelope belongs, and each request by the JSON-RPC id of its sender.
+        self._parts: TTLMap[str, Observation] = recent()
+        self._calls: TTLMap[tuple[str, str], Observation] = recent()
         self._seen: TTLMap[tuple[str, str, int], bool] = recent()
         self._open: TTLMap[tuple[str, str], bool] = recent()
         # Fulfilled proposals, and whether their answer was an error: the table has one word.
@@ -131,25 +127,26 @@ class ExchangeObserver:
         drops = (each for each in self._table.receive(envelope, now) if isinstance(each, Drop))
         found = (IGNORED_DROPS[each.why] for each in drops if each.why in IGNORED_DROPS)
         folded, ignored = self._table.folded, next(found, None)
-        exchange, part = self._place(envelope, now)
-        shown_part = "" if part == exchange else part
+        place = self._place(envelope, now)
+        part = place.part
+        shown = place._replace(part="" if part == place.exchange else part)
         if self._was_seen(envelope, now):
-            return Observation(exchange, shown_part, AGAIN)
+            return shown._replace(state=AGAIN)
         if ignored is None or ignored in (Ignored.AGAIN, Ignored.REFUSED):
             state = self._state(envelope, part, folded, now)  # those two are told by their content
         else:
             state = IGNORED[ignored]
-        return Observation(
-            exchange, shown_part, state, _is_edited(envelope, folded), folded.rejection
-        )
+        is_edited = _is_edited(envelope, folded)
+        return shown._replace(state=state, edited=is_edited, rejection=folded.rejection)
 
     def expire(self, proposal: ProposalKey, now: float) -> Observation:
         """Note that a proposal has expired, of which no envelope tells."""
         record = self._table.proposal_store.get(proposal, now)
         if record is not None and record.state is ProposalState.PENDING:
             record.step(ProposalEvent.EXPIRY, "", Reason.TIMEOUT)
-        exchange = self._parts.get(proposal.id, now) or _ExchangePart(proposal.id, "")
-        return Observation(exchange.exchange, "", STATES[ProposalState.EXPIRED])
+        known = self._parts.get(proposal.id, now)
+        exchange = proposal.id if known is None else known.exchange
+        return Observation(exchange, state=STATES[ProposalState.EXPIRED])
 
     # --- which exchange ---
 
@@ -167,19 +164,19 @@ class ExchangeObserver:
             return False
         return True
 
-    def _place(self, envelope: Envelope, now: float) -> _ExchangePart:
+    def _place(self, envelope: Envelope, now: float) -> Observation:
         """The exchange that an envelope belongs to, and its request."""
         if envelope.kind in (kinds.SYSTEM_WELCOME, kinds.SYSTEM_PRESENCE):
-            return _ExchangePart("", "")
+            return Observation()
         refers_to = _refers_to(envelope)
         found = next(filter(None, (self._parts.get(name, now) for name in refers_to)), None)
         if found is None and refers_to and not envelope.correlation:
             # A cancel names the request by the JSON-RPC id of its sender (PROTOCOL 4.8).
             found = self._calls.get((envelope.sender, refers_to[0]), now)
         if found is None:
-            found = _ExchangePart(refers_to[0] if refers_to else envelope.id, "")
+            found = Observation(refers_to[0] if refers_to else envelope.id)
         if envelope.kind == kinds.MCP_REQUEST and not _is_notification(envelope):
-            found = _ExchangePart(found.exchange, envelope.id)
+            found = found._replace(part=envelope.id)
             rpc_name = read_call(envelope.payload).rpc_name
             if rpc_name is not None:
                 self._calls.put((envelope.sender, rpc_name), found, now)
