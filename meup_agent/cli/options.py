@@ -11,7 +11,7 @@ module loads no agent, so that commands that need none start fast.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -144,7 +144,10 @@ def expand_groups(command: Callable[..., object]) -> Callable[..., object]:
         hint = hints[parameter.name]
         if isinstance(hint, type) and issubclass(hint, OptionGroup):
             groups[parameter.name] = hint
-            parameters += _options_of(hint)
+            for each in msgspec.structs.fields(hint):
+                default = Parameter.empty if each.required else each.default
+                kind = Parameter.KEYWORD_ONLY
+                parameters.append(Parameter(each.name, kind, default=default, annotation=each.type))
         else:
             parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hint))
 
@@ -157,12 +160,6 @@ def expand_groups(command: Callable[..., object]) -> Callable[..., object]:
     expanded.__annotations__ = {each.name: each.annotation for each in parameters}
     vars(expanded)["__signature__"] = Signature(parameters)
     return expanded
-
-
-def _options_of(group: type[OptionGroup]) -> Iterator[Parameter]:
-    for each in msgspec.structs.fields(group):
-        default = Parameter.empty if each.required else each.default
-        yield Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=each.type)
 
 
 # --- completion, which asks nothing over the network ---

@@ -106,7 +106,11 @@ class ShownValue:
         elif isinstance(value, dict) and value and depth < MAX_DEPTH:
             yield CardRow(head, indent)
             yield from self.members(cast("dict[str, Any]", value), indent + 2, depth + 1)
-        elif isinstance(value, list) and _wants_rows(cast("list[object]", value)):
+        elif (
+            isinstance(value, list)
+            and depth < MAX_DEPTH
+            and _wants_rows(cast("list[object]", value))
+        ):
             yield from self._items(head, cast("list[object]", value), indent, depth)
         else:
             yield CardRow((*head, *self._inline(value)), indent)  # pyright: ignore[reportUnknownArgumentType] - it is any JSON
@@ -114,9 +118,6 @@ class ShownValue:
     def _items(
         self, head: tuple[Part, ...], values: list[object], indent: int, depth: int
     ) -> Iterator[CardRow]:
-        if depth >= MAX_DEPTH:
-            yield CardRow((*head, *self._inline(values)), indent)
-            return
         yield CardRow(head, indent)
         for value in values:
             if not self._has_room(1):

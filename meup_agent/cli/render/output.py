@@ -241,14 +241,12 @@ class PrefixedOutput:
         text = Text(no_wrap=True)
         text.append(*self._prefixes[name])
         if self._lost:
-            self._put(Text(f"({self._lost} lines were not shown in time)", no_wrap=True))
+            self.write(Text(f"({self._lost} lines were not shown in time)", no_wrap=True))
         text.append(visible(line))
-        self._put(text)
+        self.write(text)
 
-    def write(self, text: str) -> None:
-        self._put(text)
-
-    def _put(self, text: Text | str) -> None:
+    def write(self, text: Text | str) -> None:
+        """Show a text, or lose it where too many wait."""
         try:
             self._lines.send_nowait(text)
             self._lost = 0
