@@ -222,20 +222,21 @@ class CommandSession:
 
     def require(self, *names: str) -> None:
         """Check that these participants are present."""
-        for name in self._absent(names):
-            raise Failure(self._absence([name]), exit_codes.ABSENT)
+        for name in names:
+            if said := self._absence([name]):
+                raise Failure(said, exit_codes.ABSENT)
 
     def remark_absence(self, names: Iterable[str]) -> None:
         """Note which of those that should decide are not present: they may still come."""
-        if absent := self._absent(names):
-            self.stderr.note(self._absence(absent))
+        if said := self._absence(names):
+            self.stderr.note(said)
 
-    def _absent(self, names: Iterable[str]) -> list[str]:
-        present = {self.space.me, *self.others()}
-        return [name for name in names if name not in present]
-
-    def _absence(self, names: list[str]) -> str:
+    def _absence(self, wanted: Iterable[str]) -> str:
+        """Which of some participants are not present; empty if all are."""
         others = self.others()
+        names = [name for name in wanted if name not in (self.space.me, *others)]
+        if not names:
+            return ""
         here = name_some(others, MAX_NAMED) or "no others"
         close = get_close_matches(names[0], others, n=1)
         hint = f"; did you mean {shown_name(close[0])}?" if close else ""

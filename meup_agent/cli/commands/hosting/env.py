@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Final, NamedTuple
 
@@ -53,7 +53,7 @@ def env(
     Example: `meup env proposer --shell powershell | Out-String | Invoke-Expression`
     """
     require_extra("a gateway")
-    gateway = _find(running_gateways(), port)
+    gateway = _find(port)
     names = ", ".join(gateway.token_files)
     if name is None:
         raise ConfigurationError(f"which participant? give one of: {names}")
@@ -85,11 +85,7 @@ def _quote_for_powershell(value: str) -> str:
 
 FORMS: Final = {
     Shell.POSIX: ShellForm("export {}={}", shlex.quote, 'eval "$({})"'),
-    Shell.FISH: ShellForm(
-        "set -gx {} '{}'",
-        _quote_for_fish,
-        "{} --shell fish | source",
-    ),
+    Shell.FISH: ShellForm("set -gx {} '{}'", _quote_for_fish, "{} --shell fish | source"),
     Shell.POWERSHELL: ShellForm(
         "$env:{} = '{}'",
         _quote_for_powershell,
@@ -98,21 +94,17 @@ FORMS: Final = {
 }
 
 
-def _find(running: Sequence[Owner], port: int | None) -> Owner:
+def _find(port: int | None) -> Owner:
     """The gateway that is meant."""
-    if not running:
-        raise Failure(
-            "no gateway of meup up or meup gateway --dev runs here; start one in another"
-            " terminal: meup gateway --dev",
-            exit_codes.NO_CONNECTION,
-        )
+    running = running_gateways()
     found = [each for each in running if port in (None, each.port)]
     ports = ", ".join(str(each.port) for each in running)
     if not found:
+        where = f"at port {port}; give one of: {ports}"
+        if not running:
+            where = "here; start one in another terminal: meup gateway --dev"
         raise Failure(
-            f"no gateway of meup up or meup gateway --dev runs at port {port};"
-            f" give one of: {ports}",
-            exit_codes.NO_CONNECTION,
+            f"no gateway of meup up or meup gateway --dev runs {where}", exit_codes.NO_CONNECTION
         )
     if len(found) > 1:
         raise ConfigurationError(f"several gateways run; give --port with one of: {ports}")

@@ -149,17 +149,18 @@ class _Doctor:
         if self._as_json:
             await self._output.write(json.dumps(as_document(report)) + "\n")
             return
+        show = self._output.show
         untried = [check.name for check in report.checks if check.said == NOT_TRIED]
         if untried:
-            await self._output.show(self._line("-", "dim", NOT_TRIED, ", ".join(untried), "dim"))
+            await show(self._line("-", "dim", NOT_TRIED, ", ".join(untried), "dim"))
         if report.guarantees is not None:
-            await self._output.show(Text(), Text("What the gateway guarantees", style="bold"))
-            await self._output.show(*self._guarantees(report.guarantees))
+            await show(Text(), Text("What the gateway guarantees", style="bold"))
+            await show(*self._guarantees(report.guarantees))
         failed = [check.name for check in report.checks if check.ok is False]
         remarks = "; mind what is marked with !" if any(map(_is_remark, report.checks)) else ""
         verdict = f"not good: {', '.join(failed)}" if failed else f"all is good{remarks}"
         style = "bold red" if failed else "bold green"
-        await self._output.show(Text(), Text(verdict, style=style))
+        await show(Text(), Text(verdict, style=style))
 
     def _lines(self, check: Check) -> list[Text]:
         glyphs = self._output.glyphs
