@@ -58,8 +58,7 @@ class GivenArguments(NamedTuple):
 
 def read_arguments(words: list[str], args: str | None, args_file: Path | None) -> GivenArguments:
     """Read ``key=value`` words and a JSON object."""
-    sources = [word for word in words if word == STDIN]
-    if len(sources) + (args is not None) + (args_file is not None) > 1:
+    if words.count(STDIN) + (args is not None) + (args_file is not None) > 1:
         raise Misuse("the arguments are given twice; give one of --args, --args-file and -")
     pairs: dict[str, str] = {}
     for word in words:
@@ -76,7 +75,8 @@ def read_arguments(words: list[str], args: str | None, args_file: Path | None) -
     if args_file is not None:
         text = read_text(args_file, "the arguments in")
         return GivenArguments(_object(text, str(args_file)), pairs)
-    return GivenArguments(_object(read_stdin(), "standard input") if sources else {}, pairs)
+    whole = _object(read_stdin(), "standard input") if STDIN in words else {}
+    return GivenArguments(whole, pairs)
 
 
 def read_stdin() -> str:

@@ -622,7 +622,9 @@ class ProposalTimeline:
         who.align("left", who_width)
         line.append_text(who).append("  ")
         line.append(f"{_NOUNS[step.what]:<{_NOUN}}  ", style=_STYLES.get(step.what, ""))
-        end = _end(step, previous, failed=_failed(_fulfillment(proposal, step.about), step))
+        item = _fulfillment(proposal, step.about)
+        failed = item is not None and item.response is step and item.is_error
+        end = _end(step, previous, failed=failed)
         said = self._said(step, proposal)
         if end:
             said = f"{said}  [{end}]" if said else f"[{end}]"
@@ -682,10 +684,6 @@ def _end(step: Step, previous: str | None, *, failed: bool) -> str:
 
 def _fulfillment(proposal: ProposalAudit, request: str) -> FulfillmentAudit | None:
     return next((item for item in proposal.fulfillments if item.id == request), None)
-
-
-def _failed(item: FulfillmentAudit | None, step: Step) -> bool:
-    return item is not None and item.response is step and item.is_error
 
 
 def _answer(item: FulfillmentAudit | None, step: Step) -> str:

@@ -769,15 +769,13 @@ async def edited_arguments(
 def as_text(arguments: dict[str, Any]) -> str:
     """Arguments as JSON with indents; what does not print as itself stands as an escape of JSON."""
     written = json.dumps(arguments, indent=2, ensure_ascii=False)
-    hidden = {ord(each): json.dumps(each)[1:-1] for each in set(written) - {"\n"} if _hides(each)}
+    hidden = {
+        ord(each): json.dumps(each)[1:-1]
+        for each in set(written) - {"\n"}
+        if not each.isprintable()
+        or any(part.mark not in (None, Mark.LOOK_ALIKE) for part in segments(each))
+    }
     return written.translate(hidden) + "\n"
-
-
-def _hides(character: str) -> bool:
-    if not character.isprintable():
-        return True
-    marks = (each.mark for each in segments(character))
-    return any(mark not in (None, Mark.LOOK_ALIKE) for mark in marks)
 
 
 async def run_editor(text: str, suspended: Callable[[], AbstractContextManager[None]]) -> str:
@@ -899,7 +897,9 @@ class InboxApp(InboxFrame):
             for each in batch:
                 self._apply_change(each)
             # Another one beside what is on the screen changes nothing there but the queue.
-            touched = any(_item_of(each) in (None, self.current) for each in batch)
+            touched = any(
+                isinstance(each, InboxRenewed) or each.item is self.current for each in batch
+            )
             shown = self.gone is None and self.question not in COVERS_CARD
             if touched and shown and self.show_card(anew=False):
                 self._changed_by_itself()
@@ -1214,7 +1214,3 @@ class InboxApp(InboxFrame):
         rows = [head, CardRow(), *change_rows(different)]
         self.card.show(rows)
         self._open_question(ScreenQuestion.EDITED)
-
-
-def _item_of(change: InboxChange) -> InboxItem | None:
-    return None if isinstance(change, InboxRenewed) else change.item

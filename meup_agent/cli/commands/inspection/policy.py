@@ -26,7 +26,7 @@ from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
-    from meup_agent.approval.policy.cases import AllowedCalls, TurnedCall
+    from meup_agent.approval.policy.cases import AllowedCalls
     from meup_agent.approval.policy.decider import Policy
     from meup_agent.approval.policy.suggest import LoggedProposal, Suggestion
     from meup_agent.protocol.wire.payloads import Call
@@ -104,20 +104,17 @@ def _lines(allowed: AllowedCalls) -> Iterator[str]:
         f"{allowed.turned_count:,} of {counted(allowed.count, 'call')} that a rule allowed"
         f" {verb} allowed no longer\n"
     )
-    yield from map(_line, allowed.turned)
+    for each in allowed.turned:
+        said = (
+            f"{each.proposer}/{each.proposal}: {each.tool} was allowed by {each.before}, and is now"
+            f" {each.verdict} by {each.rule}"
+        )
+        if each.lacking:
+            said += f"; {each.lacking} does not name {', '.join(each.unnamed)}"
+        yield f"{visible(said, 500)}\n"
     more = allowed.turned_count - len(allowed.turned)
     if more:
         yield f"… and {more:,} more\n"
-
-
-def _line(each: TurnedCall) -> str:
-    said = (
-        f"{each.proposer}/{each.proposal}: {each.tool} was allowed by {each.before}, and is now"
-        f" {each.verdict} by {each.rule}"
-    )
-    if each.lacking:
-        said += f"; {each.lacking} does not name {', '.join(each.unnamed)}"
-    return f"{visible(said, 500)}\n"
 
 
 # --- policy suggest ---
