@@ -32,6 +32,8 @@ def test_the_gateways_clock(gateway: ThreadedGateway, command: Here) -> None:
     found = [json.loads(line)["state"] for line in command(*where).out.splitlines()]
     assert found == ["pending", "pending", "expired", "pending", "expired"]
     assert len(command(*where, "--state", "expired").out.splitlines()) == 2
+    assert len(command(*where, "--since", "1h").out.splitlines()) == 5
+    assert command(*where, "--since", "2999-01-01T00:00:00.000001").out == ""
 
 
 def test_grants_are_told_as_the_gateway_keeps_them(command: Here) -> None:
