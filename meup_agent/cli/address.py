@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypedDict
@@ -298,35 +298,31 @@ MAX_PAGE_BYTES: Final = 64 * 1024 * 1024
 """Bytes of an answer; a page of messages has about 4 MiB, or a single larger one."""
 
 
-class HttpApi:
-    """The HTTP API for one token; made by :func:`open_http_api`."""
-
-    def __init__(self, client: httpx.AsyncClient, url: str, me: dict[str, Any]) -> None:
-        self._client = client
-        self._url = url
-        self.me = str(me.get("id", ""))
-        self.space = str(me.get("space", ""))
-
-    async def page(self, since: str | None, *, limit: int, dialect: str) -> dict[str, Any]:
-        """A page of what was said after a number or a time: ``messages``, ``times``, ``next``."""
-        begin = {} if since is None else {"since": since}
-        path = f"/participants/{quote(self.me, safe='')}/messages"
-        query = {"limit": str(limit), "dialect": dialect, **begin}
-        return await _ask(self._client, self._url, path, **query)
+ReadPage = Callable[[str | None], Awaitable[dict[str, Any]]]
+"""Reads a page of what was said after a number or a time: ``messages``, ``times``, ``next``."""
 
 
 @asynccontextmanager
-async def open_http_api(where: HttpAddress) -> AsyncGenerator[HttpApi]:
-    """The HTTP API, for the length of a block."""
+async def open_http_pages(
+    where: HttpAddress, *, limit: int, dialect: str
+) -> AsyncGenerator[tuple[str, ReadPage]]:
+    """The space of a token, and what reads the pages of its journal, for the length of a block."""
     token = where.token if isinstance(where.token, str) else where.token()
     async with open_client(where.url, f"Bearer {token.strip()}") as client:
-        api = HttpApi(client, where.url, await _ask(client, where.url, "/me"))
-        if where.space not in (None, api.space):
+        me = await _ask(client, where.url, "/me")
+        space = str(me.get("space", ""))
+        if where.space not in (None, space):
             raise Misuse(
-                f"the token is for the space {shown_name(api.space)}, not {where.space!r};"
+                f"the token is for the space {shown_name(space)}, not {where.space!r};"
                 " check --space or MEUP_SPACE"
             )
-        yield api
+        path = f"/participants/{quote(str(me.get('id', '')), safe='')}/messages"
+
+        async def read_page(since: str | None) -> dict[str, Any]:
+            begin = {} if since is None else {"since": since}
+            return await _ask(client, where.url, path, limit=str(limit), dialect=dialect, **begin)
+
+        yield space, read_page
 
 
 async def _ask(client: httpx.AsyncClient, url: str, path: str, **query: str) -> dict[str, Any]:

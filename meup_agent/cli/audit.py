@@ -1,8 +1,8 @@
 """``meup audit``: the proposals of a space, with who decided each, when and why.
 
-``journal_readers`` read the entries of a journal, from its file or over HTTP;
-:class:`~meup_agent.protocol.audit.Audit` folds them; ``listing`` and ``proposal_timeline`` make
-lines of the result, in the words of ``phrases``. Nothing is written to a journal or sent into a
+:func:`read_file` and :func:`read_over_http` read the entries of a journal;
+:class:`~meup_agent.protocol.audit.Audit` folds them; :class:`ProposalListing` and
+:class:`ProposalTimeline` make lines of the result. Nothing is written to a journal or sent into a
 space.
 """
 
@@ -24,7 +24,7 @@ from anyio.lowlevel import checkpoint
 from rich.cells import cell_len
 from rich.text import Text
 
-from meup_agent.cli.address import HttpAddress, HttpOptions, find_http_url, open_http_api
+from meup_agent.cli.address import HttpAddress, HttpOptions, find_http_url, open_http_pages
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import flag, option
 from meup_agent.cli.render.formatting import (
@@ -272,14 +272,14 @@ async def read_over_http(where: HttpAddress, since: int | None) -> Pages:
     Raises:
         Failure: It has no end.
     """
-    async with open_http_api(where) as api:
+    async with open_http_pages(where, limit=PAGE, dialect=DIALECT) as (space, read_page):
         begin, read = None if since is None else moment_of(since).isoformat(), -1
         while True:
-            page = await api.page(begin, limit=PAGE, dialect=DIALECT)
+            page = await read_page(begin)
             following = page.get("next")
             now = None if isinstance(following, int) else page.get("now")
             yield Page(
-                tuple(_entries(api.space, page)),
+                tuple(_entries(space, page)),
                 _microseconds(now) - TRANSIT if isinstance(now, str) else None,
                 tuple(_ranges(page.get("damaged"))),
             )
