@@ -243,7 +243,7 @@ async def test_a_list_of_what_no_participant_proposed_here_changes_nothing(
     meeting: Meeting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of another space; and of a list without end the first ones count."""
-    monkeypatch.setattr("meup_agent.approval.reviewer.rules.MAX_RULES", 1_000)
+    monkeypatch.setattr("meup_agent.approval.inbox.rules.MAX_RULES", 1_000)
     claimant = Claimant("deep")
     async with (
         join(meeting, claimant.agent),

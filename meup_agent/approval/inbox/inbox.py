@@ -137,7 +137,7 @@ class Inbox(AsyncContextManagerMixin):
         )
         if like is not None:
             self._directory.learn_from(like._directory)
-            self._rules.learn_rules(like._rules)
+            self._rules.learn_from(like._rules)
         self._edits = EditCheck(space, self._feed)
         self._left_out = 0
 
