@@ -10,8 +10,7 @@ import pytest
 
 from meup_agent import Agent, Request
 from meup_agent.approval import Reviewer
-from meup_agent.approval.reviewer.rules import EditCheck
-from meup_agent.client.proposal_feed import ProposalFeed
+from meup_agent.approval.reviewer.rules import check_edit
 from meup_agent.errors import MeupError, NotOffered, Refused
 from tests.approval.test_inbox_edits import POLICY as POLICY
 from tests.approval.test_inbox_rules import Office, office, ruled, there, wiping
@@ -239,4 +238,4 @@ async def test_a_dialect_that_names_the_executor_is_judged(path: Path, dialect: 
         space = o.spaces["mallory"]
         published = space.proposal(proposal.id).envelope.replace(protocol=dialect, to=("tools",))
         with pytest.raises(Refused, match="the rule 'never' of 'reviewer'"):
-            await EditCheck(space, ProposalFeed(space)).check(published, DENIED)
+            await check_edit(space, published, DENIED)

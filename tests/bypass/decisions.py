@@ -9,7 +9,6 @@ import anyio.lowlevel
 
 from meup_agent import Agent, Proposal, Reason
 from meup_agent.approval import Inbox, InboxItem
-from meup_agent.approval.reviewer.rules import EditCheck
 from meup_agent.errors import MeupError
 from tests.bypass.incident import incident
 from tests.bypass.place import (
@@ -56,7 +55,7 @@ def _ask_no_reviewer(place: Place) -> None:
     async def check(*_: object, **__: object) -> None:
         await anyio.lowlevel.checkpoint()
 
-    place.patch.setattr(EditCheck, "check", check)
+    place.patch.setattr("meup_agent.approval.inbox.inbox.check_edit", check)
 
 
 @incident(off=_ask_no_reviewer)

@@ -42,7 +42,7 @@ from meup_agent.approval.inbox.listing import (
 from meup_agent.approval.inbox.offers import InboxOffers, build_vote
 from meup_agent.approval.inbox.rules import HeldItem, InboxQueue, InboxRules
 from meup_agent.approval.reviewer.methods import VOTE
-from meup_agent.approval.reviewer.rules import EditCheck, InboxRule, ToolDirectory, read_count
+from meup_agent.approval.reviewer.rules import InboxRule, ToolDirectory, check_edit, read_count
 from meup_agent.client.offers import TOOLS, changed_lists
 from meup_agent.client.proposal import ProposalRecord
 from meup_agent.client.proposal_feed import ProposalFeed
@@ -138,7 +138,6 @@ class Inbox(AsyncContextManagerMixin):
         if like is not None:
             self._directory.learn_from(like._directory)
             self._rules.learn_from(like._rules)
-        self._edits = EditCheck(space, self._feed)
         self._left_out = 0
 
     @asynccontextmanager
@@ -269,7 +268,8 @@ class Inbox(AsyncContextManagerMixin):
             if arguments is not None:
                 # What was judged is what runs, whatever the caller does meanwhile.
                 arguments = deepcopy(arguments)
-                await self._edits.check(
+                await check_edit(
+                    self._space,
                     item.envelope,
                     arguments,
                     target=None if item.target else executor,

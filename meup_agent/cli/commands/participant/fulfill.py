@@ -21,7 +21,6 @@ from meup_agent.cli.failures import Failure, Misuse, code_for
 from meup_agent.cli.options import Args, ArgsFile, flag, option, seconds
 from meup_agent.cli.render.output import progress_line
 from meup_agent.cli.session import CommandSession
-from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.client.requests import TIMEOUT
 from meup_agent.errors import OutcomeUnknown, OwnerUnknown, RequestError, ToolError
 from meup_agent.escape import compact, visible
@@ -126,12 +125,11 @@ def fulfill(
             # It may have been withdrawn, or its id used again, while it was being read.
             record = await find(envelope.id, proposer=envelope.sender, digest=digest_of(record))
         if changes:
-            from meup_agent.approval.reviewer.rules import EditCheck
+            from meup_agent.approval.reviewer.rules import check_edit
 
             given_now = as_object(params.get("arguments"))
             elsewhere = to if to != call.target else None
-            feed = ProposalFeed(session.space)
-            await EditCheck(session.space, feed).check(envelope, given_now, target=elsewhere)
+            await check_edit(session.space, envelope, given_now, target=elsewhere)
         session.given_up = f"{shown_name(to)} was asked to stop"
         try:
             async with progress_line(session.stderr.console, f"waiting for {to}") as waiting:
