@@ -39,10 +39,12 @@ from meup_agent.approval.inbox.listing import (
     past_of,
     pause_for_screen,
 )
-from meup_agent.approval.inbox.offers import InboxOffers, build_vote
+from meup_agent.approval.inbox.offers import InboxOffers
 from meup_agent.approval.inbox.rules import HeldItem, InboxQueue, InboxRules
-from meup_agent.approval.reviewer.methods import VOTE
+from meup_agent.approval.policy.rule_set import Vote
+from meup_agent.approval.reviewer.methods import VOTE, VoteParams
 from meup_agent.approval.reviewer.rules import InboxRule, ToolDirectory, check_edit, read_count
+from meup_agent.client.messages import write_params
 from meup_agent.client.offers import TOOLS, changed_lists
 from meup_agent.client.proposal import ProposalRecord
 from meup_agent.client.proposal_feed import ProposalFeed
@@ -249,7 +251,7 @@ class Inbox(AsyncContextManagerMixin):
             AlreadyInProgress: Another participant has approved it.
             MeupError: As :meth:`Proposal.fulfill`; then it waits again, if it is still pending.
         """
-        self._check_waits(item)
+        held = self._check_waits(item)
         if Verb.VOTE in item.may and arguments is None:
             await self.vote(item, approve=True, form=form)
             return None
@@ -262,7 +264,7 @@ class Inbox(AsyncContextManagerMixin):
         if form is None:
             # Before anything waits: the form that is shown at this moment.
             form = item.form
-        with self._deciding(item, Departure.APPROVED) as held:
+        with self._deciding(held, Departure.APPROVED):
             proposal = self._space.proposal(item.envelope)
             executor = await proposal.find_executor()
             if arguments is not None:
@@ -333,9 +335,9 @@ class Inbox(AsyncContextManagerMixin):
             AlreadyInProgress: Another participant has approved it.
             MeupError: As :meth:`Proposal.reject`.
         """
-        self._check_waits(item)
+        held = self._check_waits(item)
         self._check_offered(item, Verb.REJECT)
-        with self._deciding(item, Departure.REJECTED, str(reason)):
+        with self._deciding(held, Departure.REJECTED, str(reason)):
             await self._space.proposal(item.envelope).reject(reason, explain=explanation or None)
 
     async def vote(
@@ -370,15 +372,18 @@ class Inbox(AsyncContextManagerMixin):
         assert rule is not None
         # The digest of what was shown: the vote counts for no other call.
         digest = payloads.digest(item.method, item.call.params, item.target)
-        params = build_vote(
-            item,
-            approve=approve,
-            explanation=explanation,
+        params = VoteParams(
+            proposal=item.id,
+            proposer=item.proposer,
             digest=digest,
-            form=item.form if form is None else form,
+            vote=Vote.APPROVE if approve else Vote.REJECT,
+            explanation=explanation or None,
+            form=(item.form if form is None else form) or None,
         )
         try:
-            answer = await self._space.request(rule.reviewer, VOTE, params, timeout=VOTE_SECONDS)
+            answer = await self._space.request(
+                rule.reviewer, VOTE, write_params(params), timeout=VOTE_SECONDS
+            )
         except RequestError:
             self._offers.ask_for_tools_again(item)  # it may be another tool by now
             raise
@@ -405,13 +410,12 @@ class Inbox(AsyncContextManagerMixin):
             raise NotOffered(self._offers.why_not(item, verb))
 
     @contextmanager
-    def _deciding(self, item: InboxItem, why: Departure, reason: str = "") -> Generator[HeldItem]:
+    def _deciding(self, held: HeldItem, why: Departure, reason: str = "") -> Generator[None]:
         """Take a proposal out for the length of a decision, and for good if it is made."""
-        held = self._check_waits(item)
-        held.ours = ItemLeft(item, why, self._space.me, reason)
+        held.ours = ItemLeft(held.item, why, self._space.me, reason)
         self._place(held)
         try:
-            yield held
+            yield
         except BaseException:
             self._undecide(held)
             raise
@@ -468,10 +472,8 @@ class Inbox(AsyncContextManagerMixin):
         """Begin anew with what we may, and who is here: a welcome says both."""
         for held in self._queue:
             held.offers = None
-        for item in self._queue.first(MAX_AT_FIRST):
-            first = self._queue.get(item.key)
-            if first is not None:
-                self._update_item(first.entry)
+        for held in self._queue.first(MAX_AT_FIRST):
+            self._update_item(held.entry)
         self._listing.read_again()
         self._rules.look_again()
 
@@ -494,10 +496,8 @@ class Inbox(AsyncContextManagerMixin):
     async def _watch_time(self) -> None:
         while True:
             await anyio.sleep(LOOK_SECONDS)
-            for item in self._queue.due(self._feed.time_of_day.timestamp()):
-                held = self._queue.get(item.key)
-                if held is not None:
-                    self._update_item(held.entry)
+            for held in self._queue.due(self._feed.time_of_day.timestamp()):
+                self._update_item(held.entry)
 
     def _update_item(self, entry: ProposalEntry, *, is_new: bool = True) -> None:
         """Bring the inbox up to date with one proposal; of an old one that arrives none is told."""

@@ -123,6 +123,7 @@ class InboxItem:
     Attributes:
         envelope: The proposal as it came.
         call: The call that is proposed, which is what an approval carries out.
+        target: The participant that should carry it out, where the proposer said so.
         may: The decisions that are offered now.
         rule: The rule that asks; ``None``: none is known.
         arrived_at: When we saw it first, in seconds of the loop's clock.
@@ -130,8 +131,8 @@ class InboxItem:
     """
 
     __slots__ = (
-        *("_marks", "_record", "_target", "_view"),
-        *("arrived_at", "call", "envelope", "left", "may", "rule"),
+        *("_marks", "_record", "_view"),
+        *("arrived_at", "call", "envelope", "left", "may", "rule", "target"),
     )
 
     def __init__(self, view: InboxView, record: ProposalRecord, arrived_at: float) -> None:
@@ -140,7 +141,7 @@ class InboxItem:
         self.envelope = record.envelope
         self.call = read_proposal(record.envelope.payload)
         # Whoever comes or leaves is looked for among the targets of thousands.
-        self._target = self.call.target
+        self.target = self.call.target
         self.arrived_at = arrived_at
         self.may: frozenset[Verb] = frozenset()
         self.rule: InboxRule | None = None
@@ -165,11 +166,6 @@ class InboxItem:
     def key(self) -> ProposalKey:
         """Its name, which its id alone is not."""
         return ProposalKey(self.proposer, self.id)
-
-    @property
-    def target(self) -> str | None:
-        """The participant that should carry it out, where the proposer said so."""
-        return self._target
 
     @property
     def method(self) -> str:

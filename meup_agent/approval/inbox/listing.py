@@ -10,7 +10,7 @@ import logging
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 import msgspec
@@ -46,6 +46,10 @@ MAX_CALL_CHARS: Final = 64 * 1024
 """Characters of such a call; a larger one is compared with nothing."""
 
 
+K = TypeVar("K")
+V = TypeVar("V")
+
+
 class PastProposal(msgspec.Struct, frozen=True):
     """A proposal that was decided.
 
@@ -66,22 +70,15 @@ class PastProposal(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class ProposalEnding(NamedTuple):
-    """The end of a decided proposal, with who decided it and for which reason."""
-
-    state: ProposalState
-    by: str = ""
-    reason: str = ""
-
-
 def past_of(record: ProposalRecord) -> PastProposal:
     """A decided proposal as the history keeps it."""
     call = read_proposal(record.envelope.payload)
     return PastProposal(record.id, record.proposer, call, *ending_of(record))
 
 
-def ending_of(record: ProposalRecord) -> ProposalEnding:
-    return ProposalEnding(record.state, record.decided_by or "", record.reason or "")
+def ending_of(record: ProposalRecord) -> tuple[ProposalState, str, str]:
+    """The end of a decided proposal, with who decided it and for which reason."""
+    return record.state, record.decided_by or "", record.reason or ""
 
 
 class SimilarCall(msgspec.Struct, frozen=True):
@@ -129,23 +126,14 @@ class ProposalHistory:
         key = (past.proposer, past.id)
         if key in self._seen:
             return
-        self._seen[key] = None
-        if len(self._seen) > MAX_PROPOSERS * LAST:
-            self._seen.popitem(last=False)
-        endings = self._endings.setdefault(past.proposer, deque(maxlen=LAST))
-        self._endings.move_to_end(past.proposer)
+        _keep(self._seen, key, None, MAX_PROPOSERS * LAST)
         # Its arguments are kept once, to compare with, and not for each ending.
-        endings.append(msgspec.structs.replace(past, call=_without_arguments(past.call)))
-        if len(self._endings) > MAX_PROPOSERS:
-            self._endings.popitem(last=False)
-        if size is None:
-            size = _size_of(past.call)
-        if size <= MAX_CALL_CHARS:
-            tool = _tool_of(past.call)
-            self._calls[tool] = past
-            self._calls.move_to_end(tool)
-            if len(self._calls) > MAX_CALLS:
-                self._calls.popitem(last=False)
+        call = Call(past.call.method, {"name": past.call.name} if past.call.name else {})
+        endings = self._endings.get(past.proposer, deque(maxlen=LAST))
+        endings.append(msgspec.structs.replace(past, call=call))
+        _keep(self._endings, past.proposer, endings, MAX_PROPOSERS)
+        if (_size_of(past.call) if size is None else size) <= MAX_CALL_CHARS:
+            _keep(self._calls, _tool_of(past.call), past, MAX_CALLS)
 
     def note_before(self, past: Iterable[PastProposal]) -> None:
         """Remember proposals that were decided before all that are remembered, and read later."""
@@ -153,21 +141,15 @@ class ProposalHistory:
         for each in past:
             if (each.proposer, each.id) not in self._seen:
                 older.note(each)
-        for proposer, endings in self._endings.items():
-            older._endings.setdefault(proposer, deque(maxlen=LAST)).extend(endings)
-            older._endings.move_to_end(proposer)
+        for proposer, latest in self._endings.items():
+            endings = older._endings.get(proposer, deque(maxlen=LAST))
+            endings.extend(latest)
+            _keep(older._endings, proposer, endings, MAX_PROPOSERS)
         for tool, call in self._calls.items():
-            older._calls[tool] = call
-            older._calls.move_to_end(tool)
-        older._seen.update(self._seen)
+            _keep(older._calls, tool, call, MAX_CALLS)
+        for key in self._seen:
+            _keep(older._seen, key, None, MAX_PROPOSERS * LAST)
         self._endings, self._calls, self._seen = older._endings, older._calls, older._seen
-        for kept, most in (
-            (self._endings, MAX_PROPOSERS),
-            (self._calls, MAX_CALLS),
-            (self._seen, MAX_PROPOSERS * LAST),
-        ):
-            for _ in range(len(kept) - most):
-                kept.popitem(last=False)
 
     def record(self, proposer: str) -> ProposerRecord:
         return ProposerRecord(tuple(reversed(self._endings.get(proposer, ()))))
@@ -182,8 +164,12 @@ def _tool_of(call: Call) -> tuple[str | None, str, str]:
     return call.target, call.method, call.name
 
 
-def _without_arguments(call: Call) -> Call:
-    return Call(call.method, {"name": call.name} if call.name else {})
+def _keep(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:
+    """Keep a value as the latest; of more than so many the oldest is forgotten."""
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > most:
+        kept.popitem(last=False)
 
 
 def _size_of(call: Call) -> int:

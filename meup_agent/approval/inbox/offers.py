@@ -73,7 +73,8 @@ class InboxOffers:
         me = self._space.me
         if not rule.counts_vote_of(me) or item.proposer == me or not self.is_here(rule.reviewer):
             return False
-        return self._space.may_request(rule.reviewer, VOTE, build_vote(item, approve=True))
+        vote = VoteParams(proposal=item.id, proposer=item.proposer, vote=Vote.APPROVE)
+        return self._space.may_request(rule.reviewer, VOTE, write_params(vote))
 
     def why_not(self, item: InboxItem, verb: Verb) -> str:
         """The reason for which a decision is not offered."""
@@ -118,32 +119,9 @@ class InboxOffers:
         elif self._tools(item) is not None and facts is None:
             yield f"{target} has no such tool"
         elif facts is None and item.target is not None:
-            yield f"the tools of {target} are not known{self._so_far(target)}"
+            yet = "" if self._directory.could_not_be_had(target) else " yet"
+            yield f"the tools of {target} are not known{yet}"
         if facts is not None and facts.mark is not None and facts.form:
             for each in facts.mark.difference or ("it does not say how",):
                 yield f"{target} does not offer this tool as it was accepted: {each}"
         yield from item.marks
-
-    def _so_far(self, target: str) -> str:
-        return "" if self._directory.could_not_be_had(target) else " yet"
-
-
-def build_vote(
-    item: InboxItem,
-    *,
-    approve: bool,
-    explanation: str | None = None,
-    digest: str | None = None,
-    form: str = "",
-) -> dict[str, object]:
-    """The parameters of a vote about an item."""
-    return write_params(
-        VoteParams(
-            proposal=item.id,
-            proposer=item.proposer,
-            digest=digest,
-            vote=Vote.APPROVE if approve else Vote.REJECT,
-            explanation=explanation or None,
-            form=form or None,
-        )
-    )

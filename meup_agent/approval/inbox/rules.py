@@ -63,14 +63,14 @@ class InboxQueue:
     def __init__(self) -> None:
         self._held: dict[ProposalKey, HeldItem] = {}
         self._places: list[_Place] = []
-        self._items: list[InboxItem] = []  # in the same order
+        self._waiting: list[HeldItem] = []  # in the same order
         self._of = Counter[str]()
         self._numbers = 0
         self._turn = 0
 
     def __len__(self) -> int:
         """The number of proposals that wait."""
-        return len(self._items)
+        return len(self._waiting)
 
     def __iter__(self) -> Iterator[HeldItem]:
         """All that is held, in the order of arrival."""
@@ -79,16 +79,16 @@ class InboxQueue:
     @property
     def items(self) -> list[InboxItem]:
         """The proposals that wait, oldest deadline first; then those without one."""
-        return self._items.copy()
+        return [held.item for held in self._waiting]
 
-    def first(self, count: int) -> list[InboxItem]:
-        return self._items[:count]
+    def first(self, count: int) -> list[HeldItem]:
+        return self._waiting[:count]
 
-    def next_turn(self, count: int) -> list[InboxItem]:
+    def next_turn(self, count: int) -> list[HeldItem]:
         """The next ``count`` proposals, others each time until all have had their turn."""
-        begin = self._turn if self._turn < len(self._items) else 0
+        begin = self._turn if self._turn < len(self._waiting) else 0
         self._turn = begin + count
-        return self._items[begin : self._turn]
+        return self._waiting[begin : self._turn]
 
     def get(self, key: ProposalKey) -> HeldItem | None:
         return self._held.get(key)
@@ -122,19 +122,19 @@ class InboxQueue:
         held.place = place
         at = bisect_left(self._places, place)
         self._places.insert(at, place)
-        self._items.insert(at, held.item)
+        self._waiting.insert(at, held)
         return True
 
     def remove(self, held: HeldItem) -> None:
         """Let a proposal wait no longer, but hold it."""
         if held.place is not None:
             at = bisect_left(self._places, held.place)
-            del self._places[at], self._items[at]
+            del self._places[at], self._waiting[at]
             held.place = None
 
-    def due(self, moment: float) -> list[InboxItem]:
+    def due(self, moment: float) -> list[HeldItem]:
         """The proposals whose deadline has passed, in seconds since 1970."""
-        return self._items[: bisect_left(self._places, (moment, 0))]
+        return self._waiting[: bisect_left(self._places, (moment, 0))]
 
 
 # --- rules of an inbox ---
@@ -414,8 +414,8 @@ class InboxRules:
             elif not each.aside:  # who has connections beside alone runs no reviewer that answers
                 others.append(each.id)
         # By turns, too: a flood of more urgent ones is to hide no reviewer of the others.
-        items = (*self._queue.first(MAX_LOOKED_AT), *self._queue.next_turn(MAX_LOOKED_AT))
-        calls = [item.call for item in items]
+        looked_at = (*self._queue.first(MAX_LOOKED_AT), *self._queue.next_turn(MAX_LOOKED_AT))
+        calls = [held.item.call for held in looked_at]
         if self._for_others is not None:
             calls.append(self._for_others)
         for participant in (*reviewers, *self._feed.find_who_may_carry_out(others, calls)):
