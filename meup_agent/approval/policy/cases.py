@@ -16,7 +16,7 @@ from meup_agent.approval.policy.rules import MAX_COUNT, AllowRule, Verdict, sugg
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
-from meup_agent.protocol.wire.payloads import META, TARGET, TOOL_CALL, Call, read_told_rule
+from meup_agent.protocol.wire.payloads import TOOL_CALL, Call, edit_call, read_told_rule
 
 # --- cases ---
 
@@ -105,10 +105,7 @@ def call_from(
     tool: str, arguments: Mapping[str, Any], *, target: str | None, method: str = TOOL_CALL
 ) -> Call:
     """A call as a proposal would have it."""
-    params: dict[str, Any] = {"name": tool, "arguments": dict(arguments)}
-    if target is not None:
-        params[META] = {TARGET: target}
-    return Call(method, params)
+    return edit_call(Call(method, {"name": tool}), dict(arguments), target)
 
 
 def _keys(given: object, place: str, known: tuple[str, ...]) -> dict[str, Any]:

@@ -96,11 +96,7 @@ def _taken_by(
             if isinstance(each, LimitRule):
                 continue
             reading = Reading.WIDE if _outweighs(each, rule) else Reading.NARROW
-            if _allows_others(each, named) and all(
-                key in wanted
-                and covers_pattern(held, wanted[key], reading, of_arguments=key == "arguments")
-                for key, held in pattern.items()
-            ):
+            if _allows_others(each, named) and _covers(pattern, wanted, reading):
                 return number
     return None
 
@@ -146,7 +142,7 @@ def find_contradictions(rules: Sequence[PolicyRule], names: Sequence[str]) -> It
             f"{names[number]} allows calls of {common!r} that {names[other]}, behind it,"
             f" would {second.verdict}"
         )
-        if not _covers(second, first):
+        if not _covers(second.pattern, first.pattern, Reading.WIDE):
             level: Level = "error" if isinstance(second, DenyRule) else "warning"
             advice = f"put {names[other]} first, or make {names[number]} narrower"
             yield Finding(level, f"{said}; {advice}")
@@ -154,13 +150,12 @@ def find_contradictions(rules: Sequence[PolicyRule], names: Sequence[str]) -> It
             yield Finding("hint", f"{said}: an exception, if it is meant so")
 
 
-def _covers(rule: PolicyRule, other: PolicyRule) -> bool:
-    """True if a rule that holds back takes all that another one does."""
-    wanted = other.pattern
+def _covers(pattern: Mapping[str, object], wanted: Mapping[str, object], reading: Reading) -> bool:
+    """True if the pattern of a rule takes all that another one does."""
     return all(
         key in wanted
-        and covers_pattern(held, wanted[key], Reading.WIDE, of_arguments=key == "arguments")
-        for key, held in rule.pattern.items()
+        and covers_pattern(held, wanted[key], reading, of_arguments=key == "arguments")
+        for key, held in pattern.items()
     )
 
 

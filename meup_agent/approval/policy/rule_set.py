@@ -220,33 +220,6 @@ class BeginningIndex:
         return found if found is self._always else sorted(set(found))
 
 
-class ArgumentIndex:
-    """Numbers of patterns of arguments, by the argument that most of them look at."""
-
-    def __init__(self, patterns: Sequence[object]) -> None:
-        keys: Counter[str] = Counter()
-        for each in patterns:
-            keys.update(
-                key
-                for key, value in as_object(each).items()
-                if not is_path(key) and not is_glob(key) and beginnings_of(value) is not None
-            )
-        [(self._key, count)] = keys.most_common(1) or [("", 0)]
-        self._plain = fold_text(self._key)
-        self._index = None
-        if count > FEW:
-            self._index = BeginningIndex([as_object(each).get(self._key) for each in patterns])
-
-    def find(self, arguments: dict[str, Any], work: WorkBudget) -> list[int] | None:
-        """The numbers of the patterns that may match; ``None``: any may."""
-        if self._index is None:
-            return None
-        for name in arguments:
-            if name != self._key and work.plain_forms(name)[0] == self._plain:
-                return None
-        return self._index.find(arguments.get(self._key), work)
-
-
 def beginnings_of(pattern: object) -> tuple[str, ...] | None:
     """Texts of which each match begins with one; ``None`` where nothing is known of that."""
     if isinstance(pattern, list | tuple):
@@ -405,16 +378,35 @@ class _ToolRule(NamedTuple):
 
 
 class _ToolRules:
-    """The rules for one tool, in their order."""
+    """The rules for one tool, in their order; of many, by the argument that most of them look at.
+
+    Args:
+        rules: The rules.
+    """
 
     def __init__(self, rules: list[_ToolRule]) -> None:
         self.rules = rules
-        self._index = ArgumentIndex([each.compiled.rule.pattern.get("arguments") for each in rules])
+        patterns = [as_object(each.compiled.rule.pattern.get("arguments")) for each in rules]
+        keys = Counter(
+            key
+            for pattern in patterns
+            for key, value in pattern.items()
+            if not is_path(key) and not is_glob(key) and beginnings_of(value) is not None
+        )
+        [(self._key, count)] = keys.most_common(1) or [("", 0)]
+        self._plain = fold_text(self._key)
+        self._index = None
+        if count > FEW:
+            self._index = BeginningIndex([each.get(self._key) for each in patterns])
 
     def of(self, arguments: dict[str, Any], work: WorkBudget) -> Iterable[_ToolRule]:
         """Those that may match a call with some arguments."""
-        numbers = self._index.find(arguments, work)
-        return self.rules if numbers is None else [self.rules[number] for number in numbers]
+        if self._index is None or any(
+            name != self._key and work.plain_forms(name)[0] == self._plain for name in arguments
+        ):
+            return self.rules
+        numbers = self._index.find(arguments.get(self._key), work)
+        return [self.rules[number] for number in numbers]
 
 
 class RuleSet:

@@ -27,7 +27,7 @@ from meup_agent.approval.policy.rules import AllowRule, DenyRule, PolicyRule, Ve
 from meup_agent.causes import Reason, read_reason
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
-from meup_agent.protocol.wire.payloads import TOOL_CALL, Call, read_told_rule
+from meup_agent.protocol.wire.payloads import TOOL_CALL, Call, edit_call, read_told_rule
 
 # --- decision log ---
 # The decisions that participants made about proposals, read from a journal.
@@ -82,10 +82,7 @@ class LoggedProposal(msgspec.Struct, gc=False):
     @property
     def call(self) -> Call:
         """The call, as rules see it."""
-        params: dict[str, Any] = {"name": self.tool, "arguments": self.arguments}
-        if self.target is not None:
-            params[payloads.META] = {payloads.TARGET: self.target}
-        return Call(TOOL_CALL, params)
+        return edit_call(Call(TOOL_CALL, {"name": self.tool}), self.arguments, self.target)
 
 
 class DecisionLog:
@@ -189,7 +186,7 @@ class DecisionLog:
 
 def _content(call: Call) -> bytes:
     """A hash of a call's parameters, without ``_meta``."""
-    params = {name: value for name, value in call.params.items() if name != payloads.META}
+    params = payloads.without_meta(call.params)
     return hashlib.blake2b(_hash_json(params), digest_size=16).digest()
 
 
