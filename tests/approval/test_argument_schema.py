@@ -53,12 +53,12 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
 def test_a_default_that_holds_in_any_case_is_filled_in(schema: dict[str, Any]) -> None:
-    found = ArgumentSchema(schema).fill({"a": 1})
-    assert found.arguments == {"a": 1, "env": "prod"}
-    assert isinstance(found.arguments, DefaultedObject)
-    assert found.arguments.filled == {"env"}
-    assert found.unsure == frozenset()
-    assert ArgumentSchema(schema).fill({"env": "test"}).arguments == {"env": "test"}
+    found, unsure = ArgumentSchema(schema).fill({"a": 1})
+    assert found == {"a": 1, "env": "prod"}
+    assert isinstance(found, DefaultedObject)
+    assert found.filled == {"env"}
+    assert unsure == frozenset()
+    assert ArgumentSchema(schema).fill({"env": "test"})[0] == {"env": "test"}
 
 
 def test_a_reference_may_be_an_anchor() -> None:
@@ -66,7 +66,7 @@ def test_a_reference_may_be_an_anchor() -> None:
         "properties": {"env": {"$ref": "#env"}},
         "$defs": {"Env": {"$anchor": "env", "default": "prod"}},
     }
-    assert ArgumentSchema(schema).fill({}).arguments == {"env": "prod"}
+    assert ArgumentSchema(schema).fill({})[0] == {"env": "prod"}
 
 
 @pytest.mark.parametrize(
@@ -154,9 +154,9 @@ def test_a_default_that_may_hold_within_an_array_is_unsure(schema: dict[str, Any
 
 def test_a_schema_that_refers_to_itself_has_an_end() -> None:
     node: dict[str, Any] = {"properties": {"next": {"$ref": "#"}, "size": {"default": 1}}}
-    found = ArgumentSchema(node).fill({"next": {"next": {}}})
-    assert found.arguments == {"next": {"next": {"size": 1}, "size": 1}, "size": 1}
-    assert found.unsure == {"next"}
+    found, unsure = ArgumentSchema(node).fill({"next": {"next": {}}})
+    assert found == {"next": {"next": {"size": 1}, "size": 1}, "size": 1}
+    assert unsure == {"next"}
     endless: dict[str, Any] = {"properties": {"next": {"$ref": "#", "default": {}}}}
     with pytest.raises(UnknownDefaults):
         ArgumentSchema(endless).fill({})
@@ -180,8 +180,8 @@ def test_what_cannot_be_told_is_not_guessed(schema: dict[str, Any]) -> None:
 
 def test_many_elements_share_what_applies_to_them() -> None:
     schema = {"properties": {"o": {"items": OPTIONS}}}
-    found = ArgumentSchema(schema).fill({"o": [{} for _ in range(2 * MAX_SCHEMAS_SEEN)]})
-    assert found.arguments["o"][-1] == {"mode": "fast"}
+    found, _ = ArgumentSchema(schema).fill({"o": [{} for _ in range(2 * MAX_SCHEMAS_SEEN)]})
+    assert found["o"][-1] == {"mode": "fast"}
 
 
 def nested_lists(depth: int) -> dict[str, Any]:
@@ -245,10 +245,10 @@ def test_a_large_table_is_filled_in() -> None:
     columns = {f"c{n}": {"type": "string", "default": f"v{n}"} for n in range(200)}
     schema = {"properties": {"rows": {"type": "array", "items": {"properties": columns}}}}
     before = time.process_time()
-    found = ArgumentSchema(schema).fill({"rows": [{f"c{n}": "x"} for n in range(100)]})
+    found, unsure = ArgumentSchema(schema).fill({"rows": [{f"c{n}": "x"} for n in range(100)]})
     assert time.process_time() - before < 2
-    assert not found.unsure
-    assert found.arguments["rows"][99] == {f"c{n}": f"v{n}" for n in range(200)} | {"c99": "x"}
+    assert not unsure
+    assert found["rows"][99] == {f"c{n}": f"v{n}" for n in range(200)} | {"c99": "x"}
 
 
 @settings(max_examples=scaled(1_000), deadline=None)
@@ -259,12 +259,12 @@ def test_arguments_are_right_or_unsure(schema: dict[str, Any], arguments: dict[s
     except EndlessDefaults:
         reject()
     try:
-        found = ArgumentSchema(schema).fill(arguments)
+        found, unsure = ArgumentSchema(schema).fill(arguments)
     except UnknownDefaults:
         return
-    for name in used.keys() | found.arguments.keys():
-        if name not in found.unsure:
-            assert written(found.arguments.get(name, ...)) == written(used.get(name, ...))
+    for name in used.keys() | found.keys():
+        if name not in unsure:
+            assert written(found.get(name, ...)) == written(used.get(name, ...))
 
 
 def written(value: Any) -> str:

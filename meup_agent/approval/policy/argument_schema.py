@@ -53,18 +53,6 @@ class UnknownDefaults(Exception):
     """A schema is too large, or refers to what is not there, so its defaults are not known."""
 
 
-class FilledArguments(NamedTuple):
-    """The arguments of a call with the defaults of its tool.
-
-    Attributes:
-        arguments: The arguments; those that a default gave are marked.
-        unsure: The arguments of which the schema does not say for certain what they are.
-    """
-
-    arguments: dict[str, Any]
-    unsure: frozenset[str] = frozenset()
-
-
 class _Applied(NamedTuple):
     """A schema that applies to a value, or may."""
 
@@ -108,20 +96,22 @@ class ArgumentSchema:
         except UnknownDefaults:
             return {name: [] for name in as_object(self.root.get("properties"))}
 
-    def fill(self, arguments: dict[str, Any]) -> FilledArguments:
-        """Fill in what a call leaves out.
+    def fill(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
+        """Fill in what a call leaves out, marked; and the arguments that are unsure.
+
+        Of those the schema does not say for certain what they are.
 
         Raises:
             UnknownDefaults: It cannot be told what its tool takes there.
         """
         if not self._has_any:
-            return FilledArguments(arguments)
+            return arguments, frozenset()
         self._steps_left = MAX_STEPS
         root = [_Applied(self.root, True)]
         if not arguments and any(each.get("default") for each, _ in self._expanded(root, 0)):
             raise UnknownDefaults  # some tools take it for arguments that are left out as a whole
         filled, unsure = self._fill_object(arguments, root, 0)
-        return FilledArguments(filled, frozenset(unsure))
+        return filled, frozenset(unsure)
 
     def _fill_object(
         self, value: dict[str, Any], given: _Applying, level: int
@@ -244,10 +234,9 @@ class ArgumentSchema:
             self._take_steps(SCHEMA_STEPS)
             found[key] = _Applied(schema, is_certain)
             referred = [self._referred(schema[name]) for name in _REFERENCES if name in schema]
-            pending += [
-                _Applied(each, is_certain) for each in [*_under(schema, "allOf"), *referred]
-            ]
+            surely = [*_under(schema, "allOf"), *referred]
             perhaps = [*_under(schema, *_PERHAPS), *_by_name(schema, *_PERHAPS_BY_NAME)]
+            pending += [_Applied(each, is_certain) for each in surely]
             pending += [_Applied(each, False) for each in perhaps]
         return [*found.values()]
 

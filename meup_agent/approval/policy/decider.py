@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
@@ -45,7 +45,6 @@ from meup_agent.protocol.wire.payloads import (
 
 if TYPE_CHECKING:
     from meup_agent.agent.agent import Agent
-    from meup_agent.client.offers import FoundTool
 
 
 # --- decider ---
@@ -228,7 +227,10 @@ class Decider:
         target = call.target
         if target is None:
             # A person may let it pass, and it goes to the only owner: who is denied is denied here.
-            owners = {each.participant for each in await _find(space, call.name)} - {proposer}
+            owners = set[str]()
+            with suppress(MeupError):
+                found = await space.find(call.name, timeout=LIST_SECONDS)
+                owners = {each.participant for each in found} - {proposer}
             if len(owners) == 1:
                 call = edit_call(call, call.arguments, owners.pop())
             return Shown(call, doubt="it does not say who should carry it out")
@@ -306,33 +308,19 @@ def _check_arguments(call: Call, read: _ReadSchema, around: Surroundings) -> Sho
 
 def _doubt_names(arguments: dict[str, Any], known: Mapping[str, Any], work: WorkBudget) -> str:
     """The doubt about names that are nearly others; empty: there is none."""
-    plain = {work.plain_forms(name)[0] for name in known}
+    known_plain = {work.plain_forms(name)[0] for name in known}
     for name in arguments.keys() - known.keys():
-        if work.plain_forms(name)[0] in plain:
+        if work.plain_forms(name)[0] in known_plain:
             # Some servers take it for the one that they have, and no rule about that would see it.
             return f"its argument {name[:64]!r} is nearly one that its tool has"
-    alike = _find_alike(arguments, work)
-    return "" if alike is None else f"two names in its arguments are nearly {alike[:64]!r}"
-
-
-def _find_alike(value: object, work: WorkBudget) -> str | None:
-    """A name in an object, anywhere in a value, that is nearly the one of another member."""
-    for members in objects_of(value):
+    for members in objects_of(arguments):
         seen: set[str] = set()
         for name in members if len(members) > 1 else ():
             plain = work.plain_forms(name)[0]
             if plain in seen:
-                return name
+                return f"two names in its arguments are nearly {name[:64]!r}"
             seen.add(plain)
-    return None
-
-
-async def _find(space: Space, tool: str) -> list[FoundTool]:
-    """The participants that have a tool; none where they cannot be asked."""
-    try:
-        return await space.find(tool, timeout=LIST_SECONDS)
-    except MeupError:
-        return []
+    return ""
 
 
 def find_own_file(call: Call, names: Collection[str]) -> str:
@@ -388,7 +376,5 @@ class Policy(RuleSet):
         Raises:
             ConfigurationError: A rule counts votes, for which the agent has no tools.
         """
-        # Loaded when it is used: deciding alone needs no agent.
-
         refuse_quorum(self)
         Decider(lambda: self).install(agent)

@@ -7,7 +7,6 @@ and no bridge passes them on to what stands behind it (PROTOCOL 5).
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -121,34 +120,17 @@ def digest_of(proposal: Proposal) -> str | None:
     return digest(call.method, call.params, call.target)
 
 
-class HeldProposals:
-    """The held proposals, oldest first."""
+HeldProposals = OrderedDict[Key, HeldProposal]
+"""The held proposals by name, oldest first."""
 
-    def __init__(self) -> None:
-        self._held: OrderedDict[Key, HeldProposal] = OrderedDict()
 
-    def __iter__(self) -> Iterator[HeldProposal]:
-        """All of them, as they are at this moment."""
-        return iter(list(self._held.values()))
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def get(self, proposer: str, proposal: str) -> HeldProposal | None:
-        return self._held.get((proposer, proposal))
-
-    def add(self, held: HeldProposal) -> None:
-        """Hold one more; a later one under its name takes its place."""
-        self._held[held.name] = held
-        self._held.move_to_end(held.name)
-        if len(self._held) > MAX_HELD:
-            [(most, _)] = Counter(proposer for proposer, _ in self._held).most_common(1)
-            del self._held[next(name for name in self._held if name[0] == most)]
-
-    def drop(self, held: HeldProposal) -> None:
-        """Hold it no longer."""
-        if self._held.get(held.name) is held:
-            del self._held[held.name]
+def hold(proposals: HeldProposals, held: HeldProposal) -> None:
+    """Hold one more; a later one under its name takes its place."""
+    proposals[held.name] = held
+    proposals.move_to_end(held.name)
+    if len(proposals) > MAX_HELD:
+        [(most, _)] = Counter(proposer for proposer, _ in proposals).most_common(1)
+        del proposals[next(name for name in proposals if name[0] == most)]
 
 
 # --- methods of a reviewer ---
@@ -180,6 +162,10 @@ class ProposalParams(
     proposal: str
     proposer: str
     digest: str | None = None
+
+    @property
+    def name(self) -> Key:
+        return self.proposer, self.proposal
 
 
 class VoteParams(ProposalParams, frozen=True, kw_only=True):

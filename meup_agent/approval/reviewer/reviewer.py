@@ -32,6 +32,7 @@ from meup_agent.approval.reviewer.methods import (
     describe_all,
     describe_rule,
     digest_of,
+    hold,
 )
 from meup_agent.approval.reviewer.votes import VoteFile, VoterWatch, vote_key
 from meup_agent.causes import Reason
@@ -181,7 +182,7 @@ class Reviewer:
             except ConfigurationError as error:
                 log.error("no vote can be counted: %s", printable(str(error)))
                 held.count = count
-        self._held.add(held)
+        hold(self._held, held)
         self._arrived.notify_all()
 
     # --- the methods ---
@@ -205,7 +206,7 @@ class Reviewer:
         """List the proposals that wait for people, with the rule that asks and the votes."""
         with self._answering(request.sender):
             await anyio.sleep(len(self._held) * LIST_SECONDS_PER_PROPOSAL)
-            waiting = [held for held in self._held if held.is_pending]
+            waiting = [held for held in self._held.values() if held.is_pending]
             return describe_all(waiting, anyio.current_time())
 
     async def judge(self, request: Request, context: Context) -> EditVerdict:
@@ -214,7 +215,7 @@ class Reviewer:
         The digest, if it is given, is that of the call which was looked at.
         """
         given = read_params(request, JudgeParams)
-        held = self._held.get(given.proposer, given.proposal)
+        held = self._held.get(given.name)
         try:
             # It need not be held: its rule may come a moment later, or a flood displaced it.
             judged = (
@@ -289,10 +290,10 @@ class Reviewer:
 
     async def _until_held(self, context: Context, given: VoteParams) -> None:
         """Wait for the rule of what came a moment ago: its tool's schema is asked for first."""
-        if self._held.get(given.proposer, given.proposal) is not None:
+        if self._held.get(given.name) is not None:
             return
         with self._answering(context.sender), anyio.move_on_after(RULE_SECONDS):
-            while self._held.get(given.proposer, given.proposal) is None:
+            while self._held.get(given.name) is None:
                 try:
                     known = context.space.proposal(given.proposal, proposer=given.proposer)
                 except UsageError:
@@ -306,7 +307,7 @@ class Reviewer:
 
         In the latter case the list of before may be ours.
         """
-        held = self._held.get(given.proposer, given.proposal)
+        held = self._held.get(given.name)
         if held is None or held.count is None or held.is_counted:
             return
         is_same, target = _is_form_of(held, given.form), held.proposal.target
@@ -336,7 +337,7 @@ class Reviewer:
 
     def _votable(self, given: VoteParams) -> HeldProposal:
         """The held proposal that a vote is about."""
-        held = self._held.get(given.proposer, given.proposal)
+        held = self._held.get(given.name)
         named = _named(given)
         if held is None:
             raise VoteRefused(f"no {named} waits here")
@@ -433,7 +434,8 @@ class Reviewer:
             held.count = held.count.anew()
 
     def _drop(self, held: HeldProposal) -> None:
-        self._held.drop(held)
+        if self._held.get(held.name) is held:
+            del self._held[held.name]
         if self._votes is not None and held.key:
             self._votes.forget(held.key)
 
@@ -453,11 +455,11 @@ class Reviewer:
             await anyio.sleep(POLL_SECONDS)
             policy = self.policy.current()  # so that a file which is refused is told at once
             async with anyio.create_task_group() as tasks:
-                for held in self._held:
+                for held in [*self._held.values()]:
                     if held.policy != policy.digest and held.is_pending and not held.is_counted:
                         # At once: each may wait for the tools of another participant.
                         tasks.start_soon(self._decide_again, held)
-            for held in self._held:
+            for held in [*self._held.values()]:
                 if not held.is_pending:
                     self._drop(held)
                 elif not held.is_counted:
@@ -467,7 +469,7 @@ class Reviewer:
         """Decide what waits for people by a policy that was changed since they were asked."""
         with failure_logged(held.proposal):
             again = await self._decider.decide(held.proposal, held.space, again=True)
-            if self._held.get(*held.name) is not held or held.is_counted or not held.is_pending:
+            if self._held.get(held.name) is not held or held.is_counted or not held.is_pending:
                 return
             held.policy = again.policy
             with anyio.move_on_after(SAY_SECONDS):

@@ -260,7 +260,7 @@ class VoterWatch:
                 )
 
     def _take_back_if(self, is_over: Callable[[str, HeldProposal], bool]) -> None:
-        for held in self._held:
+        for held in [*self._held.values()]:
             for voter in () if held.count is None else held.count.votes:
                 if is_over(voter, held):
                     self._take_back(held, voter)
