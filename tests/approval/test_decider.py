@@ -114,15 +114,6 @@ async def test_what_does_not_fit_the_schema_is_invalid_before_any_rule(
     assert notes.all == []
 
 
-async def test_a_default_is_an_argument_that_rules_see(meeting: Meeting, notes: Notes) -> None:
-    policy = Policy([DenyRule("add", arguments={"b": 13}), AllowRule("add")])
-    async with together(meeting, notes, policy) as proposer:
-        async with proposer.propose("tools", "add", {"a": 1}, to="reviewer", ttl=30) as proposal:
-            assert isinstance(await proposal.outcome(), Rejection)
-        async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer") as proposal:
-            assert await proposal.result() == 2
-
-
 UNSHOWN: dict[str, tuple[dict[str, Any], str | None]] = {
     "look-alike": ({"name": "аdd", "arguments": {"a": 1}}, "invalid"),
     "unseen parameter": ({"name": "add", "arguments": {"a": 1}, "task": {}}, None),

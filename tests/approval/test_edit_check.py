@@ -14,7 +14,7 @@ from meup_agent.approval.reviewer.rules import check_edit
 from meup_agent.errors import MeupError, NotOffered, Refused
 from tests.approval.test_inbox_edits import POLICY as POLICY
 from tests.approval.test_inbox_rules import Office, office, ruled, there, wiping
-from tests.interaction.people import EVERYTHING, Capabilities, InMemory, Meeting, join
+from tests.interaction.people import EVERYTHING, InMemory, Meeting, join
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("4.4.edits_judged")]
 
@@ -161,18 +161,6 @@ async def pretender(meeting: InMemory, name: str, answer: Any) -> AsyncGenerator
 
     async with join(meeting, agent):
         yield asked
-
-
-async def test_a_participant_without_rights_is_not_asked(path: Path) -> None:
-    talk: Capabilities = [LIST, {"kind": "chat"}, {"kind": "mcp/response"}]
-    names = ("tools", "proposer", "mallory", "reviewer")
-    meeting = InMemory({**dict.fromkeys(names, EVERYTHING), "guest": talk})
-    async with (
-        pretender(meeting, "guest", {"verdict": "deny", "rule": {"name": "mine"}}) as asked,
-        office(meeting, "mallory", policy=path) as o,
-    ):
-        await check_denied(o)
-        assert asked == []
 
 
 @pytest.mark.parametrize("answer", [{"verdict": "allow"}, {"verdict": "ask"}])

@@ -19,11 +19,10 @@ from meup_agent.approval import (
 )
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError, NotOffered
 from tests.interaction.cast import calculator
-from tests.interaction.people import Meeting, ended, gathered, join, raw, until
+from tests.interaction.people import Meeting, ended, gathered, join, until
 from tests.interaction.views import session_of
 from tests.patience import PATIENCE
 from tests.tables import ProposalKey
-from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
 
@@ -172,21 +171,6 @@ async def test_a_target_that_is_not_here_can_be_rejected_only(meeting: Meeting) 
                 while item.may != {Verb.APPROVE, Verb.REJECT}:
                     await anext(changes)
             assert inbox.items == [item]
-
-
-async def test_what_names_no_target_and_no_tool_can_be_rejected_only(meeting: Meeting) -> None:
-    async with gathered(meeting, calculator(), "reviewer") as (_, reviewer):
-        async with Inbox(reviewer) as inbox, raw(meeting, "proposer") as peer:
-            changes = inbox.changes()
-            body = payloads.proposal("prompts/get", {"name": "add"})
-            await peer.say(kinds.MCP_PROPOSAL, body, id="p1")
-            item = await arrived(changes)
-            assert item.target is None
-            assert item.may == {Verb.REJECT}
-            with pytest.raises(NotOffered):
-                await inbox.approve(item)
-            await inbox.reject(item, Reason.INVALID)
-            assert (await left(changes)).item is item
 
 
 async def test_the_tools_of_a_target_are_asked_for_when_it_comes(meeting: Meeting) -> None:

@@ -201,25 +201,6 @@ async def test_what_a_tool_says_of_itself_is_shown(meeting: Meeting) -> None:
             assert item.danger == ("tools has no such tool",)
 
 
-async def test_who_may_not_carry_it_out_is_no_reviewer(meeting: Meeting) -> None:
-    """A proposer answers as a reviewer does, to say of its own call what it likes."""
-    pretender, asked = Agent("proposer"), list[str]()
-
-    @pretender.on_request("dev.meup/waiting", "dev.meup/vote", "dev.meup/judge")
-    async def answer(request: Request) -> dict[str, Any]:
-        asked.append(request.method)
-        return {"proposals": [], "verdict": "allow"}
-
-    async with office(meeting, "second", policy=None, proposer=pretender) as o:
-        async with o.proposer.propose("tools", "look", {"disk": "a"}):
-            inbox = o.inboxes["second"]
-            item = await o.until("second", lambda item: item.tool_facts)
-            await inbox.settle()
-            assert item.may == {Verb.APPROVE, Verb.REJECT}
-            await inbox.approve(item)
-    assert asked == []
-
-
 @pytest.mark.usefixtures("changes_at_once")
 async def test_a_vote_that_does_not_count_says_why(
     meeting: Meeting, path: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,7 +6,7 @@ import pytest
 
 from meup_agent import Agent, Fulfillment, ProposalState
 from meup_agent.approval import DenyRule, Inbox, Policy, Verb
-from meup_agent.errors import OwnerUnknown, UsageError
+from meup_agent.errors import NotOffered, OwnerUnknown, UsageError
 from tests.interaction.cast import calculator, noting_adder, willing
 from tests.interaction.people import Meeting, Notes, gathered, raw, until
 from tests.interaction.views import state_of
@@ -84,6 +84,8 @@ async def test_only_a_tool_has_an_owner(meeting: Meeting) -> None:
         await proposer.say(kinds.MCP_PROPOSAL, body, id="p1")
         await until(lambda: len(inbox) == 1)
         assert inbox.items[0].may == {Verb.REJECT}
+        with pytest.raises(NotOffered, match="does not say who should carry it out"):
+            await inbox.approve(inbox.items[0])
         with pytest.raises(UsageError, match="executor="):
             await reviewer.proposal("p1").fulfill()
 

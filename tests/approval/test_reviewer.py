@@ -107,19 +107,6 @@ async def test_what_a_person_decides_ends_the_reminders(path: Path, notes: Notes
     assert len(tape.of(kinds.CHAT, sender="reviewer")) == 1
 
 
-async def test_a_reloaded_policy_decides_what_comes_next(path: Path, notes: Notes) -> None:
-    async with reviewed(path, notes, "proposer") as (proposer,):
-        write(path, ALLOW)
-        await anyio.sleep(60)
-        async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer") as proposal:
-            assert await proposal.result() == 2
-        write(path, DENY)
-        await anyio.sleep(60)
-        async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer") as proposal:
-            await ended(proposal, Rejection)
-    assert notes.all == ["tools"]
-
-
 async def test_while_the_file_changes_nothing_runs_unasked(path: Path, notes: Notes) -> None:
     async with reviewed(write(path, ALLOW), notes, "second", "proposer") as (second, proposer):
         add = proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer", ttl=None)

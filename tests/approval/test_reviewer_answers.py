@@ -1,17 +1,17 @@
 """Participants that answer as reviewers: who is asked, and which answers count."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from meup_agent import Agent, Envelope, ProposalHandle, Request
-from meup_agent.approval import Inbox, InboxItem, Verb
+from meup_agent import Agent, Envelope, Request
+from meup_agent.approval import Inbox, Verb
 from meup_agent.errors import RequestError
-from tests.approval.test_inbox_rules import VIRTUAL, Office, office, ruled, wiping
+from tests.approval.test_inbox_rules import VIRTUAL, office, ruled
 from tests.approval.test_judge_answers import HandReviewer
 from tests.gateways import Connector, Transport
 from tests.interaction.people import EVERYTHING, InMemory, Latch, Meeting, join, raw
@@ -167,76 +167,6 @@ class ListingReviewer(HandReviewer):
 
     async def list_waiting(self, asked: Envelope) -> None:
         await self._list(self, asked)
-
-
-@asynccontextmanager
-async def listing(
-    meeting: Meeting, answer: Answer
-) -> AsyncGenerator[tuple[Office, ProposalHandle, InboxItem]]:
-    """A person with a proposal before it, and the reviewer ``deep``."""
-    async with raw(meeting, "deep") as peer, anyio.create_task_group() as tasks:
-        reviewer = ListingReviewer(peer, answer)
-        tasks.start_soon(reviewer.serve)
-        async with wiping(meeting, None, until=lambda item: item.tool_facts) as scene:
-            yield scene
-        tasks.cancel_scope.cancel()
-
-
-async def test_the_first_of_two_answers_counts(meeting: Meeting) -> None:
-    known: list[str] = []
-
-    async def twice(reviewer: ListingReviewer, asked: Envelope) -> None:
-        await reviewer.result(asked, claim(known[-1]) if known else {"proposals": []})
-        await reviewer.result(asked, claim(known[-1], "the second") if known else {})
-
-    async with listing(meeting, twice) as (o, proposal, item):
-        known.append(proposal.id)
-        await o.until("mallory", ruled)
-        for _ in range(3):
-            await o.proposer.chat("so far")
-        assert item.rule is not None
-        assert item.rule.name == "mine"
-
-
-async def test_the_answer_of_another_in_its_place_is_none(meeting: Meeting) -> None:
-    known: list[str] = []
-    async with raw(meeting, "second") as other:
-
-        async def by_another(_: ListingReviewer, asked: Envelope) -> None:
-            if known:
-                await ListingReviewer(other, by_another).result(asked, claim(known[-1]))
-                heard.set()
-
-        heard = anyio.Event()
-        async with listing(meeting, by_another) as (o, proposal, item):
-            known.append(proposal.id)
-            await heard.wait()
-            tape = Tape()
-            session_of(o.spaces["mallory"]).watchers.listen(tape)
-            marker = await o.proposer.chat("so far")
-            await tape.until(lambda each: each.id == marker)
-            assert item.rule is None
-
-
-@VIRTUAL
-async def test_a_late_answer_is_none() -> None:
-    known: list[str] = []
-    answered = anyio.Event()
-
-    async def late(reviewer: ListingReviewer, asked: Envelope) -> None:
-        if known and not answered.is_set():
-            await anyio.sleep(6)
-            await reviewer.result(asked, claim(known[-1], "late"))
-            answered.set()
-        elif known:
-            await reviewer.result(asked, claim(known[-1], "in time"))
-
-    async with listing(InMemory(), late) as (o, proposal, _):
-        known.append(proposal.id)
-        await answered.wait()
-        item = await o.until("mallory", ruled)
-        assert item.rule is not None
-        assert item.rule.name == "in time"
 
 
 async def test_a_list_of_what_no_participant_proposed_here_changes_nothing(
