@@ -30,36 +30,22 @@ end: true
 IN_MEMORY = pytest.mark.parametrize("meeting", ["memory"], indirect=True)
 
 
-class EditingOffice(Office):
-    """An office whose reviewer has a middleware that edits what it fulfills."""
-
-    version = 0
-
-    @asynccontextmanager
-    async def editing(self, version: int) -> AsyncGenerator[None]:
-        reviewer = Reviewer(self.path)
-        self.version = version
-
-        @reviewer.agent.middleware
-        async def edit(message: OutboundMessage, call_next: CallNext) -> Any:
-            if message.verb == "fulfill" and self.version:
-                message = message.replace(arguments={"version": self.version})
-            return await call_next(message)
-
-        connector, token = self.meeting.connector("reviewer"), self.meeting.token("reviewer")
-        async with reviewer.join(connector, token=token):
-            yield
-
-
 @asynccontextmanager
 async def editing(
-    meeting: Meeting, path: Path, notes: Notes, version: int
-) -> AsyncGenerator[EditingOffice]:
-    async with office(meeting, path, notes) as plain:
-        made = EditingOffice(meeting, path)
-        made.spaces = plain.spaces
-        async with made.editing(version):
-            yield made
+    meeting: Meeting, path: Path, notes: Notes, *versions: int
+) -> AsyncGenerator[tuple[Office, list[int]]]:
+    """An office whose reviewer has a middleware that edits what it fulfills; and to what."""
+    reviewer, edits = Reviewer(path), [*versions]
+
+    @reviewer.agent.middleware
+    async def edit(message: OutboundMessage, call_next: CallNext) -> Any:
+        if message.verb == "fulfill" and edits:
+            message = message.replace(arguments={"version": edits[0]})
+        return await call_next(message)
+
+    where, token = meeting.connector("reviewer"), meeting.token("reviewer")
+    async with office(meeting, path, notes) as o, reviewer.join(where, token=token):
+        yield o, edits
 
 
 @IN_MEMORY
@@ -67,14 +53,14 @@ async def editing(
 @pytest.mark.rule("5.votes.call")
 @pytest.mark.parametrize("version", [8, 13, 2], ids=["quorum", "denied", "asked"])
 async def test_votes_edit_nothing(meeting: Meeting, path: Path, notes: Notes, version: int) -> None:
-    async with editing(meeting, path, notes, version) as o, o.proposed() as p:
+    async with editing(meeting, path, notes, version) as (o, edits), o.proposed() as p:
         for voter in ("second", "deep"):
             await o.vote(voter, p.id)
         # The votes are spent; the call that they were for still takes two.
         while (await o.held(p.id))["votes"]:
             pass
         assert notes.all == []
-        o.version = 0
+        edits.clear()
         assert (await o.vote("second", p.id))["outcome"] == "open"
         await o.vote("deep", p.id)
         assert await p.result() == 7
@@ -84,7 +70,7 @@ async def test_votes_edit_nothing(meeting: Meeting, path: Path, notes: Notes, ve
 @IN_MEMORY
 @pytest.mark.rule("4.4.edits_judged")
 async def test_an_edit_is_told_by_its_own_rule(meeting: Meeting, path: Path, notes: Notes) -> None:
-    async with editing(meeting, path, notes, 1) as o, taped(o.spaces["second"]) as tape:
+    async with editing(meeting, path, notes, 1) as (o, _), taped(o.spaces["second"]) as tape:
         async with o.proposed() as p:
             for voter in ("second", "deep"):
                 await o.vote(voter, p.id)

@@ -8,7 +8,6 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Space
 from meup_agent.approval import Reviewer
 from meup_agent.approval.policy.decider import Decider
 from tests.approval.test_votes import POLICY as POLICY
@@ -26,15 +25,8 @@ async def away(path: Path, notes: Notes) -> AsyncGenerator[Office]:
         yield o
 
 
-async def vote(space: Space, proposal: str) -> None:
-    about = {"proposal": proposal, "proposer": "proposer", "vote": "approve"}
-    await space.request("reviewer", "dev.meup/vote", about)
-
-
 async def votes_of(o: Office, proposal: str) -> dict[str, str]:
-    listed = await o.spaces["deep"].request("reviewer", "dev.meup/waiting")
-    found: dict[str, Any] = {each["proposal"]: each["votes"] for each in listed["proposals"]}
-    return dict(found[proposal])
+    return dict((await o.waiting())[proposal]["votes"])
 
 
 async def test_the_vote_of_one_that_is_removed_is_taken_back(path: Path, notes: Notes) -> None:
@@ -42,18 +34,14 @@ async def test_the_vote_of_one_that_is_removed_is_taken_back(path: Path, notes: 
         async with o.reviewer():
             p = await stack.enter_async_context(o.proposed())
             async with join(o.meeting, "second") as second:
-                await vote(second, p.id)
+                await o.vote(second, p.id)
             await o.spaces["deep"].members.kick("second")
             assert await votes_of(o, p.id) == {}
             assert (await o.vote("deep", p.id))["outcome"] == "open"
         # Nor is it there again after a restart, or after it may come back.
         await o.spaces["deep"].members.invite("second")
         async with o.reviewer():
-            while not (listed := await o.spaces["deep"].request("reviewer", "dev.meup/waiting"))[
-                "proposals"
-            ]:
-                await anyio.lowlevel.checkpoint()
-            assert listed["proposals"][0]["votes"] == {"deep": "approve"}
+            assert (await o.held(p.id))["votes"] == {"deep": "approve"}
             assert notes.all == []
             assert (await o.vote("mallory", p.id))["outcome"] == "approved"
             assert await p.result() == 7
@@ -64,7 +52,7 @@ async def test_the_vote_of_one_that_is_removed_is_taken_back(path: Path, notes: 
 async def test_votes_go_with_the_right_to_vote(path: Path, notes: Notes, is_here: bool) -> None:
     async with away(path, notes) as o, o.reviewer():
         async with o.proposed() as p, AsyncExitStack() as stack:
-            await vote(await stack.enter_async_context(join(o.meeting, "second")), p.id)
+            await o.vote(await stack.enter_async_context(join(o.meeting, "second")), p.id)
             # What has nothing to do with it changes nothing, and neither does leaving.
             await o.spaces["deep"].members.grant("second", [{"kind": "chat"}])
             if not is_here:
@@ -83,7 +71,7 @@ async def test_a_reviewer_takes_back_what_it_missed(path: Path, notes: Notes, ag
         connector, token = latch(o.meeting.connector("reviewer")), o.meeting.token("reviewer")
         reviewer = Reviewer(path).join(connector, token=token, settings=QUICK)
         async with reviewer, o.proposed() as p, join(o.meeting, "second") as second:
-            await vote(second, p.id)
+            await o.vote(second, p.id)
             assert await votes_of(o, p.id) == {"second": "approve"}
             latch.closed = True
             o.meeting.drop("reviewer")
@@ -110,7 +98,7 @@ async def test_what_the_votes_have_decided_is_not_carried_out_without_them(
     async with away(path, notes) as o, o.reviewer(), o.proposed() as p:
         monkeypatch.setattr(Decider, "decide", late)
         async with join(o.meeting, "second") as second:
-            await vote(second, p.id)
+            await o.vote(second, p.id)
         assert (await o.vote("deep", p.id))["outcome"] == "approved"
         await asked.wait()
         await o.spaces["deep"].members.kick("second")

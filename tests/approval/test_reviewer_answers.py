@@ -1,6 +1,6 @@
 """Participants that answer as reviewers: who is asked, and which answers count."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from meup_agent import Agent, Envelope, Request
 from meup_agent.approval import Inbox, Verb
 from meup_agent.errors import RequestError
 from tests.approval.test_inbox_rules import VIRTUAL, office, ruled
-from tests.approval.test_judge_answers import HandReviewer
+from tests.approval.test_judge_answers import HandReviewer, answering
 from tests.gateways import Connector, Transport
 from tests.interaction.people import EVERYTHING, InMemory, Latch, Meeting, join, raw
 from tests.interaction.views import Tape, session_of
@@ -152,21 +152,14 @@ async def test_one_that_became_a_reviewer_while_we_were_away_is_found() -> None:
                         await anext(changes)
 
 
-Answer = Callable[["ListingReviewer", Envelope], Awaitable[None]]
+class Evader(HandReviewer):
+    """A participant that answers the question for what waits with an error, or not at all."""
 
-
-class ListingReviewer(HandReviewer):
-    """A reviewer that answers the question for what waits as a test says."""
-
-    def __init__(self, peer: Any, answer: Answer) -> None:
-        async def judge(reviewer: HandReviewer, asked: Envelope) -> None:
-            await reviewer.result(asked, {"verdict": "allow"})
-
-        super().__init__(peer, judge)
-        self._list = answer
+    code: int | str | None = None
 
     async def list_waiting(self, asked: Envelope) -> None:
-        await self._list(self, asked)
+        if self.code is not None:
+            await self.error(asked, self.code)
 
 
 async def test_a_list_of_what_no_participant_proposed_here_changes_nothing(
@@ -206,15 +199,11 @@ def questions(tape: Tape, to: str) -> int:
     ids=["lacks it", "lacks it in mew/v0.4", "silent"],
 )
 async def test_one_that_is_no_reviewer_is_asked_seldom(code: int | str | None, most: int) -> None:
-    tape = Tape()
-
-    async def answer(reviewer: ListingReviewer, asked: Envelope) -> None:
-        if code is not None:
-            await reviewer.error(asked, code)
-
-    meeting = InMemory()
+    tape, meeting = Tape(), InMemory()
     async with raw(meeting, "deep") as peer, anyio.create_task_group() as tasks:
-        tasks.start_soon(ListingReviewer(peer, answer).serve)
+        evader = Evader(peer, answering())
+        evader.code = code
+        tasks.start_soon(evader.serve)
         async with office(meeting, "mallory", policy=None, seconds=3 * 3_600) as o:
             session_of(o.proposer).watchers.listen(tape)
             async with o.proposer.propose("tools", "wipe", WIPE, ttl=None):

@@ -84,9 +84,12 @@ class Office:
         listed = await self.spaces["second"].request("reviewer", "dev.meup/waiting")
         return {each["proposal"]: each for each in listed["proposals"]}
 
-    async def vote(self, who: str, proposal: str, /, vote: str = "approve", **more: Any) -> Any:
+    async def vote(
+        self, who: str | Space, proposal: str, /, vote: str = "approve", **more: Any
+    ) -> Any:
         about = {"proposal": proposal, "proposer": "proposer", "vote": vote} | more
-        return await self.spaces[who].request("reviewer", "dev.meup/vote", about)
+        voter = self.spaces[who] if isinstance(who, str) else who
+        return await voter.request("reviewer", "dev.meup/vote", about)
 
 
 @pytest.mark.rule("5.votes.count")

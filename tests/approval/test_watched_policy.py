@@ -11,7 +11,7 @@ from meup_agent.approval.policy.file import STILL_SECONDS, WatchedPolicy
 from meup_agent.errors import ConfigurationError
 from tests.wire import payloads
 
-ASK = "rules: [{ask: {tool: add}}]\nend: true\n"
+POLICY = "rules: [{ask: {tool: add}}]\nend: true\n"
 ALLOW = "rules: [{allow: {tool: add}}]\nend: true\n"
 DENY = "rules: [{deny:  {tool: add}}]\nend: true\n"
 
@@ -19,8 +19,7 @@ DENY = "rules: [{deny:  {tool: add}}]\nend: true\n"
 class Clock:
     """A clock that goes on when it is told to."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    now = 0.0
 
     def __call__(self) -> float:
         return self.now
@@ -29,11 +28,6 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return write(tmp_path / "policy.yaml", ASK)
 
 
 def write(path: Path, text: str) -> Path:
@@ -188,6 +182,6 @@ def test_a_file_that_is_cut_off_while_watched_changes_nothing(path: Path, clock:
         ("rules: [{ask: {tool: a}}]\nend: true", "its last line has no end"),
     ],
 )
-def test_the_last_key_says_that_a_policy_is_whole(tmp_path: Path, text: str, said: str) -> None:
+def test_the_last_key_says_that_a_policy_is_whole(path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        load_policy(write(tmp_path / "policy.yaml", text))
+        load_policy(write(path, text))
