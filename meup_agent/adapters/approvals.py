@@ -111,12 +111,12 @@ class SpaceApprovals:
         async with self.space.propose(
             self.space.me, call.tool_name, call.args_as_dict(), to=self._to, ttl=self._ttl
         ) as proposal:
-            approved = dict[str, dict[str, Any]]()
-            self._waiting[proposal.id] = _OpenCall(call.tool_name, approved)
+            waiting = self._waiting[proposal.id] = _OpenCall(call.tool_name, {})
             try:
                 outcome = await proposal.outcome()
             finally:
                 del self._waiting[proposal.id]
+        approved = waiting.approved
         if isinstance(outcome, Fulfillment) and outcome.by in approved and not outcome.is_error:
             # Its own: another participant's request may have come first.
             return ToolApproved(override_args=approved[outcome.by])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -70,8 +70,8 @@ class FaultPlan:
     """
 
     seed: int = 0
-    outgoing: Faults = field(default_factory=Faults)
-    incoming: Faults = field(default_factory=Faults)
+    outgoing: Faults = Faults()
+    incoming: Faults = Faults()
 
 
 class Lane:

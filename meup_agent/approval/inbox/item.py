@@ -322,17 +322,10 @@ InboxChange = ItemArrived | ItemLeft | ItemChanged | InboxRenewed
 """A change of an inbox."""
 
 
-_DEPARTURES: Final = {
-    ProposalState.FULFILLED: Departure.APPROVED,
-    ProposalState.REJECTED: Departure.REJECTED,
-    ProposalState.WITHDRAWN: Departure.WITHDRAWN,
-    ProposalState.EXPIRED: Departure.EXPIRED,
-}
-
-
 def departure_of(item: InboxItem, record: ProposalRecord) -> ItemLeft:
     state, by, reason = ending_of(record)
-    return ItemLeft(item, _DEPARTURES[state], by, reason)
+    is_fulfilled = state is ProposalState.FULFILLED
+    return ItemLeft(item, Departure.APPROVED if is_fulfilled else Departure(state), by, reason)
 
 
 # --- inbox changes ---

@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 
 from meup_agent.approval.policy.decider import Policy
-from meup_agent.approval.policy.file import read_file
+from meup_agent.approval.policy.file import read_file, read_keys
 from meup_agent.approval.policy.rule_set import History, PolicyDecision
-from meup_agent.approval.policy.rules import MAX_COUNT, AllowRule, Verdict, suggest
+from meup_agent.approval.policy.rules import MAX_COUNT, AllowRule, Verdict
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
@@ -62,7 +62,7 @@ def load_cases(path: Path) -> tuple[list[PolicyCase], Path | None]:
     from meup_agent.strict_yaml import parse_yaml
 
     try:
-        document = _keys(parse_yaml(read_file(path)), "", ("policy", "cases"))
+        document = read_keys(parse_yaml(read_file(path)), "", ("policy", "cases"))
         cases = document.get("cases")
         if not isinstance(cases, list) or not cases:
             raise ConfigurationError("cases: expected a list of cases")
@@ -77,7 +77,7 @@ def load_cases(path: Path) -> tuple[list[PolicyCase], Path | None]:
 
 
 def _read_case(given: object, place: str) -> PolicyCase:
-    case = _keys(given, place, _CASE_KEYS)
+    case = read_keys(given, place, _CASE_KEYS)
     expect, rule, earlier = case.get("expect"), case.get("rule"), case.get("earlier", 0)
     verdicts = [str(each) for each in Verdict]
     if expect not in verdicts:
@@ -86,7 +86,7 @@ def _read_case(given: object, place: str) -> PolicyCase:
         raise ConfigurationError(f"{place}.rule: expected the name of a rule")
     if isinstance(earlier, bool) or not isinstance(earlier, int) or not 0 <= earlier <= MAX_COUNT:
         raise ConfigurationError(f"{place}.earlier: expected a number of calls up to {MAX_COUNT}")
-    about = _keys(case.get("call"), f"{place}.call", _CALL_KEYS)
+    about = read_keys(case.get("call"), f"{place}.call", _CALL_KEYS)
     for key in ("tool", "proposer", "target", "method"):
         if key in about and not isinstance(about[key], str):
             raise ConfigurationError(f"{place}.call.{key}: expected a text; put it in quotes")
@@ -106,18 +106,6 @@ def call_from(
 ) -> Call:
     """A call as a proposal would have it."""
     return edit_call(Call(method, {"name": tool}), dict(arguments), target)
-
-
-def _keys(given: object, place: str, known: tuple[str, ...]) -> dict[str, Any]:
-    if not isinstance(given, dict):
-        raise ConfigurationError(
-            f"{place}: expected the keys {', '.join(known)}".removeprefix(": ")
-        )
-    for key in cast("dict[object, object]", given):
-        if key not in known:
-            where = f"{place}.{key}" if place else str(key)
-            raise ConfigurationError(f"{where}: unknown key; {suggest(str(key), known)}")
-    return cast("dict[str, Any]", given)
 
 
 # --- allowed calls ---

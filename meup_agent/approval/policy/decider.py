@@ -294,10 +294,9 @@ def _check_arguments(call: Call, read: _ReadSchema, around: Surroundings) -> Sho
     try:
         if doubt := _doubt_names(call.arguments, around.arguments, WorkBudget(call.arguments)):
             return Shown(call, doubt=doubt)
+        arguments, unsure = read.arguments.fill(call.arguments)
     except Exhausted:
         return Shown(call, doubt="comparing the names of its arguments takes too much work")
-    try:
-        arguments, unsure = read.arguments.fill(call.arguments)
     except UnknownDefaults:
         return Shown(call, doubt="the defaults in the schema of its tool cannot be told")
     if arguments is not call.arguments:

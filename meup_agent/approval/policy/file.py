@@ -83,10 +83,7 @@ def read_policy(document: object) -> Policy:
     """
     if not isinstance(document, dict) or "rules" not in document:
         raise ConfigurationError("expected the key 'rules'")
-    keys = cast("dict[object, object]", document)
-    for key in keys:
-        if key not in ("rules", END):
-            raise ConfigurationError(f"{key}: unknown key; a policy has only 'rules' and '{END}'")
+    keys = read_keys(cast("object", document), "", ("rules", END))
     if keys.get(END) is not True or [*keys][-1] != END:
         raise ConfigurationError(
             f"its last key is not '{END}: true', so a part of it may be missing; write that as its"
@@ -113,15 +110,12 @@ def _read_rule(given: object, place: str) -> PolicyRule:
     place = f"{place}.{verdict}"
     if not isinstance(body, dict):
         raise ConfigurationError(f"{place}: expected keys and values, as {{tool: name}}")
-    known = [each.name for each in fields(made)]
-    values: dict[str, Any] = {}
-    for key, value in cast("dict[object, object]", body).items():
-        if key not in known:
-            raise ConfigurationError(f"{place}.{key}: unknown key; {suggest(str(key), known)}")
+    values = read_keys(cast("object", body), place, [each.name for each in fields(made)])
+    for key, value in values.items():
         if value is None:
             raise ConfigurationError(f"{place}.{key}: has no value; write one, or take the key out")
-        name = str(key)
-        values[name] = _seconds(value, f"{place}.{name}") if name in _SPANS else value
+        if key in _SPANS:
+            values[key] = _seconds(value, f"{place}.{key}")
     try:
         rule = made(**values)
     except ConfigurationError as error:
@@ -131,6 +125,23 @@ def _read_rule(given: object, place: str) -> PolicyRule:
             f"{place}.arguments.{name}: has no value; write one, or take the key out"
         )
     return rule
+
+
+def read_keys(given: object, place: str, known: Sequence[str]) -> dict[str, Any]:
+    """The values of an object by key.
+
+    Raises:
+        ConfigurationError: It is not an object, or has a key that is not known.
+    """
+    if not isinstance(given, dict):
+        raise ConfigurationError(
+            f"{place}: expected the keys {', '.join(known)}".removeprefix(": ")
+        )
+    for key in cast("dict[object, object]", given):
+        if key not in known:
+            where = f"{place}.{key}" if place else str(key)
+            raise ConfigurationError(f"{where}: unknown key; {suggest(str(key), known)}")
+    return dict(cast("dict[str, Any]", given))
 
 
 def _without_value(given: object) -> str:
@@ -229,7 +240,10 @@ class WatchedPolicy:
             self._take_in(self._read())
         except ConfigurationError as error:
             self._changed = None
-            self._refuse(str(error))
+            said = f"{self._path} is refused, and the policy before it stays: {error}"
+            if said != self._refused:
+                log.error("%s", printable(said))
+            self._refused = said
         return self._policy
 
     @property
@@ -264,9 +278,3 @@ class WatchedPolicy:
             self._policy, self._raw = parse_policy(raw), raw
             log.info("%s is read again: %r", self._path, self._policy)
         self._refused = ""
-
-    def _refuse(self, why: str) -> None:
-        said = f"{self._path} is refused, and the policy before it stays: {why}"
-        if said != self._refused:
-            log.error("%s", printable(said))
-        self._refused = said

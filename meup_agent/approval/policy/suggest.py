@@ -303,7 +303,12 @@ def _rules_for(tool: str, decided: list[LoggedProposal], least: int) -> Iterator
     if all(each.is_whole for each in others):
         people = [each for each in approved if each.by_people]
         for group in _groups(people, others, least, 0.0):
-            yield from _allow(tool, group)
+            common = _common(group)
+            # Arguments that had nothing in common may be anything.
+            free = sorted({name for each in group for name in each.arguments} - {*common.arguments})
+            if not common.arguments or all(map(_is_key, free)):
+                named = free if common.arguments and free else None
+                yield AllowRule(tool, others=named, **common.patterns)
 
 
 # --- what decisions have in common ---
@@ -433,15 +438,6 @@ def _names(values: set[str]) -> list[str]:
 
 def _one_or_list(patterns: list[Any]) -> Any:
     return patterns[0] if len(patterns) == 1 else patterns
-
-
-def _allow(tool: str, group: list[LoggedProposal]) -> Iterator[AllowRule]:
-    """The rule that allows a group; arguments that had nothing in common may be anything."""
-    common = _common(group)
-    named = common.arguments
-    others = sorted({name for each in group for name in each.arguments} - set(named))
-    if not named or all(map(_is_key, others)):
-        yield AllowRule(tool, others=others if named and others else None, **common.patterns)
 
 
 def _patterns_of(values: list[Any]) -> list[Any]:
