@@ -45,7 +45,7 @@ from meup_agent.approval.policy.rule_set import Vote
 from meup_agent.approval.reviewer.methods import VOTE, VoteParams
 from meup_agent.approval.reviewer.rules import InboxRule, ToolDirectory, check_edit, read_count
 from meup_agent.client.messages import write_params
-from meup_agent.client.offers import TOOLS, changed_lists
+from meup_agent.client.offers import TOOLS, ask_each, changed_lists
 from meup_agent.client.proposal import ProposalRecord
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.client.tool_changes import (
@@ -307,19 +307,14 @@ class Inbox(AsyncContextManagerMixin):
             raise UsageError(
                 f"{len(chosen)} proposals are too many to approve at once; at most {MAX_AT_ONCE}"
             )
-        outcomes = [ApprovalOutcome(item) for item in chosen]
 
-        async def approve_one(position: int, item: InboxItem) -> None:
+        async def approve_one(item: InboxItem) -> ApprovalOutcome:
             try:
-                done = await self.approve(item)
-                outcomes[position] = ApprovalOutcome(item, done)
+                return ApprovalOutcome(item, await self.approve(item))
             except MeupError as error:
-                outcomes[position] = ApprovalOutcome(item, error=error)
+                return ApprovalOutcome(item, error=error)
 
-        async with anyio.create_task_group() as tasks:
-            for position, item in enumerate(chosen):
-                tasks.start_soon(approve_one, position, item)
-        return outcomes
+        return await ask_each(chosen, approve_one, at_a_time=MAX_AT_ONCE)
 
     async def reject(self, item: InboxItem, reason: str, explanation: str | None = None) -> None:
         """Reject a proposal.

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from functools import partial
 from itertools import islice, takewhile
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -234,6 +234,8 @@ _JUDGED: Final = frozenset(Reason) - {
 }
 """Reasons that say something of the call, and not of the moment."""
 
+T = TypeVar("T")
+K = TypeVar("K")
 Attribute = Callable[[LoggedProposal], object]
 ProgressReport = Callable[[float, float], None]
 """Told how many decisions have been looked at, of how many."""
@@ -275,12 +277,9 @@ def suggest_rules(
     told: ProgressReport = lambda done, total: None,
 ) -> list[Suggestion]:
     """Rules that would have decided as people did, those that deny first."""
-    tools: dict[str, list[LoggedProposal]] = {}
-    for each in decided:
-        tools.setdefault(each.tool, []).append(each)
     rules: list[PolicyRule] = []
     done = 0
-    for tool, theirs in tools.items():
+    for tool, theirs in _parts(decided, lambda each: each.tool).items():
         rules += islice(_rules_for(tool, theirs, least), MAX_RULES)
         done += len(theirs)
         told(done / 2, len(decided))
@@ -380,9 +379,10 @@ def _directory(name: str, level: int, each: LoggedProposal) -> object:
     return tuple(parts[:level]) if len(parts) > level else None
 
 
-def _parts(decided: list[LoggedProposal], by: Attribute) -> dict[object, list[LoggedProposal]]:
-    found: dict[object, list[LoggedProposal]] = {}
-    for each in decided:
+def _parts(values: Iterable[T], by: Callable[[T], K | None]) -> dict[K, list[T]]:
+    """Values by something that they have, without those that lack it."""
+    found: dict[K, list[T]] = {}
+    for each in values:
         value = by(each)
         if value is not None:
             found.setdefault(value, []).append(each)
@@ -512,9 +512,7 @@ def _tried(
 def _decisions(
     rules: list[PolicyRule], decided: Sequence[LoggedProposal], told: ProgressReport
 ) -> list[Suggestion]:
-    by_tool: dict[str, list[PolicyRule]] = {}
-    for rule in rules:
-        by_tool.setdefault(str(rule.tool), []).append(rule)
+    by_tool = _parts(rules, lambda rule: str(rule.tool))
     # A policy of a tool's rules alone decides as all of them do, for no other is of that tool.
     policies = {tool: Policy(theirs) for tool, theirs in by_tool.items()}
     covered: dict[int, list[LoggedProposal]] = {id(rule): [] for rule in rules}

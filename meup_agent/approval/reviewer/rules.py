@@ -33,8 +33,6 @@ from meup_agent.transport.base import Condition
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from anyio.abc import TaskGroup
-
     from meup_agent.client.space import Space
     from meup_agent.protocol.wire.envelope import Envelope
     from meup_agent.protocol.wire.payloads import Call
@@ -111,30 +109,27 @@ class ToolDirectory:
         self._space = space
         self._came = came
         self._known: dict[str, dict[str, ToolFacts] | None] = {}
-        self._wanted: dict[str, None] = {}
-        self._asked: dict[str, anyio.CancelScope] = {}
+        # Those that are asked, and that are to be (None).
+        self._asked: dict[str, anyio.CancelScope | None] = {}
         self._changed = Condition()
 
     @property
     def is_settled(self) -> bool:
         """True if there is an answer, or none, to everything that was asked."""
-        return not self._wanted and not self._asked
+        return not self._asked
 
     def want(self, participant: str) -> None:
         """Ask for the tools of a participant, if that has not been done."""
-        is_asked = participant in self._wanted or participant in self._asked
-        if is_asked or participant in self._known or len(self._known) >= MAX_DIRECTORIES:
-            return
-        self._wanted[participant] = None
-        self._changed.notify_all()
+        if not self.is_wanted(participant) and len(self._known) < MAX_DIRECTORIES:
+            self._asked[participant] = None
+            self._changed.notify_all()
 
     def tools(self, participant: str) -> Mapping[str, ToolFacts] | None:
         """The tools of a participant, by name; ``None`` where they are not known."""
         return self._known.get(participant)
 
     def is_wanted(self, participant: str) -> bool:
-        every = (self._known, self._wanted, self._asked)
-        return any(participant in each for each in every)
+        return participant in self._known or participant in self._asked
 
     def could_not_be_had(self, participant: str) -> bool:
         return self._known.get(participant, ()) is None
@@ -154,36 +149,36 @@ class ToolDirectory:
         self.forget(participant)
         if refresh:
             directory_of(self._space).forget_tools(participant)
-        if participant in self._asked:
+        scope = self._asked.get(participant)
+        if scope is not None:
             # What was asked of who was not here is answered by nobody.
-            self._asked[participant].cancel()
+            scope.cancel()
         else:
             self.want(participant)
 
     async def run(self) -> None:
         """Ask for what is wanted, until cancelled."""
+        limiter = anyio.CapacityLimiter(MAX_AT_A_TIME)
         async with anyio.create_task_group() as tasks:
             while True:
-                self._begin(tasks)
+                for participant, begun in [*self._asked.items()]:
+                    if begun is None:
+                        scope = self._asked[participant] = anyio.CancelScope()
+                        tasks.start_soon(self._ask, participant, scope, limiter)
                 await self._changed.wait()
 
-    def _begin(self, tasks: TaskGroup) -> None:
-        while self._wanted and len(self._asked) < MAX_AT_A_TIME:
-            participant = next(iter(self._wanted))
-            del self._wanted[participant]
-            scope = self._asked[participant] = anyio.CancelScope()
-            tasks.start_soon(self._ask, participant, scope)
-
-    async def _ask(self, participant: str, scope: anyio.CancelScope) -> None:
+    async def _ask(
+        self, participant: str, scope: anyio.CancelScope, limiter: anyio.CapacityLimiter
+    ) -> None:
         listed: list[dict[str, Any]] | None = None
         with scope, suppress(ConnectionFailed):
-            listed = await directory_of(self._space).read(participant, TOOLS, LIST_SECONDS)
+            async with limiter:
+                listed = await directory_of(self._space).read(participant, TOOLS, LIST_SECONDS)
         del self._asked[participant]
         if scope.cancelled_caught:
             self.want(participant)
             return
         self._known[participant] = None if listed is None else _read_all(listed[:MAX_TOOLS])
-        self._changed.notify_all()
         self._came(participant)
 
 
