@@ -252,10 +252,10 @@ class Inbox(AsyncContextManagerMixin):
             MeupError: As :meth:`Proposal.fulfill`; then it waits again, if it is still pending.
         """
         held = self._check_waits(item)
-        if Verb.VOTE in item.may and arguments is None:
-            await self.vote(item, approve=True, form=form)
-            return None
         if Verb.VOTE in item.may:
+            if arguments is None:
+                await self.vote(item, approve=True, form=form)
+                return None
             raise NotOffered(
                 f"the votes about proposal {item.id} are about the call as it was proposed;"
                 " reject it, and say what you would approve"
@@ -477,15 +477,15 @@ class Inbox(AsyncContextManagerMixin):
         self._settled.notify_all()
 
     def _look_at_participant(self, participant: str) -> None:
+        is_here = self._offers.is_here(participant)
         self._directory.forget(participant)
-        is_wanted = any(held.item.target == participant for held in self._queue)
-        if is_wanted and self._offers.is_here(participant):
+        if is_here and any(held.item.target == participant for held in self._queue):
             self._directory.ask_again(participant)
         for held in self._queue:
             item = held.item
             if participant == item.target or (item.rule and item.rule.reviewer == participant):
                 self._update_item(held.entry)
-        self._rules.note_presence(participant, is_here=self._offers.is_here(participant))
+        self._rules.note_presence(participant, is_here=is_here)
         self._rules.look_again()
 
     async def _watch_time(self) -> None:
@@ -531,13 +531,12 @@ class Inbox(AsyncContextManagerMixin):
         if not self._queue.has_room_for(entry.key.proposer):
             self._left_out += 1
             return None
-        now = self._feed.now
-        item = InboxItem(self, record, now)
+        item = InboxItem(self, record, self._feed.now)
         self._feed.hold(entry)
         # One that is not here tells nothing: a flood of such names is to displace no reviewer's.
         if item.target is not None and self._offers.is_here(item.target):
             self._directory.want(item.target)
-        self._rules.look_again(since=now)
+        self._rules.look_again(is_new=True)
         return self._queue.add(item, entry)
 
     def _place(self, held: HeldItem, *, is_new: bool = True) -> None:

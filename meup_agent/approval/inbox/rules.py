@@ -257,7 +257,7 @@ class InboxRules:
     def look_for_reviewers_of(self, call: Call) -> None:
         """Ask those who may carry out a call that is for others: its reviewer may ask us."""
         self._for_others = call
-        self.look_again(since=self._feed.now)
+        self.look_again(is_new=True)
 
     def rule_for(self, entry: ProposalEntry, call: Call) -> InboxRule | None:
         """The rule that asks: of several reviewers', one that counts votes, else the first."""
@@ -333,15 +333,15 @@ class InboxRules:
 
     # --- asking reviewers ---
 
-    def look_again(self, *, since: float | None = None) -> None:
+    def look_again(self, *, is_new: bool = False) -> None:
         """Ask all reviewers soon.
 
         Args:
-            since: The moment at which a proposal came. A reviewer may have to read a list of tools
-                before it knows its rule, so it is asked more than once.
+            is_new: A proposal has come. A reviewer may have to read a list of tools before it
+                knows its rule, so it is asked more than once.
         """
-        if since is not None:
-            self._young_since = since
+        if is_new:
+            self._young_since = anyio.current_time()
         self._begin_round()
         self._changed.notify_all()
 

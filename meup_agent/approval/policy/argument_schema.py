@@ -123,8 +123,8 @@ class ArgumentSchema:
         names = [*_names(applying), *value]
         self._take_steps(len(applying) + len(names))
         for name in dict.fromkeys(names):
+            of_member = _of_member(applying, name)
             if name not in value:
-                of_member = _of_member(applying, name)
                 self._take_steps(len(applying) + len(of_member))
                 default = self._default(of_member, level + 1)
                 if default is _UNSURE:
@@ -133,7 +133,7 @@ class ArgumentSchema:
                     continue
                 found[name] = self._marked(default)
                 filled.add(name)
-            of_member = [*_of_member(applying, name), *_of_any_member(applying)]
+            of_member = [*of_member, *_of_any_member(applying)]
             self._take_steps(len(applying) + len(of_member))
             found[name], is_sure = self._fill_any(found[name], of_member, level + 1)
             if not is_sure:

@@ -171,7 +171,6 @@ def find_wide(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[Fin
         if rule.tool is None:
             said = f"{name} is too wide: it allows every tool; name those that are meant"
             yield Finding("error", said)
-            continue
         for pattern in filter(_is_wide, as_patterns(rule.tool)):
             yield Finding(
                 "error",

@@ -183,9 +183,8 @@ def _without_executor(given: Pattern, target: str, name: str, known: Collection[
     for pattern in as_patterns(given):
         for sign in "./:":
             cut = pattern.removeprefix(f"{target}{sign}")
-            if cut == pattern or not cut or not _is_match(cut, name):
-                continue
-            if not any(_is_match(pattern, each) for each in known):
+            is_cut = cut != pattern and cut and _is_match(cut, name)
+            if is_cut and not any(_is_match(pattern, each) for each in known):
                 return pattern
     return None
 
