@@ -6,7 +6,7 @@ import logging
 import math
 from bisect import bisect_left
 from collections import Counter
-from itertools import islice, product
+from itertools import count, islice, product
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -65,7 +65,7 @@ class InboxQueue:
         self._places: list[_Place] = []
         self._waiting: list[HeldItem] = []  # in the same order
         self._of = Counter[str]()
-        self._numbers = 0
+        self._numbers = count()
         self._turn = 0
 
     def __len__(self) -> int:
@@ -98,8 +98,7 @@ class InboxQueue:
 
     def add(self, item: InboxItem, entry: ProposalEntry) -> HeldItem:
         """Hold a proposal, which does not wait yet."""
-        self._numbers += 1
-        held = self._held[entry.key] = HeldItem(item, entry, self._numbers)
+        held = self._held[entry.key] = HeldItem(item, entry, next(self._numbers))
         self._of[entry.key.proposer] += 1
         return held
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -16,7 +16,7 @@ from meup_agent.approval.policy.rules import MAX_COUNT, AllowRule, Verdict
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
-from meup_agent.protocol.wire.payloads import TOOL_CALL, Call, edit_call, read_told_rule
+from meup_agent.protocol.wire.payloads import TOOL_CALL, Call, as_list, edit_call, read_told_rule
 
 # --- cases ---
 
@@ -63,14 +63,13 @@ def load_cases(path: Path) -> tuple[list[PolicyCase], Path | None]:
 
     try:
         document = read_keys(parse_yaml(read_file(path)), "", ("policy", "cases"))
-        cases = document.get("cases")
-        if not isinstance(cases, list) or not cases:
+        cases = as_list(document.get("cases"))
+        if not cases:
             raise ConfigurationError("cases: expected a list of cases")
         policy = document.get("policy")
         if policy is not None and not isinstance(policy, str):
             raise ConfigurationError("policy: expected a path")
-        items = enumerate(cast("list[object]", cases))
-        read = [_read_case(each, f"cases[{index}]") for index, each in items]
+        read = [_read_case(each, f"cases[{index}]") for index, each in enumerate(cases)]
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
     return read, None if policy is None else path.parent / policy

@@ -34,7 +34,6 @@ from meup_agent.protocol.capability.reading import Exhausted, WorkBudget
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.wire.envelope import encode_leniently
 from meup_agent.protocol.wire.payloads import (
-    META,
     TOOL_CALL,
     Call,
     as_object,
@@ -59,8 +58,6 @@ MAX_SCHEMAS: Final = 256
 
 SCHEMA: Final = "schema"
 """Name of the rule that rejects what does not fit the schema of its tool."""
-
-_SEEN: Final = frozenset({"name", "arguments", META})
 
 Held = Callable[[Proposal, Space, PolicyDecision], None]
 """Told of each proposal that is left to people, at once."""
@@ -221,7 +218,7 @@ class Decider:
         given = call.params.get("arguments", {})
         if not call.name or not isinstance(given, dict):
             return Shown(call, problem="The call has no tool, or its arguments are not an object.")
-        others = sorted(call.params.keys() - _SEEN)
+        others = sorted(call.beside)
         if others:
             return Shown(call, doubt=f"no rule sees its parameter {others[0][:64]!r}")
         target = call.target

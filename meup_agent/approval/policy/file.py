@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from meup_agent.approval.policy.decider import Policy
 from meup_agent.approval.policy.rules import RULES, PolicyRule, plain_value, suggest
 from meup_agent.errors import ConfigurationError, printable, system_reason
+from meup_agent.protocol.wire.payloads import as_list
 
 if TYPE_CHECKING:
     from meup_agent.approval.policy.findings import Finding
@@ -89,11 +90,10 @@ def read_policy(document: object) -> Policy:
             f"its last key is not '{END}: true', so a part of it may be missing; write that as its"
             " last line"
         )
-    rules = keys["rules"]
-    if not isinstance(rules, list) or not rules:
+    rules = as_list(keys["rules"])
+    if not rules:
         raise ConfigurationError("rules: expected a list of rules")
-    items = enumerate(cast("list[object]", rules))
-    return Policy([_read_rule(each, f"rules[{index}]") for index, each in items])
+    return Policy([_read_rule(each, f"rules[{index}]") for index, each in enumerate(rules)])
 
 
 def _read_rule(given: object, place: str) -> PolicyRule:

@@ -235,8 +235,9 @@ def _wrong_argument(rule: PolicyRule, call: Call, around: Surroundings, work: Wo
             if _is_other_type(pattern, _members_of(call.arguments, key, work), work):
                 return f"{key}: {pattern}"
             if key in around.arguments:
-                if key in call.arguments and _is_near_value(
-                    pattern, call.arguments[key], around.arguments[key]
+                known = around.arguments[key]
+                if key in call.arguments and any(
+                    _is_near_value(one, call.arguments[key], known) for one in _flat(pattern)
                 ):
                     return f"{key}: {pattern}"
             elif is_exact and around.is_closed and _PLAIN_KEY.fullmatch(key):
@@ -255,9 +256,6 @@ def _is_near_value(pattern: Any, value: Any, known: Sequence[Any]) -> bool:
 
     Or with another letter, where the schema lists the values, and the pattern is none of them.
     """
-    if isinstance(pattern, list | tuple):
-        several = cast("Sequence[Any]", pattern)
-        return any(_is_near_value(each, value, known) for each in several)
     scalars = str | int | float
     if not isinstance(pattern, scalars) or not isinstance(value, scalars):
         return False
