@@ -14,15 +14,23 @@ from meup_agent.gateway.embedded import Gateway
 from meup_agent.protocol.wire import kinds
 from tests.adapters.frameworks import FRAMEWORKS, Run
 from tests.asyncio_alone import anyio_backend as anyio_backend
-from tests.interaction.people import LIMITS, Meeting, Notes, OverSockets, join, until
+from tests.interaction.people import (
+    EVERYTHING,
+    LIMITS,
+    Capabilities,
+    Meeting,
+    Notes,
+    OverSockets,
+    join,
+    until,
+)
 from tests.interaction.views import Tape, taped
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
-EVERYTHING = [{"kind": "*"}]
-PARTICIPANTS = {
-    "agent": ROLES["proposer"],
+PARTICIPANTS: dict[str, Capabilities] = {
+    "agent": [*ROLES["proposer"]],
     "trusted": EVERYTHING,
     "reviewer": EVERYTHING,
     "tools": EVERYTHING,

@@ -17,9 +17,8 @@ from meup_agent.errors import AlreadyDecided, RequestError
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope, encode_json
 from meup_agent.protocol.wire.payloads import JsonObject
-from meup_agent.testing.memory import MemorySpace
 from tests.adapters.test_contract import PARTICIPANTS, anyio_backend, notes, reviewer
-from tests.interaction.people import LIMITS, Notes, join, until
+from tests.interaction.people import InMemory, Notes, join, until
 from tests.interaction.views import taped
 from tests.patience import PATIENCE
 
@@ -32,13 +31,10 @@ MALLORY = [{"kind": "mcp/request", "payload": {"method": "tools/call", "params":
 """Capabilities of a participant that may have one tool called, and approve nothing else."""
 
 
-class InMemory:
+@pytest.fixture
+def meeting() -> InMemory:
     """The participants of the contract, without a network, and one that is not trusted."""
-
-    def __init__(self) -> None:
-        space = MemorySpace(participants={**PARTICIPANTS, "mallory": MALLORY}, limits=LIMITS)
-        self.token, self.connector, self.drop = space.token, space.connector, space.drop
-        self.kill, self.restart = space.kill, space.restart
+    return InMemory({**PARTICIPANTS, "mallory": MALLORY})
 
 
 @asynccontextmanager
@@ -75,46 +71,55 @@ async def approved_agent(
             yield agent, space, approvals
 
 
-async def test_an_approved_tool_runs_with_what_was_approved(notes: Notes) -> None:
-    meeting = InMemory()
+@asynccontextmanager
+async def running(agent: "ModelAgent[None, str]", *paths: str) -> AsyncGenerator[list[str]]:
+    """Runs that end with the block, and their outputs."""
+    outputs: list[str] = []
+
+    async def go(path: str) -> None:
+        outputs.append((await agent.run(path)).output)
+
+    async with anyio.create_task_group() as tasks:
+        for each in paths:
+            tasks.start_soon(go, each)
+        yield outputs
+
+
+async def test_an_approved_tool_runs_with_what_was_approved(
+    meeting: InMemory, notes: Notes
+) -> None:
     async with join(meeting, reviewer()), approved_agent(meeting, notes) as (agent, _, _):
         assert (await agent.run("a")).output == "deleted a"
         assert (await agent.run("edit")).output == "deleted edited"
     assert notes.all == ["a", "edited"]
 
 
-async def test_a_rejected_tool_does_not_run(notes: Notes) -> None:
-    meeting = InMemory()
-    async with join(meeting, reviewer()), approved_agent(meeting, notes) as (agent, _, _):
-        assert "rejected as unsafe by reviewer" in (await agent.run("bad")).output
+@pytest.mark.parametrize(
+    ("path", "ttl", "said"),
+    [
+        ("bad", 60.0, "rejected as unsafe by reviewer"),
+        ("never", 0.2, "neither a refusal nor a permission"),
+    ],
+    ids=["rejection", "silence"],
+)
+async def test_what_is_not_approved_does_not_run(
+    meeting: InMemory, notes: Notes, path: str, ttl: float, said: str
+) -> None:
+    async with join(meeting, reviewer()), approved_agent(meeting, notes, ttl) as (agent, _, _):
+        assert said in (await agent.run(path)).output
     assert notes.all == []
 
 
-async def test_silence_is_no_approval(notes: Notes) -> None:
-    meeting = InMemory()
-    async with join(meeting, reviewer()), approved_agent(meeting, notes, ttl=0.2) as (agent, _, _):
-        assert "neither a refusal nor a permission" in (await agent.run("never")).output
-    assert notes.all == []
-
-
-async def test_nothing_runs_by_a_request_alone(notes: Notes) -> None:
-    meeting = InMemory()
+async def test_nothing_runs_by_a_request_alone(meeting: InMemory, notes: Notes) -> None:
     async with approved_agent(meeting, notes), join(meeting, "trusted") as trusted:
         with pytest.raises(RequestError, match="fulfill one of its open proposals"):
             await trusted.call("agent", "delete", {"path": "a"})
     assert notes.all == []
 
 
-async def test_an_approval_counts_once(notes: Notes) -> None:
-    meeting = InMemory()
+async def test_an_approval_counts_once(meeting: InMemory, notes: Notes) -> None:
     async with approved_agent(meeting, notes) as (agent, _, _), join(meeting, "trusted") as trusted:
-        outputs: list[str] = []
-
-        async def go() -> None:
-            outputs.append((await agent.run("a")).output)
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(go)
+        async with running(agent, "a") as outputs:
             await until(lambda: bool(trusted.proposals))
             first = trusted.proposals[0]
             result = await trusted.proposal(first).fulfill()
@@ -125,8 +130,7 @@ async def test_an_approval_counts_once(notes: Notes) -> None:
     assert notes.all == ["a"]
 
 
-async def test_handler_without_a_space_denies(notes: Notes) -> None:
-    meeting = InMemory()
+async def test_handler_without_a_space_denies(meeting: InMemory, notes: Notes) -> None:
     async with approved_agent(meeting, notes) as (agent, _, approvals):
         approvals.space = None
         assert "approvals.space is not set" in (await agent.run("a")).output
@@ -141,22 +145,15 @@ def planted(name: str, proposer: str) -> JsonObject:
     )
 
 
-async def test_a_request_of_another_tool_approves_nothing(notes: Notes) -> None:
+async def test_a_request_of_another_tool_approves_nothing(meeting: InMemory, notes: Notes) -> None:
     """A participant that may call `read` says that with it for a proposal to `delete`."""
-    meeting = InMemory()
-    outputs: list[str] = []
     async with (
         approved_agent(meeting, notes) as (agent, _, _),
         join(meeting, "trusted") as trusted,
         join(meeting, "mallory") as mallory,
         taped(mallory) as tape,
     ):
-
-        async def go() -> None:
-            outputs.append((await agent.run("a")).output)
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(go)
+        async with running(agent, "a") as outputs:
             await until(lambda: bool(trusted.proposals and mallory.proposals))
             [open_one] = mallory.proposals
             await mallory.send(
@@ -170,20 +167,15 @@ async def test_a_request_of_another_tool_approves_nothing(notes: Notes) -> None:
 
 
 @pytest.mark.parametrize("proposer", ["agent", "mallory"])
-async def test_the_arguments_of_the_one_that_fulfilled_count(notes: Notes, proposer: str) -> None:
+async def test_the_arguments_of_the_one_that_fulfilled_count(
+    meeting: InMemory, notes: Notes, proposer: str
+) -> None:
     """A request that came first, and was not what carried the proposal out, plants nothing."""
-    meeting = InMemory()
-    outputs: list[str] = []
     async with (
         approved_agent(meeting, notes) as (agent, _, approvals),
         join(meeting, "trusted") as trusted,
     ):
-
-        async def go() -> None:
-            outputs.append((await agent.run("a")).output)
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(go)
+        async with running(agent, "a") as outputs:
             await until(lambda: bool(trusted.proposals))
             [open_one] = trusted.proposals
             payload = planted("delete", proposer)
@@ -203,17 +195,11 @@ async def test_the_arguments_of_the_one_that_fulfilled_count(notes: Notes, propo
     assert notes.all == ["a"]
 
 
-async def test_parallel_calls_are_approved_each_with_its_own_arguments(notes: Notes) -> None:
-    meeting = InMemory()
-    outputs: list[str] = []
+async def test_parallel_calls_are_approved_each_with_its_own_arguments(
+    meeting: InMemory, notes: Notes
+) -> None:
     async with approved_agent(meeting, notes) as (agent, _, _), join(meeting, "trusted") as trusted:
-
-        async def go(path: str) -> None:
-            outputs.append((await agent.run(path)).output)
-
-        async with anyio.create_task_group() as tasks:
-            for path in ("a", "b", "c"):
-                tasks.start_soon(go, path)
+        async with running(agent, "a", "b", "c") as outputs:
             await until(lambda: len(trusted.proposals) == 3)
             for each in trusted.proposals:
                 proposal = trusted.proposal(each)
