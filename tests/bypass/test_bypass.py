@@ -72,10 +72,6 @@ async def test_what_nothing_stops_is_admitted(incident: Incident, place: Place) 
     assert await unapproved(incident, place) != []
 
 
-def test_there_are_enough() -> None:
-    assert len(STOPPED) >= 15
-
-
 REPORTED = re.compile(
     r"### .+\n\n> “.+”\n>\n"
     r"> — \[(?P<repository>\S+)#(?P<number>\d+)\]"
