@@ -6,10 +6,10 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent.errors import Refused, RequestError
+from meup_agent.errors import NotOffered, Refused, RequestError
 from tests.approval.test_decider import hear
 from tests.approval.test_inbox_rules import office, rewrite, ruled, wiping
-from tests.interaction.people import Meeting
+from tests.interaction.people import InMemory, Meeting
 
 pytestmark = pytest.mark.anyio
 
@@ -93,6 +93,22 @@ async def test_an_edit_is_judged_by_the_rules_of_the_moment(meeting: Meeting, pa
         rewrite(path, POLICY.replace("disk: system", "disk: older"))
         with pytest.raises(Refused, match="never"):
             await o.inboxes["mallory"].approve(item, {"disk": "older"})
+
+
+@pytest.mark.rule("4.4.edits_judged")
+async def test_without_an_answer_no_edit_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(*args: Any, **options: Any) -> Any:
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr("meup_agent.approval.policy.decider.Decider.judge", never)
+    monkeypatch.setattr("meup_agent.approval.reviewer.rules.JUDGE_SECONDS", 0.1)
+    async with wiping(InMemory(), path) as (o, proposal, item):
+        with pytest.raises(
+            NotOffered, match=r"'(reviewer|tools)', who may decide, has not judged it"
+        ):
+            await o.inboxes["mallory"].approve(item, {"disk": "older"})
+        assert o.item("mallory") is item
+        assert proposal.state.is_pending
 
 
 async def test_the_reviewer_judges_only_what_waits_there(meeting: Meeting, path: Path) -> None:
