@@ -151,19 +151,24 @@ class InboundRequests(TablePart):
         found = requests.find(name, now)
         if found is None:
             return False
-        # One that names a proposal is an approval, which is used once.
-        is_made_anew = self._context.is_new and not envelope.correlation
-        fingerprint = None if is_made_anew else fingerprint_of(envelope)
+        # One that names a proposal is an approval: used once, also if its id is used again.
+        is_approval = bool(envelope.correlation)
+        is_made_anew = self._context.is_new and not is_approval
+        fingerprint = fingerprint_of(envelope)
         if isinstance(found, Settled):
-            if found.fingerprint != fingerprint:
-                return False
-            if found.answer_id is not None:
+            known = found.fingerprint
+        else:
+            known = fingerprint_of(found.work.envelope)
+        if known == fingerprint and not is_made_anew:
+            if isinstance(found, Settled) and found.answer_id is not None:
                 self._context.envelope_sender.resend(found.answer_id)
-        elif fingerprint_of(found.work.envelope) != fingerprint:
-            found.superseded = True
-            requests.remove(found)
-            cause = cause_of_end(*name, Reason.NO_LONGER_NEEDED, USED_AGAIN, now)
-            self._scheduler.cancel(found, cause)
+        elif not (is_approval and requests.was_replaced(envelope.sender, fingerprint, now)):
+            requests.note_replaced(envelope.sender, known, now)
+            if not isinstance(found, Settled):
+                found.superseded = True
+                requests.remove(found)
+                cause = cause_of_end(*name, Reason.NO_LONGER_NEEDED, USED_AGAIN, now)
+                self._scheduler.cancel(found, cause)
             return False
         self._context.drop("duplicate_request", envelope, expected=True)
         return True

@@ -105,6 +105,10 @@ class RequestIndex:
         self._settled_rpc_ids: PerSenderTTLMap[str, bool] = PerSenderTTLMap(
             senders=SETTLED_SENDERS, count=SETTLED_A_SENDER, seconds=SETTLED_SECONDS
         )
+        # Approvals whose id their sender used for another request since (PROTOCOL 6).
+        self._replaced: PerSenderTTLMap[int, bool] = PerSenderTTLMap(
+            senders=SETTLED_SENDERS, count=SETTLED_A_SENDER, seconds=SETTLED_SECONDS
+        )
 
     def add(self, exchange: InboundExchange) -> None:
         """Enter a request that is taken up."""
@@ -135,6 +139,13 @@ class RequestIndex:
     def find(self, name: Name, now: float) -> InboundExchange | Settled | None:
         """The request under an envelope id, open or ended lately."""
         return self._by_id.get(name) or self._settled.get(*name, now)
+
+    def note_replaced(self, sender: str, approval: int, now: float) -> None:
+        """Note that another request has the id of one that carries a proposal out."""
+        self._replaced.put(sender, approval, True, now)
+
+    def was_replaced(self, sender: str, approval: int, now: float) -> bool:
+        return self._replaced.get(sender, approval, now) is not None
 
     def find_named(self, name: Name) -> InboundExchange | None:
         """The open request that a ``requestId`` names, by either id (PROTOCOL 4.8)."""

@@ -279,6 +279,20 @@ def test_of_two_early_requests_of_one_sender_the_first_is_remembered() -> None:
     assert (starts(effects), refusals(effects)) == ([], ["b2"])
 
 
+@pytest.mark.rule("4.4.one_proposal", "6.said_again")
+@pytest.mark.parametrize("ends", [False, True])
+def test_an_approval_whose_id_was_used_again_is_used_once(me: Peer, ends: bool) -> None:
+    me.proposal("alice", "p1")
+    me.request("bob", "b1", fulfills="p1", ts="2026-01-01T00:00:01Z")
+    if ends:
+        me.returns(Key("in", "bob", "b1"))
+    me.request("bob", "b1", method="tools/list", ts="2026-01-01T00:00:02Z")
+    me.proposal("alice", "p1", ts="2026-01-01T00:00:03Z")  # the same call, made anew
+    effects = me.request("bob", "b1", fulfills="p1", ts="2026-01-01T00:00:01Z")
+    assert (starts(effects), dropped(effects)) == ([], ["duplicate_request"])
+    assert len(starts(me.request("bob", "b1", fulfills="p1", ts="2026-01-01T00:00:04Z"))) == 1
+
+
 @pytest.mark.rule("4.4.early")
 def test_a_proposal_that_was_carried_out_before_it_came_starts_nothing(me: Peer) -> None:
     me.request("bob", "b1", fulfills="p1")
