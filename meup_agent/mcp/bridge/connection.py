@@ -220,7 +220,9 @@ class ServerConnection:
 
     @property
     def closes_streams(self) -> bool:
-        return isinstance(self._server, HttpServer) and self.is_modern
+        # Also asked while there is no connection, of a call that is cancelled for want of one.
+        is_connected = self._client is not None
+        return is_connected and isinstance(self._server, HttpServer) and self.is_modern
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
