@@ -9,7 +9,7 @@ agent = Agent("bot")
 
 
 async def divide(space: Space, dividend: float, divisor: float) -> str:
-    for found in await space.find("divide"):
+    for found in await space.offers.find("divide"):
         about = found.described.get("description", "")
         print(f"{found.participant} has {found.name}: {about}")
     try:

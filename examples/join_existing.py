@@ -8,8 +8,8 @@ agent = Agent("visitor")
 
 
 def look_around(space: Space) -> None:
-    print(f"I am {space.me}, and the gateway speaks {space.dialect}.")
-    given = space.guarantees
+    print(f"I am {space.me}, and the gateway speaks {space.gateway.dialect}.")
+    given = space.gateway.guarantees
     if not given.identity_checked:
         print("Anybody may speak in anybody's name here.")
     if given.hidden_targets:

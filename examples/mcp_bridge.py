@@ -35,7 +35,7 @@ async def main() -> None:
             gateway.url, space="demo", token=gateway.token("skipper")
         ) as space,
     ):
-        print([tool["name"] for tool in await space.tools("tides")])
+        print([tool["name"] for tool in await space.offers.tools("tides")])
         (content,) = await space.call(
             "tides", "high_water", {"harbour": "Leith"}
         )

@@ -26,10 +26,10 @@ async def report(space: Space) -> str:
     """What was decided, and what waits, by tool."""
     since = datetime.now().astimezone() - timedelta(days=1)
     ends: Counter[tuple[str, str]] = Counter()
-    async for each in space.list_proposals(state="decided"):
+    async for each in space.proposals.list(state="decided"):
         if each.decided_at is None or each.decided_at >= since:
             ends[each.tool, str(each.state)] += 1
-    async for each in space.list_proposals():
+    async for each in space.proposals.list():
         ends[each.tool, "waiting"] += 1
     lines = [f"{tool}: {n} {end}" for (tool, end), n in sorted(ends.items())]
     return "\n".join(lines) or "nothing was proposed"

@@ -55,7 +55,8 @@ class Connected(Event):
 class Resumed(Event):
     """We are back, and have read what was said while we were away.
 
-    Only on gateways that resume (``space.guarantees.resume``); it follows :class:`Connected`.
+    Only on gateways that resume (``space.gateway.guarantees.resume``); it follows
+    :class:`Connected`.
 
     Attributes:
         missed: Envelopes that came for it.

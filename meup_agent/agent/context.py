@@ -104,7 +104,7 @@ class Context:
     def reasoning(
         self, text: str = "", *, timeout: float | None = REASONING_SECONDS
     ) -> AbstractAsyncContextManager[Reasoning]:
-        """Think aloud about what the handler was started for; see :meth:`Space.reasoning`.
+        """Think aloud about what the handler was started for; see ``space.talk.reasoning``.
 
         Example::
 
@@ -116,7 +116,7 @@ class Context:
             text: What it is about, for people.
             timeout: Seconds after which it is stopped; ``None``: as long as it takes.
         """
-        return self.space.reasoning(text, about=self.envelope.id, timeout=timeout)
+        return self.space.talk.reasoning(text, about=self.envelope.id, timeout=timeout)
 
     def stream(
         self,

@@ -336,7 +336,7 @@ TOOL: Final = HandlerType("tool", Role.REQUEST, ANYWHERE, takes_arguments=True, 
 PROPOSAL: Final = HandlerType(
     "on_proposal",
     Role.PROPOSAL,
-    {**ANYWHERE, Proposal: lambda run: run.space.proposal(run.work.envelope)},
+    {**ANYWHERE, Proposal: lambda run: run.space.proposals.get(run.work.envelope)},
     keywords=("tool", "method"),
 )
 REQUEST: Final = HandlerType("on_request", Role.REQUEST, {**ANYWHERE, Request: _request})
@@ -549,9 +549,9 @@ class Decorators:
     on_gap = HandlerRow(Role.GAP, {Gap: _subject})
     """Learn that some of what was sent while we were away will never reach us.
 
-    On a gateway that resumes (``space.guarantees.resume``) an agent that comes back gets what
-    it missed, in order. Where the gateway does not know all of that any more, this is the first
-    handler that runs afterwards. It gets a :class:`Gap`.
+    On a gateway that resumes (``space.gateway.guarantees.resume``) an agent that comes back gets
+    what it missed, in order. Where the gateway does not know all of that any more, this is the
+    first handler that runs afterwards. It gets a :class:`Gap`.
     """
 
     on_stream = HandlerRow(Role.STREAM, {StreamReader: _stream})

@@ -97,7 +97,7 @@ class InboundMessage:
     def proposal(self) -> Proposal | None:
         """The proposal, for one."""
         is_proposal = self._run.work.role is exchange.Role.PROPOSAL
-        return self.space.proposal(self.envelope) if is_proposal else None
+        return self.space.proposals.get(self.envelope) if is_proposal else None
 
     @property
     def reason(self) -> Cause | None:
@@ -261,7 +261,7 @@ def outbound_through(layers: Sequence[Layer], bare: Space) -> Outbound:
 
     async def pass_outbound(verb: str, fields: dict[str, Any], send: SendMessage) -> Any:
         if (proposal := fields.get("proposal")) is not None:
-            fields["proposal"] = bare.proposal(proposal.envelope)
+            fields["proposal"] = bare.proposals.get(proposal.envelope)
         message = OutboundMessage(verb=cast("Verb", verb), space=bare, **fields)
 
         async def innermost(given: InboundMessage | OutboundMessage) -> Any:

@@ -722,13 +722,13 @@ class _Diagnosis:
         assert welcome is not None
         report.me = space.me
         report.adopted = welcome.protocol
-        report.guarantees = space.guarantees
+        report.guarantees = space.gateway.guarantees
         report.said_guarantees = WELCOME_KEY in welcome.payload_object
         report.participants = tuple(each.id for each in space.participants)
         report.capabilities = space.capabilities
         report.permissions = permissions_of(report.capabilities)
         me = shown_name(space.me)
-        if space.guarantees.identity_checked:
+        if space.gateway.guarantees.identity_checked:
             await self._good("token", f"good: the gateway knows it as {me}")
         else:
             await self._good(
@@ -741,7 +741,7 @@ class _Diagnosis:
             "welcome", f"{(recording.seconds or 0.0) * 1000:.0f} ms after the handshake"
         )
         await self._dialect_and_gateway()
-        goes_by_names = not space.guarantees.identity_checked and self._participant is None
+        goes_by_names = not space.gateway.guarantees.identity_checked and self._participant is None
         await self._good("me", me, _NAME if goes_by_names else "")
         await self._good("may", format_permissions(report.permissions))
         others = [name for name in report.participants if name != report.me]

@@ -257,7 +257,7 @@ async def send_confirmed(
     """
     with space.watch() as envelopes:
         sent = await send()
-        with anyio.move_on_after(None if space.guarantees.echo else REFUSAL_SECONDS):
+        with anyio.move_on_after(None if space.gateway.guarantees.echo else REFUSAL_SECONDS):
             async for envelope in envelopes:
                 if envelope.id == sent and envelope.sender == space.me:
                     return sent, True

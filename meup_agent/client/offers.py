@@ -226,7 +226,7 @@ class OfferDirectory:
         timeout: float | None,
         refresh: bool = False,
     ) -> list[JsonObject]:
-        """A participant's list; see :meth:`meup_agent.Space.tools`."""
+        """A participant's list; see ``space.offers.tools``."""
         timeout, key = checked_timeout(timeout), _ListKey(participant, kind)
         return (await self._get(key, timeout, refresh=refresh)).items()
 
@@ -669,7 +669,7 @@ class OfferFinder:
         self._owners: dict[_FoundOffer, str] = {}
 
     async def find(self, tool: str, timeout: float, *, renew: bool) -> list[FoundTool]:
-        """The tools of a name; see :meth:`meup_agent.Space.find`."""
+        """The tools of a name; see ``space.offers.find``."""
         offer = _FoundOffer(TOOLS, tool)
         owners = await self._owners_of(offer, timeout)
         if renew:
@@ -795,11 +795,57 @@ class SendRequest(Protocol):
 
 
 class Offers:
-    """What participants offer beside tools, as ``space.offers``: MCP resources and prompts."""
+    """What participants offer, as ``space.offers``: MCP tools, resources and prompts."""
 
-    def __init__(self, directory: OfferDirectory, request: SendRequest) -> None:
-        self._directory = directory
+    def __init__(self, finder: OfferFinder, request: SendRequest) -> None:
+        self._finder = finder
+        self._directory = finder.lists
         self._request = request
+
+    @awaited
+    async def tools(
+        self, participant: str, *, refresh: bool = False, timeout: float | None = TIMEOUT
+    ) -> list[dict[str, Any]]:
+        """The tools that a participant has, as MCP describes them (``name``, ``inputSchema`` …).
+
+        A list is kept, and given again without asking, until its participant says that it changed,
+        leaves, or joins anew, or our own connection is lost. While it is kept, calls and proposals
+        are checked by it before they are sent. Callers that ask at the same time share one request.
+
+        Args:
+            participant: The participant that has them.
+            refresh: Ask in any case.
+            timeout: Seconds to wait; ``None``: as long as it takes.
+
+        Raises:
+            RequestError: It was answered with an error.
+            MeupError: As :meth:`Space.request`.
+        """
+        return await self._directory.get(participant, timeout=timeout, refresh=refresh)
+
+    @awaited
+    async def find(
+        self, tool: str, *, renew: bool = False, timeout: float = FIND_SECONDS
+    ) -> list[FoundTool]:
+        """The participants that have a tool of a name, those that came first first.
+
+        Every present participant that we may ask is asked for its list, which is kept until it
+        changes; one that does not answer is left out, and asked again half a minute later.
+
+        Names are claimed by whichever participant likes. So the participant that alone has a name
+        when it is first looked for, here or by ``space.call`` and ``space.request`` without a
+        participant, is its owner from then on: they go to no other, and raise
+        :exc:`OwnerChanged` once others have the tool and the owner has not.
+
+        Args:
+            tool: The tool's name.
+            renew: Forget the owner; the participant that alone has it now becomes its owner.
+            timeout: Seconds to wait for each participant's list.
+
+        Raises:
+            ConnectionFailed: Our own connection has failed.
+        """
+        return await self._finder.find(tool, timeout, renew=renew)
 
     @awaited
     async def resources(
@@ -838,7 +884,7 @@ class Offers:
         """The contents of a resource: objects with ``uri`` and ``text`` or ``blob`` (base64).
 
         Args:
-            participant: The participant that has it; ``None``: the only one (:meth:`Space.find`).
+            participant: The participant that has it; ``None``: the only one (:meth:`find`).
             uri: Its URI.
             timeout: Seconds to wait; ``None``: as long as it takes.
 
@@ -875,7 +921,7 @@ class Offers:
         """A prompt with its arguments filled in: an object with ``messages``.
 
         Args:
-            participant: The participant that has it; ``None``: the only one (:meth:`Space.find`).
+            participant: The participant that has it; ``None``: the only one (:meth:`find`).
             name: Its name.
             arguments: Its arguments.
             timeout: Seconds to wait; ``None``: as long as it takes.
@@ -901,7 +947,7 @@ class Offers:
         """Values that would complete an argument of a prompt, or of a template of resources.
 
         Args:
-            participant: The participant that has it; ``None``: the only one (:meth:`Space.find`).
+            participant: The participant that has it; ``None``: the only one (:meth:`find`).
             ref: ``{"type": "ref/prompt", "name": …}`` or ``{"type": "ref/resource", "uri": …}``.
             argument: The argument's name.
             value: Its beginning.

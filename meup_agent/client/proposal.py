@@ -177,8 +177,8 @@ class Proposal:
             AlreadyDecided: It is not pending any more, or we have rejected it; nothing was sent.
             AmbiguousProposal: Its proposer made several under its id, and an edited request does
                 not tell which one it means.
-            InvalidArguments: The executor's list of tools is known (:meth:`Space.tools`), and the
-                tool does not take these ``arguments``; nothing was sent.
+            InvalidArguments: The executor's list of tools is known (``space.offers.tools``), and
+                the tool does not take these ``arguments``; nothing was sent.
             OwnerUnknown: The proposal does not say who should carry it out, and not exactly one
                 participant besides its proposer has the tool; give ``executor``.
             UsageError: It does not say so either, and calls no tool.
@@ -493,7 +493,7 @@ class RecordPage(NamedTuple):
 async def read_proposal_pages(
     session: Session, query: ProposalQuery, timeout: float | None
 ) -> AsyncGenerator[RecordPage]:
-    """The pages of an answer, one after the other; errors as of :meth:`Space.list_proposals`."""
+    """The pages of an answer, one after the other; errors as of ``space.proposals.list``."""
     if not session.table.roster.guarantees.lists_proposals:
         await checkpoint()
         heard = _heard(session, query)

@@ -80,7 +80,7 @@ class ProposalFeed:
         return [each for each in self._store.records(self.now) if each.state.is_pending]
 
     def list_pages(self, query: ProposalQuery) -> AsyncGenerator[RecordPage]:
-        """The pages of a query, as :meth:`Space.list_proposals` reads them."""
+        """The pages of a query, as ``space.proposals.list`` reads them."""
         return read_proposal_pages(self._session, query, TIMEOUT)
 
     async def offer_listed(self) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from meup_agent.causes import Cause, Reason
+from anyio.lowlevel import checkpoint
+
 from meup_agent.client.control import Control
 from meup_agent.client.management import Members
-from meup_agent.client.offers import FIND_SECONDS, TOOLS, OfferDirectory, OfferFinder, Offers
-from meup_agent.client.proposal import Proposal, ProposalRecord, read_proposal_pages
+from meup_agent.client.offers import TOOLS, OfferDirectory, OfferFinder, Offers
+from meup_agent.client.proposal import Proposal
 from meup_agent.client.proposal_handle import (
     PendingProposal,
     ProposalHandle,
@@ -19,6 +19,7 @@ from meup_agent.client.proposal_handle import (
     propose,
     resolve_ttl,
 )
+from meup_agent.client.proposals import Proposals
 from meup_agent.client.requests import (
     TIMEOUT,
     await_announced,
@@ -31,39 +32,60 @@ from meup_agent.client.requests import (
 )
 from meup_agent.client.running_handler import awaited
 from meup_agent.client.streams import Streams, reading_of_call
-from meup_agent.client.talk import DecisionReceipt, TalkVerbs, check_may_decide, explainer_of
-from meup_agent.errors import AmbiguousProposal, ParticipantGone, UsageError
-from meup_agent.protocol.dialects import PUBLISHED
+from meup_agent.client.talk import Talk, explainer_of
+from meup_agent.errors import ParticipantGone
 from meup_agent.protocol.exchange import Participant, Wait
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
-from meup_agent.protocol.wire.membership import ProposalQuery
 from meup_agent.protocol.wire.outcomes import CallOutcome, result_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
     from datetime import datetime
 
     from meup_agent.client.messages import OnProgress
-    from meup_agent.client.offers import FoundTool
     from meup_agent.client.requests import Outbound
     from meup_agent.client.streams import OnStream
-    from meup_agent.client.talk import Explainer
     from meup_agent.protocol.wire.membership import Guarantees
     from meup_agent.protocol.wire.payloads import JsonObject
     from meup_agent.session import Session
     from meup_agent.session.session import EnvelopeStream
 
 
-class Space(TalkVerbs):
+class GatewayFacts:
+    """What is known of the gateway, as ``space.gateway``: its dialect, guarantees and clock."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def dialect(self) -> str:
+        """The dialect that the gateway speaks, for example ``meup/v0.2``."""
+        return self._session.dialect
+
+    @property
+    def guarantees(self) -> Guarantees:
+        """The gateway's guarantees, by its latest first welcome."""
+        return self._session.table.roster.guarantees
+
+    @property
+    def now(self) -> datetime:
+        """The gateway's time, by which deadlines count; our own, where it does not tell it."""
+        return self._session.time_of_day()
+
+
+class Space:
     """A participant's presence in a space; :meth:`meup_agent.Agent.join` gives one.
 
     Attributes:
         members: Grants, revocations, invitations, removals.
         control: Pause, resume, status, restart and shutdown of other participants.
         streams: The streams that are open; opens, reads and writes them.
-        offers: Resources and prompts of participants.
+        offers: Tools, resources and prompts of participants.
+        proposals: The proposals that were seen; lists, decides and withdraws them.
+        talk: Lines of thought; acknowledges and takes back chats.
+        gateway: Its dialect, guarantees and clock.
     """
 
     def __init__(
@@ -80,7 +102,10 @@ class Space(TalkVerbs):
         self.members = Members(session)
         self.control = Control(session)
         self.streams = Streams(session, outbound)
-        self.offers = Offers(self._directory, self.request)
+        self.offers = Offers(self._finder, self.request)
+        self.proposals = Proposals(session, self._finder, outbound)
+        self.talk = Talk(session, self.send)
+        self.gateway = GatewayFacts(session)
 
     @property
     def me(self) -> str:
@@ -98,72 +123,9 @@ class Space(TalkVerbs):
         return self._session.table.roster.observing
 
     @property
-    def now(self) -> datetime:
-        """The gateway's time, by which deadlines count; our own, where it does not tell it."""
-        return self._session.time_of_day()
-
-    @property
-    def ttl(self) -> float | None:
-        """Seconds that a proposal waits where it does not say; ``None``: as long as it takes."""
-        return self._session.ttl
-
-    @property
-    def dialect(self) -> str:
-        """The dialect that the gateway speaks, for example ``meup/v0.2``."""
-        return self._session.dialect
-
-    @property
-    def guarantees(self) -> Guarantees:
-        """The gateway's guarantees, by its latest first welcome."""
-        return self._session.table.roster.guarantees
-
-    @property
     def participants(self) -> tuple[Participant, ...]:
         """The participants present, with their capabilities; we too, unless we observe."""
         return self._session.table.roster.participants()
-
-    @property
-    def proposals(self) -> list[ProposalRecord]:
-        """Every proposal seen, ours included, with its state (PROTOCOL 4.2)."""
-        store = self._session.table.proposal_store
-        return [ProposalRecord(entry) for entry in store.records(self._session.now())]
-
-    async def list_proposals(
-        self,
-        *,
-        state: Literal["open", "decided"] = "open",
-        id: str = "",
-        proposer: str = "",
-        tool: str = "",
-        to_me: bool = False,
-        timeout: float | None = TIMEOUT,
-    ) -> AsyncGenerator[ProposalRecord]:
-        """List the proposals of the space that are open, or that were decided lately.
-
-        The gateway tells them to us alone, page by page, as an async iterator; also while we
-        observe. The open ones are known from then on: :meth:`proposal` decides them, and what
-        changes them is heard. On a gateway that does not list proposals
-        (``guarantees.lists_proposals``) these are the ones that we have heard of since we came.
-
-        Args:
-            state: ``open``, in the order in which they were accepted, or ``decided``, in the order
-                of their decisions.
-            id: Only those with this id, or with ids that begin so.
-            proposer: Only those of this participant.
-            tool: Only those that call a tool of this name.
-            to_me: Only those that are addressed to us, or to no participant.
-            timeout: Seconds to wait for each page; ``None``: as long as it takes.
-
-        Raises:
-            OutcomeUnknown: The gateway did not answer in time, or its answer cannot be read.
-            Refused: The gateway refused the question.
-            NotSent: There is no connection any more, and there will be none.
-        """
-        query = ProposalQuery(state, id, proposer, tool, to_me)
-        async with aclosing(read_proposal_pages(self._session, query, timeout)) as pages:
-            async for page in pages:
-                for record in page.records:
-                    yield record
 
     @property
     def capabilities(self) -> tuple[Any, ...]:
@@ -206,51 +168,6 @@ class Space(TalkVerbs):
             raise ParticipantGone(f"{participant!r} did not come into the space in {timeout:g} s")
         return found
 
-    @awaited
-    async def tools(
-        self, participant: str, *, refresh: bool = False, timeout: float | None = TIMEOUT
-    ) -> list[dict[str, Any]]:
-        """The tools that a participant has, as MCP describes them (``name``, ``inputSchema`` …).
-
-        A list is kept, and given again without asking, until its participant says that it changed,
-        leaves, or joins anew, or our own connection is lost. While it is kept, calls and proposals
-        are checked by it before they are sent. Callers that ask at the same time share one request.
-
-        Args:
-            participant: The participant that has them.
-            refresh: Ask in any case.
-            timeout: Seconds to wait; ``None``: as long as it takes.
-
-        Raises:
-            RequestError: It was answered with an error.
-            MeupError: As :meth:`request`.
-        """
-        return await self._directory.get(participant, timeout=timeout, refresh=refresh)
-
-    @awaited
-    async def find(
-        self, tool: str, *, renew: bool = False, timeout: float = FIND_SECONDS
-    ) -> list[FoundTool]:
-        """The participants that have a tool of a name, those that came first first.
-
-        Every present participant that we may ask is asked for its list, which is kept until it
-        changes; one that does not answer is left out, and asked again half a minute later.
-
-        Names are claimed by whichever participant likes. So the participant that alone has a name
-        when it is first looked for, here or by :meth:`call` and :meth:`request` without a
-        participant, is its owner from then on: they go to no other, and raise
-        :exc:`OwnerChanged` once others have the tool and the owner has not.
-
-        Args:
-            tool: The tool's name.
-            renew: Forget the owner; the participant that alone has it now becomes its owner.
-            timeout: Seconds to wait for each participant's list.
-
-        Raises:
-            ConnectionFailed: Our own connection has failed.
-        """
-        return await self._finder.find(tool, timeout, renew=renew)
-
     # --- requests ---
 
     async def _complete_request(self, given: dict[str, Any]) -> None:
@@ -281,7 +198,7 @@ class Space(TalkVerbs):
 
         Args:
             to: The addressee; ``None``: the one participant that has the tool, prompt or resource
-                that the parameters name (:meth:`find`).
+                that the parameters name (``space.offers.find``).
             method: The MCP method, for example ``tools/list``.
             params: Its parameters.
             timeout: Seconds to wait; ``None``: as long as it takes.
@@ -335,12 +252,12 @@ class Space(TalkVerbs):
     ) -> Any:
         """Call a participant's tool: a request if our capabilities allow it, otherwise a proposal.
 
-        Where the participant's list of tools is known (:meth:`tools`), the call is checked by it
-        first.
+        Where the participant's list of tools is known (``space.offers.tools``), the call is checked
+        by it first.
 
         Args:
             participant: The participant that has the tool; ``None``: the one that has it, found by
-                the tool's name and the same from then on (:meth:`Space.find`).
+                the tool's name and the same from then on (``space.offers.find``).
             tool: Its name.
             arguments: Its arguments.
             to: If it becomes a proposal: the participants that should decide it; empty: any that
@@ -396,7 +313,7 @@ class Space(TalkVerbs):
     async def _complete_call(self, given: dict[str, Any]) -> None:
         """Find the participant of a call that names none."""
         if given["participant"] is None:
-            timeout = resolve_ttl(given["timeout"], self.ttl)
+            timeout = resolve_ttl(given["timeout"], self._session.ttl)
             given["participant"] = await self._finder.owner(TOOLS, given["tool"], timeout)
 
     @awaited
@@ -500,7 +417,7 @@ class Space(TalkVerbs):
                 ttl=ttl,
                 wait=Wait(wait),
                 on_progress=on_progress,
-                explainer=self._explainer,
+                explainer=explainer_of(self._session, self._outbound),
                 check=check,
             ) as proposal:
                 if begun is not None:
@@ -548,12 +465,12 @@ class Space(TalkVerbs):
             An async context manager that gives a :class:`ProposalHandle`; entering it proposes.
 
         Raises:
-            InvalidArguments: The participant's list of tools is known (:meth:`Space.tools`), and
+            InvalidArguments: The participant's list of tools is known (``space.offers.tools``), and
                 there is no such tool, or it does not take these arguments; nothing was sent.
             UsageError: It was awaited, or asked for something, instead of entered; or it depends on
                 what is not a proposal of ours, on itself, or on more than 64.
         """
-        seconds = resolve_ttl(ttl, self.ttl)
+        seconds = resolve_ttl(ttl, self._session.ttl)
 
         def begin(call: Any) -> AbstractAsyncContextManager[ProposalHandle]:
             target, check = call.participant, self._directory.check
@@ -566,7 +483,7 @@ class Space(TalkVerbs):
                 ttl=seconds,
                 wait=Wait(wait),
                 on_progress=on_progress,
-                explainer=self._explainer,
+                explainer=explainer_of(self._session, self._outbound),
                 depends_on=depends_on,
                 check=None
                 if target is None
@@ -579,87 +496,55 @@ class Space(TalkVerbs):
         fields = shown(**fields, method=payloads.TOOL_CALL, arguments=arguments)
         return PendingProposal(proposing(self._outbound, fields, begin))
 
+    # --- talk ---
+
     @awaited
-    async def withdraw_all(
+    async def chat(
+        self, text: str, *, to: str | Iterable[str] = (), about: str | None = None
+    ) -> str:
+        """Send a chat message to participants; the id of its envelope.
+
+        Args:
+            text: Its text.
+            to: The addressees; empty: every member.
+            about: The id of the envelope that it refers to.
+
+        Raises:
+            Refused: We are paused.
+            NotSent: There is no connection any more, and there will be none.
+            UsageError: It is larger than a gateway takes, or this space is only observed.
+        """
+        return await self.send(kinds.CHAT, {"message": text}, to=to, correlation=about or ())
+
+    @awaited
+    @outbound("send", kind="kind", payload="payload", to="to", correlation="correlation")
+    async def send(
         self,
-        where: Callable[[ProposalRecord], object] | None = None,
+        kind: str,
+        payload: Any,
         *,
-        reason: str = Reason.NO_LONGER_NEEDED,
-        explain: str | None = None,
-    ) -> list[DecisionReceipt]:
-        """Withdraw our open proposals: all, or those that a condition is true of.
-
-        They end together, also those that wait for others, and handlers at work on them are
-        cancelled. Where the gateway's dialect lets an envelope name several proposals, up to 64
-        are withdrawn by one.
+        to: str | Iterable[str] = (),
+        correlation: str | Iterable[str] = (),
+        context: str | None = None,
+    ) -> str:
+        """Send an envelope of any kind that begins no exchange of ours; its id.
 
         Args:
-            where: The condition, for example ``lambda each: each.tool == "write"``. It is asked of
-                every open proposal before the first one ends.
-            reason: The reason code that the others see.
-            explain: Longer words for them, said as a chat after each withdraw.
-
-        Returns:
-            A receipt of each withdraw that was sent; what was not sent itself needs none.
-
-        Raises:
-            Refused: Our capabilities do not allow it, or not the explanation, and nothing was sent;
-                or the gateway did not let one of them through.
-            UsageError: The explanation is larger than any gateway takes. Then nothing was sent.
+            kind: The kind, with slashes or dots.
+            payload: JSON values.
+            to: The addressees; empty: every member.
+            correlation: Ids of the envelopes that it refers to.
+            context: The id of the context that it belongs to, as of a line of thought.
         """
-        session = self._session
-        keys = [
-            key
-            for key, entry in session.table.open_proposals()
-            if where is None or where(ProposalRecord(entry))
-        ]
-        for to in {session.table.addressees(key) for key in keys if session.table.is_sent(key)}:
-            payload, what = {"reason": str(reason)}, "no proposal was withdrawn"
-            check_may_decide(session, kinds.MCP_WITHDRAW, payload, what, to=to, explain=explain)
-        cause = Cause(str(reason), session.me, at=session.now())
-        joint = session.dialect in PUBLISHED
-        sent = session.pending_calls.withdraw_all(keys, cause, joint=joint)
-        await session.taken([each.id for each in sent])
-        receipts = [DecisionReceipt(each, each.correlation, self._explainer) for each in sent]
-        for receipt in receipts if explain else ():
-            await receipt.explain(explain or "")
-        return receipts
-
-    @property
-    def _explainer(self) -> Explainer:
-        return explainer_of(self._session, self._outbound)
-
-    def proposal(
-        self, of: ProposalRecord | Envelope | str, *, proposer: str | None = None
-    ) -> Proposal:
-        """A participant's proposal, to decide outside of a handler.
-
-        What is decided is the proposal that was handed over: where its proposer has used its id
-        for another one since, or takes it back, it is not pending any more.
-
-        Args:
-            of: One of :attr:`proposals`, its envelope, or its id.
-            proposer: Whose it is, where ``of`` is an id, which is unique for its proposer alone.
-
-        Raises:
-            AmbiguousProposal: Several proposals have that id.
-            UsageError: No proposal with that id, of that proposer, is known.
-        """
-        if isinstance(of, str):
-            known = self._session.table.proposal_store.under(of, self._session.now())
-            theirs = [each for each in known if proposer in (None, each.key.proposer)]
-            every = [each for latest in theirs for each in (latest, *latest.earlier)]
-            if len(every) > 1:
-                raise AmbiguousProposal(of, [each.key.proposer for each in every])
-            if not every:
-                whose = "" if proposer is None else f" of {proposer!r}"
-                raise UsageError(
-                    f"no proposal {of!r}{whose} is known here; see those in space.proposals"
-                )
-            envelope = every[0].envelope
-        else:
-            envelope = of if isinstance(of, Envelope) else of.envelope
-        return Proposal(self._session, envelope, self._finder, self._outbound)
+        sent = self._session.send_message(
+            kinds.canonical(kind),
+            payload,
+            to=names(to),
+            correlation=names(correlation),
+            context=context,
+        )
+        await checkpoint()
+        return sent.id
 
     def watch(
         self, wanted: Callable[[Envelope], bool] | None = None

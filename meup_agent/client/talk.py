@@ -10,11 +10,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-from anyio.lowlevel import checkpoint
 
 from meup_agent.causes import Cause, Reason, read_reason
 from meup_agent.client.messages import Chat
-from meup_agent.client.requests import names, outbound, shown
+from meup_agent.client.requests import shown
 from meup_agent.client.running_handler import CallScope, awaited, cause_of_leaving
 from meup_agent.errors import NotSent, ReasoningCancelled, Refused, UsageError
 from meup_agent.protocol.exchange.inbound_exchange import cause_of_end
@@ -37,6 +36,9 @@ if TYPE_CHECKING:
     from meup_agent.client.requests import Outbound
     from meup_agent.protocol.wire.envelope import Envelope
     from meup_agent.session import Session
+
+    Send = Callable[..., Awaitable[str]]
+    """:meth:`Space.send`."""
 
     Explainer = Callable[[Envelope, str], Awaitable[str]]
     """Sends the words that explain a reject or withdraw of ours; the id of the chat."""
@@ -192,10 +194,10 @@ class Reasoning:
         reason: The cause for which another participant stopped it; ``None`` while none did.
     """
 
-    def __init__(self, space: TalkVerbs, session: Session, scope: CallScope) -> None:
+    def __init__(self, send: Send, session: Session, scope: CallScope) -> None:
         self.id = ""
         self.concluded = False
-        self._space = space
+        self._send_any = send
         self._session = session
         self._scope = scope
         self.reason: Cause | None = None
@@ -271,32 +273,15 @@ class Reasoning:
             raise UsageError("this line of thought is concluded; begin another one")
 
     async def _send(self, kind: str, payload: dict[str, Any]) -> None:
-        await self._space.send(kind, payload, context=self.id)
+        await self._send_any(kind, payload, context=self.id)
 
 
-class TalkVerbs:
-    """The verbs of a participant that talks."""
+class Talk:
+    """Lines of thought, and what follows a chat, as ``space.talk``."""
 
-    _session: Session
-    _outbound: Outbound | None
-
-    @awaited
-    async def chat(
-        self, text: str, *, to: str | Iterable[str] = (), about: str | None = None
-    ) -> str:
-        """Send a chat message to participants; the id of its envelope.
-
-        Args:
-            text: Its text.
-            to: The addressees; empty: every member.
-            about: The id of the envelope that it refers to.
-
-        Raises:
-            Refused: We are paused.
-            NotSent: There is no connection any more, and there will be none.
-            UsageError: It is larger than a gateway takes, or this space is only observed.
-        """
-        return await self.send(kinds.CHAT, {"message": text}, to=to, correlation=about or ())
+    def __init__(self, session: Session, send: Send) -> None:
+        self._session = session
+        self._send = send
 
     @awaited
     async def acknowledge(self, chat: Chat, status: str = "received") -> str:
@@ -306,12 +291,12 @@ class TalkVerbs:
             chat: The message.
             status: What became of it: ``received``, ``read``, ``processing`` …
         """
-        return await self.send(
+        return await self._send(
             kinds.CHAT_ACKNOWLEDGE, {"status": status}, to=chat.sender, correlation=chat.id
         )
 
     @awaited
-    async def cancel_chat(
+    async def cancel(
         self,
         chat_id: str,
         *,
@@ -321,11 +306,11 @@ class TalkVerbs:
         """Take a chat message of ours back: what handles it ends; the id of the cancel.
 
         Args:
-            chat_id: The message, as :meth:`chat` returned it.
+            chat_id: The message, as :meth:`Space.chat` returned it.
             to: The addressees of the message; empty: every member.
             reason: Why; a handler of it finds that in ``ctx.reason``.
         """
-        return await self.send(
+        return await self._send(
             kinds.CHAT_CANCEL, {"reason": str(reason)}, to=to, correlation=chat_id
         )
 
@@ -360,11 +345,11 @@ class TalkVerbs:
         if count >= MAX_REASONINGS:
             raise UsageError(f"{MAX_REASONINGS} lines of thought are open; conclude one of them")
         scope = CallScope()
-        reasoning = Reasoning(self, session, scope)
+        reasoning = Reasoning(self._send, session, scope)
         with session.watchers.listening(reasoning):
             # Else a cancellation at that moment would leave a beginning without an end.
             with anyio.move_on_after(WORD_SECONDS, shield=True):
-                reasoning.id = await self.send(
+                reasoning.id = await self._send(
                     kinds.REASONING_START,
                     payload,
                     correlation=about or (),
@@ -404,36 +389,6 @@ class TalkVerbs:
             reasoning_id: The id of its ``reasoning/start``.
             reason: Why; the block of the line of thought is cancelled with it.
         """
-        return await self.send(
+        return await self._send(
             kinds.REASONING_CANCEL, {"reason": str(reason)}, context=reasoning_id
         )
-
-    @awaited
-    @outbound("send", kind="kind", payload="payload", to="to", correlation="correlation")
-    async def send(
-        self,
-        kind: str,
-        payload: Any,
-        *,
-        to: str | Iterable[str] = (),
-        correlation: str | Iterable[str] = (),
-        context: str | None = None,
-    ) -> str:
-        """Send an envelope of any kind that begins no exchange of ours; its id.
-
-        Args:
-            kind: The kind, with slashes or dots.
-            payload: JSON values.
-            to: The addressees; empty: every member.
-            correlation: Ids of the envelopes that it refers to.
-            context: The id of the context that it belongs to, as of a line of thought.
-        """
-        sent = self._session.send_message(
-            kinds.canonical(kind),
-            payload,
-            to=names(to),
-            correlation=names(correlation),
-            context=context,
-        )
-        await checkpoint()
-        return sent.id

@@ -236,6 +236,6 @@ async def test_schema_and_description_reach_the_model_unchanged(
 
     async with space_of(meeting, writer(notes)) as (space, _):
         [tool] = await SpaceTools(space).read()
-        [listed] = await space.tools("tools")
+        [listed] = await space.offers.tools("tools")
     assert (tool.exposed, tool.description) == (WRITE, "Write a file.")
     assert tool.schema == listed["inputSchema"]

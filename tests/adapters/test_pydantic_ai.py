@@ -122,10 +122,10 @@ async def test_an_approval_counts_once(meeting: InMemory, notes: Notes) -> None:
         async with running(agent, "a") as outputs:
             await until(lambda: bool(trusted.proposals))
             first = trusted.proposals[0]
-            result = await trusted.proposal(first).fulfill()
+            result = await trusted.proposals.get(first).fulfill()
             assert result.content[0]["text"] == APPROVED
         with pytest.raises(AlreadyDecided):
-            await trusted.proposal(first).fulfill()
+            await trusted.proposals.get(first).fulfill()
     assert outputs == ["deleted a"]
     assert notes.all == ["a"]
 
@@ -161,7 +161,7 @@ async def test_a_request_of_another_tool_approves_nothing(meeting: InMemory, not
             )
             answer = await tape.until(lambda each: each.kind == kinds.MCP_RESPONSE)
             assert "fulfill one of its open proposals" in json.dumps(answer.payload_object)
-            await trusted.proposal(trusted.proposals[0]).fulfill()
+            await trusted.proposals.get(trusted.proposals[0]).fulfill()
     assert outputs == ["deleted a"]
     assert notes.all == ["a"]
 
@@ -190,7 +190,7 @@ async def test_the_arguments_of_the_one_that_fulfilled_count(
             # As a gateway that lets it through would have it handled.
             with suppress(RequestError):
                 await approvals.approve(Request(first, payloads.read_call(payload)))
-            await trusted.proposal(open_one).fulfill()
+            await trusted.proposals.get(open_one).fulfill()
     assert outputs == ["deleted a"]
     assert notes.all == ["a"]
 
@@ -202,7 +202,7 @@ async def test_parallel_calls_are_approved_each_with_its_own_arguments(
         async with running(agent, "a", "b", "c") as outputs:
             await until(lambda: len(trusted.proposals) == 3)
             for each in trusted.proposals:
-                proposal = trusted.proposal(each)
+                proposal = trusted.proposals.get(each)
                 if proposal.arguments["path"] == "b":
                     await proposal.reject("unsafe")
                 elif proposal.arguments["path"] == "c":

@@ -224,6 +224,8 @@ async def test_who_may_not_reach_the_judge_edits_nothing(path: Path) -> None:
 async def test_a_dialect_that_names_the_executor_is_judged(path: Path, dialect: str) -> None:
     async with wiping(InMemory(), path, until=there) as (o, proposal, _):
         space = o.spaces["mallory"]
-        published = space.proposal(proposal.id).envelope.replace(protocol=dialect, to=("tools",))
+        published = space.proposals.get(proposal.id).envelope.replace(
+            protocol=dialect, to=("tools",)
+        )
         with pytest.raises(Refused, match="the rule 'never' of 'reviewer'"):
             await check_edit(space, published, DENIED)

@@ -84,7 +84,7 @@ async def test_people_edit_within_rules(meeting: Meeting, notes: Notes, b: int, 
         proposer.propose("tools", "add", {"a": 1, "b": 5}) as proposal,
     ):
         await until(lambda: bool(reviewer.proposals))
-        held = reviewer.proposal(proposal.id)
+        held = reviewer.proposals.get(proposal.id)
         if not runs:
             with pytest.raises(Refused, match="as it was edited"):
                 await held.fulfill({"a": 2, "b": b})
@@ -111,7 +111,7 @@ async def test_an_edit_is_judged_by_the_capabilities_before_it_is_sent(notes: No
         proposer.propose("tools", "add", {"a": 1, "b": 1}) as proposal,
     ):
         await until(lambda: bool(reviewer.proposals))
-        held = reviewer.proposal(proposal.id)
+        held = reviewer.proposals.get(proposal.id)
         with pytest.raises(Refused, match="as it was edited"):
             await held.fulfill({"a": 1, "b": 2})
         assert held.state is ProposalState.PENDING
@@ -136,7 +136,9 @@ async def test_what_was_judged_leaves_whatever_happens(meeting: Meeting, notes: 
         proposer.propose("tools", "add", {"a": 1, "b": 5}) as proposal,
     ):
         await until(lambda: bool(reviewer.proposals))
-        assert (await reviewer.proposal(proposal.id).fulfill(edited)).result(accept_edits=True) == 8
+        assert (await reviewer.proposals.get(proposal.id).fulfill(edited)).result(
+            accept_edits=True
+        ) == 8
     assert notes.all == [("judged", 7), ("add", 1, 7)]
 
 

@@ -57,7 +57,7 @@ async def test_two_owners_are_both_named_and_it_waits(meeting: Meeting, notes: N
             await inbox.approve(item)
         assert raised.value.owners == ("tools", "mallory")
         assert inbox.items == [item], "it waits again"
-        fulfillment = await reviewer.proposal(proposal.id).fulfill(executor="mallory")
+        fulfillment = await reviewer.proposals.get(proposal.id).fulfill(executor="mallory")
         assert fulfillment.executor == "mallory"
     assert notes.all == ["mallory"]
 
@@ -68,7 +68,7 @@ async def test_no_proposer_carries_out_what_it_proposes(meeting: Meeting, notes:
     async with gathered(meeting, *people) as (proposer, _, reviewer):
         async with proposer.propose(None, "add", {"a": 1, "b": 2}, ttl=60) as proposal:
             await until(lambda: state_of(reviewer, proposal.id) is not None)
-            fulfillment = await reviewer.proposal(proposal.id).fulfill()
+            fulfillment = await reviewer.proposals.get(proposal.id).fulfill()
             assert fulfillment.executor == "tools"
         assert notes.all == ["tools"]
 
@@ -87,7 +87,7 @@ async def test_only_a_tool_has_an_owner(meeting: Meeting) -> None:
         with pytest.raises(NotOffered, match="does not say who should carry it out"):
             await inbox.approve(inbox.items[0])
         with pytest.raises(UsageError, match="executor="):
-            await reviewer.proposal("p1").fulfill()
+            await reviewer.proposals.get("p1").fulfill()
 
 
 @pytest.mark.rule("4.4.plain")
@@ -112,7 +112,7 @@ async def test_an_approval_without_to_runs_once_at_most(meeting: Meeting, notes:
         raw(meeting, "second") as terminal,
     ):
         for owner in ("tools", "mallory"):
-            await reviewer.tools(owner)
+            await reviewer.offers.tools(owner)
         await proposer.say(kinds.MCP_PROPOSAL, body, id="p1")
         await terminal.hear(lambda e: e.id == "p1")
         asked = payloads.request("tools/call", CALL, "r1")

@@ -88,7 +88,7 @@ async def test_people_edit_into_no_quorum(meeting: Meeting, path: Path, notes: N
     async with office(meeting, path, notes) as o, o.reviewer() as reviewer:
         for version in (7, 2):
             async with o.proposed(version) as p:
-                held = reviewer.proposal(p.id)
+                held = reviewer.proposals.get(p.id)
                 for edited in (8, 13):
                     with pytest.raises(Refused, match="as it was edited"):
                         await held.fulfill({"version": edited})

@@ -101,7 +101,7 @@ async def test_what_a_person_decides_ends_the_reminders(path: Path, notes: Notes
             group.start_soon(propose, proposer)
             reminder = await tape.until(lambda e: e.kind == kinds.CHAT)
             [name] = reminder.correlation
-            await person.proposal(name).fulfill()
+            await person.proposals.get(name).fulfill()
         await anyio.sleep(3_600)
     assert results == [2]
     assert len(tape.of(kinds.CHAT, sender="reviewer")) == 1

@@ -194,7 +194,7 @@ async def test_a_vote_about_what_is_decided(meeting: Meeting, path: Path, notes:
         with pytest.raises(RequestError, match=r"is withdrawn; no decision|waits here"):
             await o.vote("deep", q.id)
         async with o.proposed(8) as another_runs:
-            await o.spaces["deep"].proposal(another_runs.id).fulfill()
+            await o.spaces["deep"].proposals.get(another_runs.id).fulfill()
             with pytest.raises(RequestError, match=r"no decision counts|waits here"):
                 await o.vote("second", another_runs.id)
     assert notes.all == [("deploy", 7), ("deploy", 8)]
@@ -209,7 +209,7 @@ async def test_a_proposed_vote_does_not_count(meeting: Meeting, path: Path, note
         vote = payloads.proposal("dev.meup/vote", params)
         asked = await o.spaces["proposer"].send(kinds.MCP_PROPOSAL, vote)
         await until(lambda: has_state(o.spaces["deep"], asked, ProposalState.PENDING))
-        done = await o.spaces["deep"].proposal(asked).fulfill()
+        done = await o.spaces["deep"].proposals.get(asked).fulfill()
         assert "vote by a request of your own" in str(done.error)
         assert (await o.held(p.id))["votes"] == {}
 

@@ -173,7 +173,7 @@ async def listed(url: str, space: str, token: str) -> None:
             for number in range(SERVERS):
                 name = f"server-{number}"
                 await member.present(name, timeout=PATIENCE)
-                assert await member.tools(name)
+                assert await member.offers.tools(name)
 
 
 def alone(folder: Path) -> float:

@@ -99,7 +99,7 @@ def test_nothing_is_rejected_where_one_is_unknown_or_empty(here: Here) -> None:
 def test_an_id_that_means_several_is_refused(stage: Stage) -> None:
     async def propose(space: Space) -> list[ProposalRecord]:
         async with space.propose("files", "nothing"), space.propose("files", "fail"):
-            seen = space.proposals
+            seen = list(space.proposals)
             # Others count: the whole of one id may be the beginning of another.
             first, tenth = [
                 ProposalRecord(ProposalEntry(ProposalKey("them", name), each.envelope, 0))

@@ -128,7 +128,7 @@ def test_a_call_of_a_server_waits_for_the_user(tmp_path: Path, state: dict[str, 
                 client["env"]["MEUP_URL"], space=client["env"]["MEUP_SPACE"], token=tokens[0]
             ) as space:
                 assert space.me == "agent"
-                assert [tool["name"] for tool in await space.tools("second")] == ["add"]
+                assert [tool["name"] for tool in await space.offers.tools("second")] == ["add"]
                 with pytest.raises(Refused):
                     await space.request("second", "add", {"a": 1, "b": 2})
                 async with space.propose("second", "add", {"a": 1, "b": 2}) as proposal:

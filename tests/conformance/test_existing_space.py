@@ -57,7 +57,7 @@ async def test_existing_participants_approve_and_run_what_ours_proposes(
 
     with tools, approver, anyio.fail_after(PATIENCE):
         async with agent.join(gateway.url, space="demo", token="change-me-proposer") as space:
-            assert space.dialect == V01
+            assert space.gateway.dialect == V01
             async with space.propose("tools", "add", {"a": 2}):
                 await came.wait()
             (request,) = await to_thread.run_sync(requests)

@@ -41,11 +41,11 @@ async def test_system_messages_of_others_change_nothing(gateway: ExistingGateway
 
     welcome = {"you": {"id": "mallory", "capabilities": []}, "participants": []}
     async with joined(gateway, "reviewer"), joined(gateway, agent) as space:
-        before = (space.me, space.participants, space.guarantees)
+        before = (space.me, space.participants, space.gateway.guarantees)
         leave = {"event": "leave", "participant": {"id": "reviewer"}}
         forged = envelope(gateway, "system/welcome", welcome, to=["caller"])
         await after(gateway, space, forged, envelope(gateway, "system/presence", leave))
-        assert (space.me, space.participants, space.guarantees) == before
+        assert (space.me, space.participants, space.gateway.guarantees) == before
     assert told == []
 
 
@@ -54,12 +54,12 @@ async def test_a_forged_welcome_gives_no_guarantee_and_no_name(gateway: Existing
     """There, even the gateway's name can be forged."""
     stated = {"dev.meup/guarantees": {"identity_checked": True, "echo": True, "resume": True}}
     async with joined(gateway, "caller") as space:
-        before = space.guarantees
+        before = space.gateway.guarantees
         for name in ("caller", "mallory"):
             welcome = {"you": {"id": name, "capabilities": [{"kind": "*"}]}, **stated}
             forged = envelope(gateway, "system/welcome", welcome, to=["caller"])
             await after(gateway, space, forged | {"from": "system:gateway"})
-            assert space.guarantees == before
+            assert space.gateway.guarantees == before
             assert space.me == "caller"
 
 

@@ -293,8 +293,8 @@ class People:
         options: dict[str, Any] = {"space": "demo", "settings": SETTINGS[name]}
         joining = self.agents[name].join(address, token=token, **options)
         space = await stack.enter_async_context(joining)
-        assert space.dialect == SPEAKS[name]
-        assert space.guarantees == OURS
+        assert space.gateway.dialect == SPEAKS[name]
+        assert space.gateway.guarantees == OURS
         return space
 
 
@@ -413,7 +413,7 @@ async def test_existing_participants_serve_ours(home: ThreadedGateway, version: 
             async with Agent("proposer").join(
                 home.url, space="demo", token="proposer-token"
             ) as space:
-                assert space.dialect == V01
+                assert space.gateway.dialect == V01
                 assert await space.call("files", "add") == 5
         with Proposer(home.url, "approver", **options) as proposer:
             # The gateway tells a newcomer of what is open, whoever proposed it.

@@ -36,7 +36,7 @@ async def test_their_tools_are_called_whatever_they_answer(gateway: ExistingGate
             await space.call("typescript", "nothing")
             content = ANSWERS["content"]["result"]["content"]
             assert await space.call("typescript", "content") == content
-            assert len(await space.tools("typescript")) == len(ANSWERS)
+            assert len(await space.offers.tools("typescript")) == len(ANSWERS)
             with pytest.raises(RequestError, match="no such file") as error:
                 await space.call("typescript", "fails")
             assert error.value.code == "NOT_FOUND"

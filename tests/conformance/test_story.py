@@ -78,8 +78,8 @@ class Reviewer:
 @pytest.mark.rule("2.join_frame", "1.dialect_adopted", "2.guarantees")
 async def test_agents_join_by_their_names_and_speak_its_dialect(gateway: ExistingGateway) -> None:
     async with joined(gateway, "proposer") as space:
-        assert (space.me, space.dialect) == ("proposer", gateway.version.protocol)
-        given, hidden = space.guarantees, gateway.version.to_routes
+        assert (space.me, space.gateway.dialect) == ("proposer", gateway.version.protocol)
+        given, hidden = space.gateway.guarantees, gateway.version.to_routes
         assert not given.identity_checked
         assert (given.hidden_targets, given.echo) == (hidden, not hidden)
     claims = {"participantId": "proposer", "space": "demo", "token": "proposer-token"}
@@ -101,7 +101,11 @@ async def test_a_call_that_is_given_up_stops_its_tool(gateway: ExistingGateway) 
     files = Files()
     async with joined(gateway, files.agent), joined(gateway, "caller") as space:
         assert await space.call("files", "write", {"path": "a"}) == "wrote a"
-        assert [tool["name"] for tool in await space.tools("files")] == ["write", "copy", "wait"]
+        assert [tool["name"] for tool in await space.offers.tools("files")] == [
+            "write",
+            "copy",
+            "wait",
+        ]
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(space.call, "files", "wait")
             await files.running.wait()
@@ -217,7 +221,7 @@ async def test_a_grant_is_an_update_and_no_new_session(gateway: ExistingGateway)
     request = {"method": "tools/call", "params": {"name": "write"}}
     async with joined(gateway, agent) as space, joined(gateway, "reviewer") as other:
         assert not space.may("mcp/request", request)
-        before = space.guarantees
+        before = space.gateway.guarantees
         with space.watch() as watcher:
             gateway.grant("proposer", [{"kind": "mcp/request"}])
             while (await anext(watcher)).kind != "capability/grant":
@@ -226,7 +230,7 @@ async def test_a_grant_is_an_update_and_no_new_session(gateway: ExistingGateway)
             marker = await other.chat("done")
             while (await anext(watcher)).id != marker:
                 pass
-        assert space.guarantees == before
+        assert space.gateway.guarantees == before
         assert space.me == "proposer"
     assert joins.count("reviewer") <= 1
 

@@ -80,7 +80,7 @@ async def fill(desk: Desk, text: str) -> None:
         await site.stack.enter_async_context(proposal)
     while not you.proposals:
         await anyio.lowlevel.checkpoint()
-    await you.proposal(you.proposals[0]).reject("unsafe", explain=text)
+    await you.proposals.get(you.proposals[0]).reject("unsafe", explain=text)
     for kind in ("reasoning/start", "reasoning/thought"):
         said = {"kind": kind, "id": kind, "context": "t", "payload": {"message": text}}
         await site.post("boss", said)

@@ -102,7 +102,7 @@ def test_a_reporter_counts_what_became_of_proposals(gateway: ThreadedGateway) ->
     async def propose(space: Space) -> None:
         async with space.propose("tools", "ring", to="fulfiller") as first:
             # The answer comes behind the proposal: it has left by now.
-            assert [each.id async for each in space.list_proposals(tool="ring")] == [first.id]
+            assert [each.id async for each in space.proposals.list(tool="ring")] == [first.id]
             await first.withdraw()
         async with space.propose("tools", "ring", to="fulfiller"):
             await anyio.to_thread.run_sync(report)

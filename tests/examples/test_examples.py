@@ -70,7 +70,7 @@ def test_echo_bot_says_again_what_others_say(gateway: ThreadedGateway) -> None:
 
 def test_calculator_answers(gateway: ThreadedGateway) -> None:
     async def calculate(space: Space) -> None:
-        names = [tool["name"] for tool in await space.tools("tools")]
+        names = [tool["name"] for tool in await space.offers.tools("tools")]
         assert names == ["add", "divide", "summarize"]
         assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
         assert await space.call("tools", "divide", {"dividend": 22, "divisor": 7}) == 3.143

@@ -141,7 +141,7 @@ class Orders:
             self.begin(self.decide, decider, verb, self.random.choice(waiting))
 
     async def decide(self, decider: str, verb: str, record: ProposalRecord) -> None:
-        proposal = self.spaces[decider].proposal(record)
+        proposal = self.spaces[decider].proposals.get(record)
         self.note(decider, "begins to", verb, record.id)
         if verb == "reject":
             await proposal.reject("unsafe")

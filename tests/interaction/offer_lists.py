@@ -97,4 +97,4 @@ async def lister(meeting: Meeting) -> AsyncGenerator[Lister]:
 
 
 async def ask(space: Space, into: list[Any], **options: Any) -> None:
-    into.append(await space.tools("mallory", **options))
+    into.append(await space.offers.tools("mallory", **options))

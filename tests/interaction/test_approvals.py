@@ -67,13 +67,13 @@ async def test_what_was_held_too_long_is_not_carried_out(meeting: Meeting) -> No
         gathered(meeting, calculator(), "reviewer") as (_, space),
         raw(meeting, "proposer") as alice,
     ):
-        expired = space.now - timedelta(seconds=61)
+        expired = space.gateway.now - timedelta(seconds=61)
         meta = {payloads.EXPIRES_AT: expired.isoformat(), payloads.TARGET: "tools"}
         body = payloads.proposal("tools/call", {**call(1), "_meta": meta})
         await alice.say(kinds.MCP_PROPOSAL, body, id="p1")
         await until(lambda: bool(space.proposals))
         with pytest.raises(AlreadyDecided, match="expired"):
-            await space.proposal("p1").fulfill()
+            await space.proposals.get("p1").fulfill()
 
 
 @pytest.mark.rule("4.4.before_it_is_sent")
@@ -118,25 +118,25 @@ async def test_an_id_alone_may_mean_several(meeting: Meeting) -> None:
         raw(meeting, "proposer") as alice,
     ):
         with pytest.raises(UsageError, match="no proposal 'p1'"):
-            space.proposal("p1")
+            space.proposals.get("p1")
         first, second = (
             payloads.proposal("tools/call", {**call(number), "_meta": {payloads.TARGET: "tools"}})
             for number in (1, 2)
         )
         await alice.say(kinds.MCP_PROPOSAL, first, id="p1")
         await until(lambda: has_state(space, "p1", ProposalState.PENDING))
-        read = space.proposal("p1", proposer="proposer")
+        read = space.proposals.get("p1", proposer="proposer")
         await alice.say(kinds.MCP_PROPOSAL, second, id="p1")
         await until(lambda: read.state is ProposalState.WITHDRAWN)
         with pytest.raises(AmbiguousProposal) as caught:
-            space.proposal("p1", proposer="proposer")
+            space.proposals.get("p1", proposer="proposer")
         assert caught.value.proposers == ("proposer", "proposer")
         with pytest.raises(AlreadyDecided, match="withdrawn"):
             await read.fulfill()
         with pytest.raises(AlreadyDecided, match="withdrawn"):
             await read.reject("unsafe")
         (latest,) = space.proposals
-        assert (await space.proposal(latest).fulfill()).result() == 3
+        assert (await space.proposals.get(latest).fulfill()).result() == 3
         await until(lambda: state_of(space, "p1") is ProposalState.FULFILLED)
         asked = await alice.hear(is_request)
         assert call_of(asked).meta[payloads.PROPOSER] == "proposer"

@@ -228,7 +228,7 @@ async def test_beside_alone_it_is_present_and_answers_no_request(meeting: Meetin
             assert "start its agent" in str(refused.value)
             async with proposer.propose("tools", "write", {"text": "x"}, to="reviewer") as proposal:
                 await until(lambda: bool(beside.proposals))
-                await beside.proposal(beside.proposals[0]).fulfill()
+                await beside.proposals.get(beside.proposals[0]).fulfill()
                 assert await proposal.result() == "x"
             async with join(meeting, answering("reviewer", "agent")):
                 await until(lambda: is_aside() == [False])

@@ -47,7 +47,7 @@ async def test_wrong_arguments_are_not_sent(
         taped(tools) as tape,
         join(meeting, "second") as space,
     ):
-        await space.tools("tools")
+        await space.offers.tools("tools")
 
         async def call() -> None:
             await space.call("tools", "write", arguments)
@@ -108,7 +108,7 @@ async def test_what_is_not_known_is_left_to_the_tool(meeting: Meeting, notes: No
         with pytest.raises(RequestError, match="'path'") as caught:
             await space.call("tools", "write")
         assert caught.value.code == payloads.INVALID_PARAMS
-        await space.tools("tools")
+        await space.offers.tools("tools")
         meeting.drop("second")
         await until(lambda: session_of(space).connections == 2)
         with pytest.raises(RequestError, match="'path'"):
@@ -120,7 +120,7 @@ async def test_edited_arguments_are_checked(meeting: Meeting, notes: Notes) -> N
 
     @reviewer.on_proposal
     async def review(proposal: Proposal, space: Space) -> None:
-        await space.tools("tools")
+        await space.offers.tools("tools")
         with pytest.raises(InvalidArguments, match="'size' should be integer"):
             await proposal.fulfill({"path": "b", "size": "big"})
         assert proposal.state == "pending"

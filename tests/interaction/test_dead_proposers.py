@@ -61,8 +61,8 @@ async def test_what_a_killed_process_proposed_does_not_run(meeting: Meeting, not
         ):
             await until(lambda: has_state(reviewer, twin.id, ProposalState.PENDING))
             with pytest.raises(AlreadyDecided, match="withdrawn"):
-                await reviewer.proposal(OLD).fulfill()
-            await reviewer.proposal(twin.id).fulfill()
+                await reviewer.proposals.get(OLD).fulfill()
+            await reviewer.proposals.get(twin.id).fulfill()
             await until(lambda: has_state(onlooker, twin.id, ProposalState.FULFILLED))
         assert notes.all == ["counted"]
         assert has_state(onlooker, OLD, ProposalState.WITHDRAWN)

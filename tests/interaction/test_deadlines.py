@@ -48,7 +48,7 @@ CALL = {"name": "add", "arguments": {"a": 1, "b": 2}}
 
 
 def held(seconds: float, space: Space) -> dict[str, object]:
-    expires = (space.now + timedelta(seconds=seconds)).isoformat()
+    expires = (space.gateway.now + timedelta(seconds=seconds)).isoformat()
     meta = {payloads.EXPIRES_AT: expires, payloads.TARGET: "tools"}
     return payloads.proposal("tools/call", {**CALL, "_meta": meta})
 
@@ -69,7 +69,7 @@ async def test_a_proposer_that_dies_leaves_nothing_pending(meeting: InMemory, no
         assert {each.proposals[0].state for each in (reviewer, onlooker)} == {ProposalState.EXPIRED}
         await until(lambda: ("expired", "p1", "proposer") in notes.all)
         with pytest.raises(AlreadyDecided, match="expired"):
-            await reviewer.proposal("p1").fulfill(even_if_gone=True)
+            await reviewer.proposals.get("p1").fulfill(even_if_gone=True)
         # Whoever does not look is refused by the gateway.
         async with raw(meeting, "mallory") as blind:
             body = payloads.request("tools/call", CALL, "r1")
@@ -88,7 +88,7 @@ async def test_what_was_held_overnight_is_carried_out(meeting: InMemory, notes: 
         proposer.propose("tools", "add", {"a": 1, "b": 2}, ttl=12 * HOUR) as proposal,
     ):
         await until(lambda: proposal.id in notes.all)
-        first = reviewer.proposal(proposal.id)
+        first = reviewer.proposals.get(proposal.id)
         await anyio.sleep(11 * HOUR)
         await proposal.renew(24 * HOUR)
         await until(lambda: first.expires_at == proposal.expires_at)
@@ -138,7 +138,7 @@ async def test_the_gateway_refuses_what_is_no_renewal(
         raw(meeting, "proposer") as alice,
         raw(meeting, "second") as bob,
     ):
-        begun = space.now
+        begun = space.gateway.now
         await alice.say(kinds.MCP_PROPOSAL, held(30, space), id="p1")
         await until(lambda: bool(space.proposals))
         await anyio.sleep(float(str(said.get("after", 0))))

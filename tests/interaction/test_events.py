@@ -311,7 +311,7 @@ async def test_each_beginning_has_one_end(meeting: Meeting, notes: Notes) -> Non
         async with anyio.create_task_group() as tasks:
             for _ in range(5):
                 tasks.start_soon(space.call, "tools", "sleep")
-                tasks.start_soon(space.tools, "tools")
+                tasks.start_soon(space.offers.tools, "tools")
                 tasks.start_soon(space.call, "tools", "add", {"a": 1, "b": 2})
                 tasks.start_soon(space.chat, "hello")
             await until(lambda: notes.all.count("sleeps") == 5)

@@ -72,7 +72,7 @@ async def test_rejection_is_explained_after_the_wait_for_it(
     async with gathered(meeting, rejecting, listening("proposer", notes)) as (reviewer, space):
         async with taped(reviewer) as tape, space.propose("tools", "x", to="reviewer") as proposal:
             await tape.until(is_proposal)
-            receipt = await reviewer.proposal(proposal.id).reject(Reason.UNSAFE)
+            receipt = await reviewer.proposals.get(proposal.id).reject(Reason.UNSAFE)
             outcome = await ended(proposal, Rejection)
             assert (outcome.id, receipt.proposal_ids) == (receipt.id, (proposal.id,))
             assert await outcome.explanation(timeout=0.0) == ""
@@ -113,7 +113,7 @@ async def test_withdrawal_of_what_is_decided_has_nothing_to_explain(meeting: Mee
     async with gathered(meeting, undecided(), "proposer") as (reviewer, space):
         async with taped(reviewer) as tape, space.propose("tools", "x", to="reviewer") as proposal:
             await tape.until(is_proposal)
-            await reviewer.proposal(proposal.id).reject("busy")
+            await reviewer.proposals.get(proposal.id).reject("busy")
             await proposal.outcome()
             receipt = await proposal.withdraw(explain="never said")
         assert receipt.id == ""
@@ -179,10 +179,10 @@ async def test_words_that_no_capability_allows_raise_and_nothing_is_sent(mute: M
         ):
             await shown.until(is_proposal)
             with pytest.raises(Refused, match=r"was not rejected: .*'reviewer' allows chat"):
-                await reviewer.proposal(proposal.id).reject("busy", explain="why")
+                await reviewer.proposals.get(proposal.id).reject("busy", explain="why")
             with pytest.raises(Refused, match=r"was not withdrawn: .*'proposer' allows chat"):
                 await proposal.withdraw(explain="why")
-            receipt = await reviewer.proposal(proposal.id).reject("busy")
+            receipt = await reviewer.proposals.get(proposal.id).reject("busy")
             await tape.until(of_kind(kinds.MCP_REJECT))
             with pytest.raises(Refused, match="allows chat"):
                 await receipt.explain("why")
@@ -201,7 +201,7 @@ async def test_refusal_of_the_words_by_the_gateway_is_raised(
             roster.my_capabilities = ({"kind": "*"},)
             roster._compiled.clear()
             with pytest.raises(Refused, match="capability_violation"):
-                await observer.proposal(proposal.id).reject("busy", explain="why")
+                await observer.proposals.get(proposal.id).reject("busy", explain="why")
 
 
 async def test_explanation_passes_the_middleware_as_a_chat(meeting: Meeting, notes: Notes) -> None:
@@ -247,7 +247,7 @@ async def test_a_missed_reject_has_its_words(
         latch.closed = True
         meeting.drop("proposer")
         words = None if later else "too much"
-        receipt = await reviewer.proposal(proposal.id).reject("unsafe", explain=words)
+        receipt = await reviewer.proposals.get(proposal.id).reject("unsafe", explain=words)
         for number in range(10):
             await reviewer.chat(str(number))
         latch.closed = False

@@ -57,7 +57,7 @@ async def test_plain_handler_is_told_that_it_cannot_await(meeting: Meeting, note
             lambda: proposal.reject("busy"),
             lambda: ctx.space.chat("hi"),
             lambda: ctx.space.call("tools", "x"),
-            lambda: space.tools("tools"),
+            lambda: space.offers.tools("tools"),
         ]
         for verb in verbs:
             with pytest.raises(UsageError, match="decide, which is not an async function, so"):

@@ -114,7 +114,7 @@ async def test_rejections_that_do_not_count_are_told_too(meeting: Meeting, notes
         proposers.propose("tools", "write", to="reviewer") as proposal,
     ):
         await until(lambda: state_of(seconds, proposal.id) is not None)
-        await seconds.proposal(seconds.proposals[-1]).reject("my own reason")
+        await seconds.proposals.get(seconds.proposals[-1]).reject("my own reason")
         await notes.until(("second", "my own reason", False))
         assert proposal.state is ProposalState.PENDING
 

@@ -89,7 +89,7 @@ async def test_refused_request_is_answered_and_not_run(meeting: Meeting, notes: 
         assert caught.value.code == -32000
         assert caught.value.data == {"reason": "refused"}
         with pytest.raises(RequestError, match="refused"):
-            await second.tools("tools")
+            await second.offers.tools("tools")
     assert notes.all == []
 
 

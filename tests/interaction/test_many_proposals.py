@@ -226,8 +226,10 @@ async def test_all_are_withdrawn_in_as_few_envelopes_as_the_dialect_needs(
             space.propose("tools", "work", {"step": 9}, depends_on=[steps[0]])
         )
         await notes.until(*(("holds", step) for step in range(4)))
-        assert await space.withdraw_all(where=lambda each: each.arguments["step"] > 9) == []
-        receipts = await space.withdraw_all(
+        assert (
+            await space.proposals.withdraw_all(where=lambda each: each.arguments["step"] > 9) == []
+        )
+        receipts = await space.proposals.withdraw_all(
             where=lambda each: each.arguments["step"] != 1, reason="policy", explain="enough"
         )
         gone = [steps[0].id, steps[2].id, steps[3].id]
@@ -244,7 +246,7 @@ async def test_all_are_withdrawn_in_as_few_envelopes_as_the_dialect_needs(
         for each in (steps[0], steps[2], steps[3], last):
             outcome = await ended(each, Withdrawal)
             assert outcome.reason == "policy"
-        (only,) = await space.withdraw_all()
+        (only,) = await space.proposals.withdraw_all()
         assert only.proposal_ids == (steps[1].id,)
 
 
@@ -259,7 +261,7 @@ async def test_condition_that_raises_withdraws_nothing(meeting: Meeting) -> None
             space.propose("tools", "work") as second,
         ):
             with pytest.raises(ValueError, match="which"):
-                await space.withdraw_all(where=odd)
+                await space.proposals.withdraw_all(where=odd)
             assert first.state is second.state is ProposalState.PENDING
 
 
@@ -275,7 +277,7 @@ async def test_hundred_of_one_proposer_leave_those_of_another(meeting: Meeting) 
         for _ in range(100):
             await stack.enter_async_context(space.propose("tools", "work"))
         await tape.until(is_proposal, 101)
-        receipts = await space.withdraw_all()
+        receipts = await space.proposals.withdraw_all()
         assert [len(receipt.proposal_ids) for receipt in receipts] == [64, 36]
         await tape.until(is_withdraw, 2)
         assert theirs.state is ProposalState.PENDING

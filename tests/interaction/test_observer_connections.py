@@ -149,10 +149,10 @@ async def test_every_verb_says_that_one_only_looks_on(meeting: Meeting) -> None:
             pass
 
     async def rejects(space: Space) -> None:
-        await space.proposal(space.proposals[0]).reject("unsafe")
+        await space.proposals.get(space.proposals[0]).reject("unsafe")
 
     async def fulfills(space: Space) -> None:
-        await space.proposal(space.proposals[0]).fulfill()
+        await space.proposals.get(space.proposals[0]).fulfill()
 
     verbs: list[Callable[[Space], Any]] = [
         proposes,
@@ -161,7 +161,7 @@ async def test_every_verb_says_that_one_only_looks_on(meeting: Meeting) -> None:
         lambda space: space.chat("hello"),
         lambda space: space.send("acme/news", {}),
         lambda space: space.request("tools", "tools/list"),
-        lambda space: space.tools("tools"),
+        lambda space: space.offers.tools("tools"),
         lambda space: space.call("tools", "write", {"text": "x"}),
         lambda space: space.members.grant("proposer", [{"kind": "chat"}]),
         lambda space: space.members.revoke("proposer", [{"kind": "chat"}]),

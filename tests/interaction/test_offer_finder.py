@@ -20,7 +20,7 @@ IN_MEMORY = pytest.mark.parametrize("meeting", ["memory"], indirect=True)
 
 
 async def owners(space: Space, tool: str = "write", **options: Any) -> list[str]:
-    return [each.participant for each in await space.find(tool, **options)]
+    return [each.participant for each in await space.offers.find(tool, **options)]
 
 
 async def here(space: Space, *names: str) -> None:
@@ -33,10 +33,10 @@ async def gone(space: Space, name: str) -> None:
 
 async def test_a_tool_is_found_and_called_by_its_name_alone(meeting: Meeting, notes: Notes) -> None:
     async with gathered(meeting, writer(notes), "second") as (_, space), taped(space) as tape:
-        [found] = await space.find("write")
+        [found] = await space.offers.find("write")
         assert (found.participant, found.name) == ("tools", "write")
         assert found.described["inputSchema"]["required"] == ["path"]
-        assert await space.find("erase") == []
+        assert await space.offers.find("erase") == []
         assert await space.call(None, "write", {"path": "a"}) == "a"
         params = {"name": "write", "arguments": {"path": "b"}}
         result = await space.request(None, "tools/call", params)
@@ -178,7 +178,7 @@ async def test_one_that_does_not_answer_is_left_out(meeting: Meeting, notes: Not
         join(meeting, writer(notes)),
         join(meeting, "second") as space,
     ):
-        await space.tools("tools")  # known, and not waited for
+        await space.offers.tools("tools")  # known, and not waited for
         assert await owners(space, timeout=0.5) == ["tools"]
         assert await owners(space, "read") == ["tools"]
         assert mallory.count() == 1

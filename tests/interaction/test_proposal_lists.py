@@ -27,7 +27,7 @@ async def is_heard(session: Session, proposal: str) -> None:
 
 
 async def listed(space: Space, **query: Any) -> list[ProposalRecord]:
-    return [each async for each in space.list_proposals(**query)]
+    return [each async for each in space.proposals.list(**query)]
 
 
 @pytest.mark.rule("3.list.open")
@@ -44,7 +44,7 @@ async def test_an_open_proposal_is_known_and_decided(meeting: Meeting, observe: 
             assert [each.id for each in found] == [one.id, other.id]
             assert [each.state for each in found] == [ProposalState.PENDING] * 2
             assert found[0].expires_at == one.expires_at
-            assert found[0].envelope.raw_payload == late.proposal(one.id).envelope.raw_payload
+            assert found[0].envelope.raw_payload == late.proposals.get(one.id).envelope.raw_payload
             for query in (
                 {"id": one.id[:12]},
                 {"tool": "add"},
@@ -54,7 +54,7 @@ async def test_an_open_proposal_is_known_and_decided(meeting: Meeting, observe: 
                 assert [each.id for each in await listed(late, **query)] == [one.id]
             assert await listed(late, proposer="tools") == []
             if not observe:
-                await late.proposal(found[0]).fulfill()
+                await late.proposals.get(found[0]).fulfill()
                 assert found[0].state is ProposalState.FULFILLED
 
 

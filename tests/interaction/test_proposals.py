@@ -43,7 +43,7 @@ async def test_a_proposal_carries_what_the_protocol_adds(meeting: Meeting) -> No
         gathered(meeting, calculator(), willing(), "proposer") as (_, _, proposers),
         taped(proposers) as tape,
     ):
-        before = proposers.now
+        before = proposers.gateway.now
         async with proposers.propose("tools", "add", arguments, ttl=60) as proposal:
             outcome = await proposal.outcome()
         (sent,) = tape.of(kinds.MCP_PROPOSAL)
@@ -206,7 +206,7 @@ async def test_of_a_broadcast_proposal_everybody_who_could_must_reject(meeting: 
             async with proposers.propose("tools", "write", ttl=None) as proposal:
                 await until(lambda: any(r.rejections for r in slow.proposals))
                 assert proposal.state is ProposalState.PENDING
-                await slow.proposal(slow.proposals[-1]).reject(Reason.BUSY)
+                await slow.proposals.get(slow.proposals[-1]).reject(Reason.BUSY)
                 outcome = await proposal.outcome()
             assert isinstance(outcome, Rejection)
             assert outcome.by == "tools"
@@ -346,7 +346,7 @@ async def test_proposals_can_be_decided_outside_of_handlers(meeting: Meeting) ->
     ):
         await until(lambda: state_of(person, proposal.id) is ProposalState.PENDING)
         record = person.proposals[-1]
-        theirs = person.proposal(record)
+        theirs = person.proposals.get(record)
         assert (theirs.proposer, theirs.tool, theirs.target) == ("proposer", "add", "tools")
         fulfilled = await theirs.fulfill()
         assert fulfilled.result() == 3

@@ -102,9 +102,9 @@ async def test_cancel_ends_the_block_and_its_calls(meeting: Meeting, notes: Note
             start = await tape.until(of_kind("reasoning/start"))
             await notes.until(start.id, "waiting")
             # One who may not changes nothing, nor does the id of another context.
-            await observer.cancel_reasoning(start.id, reason="because")
-            await second.cancel_reasoning("another", reason="because")
-            await second.cancel_reasoning(start.id, reason="superseded")
+            await observer.talk.cancel_reasoning(start.id, reason="because")
+            await second.talk.cancel_reasoning("another", reason="because")
+            await second.talk.cancel_reasoning(start.id, reason="superseded")
             await notes.until(("tools", "superseded"))
         assert answers == ["second: superseded"]
         await tape.until(lambda each: each.sender == "tools" and each.kind == "reasoning/cancel")
@@ -120,7 +120,7 @@ async def test_reasoning_is_bounded(meeting: Meeting, monkeypatch: pytest.Monkey
     monkeypatch.setattr(talk, "MAX_THOUGHTS", 2)
     monkeypatch.setattr(talk, "MAX_REASONINGS", 1)
     async with gathered(meeting, "tools", "second") as (space, second), taped(second) as tape:
-        async with space.reasoning() as reasoning:
+        async with space.talk.reasoning() as reasoning:
             for each in ("one", "two"):
                 await reasoning.thought(each)
             with pytest.raises(UsageError, match="at most 2 thoughts"):
@@ -153,7 +153,7 @@ async def test_a_held_conclusion_is_followed_by_a_cancel(meeting: Meeting, expli
     async with gathered(meeting, agent, "second") as (space, second), taped(second) as tape:
 
         async def think() -> None:
-            async with space.reasoning("why?") as reasoning:
+            async with space.talk.reasoning("why?") as reasoning:
                 if explicit:
                     await reasoning.conclude("because")
 
@@ -166,7 +166,7 @@ async def test_a_held_conclusion_is_followed_by_a_cancel(meeting: Meeting, expli
 
 
 async def think_on(space: Space, timeout: float | None) -> None:
-    async with space.reasoning("on and on", timeout=timeout):
+    async with space.talk.reasoning("on and on", timeout=timeout):
         await anyio.sleep_forever()
 
 
@@ -175,7 +175,7 @@ async def test_chat_is_taken_back(meeting: Meeting, notes: Notes) -> None:
     async with gathered(meeting, waiter(notes), "second", "mallory") as (_, second, mallory):
         chat = await second.chat("look at this", to="deep")
         await notes.until(("reads", "look at this"))
-        await mallory.cancel_chat(chat, to="deep")
-        await second.cancel_chat(chat, to="deep", reason="handled_elsewhere")
+        await mallory.talk.cancel(chat, to="deep")
+        await second.talk.cancel(chat, to="deep", reason="handled_elsewhere")
         await notes.until(("second", "handled_elsewhere"))
         assert ("mallory", "no_longer_needed") not in notes.all

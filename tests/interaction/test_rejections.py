@@ -92,7 +92,7 @@ async def test_a_second_reject_raises_and_none_of_its_words_is_lost(meeting: Mee
         taped(onlooker) as tape,
         space.propose("tools", "x", wait="deadline"),
     ):
-        proposal = reviewer.proposal(await shown.until(is_proposal))
+        proposal = reviewer.proposals.get(await shown.until(is_proposal))
         await proposal.reject(Reason.UNSAFE)
         with pytest.raises(AlreadyDecided, match="is rejected"):
             await proposal.reject(Reason.POLICY, explain="never said")
@@ -169,7 +169,7 @@ async def test_what_was_rejected_does_not_run_later(meeting: Meeting, notes: Not
             said = [(each.by, each.reason) for each in known.rejections]
             assert said == [("reviewer", Reason.UNSAFE)]
             with pytest.raises(AlreadyDecided, match="rejected"):
-                await again.proposal(rejected.id).fulfill()
+                await again.proposals.get(rejected.id).fulfill()
         assert notes.all == [rejected.id, "deleted b"]
         # To others it says nothing.
         assert has_state(onlooker, rejected.id, ProposalState.PENDING)

@@ -118,7 +118,7 @@ async def test_request_handler_comes_before_tools(meeting: Meeting) -> None:
     async with gathered(meeting, agent), join(meeting, "second") as space:
         result = await space.request("tools", "tools/call", {"name": "write", "arguments": {}})
         assert result == {"content": [{"type": "text", "text": "handler"}], "newer": 1}
-        assert [each["name"] for each in await space.tools("tools")] == ["write"]
+        assert [each["name"] for each in await space.offers.tools("tools")] == ["write"]
 
 
 async def test_broadcast_request_starts_where_it_may(meeting: Meeting, notes: Notes) -> None:
@@ -212,7 +212,7 @@ async def test_request_says_whose_proposal_it_carries_out(meeting: Meeting, note
         space.propose("tools", "write") as proposal,
     ):
         await until(lambda: bool(fulfiller.proposals))
-        await fulfiller.proposal(fulfiller.proposals[0]).fulfill()
+        await fulfiller.proposals.get(fulfiller.proposals[0]).fulfill()
         await proposal.outcome()
         assert notes.all == [("second", "proposer", proposal.id)]
 

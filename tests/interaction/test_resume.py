@@ -142,7 +142,7 @@ async def test_who_was_away_reads_what_it_missed_in_order(meeting: Meeting, note
     async with gathered(
         meeting, join(meeting, agent, latch=cutter, settings=ONE_PLACE), "second"
     ) as (tools, second):
-        assert tools.guarantees == OURS
+        assert tools.gateway.guarantees == OURS
         await second.chat("before")
         await notes.until("before")
         await keep_away(meeting, cutter, tools)

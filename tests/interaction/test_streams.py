@@ -156,7 +156,7 @@ async def test_a_reader_that_comes_back_reads_on(meeting: Meeting, notes: Notes)
                 # While it reads what it missed, the gateway may still leave frames out (8.9).
                 while b"after" not in notes.all:
                     await out.send(b"after")
-                    await second.tools("reviewer", refresh=True)
+                    await second.offers.tools("reviewer", refresh=True)
             await notes.until("complete")
     assert notes.all[:3] == ["reads", b"before", b"after"]
 

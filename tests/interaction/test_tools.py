@@ -31,14 +31,14 @@ async def test_a_list_is_asked_for_once(meeting: Meeting, notes: Notes) -> None:
         taped(tools) as tape,
         join(meeting, "second") as space,
     ):
-        first = await space.tools("tools")
+        first = await space.offers.tools("tools")
         assert names(first) == ["write", "read"]
         first.clear()
-        second = await space.tools("tools")
+        second = await space.offers.tools("tools")
         second[0]["inputSchema"].clear()
-        assert (await space.tools("tools"))[0]["inputSchema"]["required"] == ["path"]
+        assert (await space.offers.tools("tools"))[0]["inputSchema"]["required"] == ["path"]
         assert len(tape.calls(LIST)) == 1
-        assert names(await space.tools("tools", refresh=True)) == ["write", "read"]
+        assert names(await space.offers.tools("tools", refresh=True)) == ["write", "read"]
         assert len(tape.calls(LIST)) == 2
 
 
@@ -55,9 +55,9 @@ async def test_an_agent_says_that_its_list_does_not_change(meeting: Meeting, not
 async def test_each_participant_has_its_own_list(meeting: Meeting, notes: Notes) -> None:
     deep = Agent("deep")
     async with gathered(meeting, writer(notes), deep, "second") as (_, _, space):
-        assert names(await space.tools("tools")) == ["write", "read"]
-        assert await space.tools("deep") == []
-        assert names(await space.tools("tools")) == ["write", "read"]
+        assert names(await space.offers.tools("tools")) == ["write", "read"]
+        assert await space.offers.tools("deep") == []
+        assert names(await space.offers.tools("tools")) == ["write", "read"]
 
 
 async def test_it_is_asked_for_again_after_a_change_was_announced(meeting: Meeting) -> None:
@@ -99,10 +99,10 @@ async def test_a_list_of_one_that_came_anew_is_new(meeting: Meeting, notes: Note
 
     async with gathered(meeting, "second") as (space,), taped(space) as tape:
         async with join(meeting, writer(notes)):
-            assert names(await space.tools("tools")) == ["write", "read"]
+            assert names(await space.offers.tools("tools")) == ["write", "read"]
         async with join(meeting, changed):
             await tape.until(of_kind(kinds.SYSTEM_PRESENCE), 3)
-            assert names(await space.tools("tools")) == ["erase"]
+            assert names(await space.offers.tools("tools")) == ["erase"]
 
 
 async def test_a_list_is_asked_for_on_a_new_connection(meeting: Meeting, notes: Notes) -> None:
@@ -111,12 +111,12 @@ async def test_a_list_is_asked_for_on_a_new_connection(meeting: Meeting, notes: 
         taped(tools) as tape,
         join(meeting, "second") as space,
     ):
-        await space.tools("tools")
+        await space.offers.tools("tools")
         meeting.drop("second")
         await until(lambda: session_of(space).connections == 2)
-        assert names(await space.tools("tools")) == ["write", "read"]
+        assert names(await space.offers.tools("tools")) == ["write", "read"]
         assert len(tape.calls(LIST)) == 2
-        await space.tools("tools")
+        await space.offers.tools("tools")
         assert len(tape.calls(LIST)) == 2
 
 
@@ -127,13 +127,13 @@ async def test_a_list_asked_for_while_away_is_kept(meeting: Meeting, notes: Note
         taped(tools) as tape,
         join(meeting, "second", latch=latch) as space,
     ):
-        await space.tools("tools")
+        await space.offers.tools("tools")
         await keep_away(meeting, latch, space)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(note_result, lists.append, space.tools, "tools")
+            tasks.start_soon(note_result, lists.append, space.offers.tools, "tools")
             await until(lambda: session_of(space).table.waiting == 1)
             latch.closed = False
-        lists.append(await space.tools("tools"))
+        lists.append(await space.offers.tools("tools"))
         assert len(tape.calls(LIST)) == 2
     assert [names(each) for each in lists] == [["write", "read"], ["write", "read"]]
 
@@ -164,12 +164,12 @@ async def test_a_list_without_room_displaces_no_other(
         join(meeting, "second") as space,
         taped(space) as tape,
     ):
-        await space.tools("tools")
+        await space.offers.tools("tools")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask, space, [])
             await mallory.give(await mallory.asked(1), {**READ, "description": "x" * 2_000})
-        await space.tools("tools")
-        assert [each.participant for each in await space.find("read")] == ["tools"]
+        await space.offers.tools("tools")
+        assert [each.participant for each in await space.offers.find("read")] == ["tools"]
         assert [each.to for each in tape.of(kinds.MCP_REQUEST, sender="second")] == [
             ("tools",),
             ("mallory",),
@@ -178,7 +178,7 @@ async def test_a_list_without_room_displaces_no_other(
 
 async def ask_in_vain(space: Space, into: list[Any]) -> None:
     with pytest.raises(RequestError) as failed:
-        await space.tools("mallory")
+        await space.offers.tools("mallory")
     into.append(failed.value.message)
 
 
@@ -188,7 +188,7 @@ async def test_an_answer_that_is_no_list_refuses_no_call(meeting: Meeting) -> No
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask_in_vain, space, lists)
             await mallory.give(await mallory.asked(1), tools={"write": WRITE})
-        assert await space.find("write") == []
+        assert await space.offers.find("write") == []
         async with space.propose("mallory", "write", {"path": "a"}):
             pass
     assert lists == ["tools/list to 'mallory' was answered without a list of tools"]
@@ -231,7 +231,7 @@ async def test_a_handler_that_is_cancelled_passes_its_cause_on(meeting: Meeting)
 
     @agent.tool
     async def look(ctx: Context) -> None:
-        await ctx.space.tools("mallory")
+        await ctx.space.offers.tools("mallory")
 
     async with lister(meeting) as mallory, join(meeting, agent), join(meeting, "second") as space:
         async with anyio.create_task_group() as tasks:
@@ -253,7 +253,7 @@ async def test_a_deadline_is_its_own_callers(meeting: Meeting) -> None:
 
             async def ask_in_haste() -> None:
                 with pytest.raises(RequestTimeout):
-                    await space.tools("mallory", timeout=0.05)
+                    await space.offers.tools("mallory", timeout=0.05)
 
             tasks.start_soon(ask_in_haste)
             await mallory.asked(1)
@@ -267,7 +267,7 @@ async def test_a_deadline_is_its_own_callers(meeting: Meeting) -> None:
 async def test_a_lone_caller_who_gives_up_says_that_its_time_was_over(meeting: Meeting) -> None:
     async with lister(meeting) as mallory, join(meeting, "second") as space:
         with pytest.raises(RequestTimeout, match="tools/list to 'mallory'"):
-            await space.tools("mallory", timeout=0.5)  # what has not left needs no cancel
+            await space.offers.tools("mallory", timeout=0.5)  # what has not left needs no cancel
         cancel = await mallory.cancelled()
         assert call_of(cancel).params["reason"].startswith("timeout")
 
@@ -278,7 +278,7 @@ async def test_everybody_gets_the_same_error_and_nothing_is_kept(meeting: Meetin
 
     async def ask_and_fail(space: Space) -> None:
         with pytest.raises(RequestError, match="not now"):
-            await space.tools("mallory")
+            await space.offers.tools("mallory")
         failed.append("yes")
 
     async with lister(meeting) as mallory, join(meeting, "second") as space:
@@ -299,7 +299,7 @@ async def test_waiting_for_a_list_keeps_no_other_handler_from_running(meeting: M
 
     @agent.tool
     async def own_tools(ctx: Context) -> list[str]:
-        return names(await ctx.space.tools("tools", refresh=True))
+        return names(await ctx.space.offers.tools("tools", refresh=True))
 
     async with gathered(meeting, join(meeting, agent, settings=ONE_PLACE), "second") as (_, space):
         assert await space.call("tools", "own_tools") == ["own_tools"]
@@ -312,7 +312,7 @@ async def test_leaving_the_space_ends_the_wait(meeting: Meeting) -> None:
 
             async def ask_in_vain(space: Space) -> None:
                 with pytest.raises(Exception, match="tools/list to 'mallory'") as caught:
-                    await space.tools("mallory")
+                    await space.offers.tools("mallory")
                 failures.append(type(caught.value).__name__)
 
             async with join(meeting, "second") as space:
@@ -320,4 +320,4 @@ async def test_leaving_the_space_ends_the_wait(meeting: Meeting) -> None:
                 await mallory.asked(1)
         assert failures == ["OutcomeUnknown"]
         with pytest.raises(Exception, match="was not"):
-            await space.tools("mallory")
+            await space.offers.tools("mallory")

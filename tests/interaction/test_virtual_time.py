@@ -387,5 +387,5 @@ async def test_nothing_is_carried_out_for_the_dead(meeting: InMemory, notes: Not
             await until(lambda: bool(reviewer.proposals))
             await anyio.sleep(25)
             with pytest.raises(ParticipantGone, match="'proposer', whose it is, has left"):
-                await reviewer.proposal("p1").fulfill()
+                await reviewer.proposals.get("p1").fulfill()
     assert "runs" not in notes.all

@@ -340,7 +340,7 @@ def without_withdraw(connector: Connector) -> Connector:
 
 WAYS: dict[str, Callable[[Space, ProposalHandle], Awaitable[object]]] = {
     "one": lambda _, proposal: proposal.withdraw(),
-    "all": lambda space, _: space.withdraw_all(),
+    "all": lambda space, _: space.proposals.withdraw_all(),
 }
 
 

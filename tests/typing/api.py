@@ -7,6 +7,7 @@ Where `type: ignore` stands, users must see an error: both checkers say so if th
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any, assert_never, assert_type
 
 import meup_agent
@@ -264,15 +265,15 @@ async def verbs() -> None:
     async with agent.join("ws://localhost:8420", space="demo", token="…") as space:
         assert_type(space, Space)
         assert_type(space.connected, bool)
-        assert_type(space.dialect, str)
+        assert_type(space.gateway.dialect, str)
         assert_type(space.participants, tuple[Participant, ...])
-        assert_type(space.guarantees, Guarantees)
-        assert_type(space.guarantees.identity_checked, bool)
+        assert_type(space.gateway.guarantees, Guarantees)
+        assert_type(space.gateway.guarantees.identity_checked, bool)
         assert_type(space.may("chat", {"message": "hi"}), bool)
         result = await space.call("files", "write_file", {"path": "a"}, on_progress=on_progress)
         assert_type(result, Any)
         assert_type(await space.request("files", "tools/list", idempotent=True), Any)
-        assert_type(await space.tools("files"), list[dict[str, Any]])
+        assert_type(await space.offers.tools("files"), list[dict[str, Any]])
         assert_type(await space.send("acme/event", {"any": ["JSON"]}), str)
         outcome = await space.invoke("files", "write_file", {"path": "a"}, as_proposal=True)
         assert_type(outcome, CallOutcome)
@@ -294,7 +295,7 @@ async def verbs() -> None:
             assert_type(record.state, ProposalState)
             assert_type(record.rejections, tuple[Rejection, ...])
             str(record.holders)  # type: ignore[attr-defined]
-            await space.proposal(record).reject(Reason.POLICY)
+            await space.proposals.get(record).reject(Reason.POLICY)
 
 
 async def proposing(space: Space) -> None:
@@ -311,7 +312,9 @@ async def proposing(space: Space) -> None:
         async with space.propose("files", "sync", depends_on=[proposal, "id"], wait="all") as then:
             assert_type(then.offered, bool)
         space.propose("files", "sync", depends_on=[5])  # type: ignore[list-item]
-    assert_type(await space.withdraw_all(lambda each: each.tool == "a"), list[DecisionReceipt])
+    assert_type(
+        await space.proposals.withdraw_all(lambda each: each.tool == "a"), Sequence[DecisionReceipt]
+    )
     with space.propose("files", "write_file"):  # type: ignore[attr-defined]
         pass
 

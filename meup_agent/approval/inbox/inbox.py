@@ -190,7 +190,7 @@ class Inbox(AsyncContextManagerMixin):
     @property
     def knows_before(self) -> bool:
         """True if the gateway lists what was proposed and decided before we came."""
-        return self._space.guarantees.lists_proposals
+        return self._space.gateway.guarantees.lists_proposals
 
     def find(self, proposer: str, id: str) -> InboxItem | None:
         """A proposal that waits for us."""
@@ -265,7 +265,7 @@ class Inbox(AsyncContextManagerMixin):
             # Before anything waits: the form that is shown at this moment.
             form = item.form
         with self._deciding(held, Departure.APPROVED):
-            proposal = self._space.proposal(item.envelope)
+            proposal = self._space.proposals.get(item.envelope)
             executor = await proposal.find_executor()
             if arguments is not None:
                 # What was judged is what runs, whatever the caller does meanwhile.
@@ -333,7 +333,9 @@ class Inbox(AsyncContextManagerMixin):
         held = self._check_waits(item)
         self._check_offered(item, Verb.REJECT)
         with self._deciding(held, Departure.REJECTED, str(reason)):
-            await self._space.proposal(item.envelope).reject(reason, explain=explanation or None)
+            await self._space.proposals.get(item.envelope).reject(
+                reason, explain=explanation or None
+            )
 
     async def vote(
         self,

@@ -226,7 +226,7 @@ class Decider:
             # A person may let it pass, and it goes to the only owner: who is denied is denied here.
             owners = set[str]()
             with suppress(MeupError):
-                found = await space.find(call.name, timeout=LIST_SECONDS)
+                found = await space.offers.find(call.name, timeout=LIST_SECONDS)
                 owners = {each.participant for each in found} - {proposer}
             if len(owners) == 1:
                 call = edit_call(call, call.arguments, owners.pop())
@@ -235,7 +235,7 @@ class Decider:
         if target not in present:
             return Shown(call, doubt="the participant that should carry it out is not present")
         try:
-            tools = await space.tools(target, timeout=LIST_SECONDS)
+            tools = await space.offers.tools(target, timeout=LIST_SECONDS)
         except MeupError as error:
             return Shown(call, doubt=f"the schema of its tool could not be had: {error}")
         described = [each for each in tools if each.get("name") == call.name]

@@ -76,7 +76,7 @@ class HeldProposal:
     def is_ambiguous(self) -> bool:
         """True if its proposer has made several proposals under its id."""
         try:
-            self.space.proposal(self.proposal.id, proposer=self.proposal.proposer)
+            self.space.proposals.get(self.proposal.id, proposer=self.proposal.proposer)
         except UsageError:
             return True
         return False

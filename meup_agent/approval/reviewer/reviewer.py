@@ -219,7 +219,7 @@ class Reviewer:
         try:
             # It need not be held: its rule may come a moment later, or a flood displaced it.
             judged = (
-                context.space.proposal(given.proposal, proposer=given.proposer)
+                context.space.proposals.get(given.proposal, proposer=given.proposer)
                 if held is None
                 else held.proposal
             )
@@ -295,7 +295,7 @@ class Reviewer:
         with self._answering(context.sender), anyio.move_on_after(RULE_SECONDS):
             while self._held.get(given.name) is None:
                 try:
-                    known = context.space.proposal(given.proposal, proposer=given.proposer)
+                    known = context.space.proposals.get(given.proposal, proposer=given.proposer)
                 except UsageError:
                     return
                 if known.state is not ProposalState.PENDING:
@@ -318,12 +318,12 @@ class Reviewer:
         with self._answering(context.sender):
             if not is_same:
                 with failure_logged(held.proposal):
-                    await held.space.tools(target, refresh=True, timeout=LIST_SECONDS)
+                    await held.space.offers.tools(target, refresh=True, timeout=LIST_SECONDS)
             await self._decide_again(held)
 
     def _check_voter(self, context: Context) -> None:
         """Refuse votes whose voter is not certain, or not the one that decided to vote."""
-        if not context.space.guarantees.identity_checked:
+        if not context.space.gateway.guarantees.identity_checked:
             raise VoteRefused(
                 "no vote counts here: the gateway does not check who speaks, so that each may come"
                 " from another participant"

@@ -332,7 +332,7 @@ class Bridge:
             RequestError: It says why.
         """
         said = ""
-        if not ctx.space.guarantees.identity_checked:
+        if not ctx.space.gateway.guarantees.identity_checked:
             said = "the gateway does not check who speaks, so nobody can accept tools here"
         elif request.sender == ctx.space.me:
             said = "a server does not accept its own tools"

@@ -156,7 +156,7 @@ async def _invoke(
     for _ in range(MAX_ROUNDS):
         outcome = await _call_once(space, offer, sent, call, settings)
         if not isinstance(outcome, Responded):
-            ttl = resolve_ttl(settings.ttl, space.ttl)
+            ttl = resolve_ttl(settings.ttl, space.proposals.ttl)
             return await _result_of_proposal(offer.exposed, outcome, ttl)
         result = result_of(outcome)
         asked = payloads.as_object(result)
@@ -219,7 +219,7 @@ async def _tell_waiting(
     """Tell the client every while that its proposal waits, and for whom."""
     payload, ttl = (
         payloads.request(payloads.TOOL_CALL, sent, ""),
-        resolve_ttl(settings.ttl, space.ttl),
+        resolve_ttl(settings.ttl, space.proposals.ttl),
     )
     began = anyio.current_time()
     while proposal.state is ProposalState.PENDING:

@@ -44,7 +44,7 @@ class Guarantees(msgspec.Struct, frozen=True):
         hidden_targets: An addressed envelope is seen by its addressees alone: a proposer does not
             see the fulfillment of its proposal, nor an onlooker who approved what.
         lists_proposals: It tells which proposals are open, and which were decided lately, to each
-            that asks (:meth:`Space.list_proposals <meup_agent.Space.list_proposals>`).
+            that asks (``space.proposals.list``).
     """
 
     identity_checked: bool = False

@@ -45,7 +45,7 @@ async def test_what_another_has_rejected_takes_a_second_key() -> None:
     async with desk() as d, join(d.meeting, "mallory") as other:
         async with d.proposer.propose("tools", "read", {"path": "a.md"}) as proposal:
             item = await d.arrived()
-            await other.proposal(proposal.id).reject("policy")
+            await other.proposals.get(proposal.id).reject("policy")
             await d.until(lambda: "! mallory is against it: policy" in d.text("#card"))
             await d.press("a")
             assert d.asks(ScreenQuestion.SURE)

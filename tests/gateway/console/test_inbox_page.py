@@ -169,5 +169,5 @@ async def test_inbox_follows_a_fulfillment_between_others(site: Site) -> None:
         await until(lambda: any(each.id == handle.id for each in other.proposals))
         await browser.page("/inbox", "write_file")
         (record,) = other.proposals
-        await other.proposal(record.envelope).fulfill()
+        await other.proposals.get(record.envelope).fulfill()
         await browser.page(gone="write_file")

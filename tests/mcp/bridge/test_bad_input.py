@@ -58,7 +58,7 @@ async def test_a_server_that_names_no_revision_of_mcp_is_spoken_with(log_lines: 
 
 async def test_unknown_fields_and_meta_survive_both_ways() -> None:
     async with bridged(stdio("scripted", "2025-11-25")) as stage:
-        (tool,) = await stage.caller.tools(BRIDGE)
+        (tool,) = await stage.caller.offers.tools(BRIDGE)
         assert tool["x-ours"] == 1
         meta = {"traceparent": "00-1", "dev.meup/digest": "ours", "progressToken": "p"}
         params: dict[str, Any] = {"name": "do", "arguments": {"way": "meta"}, "_meta": meta}
@@ -136,7 +136,10 @@ async def test_unusable_tools_are_left_out_with_a_line(tmp_path: Path, log_lines
     path = tmp_path / "tools.json"
     path.write_text(json.dumps(tools), "utf-8")
     async with bridged(stdio("scripted", "2025-06-18", f"TOOLS={path}")) as stage:
-        assert [tool["name"] for tool in await stage.caller.tools(BRIDGE)] == ["good", "tree"]
+        assert [tool["name"] for tool in await stage.caller.offers.tools(BRIDGE)] == [
+            "good",
+            "tree",
+        ]
     lines = log_lines.with_text("left out")
     for name in ("wrong", "list", "none", "loop", "deep"):
         assert len([line for line in lines if f"the tool '{name}' is left out: " in line]) == 1

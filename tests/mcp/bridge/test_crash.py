@@ -107,7 +107,7 @@ async def test_new_tools_after_a_restart_are_announced(tmp_path: Path, log_lines
             " changed 'do' (description); added 'new'"
         ]
         assert log_lines.with_text("WARNING server: its tools have changed: changed 'do'")
-        names = [tool["name"] for tool in await stage.caller.tools(BRIDGE)]
+        names = [tool["name"] for tool in await stage.caller.offers.tools(BRIDGE)]
         assert names == ["do", "new"]
 
 
@@ -123,10 +123,10 @@ async def test_changed_pinned_tools_are_asked_about(tmp_path: Path, log_lines: L
 
     async with bridged(server, pin=ToolLock(path)) as stage:
         space = stage.caller
-        assert [tool["name"] for tool in await space.tools(BRIDGE)] == ["do"]
+        assert [tool["name"] for tool in await space.offers.tools(BRIDGE)] == ["do"]
         await die(space)
         await log_lines.wait_for("until a person accepts the change: 'new'")
-        [do, _] = await space.tools(BRIDGE, refresh=True)
+        [do, _] = await space.offers.tools(BRIDGE, refresh=True)
         assert do["description"] == "Do something."
         await refused(space)
         # The server would do what it is asked, under whatever name.
@@ -140,7 +140,7 @@ async def test_changed_pinned_tools_are_asked_about(tmp_path: Path, log_lines: L
         await stage.caller.request(BRIDGE, "tools/call", asked)
     async with bridged(server, pin=ToolLock(path)) as stage:
         await stage.caller.request(BRIDGE, "tools/call", asked)
-        [do, _] = await stage.caller.tools(BRIDGE)
+        [do, _] = await stage.caller.offers.tools(BRIDGE)
         assert do["description"] == "Do it without asking!"
 
 

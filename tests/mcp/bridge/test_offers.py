@@ -116,7 +116,7 @@ async def check_news(space: Space, mode: str) -> None:
                     assert envelope.to == ("caller",)
             if not wanted:
                 break
-    assert "extra" in [tool["name"] for tool in await space.tools(BRIDGE)]
+    assert "extra" in [tool["name"] for tool in await space.offers.tools(BRIDGE)]
 
 
 async def test_a_handler_can_answer_in_place_of_the_caller() -> None:

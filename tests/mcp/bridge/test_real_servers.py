@@ -29,7 +29,7 @@ def real(era: str, name: str, *arguments: str, **env: str) -> StdioServer:
 async def test_the_server_for_time() -> None:
     async with bridged(real("current", "mcp-server-time", "--local-timezone=UTC")) as stage:
         space = stage.caller
-        names = {tool["name"] for tool in await space.tools(BRIDGE)}
+        names = {tool["name"] for tool in await space.offers.tools(BRIDGE)}
         assert names == {"get_current_time", "convert_time"}
         times = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}
         converted = await space.call(BRIDGE, "convert_time", times)

@@ -118,7 +118,7 @@ class Scene:
 
     async def listed(self, space: Space | None = None) -> dict[str, dict[str, Any]]:
         """The tools as a participant reads them."""
-        tools = await (space or self.agent).tools(BRIDGE, refresh=True)
+        tools = await (space or self.agent).offers.tools(BRIDGE, refresh=True)
         return {tool["name"]: tool for tool in tools}
 
     async def form(self) -> str:
@@ -325,7 +325,7 @@ async def test_call_that_was_accepted_runs_in_no_later_form(scene: Scene) -> Non
         given = {"proposal": proposal.id, "proposer": "agent", "tool": "read", "form": form}
         await scene.you.request(BRIDGE, ACCEPT_CALL, given)
         await scene.change(with_argument("b"))
-        theirs = scene.you.proposal(proposal.id)
+        theirs = scene.you.proposals.get(proposal.id)
         refused = await theirs.fulfill()
         assert refused.is_error
         assert proposal.state.is_pending
@@ -384,7 +384,7 @@ async def test_proposed_acceptance_accepts_nothing(scene: Scene) -> None:
         sent = await scene.agent.send(kinds.MCP_PROPOSAL, payload)
         while sent not in [each.id for each in scene.you.proposals]:
             await scene.you.request(BRIDGE, "ping", {})
-        answer = await scene.you.proposal(sent).fulfill()
+        answer = await scene.you.proposals.get(sent).fulfill()
         assert answer.is_error
         assert "by a request of your own" in str(answer.error)
         await check_refused(scene.you)
@@ -411,7 +411,7 @@ async def test_list_of_before_the_change_lets_nothing_run(scene: Scene, tmp_path
         assert isinstance(by_rule, Fulfillment)
         assert by_rule.by == "reviewer"
         # The inbox has the list of before, too.
-        await scene.you.tools("silent")
+        await scene.you.offers.tools("silent")
         await scene.change(with_argument())
         async with scene.agent.propose("silent", "read", {"path": "a"}) as proposal:
             # The rule's request is refused, and then people are asked, with the difference.
@@ -573,7 +573,7 @@ async def test_inbox_with_an_old_list_casts_no_such_vote(scene: Scene, tmp_path:
     policy = tmp_path / "policy.yaml"
     policy.write_text("rules: [{quorum: {tool: read, of: 1, among: [you]}}]\nend: true\n")
     async with scene.bridged("silent"), Inbox(scene.you) as inbox:
-        await scene.you.tools("silent")
+        await scene.you.offers.tools("silent")
         await scene.change(with_argument())
         async with (
             scene.reviewed(policy),

@@ -89,7 +89,7 @@ async def test_tools_that_no_message_can_carry_do_not_spoil_the_list(log_lines: 
     listed = json.loads(env["TOOLS"])
     listed.append({"name": "deep", "inputSchema": {"type": "object"}, "_meta": deep})
     async with bridged(stdio("hostile", env={"TOOLS": json.dumps(listed)})) as stage:
-        assert [tool["name"] for tool in await stage.caller.tools(BRIDGE)] == ["do"]
+        assert [tool["name"] for tool in await stage.caller.offers.tools(BRIDGE)] == ["do"]
     for name in ("nan", "deep"):
         assert log_lines.with_text(f"the tool '{name}' is left out: ")
 

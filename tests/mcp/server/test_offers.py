@@ -156,7 +156,7 @@ async def test_subscriptions_by_session() -> None:
                 while not told.is_set():  # its own stream opens by and by
                     await announce(space, "notifications/resources/updated", uri="file:///a")
                     await announce(space, "notifications/resources/updated", uri="file:///b")
-                    await space.tools("alice", refresh=True)
+                    await space.offers.tools("alice", refresh=True)
                 with pytest.warns(MCPDeprecationWarning):
                     await client.unsubscribe_resource("file:///a")
                 while len(left.subscribed) < 2:

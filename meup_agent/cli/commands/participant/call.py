@@ -228,14 +228,18 @@ class _ToolCall:
         if not space.may_request(self.owner, payloads.TOOL_LIST, {}):
             return None
         try:
-            return await space.tools(self.owner, timeout=LIST_SECONDS)
+            return await space.offers.tools(self.owner, timeout=LIST_SECONDS)
         except (RequestError, RequestTimeout, Refused, ParticipantGone):
             return None
 
     # --- the call ---
 
     async def _invoke(self, session: CommandSession, arguments: dict[str, Any]) -> CallOutcome:
-        limit, to, stderr = resolve_ttl(self.ttl, session.space.ttl), self.to, session.stderr
+        limit, to, stderr = (
+            resolve_ttl(self.ttl, session.space.proposals.ttl),
+            self.to,
+            session.stderr,
+        )
         session.given_up = f"{self.owner} was asked to stop {self.options.tool}"
         async with (
             progress_line(stderr.console, f"waiting for {self.owner}") as waiting,

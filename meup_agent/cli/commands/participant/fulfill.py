@@ -133,7 +133,7 @@ def fulfill(
         session.given_up = f"{shown_name(to)} was asked to stop"
         try:
             async with progress_line(session.stderr.console, f"waiting for {to}") as waiting:
-                answer = await session.space.proposal(record).fulfill(
+                answer = await session.space.proposals.get(record).fulfill(
                     arguments,
                     executor=to,
                     timeout=limit,
@@ -167,7 +167,7 @@ async def _find_executor(session: CommandSession, proposal: Envelope, call: Call
         )
     async with progress_line(session.stderr.console, f"looking for who has {call.name}"):
         try:
-            return await session.space.proposal(proposal).find_executor()
+            return await session.space.proposals.get(proposal).find_executor()
         except OwnerUnknown as error:
             raise Misuse(f"{error}; give --executor") from error
 

@@ -139,7 +139,7 @@ async def _find_proposal(
 ) -> tuple[str, str | None]:
     """The id and the proposer of the pending proposal that is meant."""
     space = session.space
-    known = space.guarantees.lists_proposals or await list_known(space, given, proposer)
+    known = space.gateway.guarantees.lists_proposals or await list_known(space, given, proposer)
     if known or not given.strip():
         record = await find_pending(space, given, proposer=proposer)
         if any(each.by == space.me and declines(each.reason) for each in record.rejections):

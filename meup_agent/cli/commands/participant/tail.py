@@ -171,7 +171,7 @@ class _Tail:
         )
         where = f"{self.where.space} at {self.where.url}"
         yield f"connected to {where}; here: {here or 'no others'}"
-        if space.guarantees.hidden_targets:
+        if space.gateway.guarantees.hidden_targets:
             yield "this gateway shows only what is for everybody, or for us"
         if self.shown.chain is not None:
             wanted = shown_name(self.shown.chain.wanted)

@@ -67,7 +67,7 @@ def tools(
             session.require(owner)
         names = [owner] if owner is not None else session.others()
         async with progress_line(session.stderr.console, "waiting for everybody's answer"):
-            listed = await _ask(names, partial(session.space.tools, timeout=limit))
+            listed = await _ask(names, partial(session.space.offers.tools, timeout=limit))
         errors = [each.error for each in listed if each.error is not None]
         if errors and len(errors) == len(listed):
             # What is wrong with the first is most likely wrong with all.
