@@ -216,8 +216,10 @@ class HostilePeers(RuleBasedStateMachine):
                     assert not self.is_withdrawn_early(key), "it was withdrawn before it came"
             self.early_runs.append(request)
             return
-        assert len({key.id for key, _ in named}) == 1, "a request was started for two proposals"
-        meant = self.bound.get(mark(request)) or self.meant(request, named)
+        meant = self.bound.get(mark(request))  # as it was when it came
+        if meant is None:
+            assert len({key.id for key, _ in named}) == 1, "a request was started for two proposals"
+            meant = self.meant(request, named)
         assert meant is not None, "a request was started that does not tell which it means"
         (key,) = [key for key, each in named if each is meant]
         assert not meant.over, f"what is {meant.over} was started"
