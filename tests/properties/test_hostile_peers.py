@@ -59,6 +59,7 @@ class HostilePeers(RuleBasedStateMachine):
         )
         self.proposed: dict[ProposalKey, list[Proposed]] = {}
         self.bound: dict[str, Proposed | None] = {}
+        self.ordered_at: dict[str, float] = {}
         self.early: list[Envelope] = []
         self.early_runs: list[Envelope] = []
         self.cancelled: set[Key] = set()
@@ -106,6 +107,7 @@ class HostilePeers(RuleBasedStateMachine):
         """The gateway orders something: everybody hears it, or misses it."""
         ordered = decode(encode(envelope, dialect))
         self.said.append(ordered)
+        self.ordered_at.setdefault(mark(ordered), self.now)
         if self.online:
             self.deliver(ordered)
         elif self.resumes:
@@ -223,7 +225,8 @@ class HostilePeers(RuleBasedStateMachine):
         assert meant is not None, "a request was started that does not tell which it means"
         (key,) = [key for key, each in named if each is meant]
         assert not meant.over, f"what is {meant.over} was started"
-        assert self.now <= meant.expires, "what is expired was started"
+        ordered_at = self.ordered_at[mark(request)]  # what is in progress then does not expire
+        assert ordered_at <= meant.expires, "what is expired was started"
         assert not meant.runs, "it was started a second time"
         assert request not in meant.used, "an approval was used a second time"
         assert key.proposer != request.sender, "somebody fulfilled their own"
