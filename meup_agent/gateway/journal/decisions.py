@@ -464,7 +464,8 @@ def _changes(entry: Entry, spaces: dict[str, SpaceState]) -> tuple[ProposalChang
     space = spaces.get(entry.space)
     if space is None:
         space = spaces[entry.space] = SpaceState(announce_withdrawals=True)
-    space.expire(entry.at)
+    for _ in space.open.expire(entry.at):
+        pass  # their changes are those of this entry, if no announcement was kept
     space.apply(entry)
     return space.open.pop_changes()
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.protocol.space.scene import CAPABILITIES, Scene, kinds_of
-from tests.spaces import SPARE_DEADLINES
+from tests.spaces import SPARE_DEADLINES, MemoryJournal
 
 
 @pytest.mark.rule("3.withdraw.named")
@@ -116,6 +116,30 @@ def test_an_expiry_of_which_no_participant_tells_is_announced_once_and_over_a_re
     again.host.owner.expire()
     assert announced(again) == notice(second)
     assert state_told(again, first) == "expired"
+
+
+class EndsJournal(MemoryJournal):
+    """Notes by which kind of entry which proposals end."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0)
+        self.ends: list[tuple[str, list[str]]] = []
+
+    def append(self, *said: Any) -> None:
+        _, _, envelope, _, _, changes = said
+        if ended := [each.id for each in changes if each.ended]:
+            self.ends.append((envelope.kind, ended))
+        super().append(*said)
+
+
+@pytest.mark.rule("9.decisions")
+def test_an_expiry_is_kept_with_its_own_announcement() -> None:
+    journal = EndsJournal()
+    scene = Scene(announce_withdrawals=True, journal=journal)
+    first, second = propose(scene), propose(scene)
+    scene.at = DEADLINE + 61
+    scene.host.owner.expire()
+    assert journal.ends == [("system/expired", [first]), ("system/expired", [second])]
 
 
 @pytest.mark.rule("3.withdraw.announced")

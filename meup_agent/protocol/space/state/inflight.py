@@ -539,26 +539,28 @@ class InFlight:
         """The last moment of the next proposal that may expire, in microseconds since 1970."""
         return self._deadlines.next if self.announces else None
 
-    def expire(self, at: int) -> list[OpenItem]:
-        """End the proposals whose time is over, and that no withdraw has ended; these."""
+    def expire(self, at: int) -> Iterator[OpenItem]:
+        """End the proposals whose time is over, and that no withdraw has ended, one by one.
+
+        So that the reader can take the changes of each by itself.
+        """
         self.at = at
-        expired: list[OpenItem] = []
         for item in self._deadlines.pop_due(at):
             if not self.is_listed(item):
                 continue
             item.expire(at)
             if item.state is ProposalState.EXPIRED:
                 self.end(item)
-                expired.append(item)
+                yield item
             else:
                 self._deadlines.add(item)  # it was renewed
-        return expired
 
     def expire_unannounced(self, at: int) -> None:
         """End the proposals whose time is over, unless their ends are still to be announced."""
         due = self._deadlines.next
         if due is not None and due < at and not self.announces:
-            self.expire(at)
+            for _ in self.expire(at):
+                pass
 
     def _announced_expired(self, notice: Envelope, payload: JsonObject) -> None:
         """End what the gateway has announced as expired before a restart."""

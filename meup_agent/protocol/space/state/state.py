@@ -626,8 +626,15 @@ class SpaceState:
 
     def expire(self, at: int) -> list[Consequence]:
         """End the proposals that have expired; the announcements, where these are wanted."""
-        expired = self.open.expire(at) if self.open.announces else []
-        return [_announce_expired(item.envelope.id, item.envelope.sender) for item in expired]
+        if not self.open.announces:
+            return []
+        return [
+            msgspec.structs.replace(
+                _announce_expired(item.envelope.id, item.envelope.sender),
+                changes=self.open.pop_changes(),
+            )
+            for item in self.open.expire(at)
+        ]
 
     def _manage(
         self,
