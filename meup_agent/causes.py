@@ -56,6 +56,10 @@ def declines(reason: str) -> bool:
     return reason not in _UNDECIDED
 
 
+OF_THE_MOMENT: Final = frozenset({*_UNDECIDED, Reason.TIMEOUT, Reason.DUPLICATE})
+"""Reasons that say nothing against the call itself: at another moment it may be approved."""
+
+
 USED_AGAIN: Final = "its sender used the id again"
 """The text of a cause: the sender began something else under the same id."""
 

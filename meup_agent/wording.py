@@ -51,7 +51,7 @@ MEANINGS: Final = {
 }
 """State of a proposal → what it means, after the proposal."""
 
-REASONS: Final[Mapping[str, str]] = {
+REASON_WORDS: Final[Mapping[str, str]] = {
     Reason.UNSAFE: "it could do harm",
     Reason.DISAGREE: "it is not what should be done",
     Reason.INAPPROPRIATE: "it does not belong here",
@@ -91,7 +91,7 @@ def shown_names(names: Iterable[str]) -> str:
 
 def describe_reason(code: str) -> str:
     """A reason code in words that go on after a colon; one of a participant's own as it is."""
-    return REASONS.get(code, code)
+    return REASON_WORDS.get(code, code)
 
 
 def duration(seconds: float) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from meup_agent.approval.inbox.item import Verb
 from meup_agent.approval.policy.rule_set import Vote
 from meup_agent.approval.reviewer.methods import VOTE, VoteParams
-from meup_agent.causes import Reason
+from meup_agent.causes import OF_THE_MOMENT, Reason
 from meup_agent.client.messages import write_params
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.payloads import TOOL_CALL
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from meup_agent.client.proposal_feed import ProposalFeed
     from meup_agent.client.space import Space
     from meup_agent.protocol.wire.payloads import Call
-
-_OF_THE_MOMENT: Final = frozenset({Reason.BUSY, Reason.TIMEOUT, Reason.DUPLICATE, Reason.INCAPABLE})
-"""Reasons of a rejection that say nothing against the call."""
 
 
 class InboxOffers:
@@ -108,7 +105,7 @@ class InboxOffers:
             voters = ", ".join(item.rule.among)
             yield f"goes past the votes of {voters}, which the rule {item.rule.name} asks for"
         for said in item.rejections:
-            if said.reason not in _OF_THE_MOMENT:
+            if said.reason not in OF_THE_MOMENT:
                 yield f"{said.by} is against it: {said.reason}"
         for each in item.cancelled_by:
             yield f"it may have run in part: {each} approved it before, and that was cancelled"

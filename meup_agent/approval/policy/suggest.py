@@ -24,7 +24,7 @@ import msgspec
 from meup_agent.approval.policy.decider import Policy
 from meup_agent.approval.policy.rule_set import MAX_RULES
 from meup_agent.approval.policy.rules import AllowRule, DenyRule, PolicyRule, Verdict
-from meup_agent.causes import Reason, read_reason
+from meup_agent.causes import OF_THE_MOMENT, Reason, read_reason
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.protocol.wire.payloads import TOOL_CALL, Call, edit_call, read_told_rule
@@ -224,15 +224,11 @@ MAX_DIRECTORIES: Final = 3
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.@:+ -]+(?:/[A-Za-z0-9_.@:+ -]+)*")
 """Texts that mean only themselves as a pattern."""
 
-_JUDGED: Final = frozenset(Reason) - {
-    Reason.BUSY,
-    Reason.TIMEOUT,
-    Reason.DUPLICATE,
-    Reason.INCAPABLE,
-    Reason.RESOURCE_LIMIT,
-    Reason.NO_LONGER_NEEDED,
-}
-"""Reasons that say something of the call, and not of the moment."""
+# An inbox shows that a call is too expensive; a rule that denies it for good does not follow.
+_JUDGED: Final = (
+    frozenset(Reason) - OF_THE_MOMENT - {Reason.RESOURCE_LIMIT, Reason.NO_LONGER_NEEDED}
+)
+"""Reasons from which a rule that denies may be derived."""
 
 T = TypeVar("T")
 K = TypeVar("K")

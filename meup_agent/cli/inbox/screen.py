@@ -289,14 +289,14 @@ def to_strip(parts: Iterable[Part], styles: dict[str, str], base: Style, width: 
 MAX_MARKED: Final = 20
 """Proposals that are approved at once: those that a question can name."""
 
-REASONS: Final = {
+REASON_KEYS: Final = {
     "d": (Reason.DISAGREE, "I disagree"),
     "n": (Reason.INAPPROPRIATE, "not appropriate here"),
     "u": (Reason.UNSAFE, "unsafe"),
     "b": (Reason.BUSY, "no time for it now"),
     "c": (Reason.INCAPABLE, "cannot be done here"),
     "p": (Reason.POLICY, "against a rule"),
-    "t": (Reason.DUPLICATE, "was done already"),
+    "t": (Reason.DUPLICATE, "it was proposed before"),
     "i": (Reason.INVALID, "wrong arguments"),
     "l": (Reason.RESOURCE_LIMIT, "costs too much"),
     "x": (Reason.TIMEOUT, "it came too late"),
@@ -326,7 +326,7 @@ SHORT_HELP: Final = (
 )
 """The same for a terminal of a few lines."""
 
-REASON_CODES: Final = tuple((key, str(code)) for key, (code, _) in REASONS.items())
+REASON_CODES: Final = tuple((key, str(code)) for key, (code, _) in REASON_KEYS.items())
 """The reasons for a terminal of a few lines."""
 
 
@@ -363,7 +363,9 @@ def _wrap_keys(cells: Sequence[tuple[str, str]]) -> list[ScreenLine]:
 
 def _in_columns() -> list[ScreenLine]:
     """The reasons with their keys, two on a line."""
-    cells = [(Part(f"{key} ", "key"), Part(f"{words:<26}")) for key, (_, words) in REASONS.items()]
+    cells = [
+        (Part(f"{key} ", "key"), Part(f"{words:<26}")) for key, (_, words) in REASON_KEYS.items()
+    ]
     half = (len(cells) + 1) // 2
     halves = zip_longest(cells[:half], cells[half:], fillvalue=())
     return [(*left, *right) for left, right in halves]
@@ -1107,8 +1109,8 @@ class InboxApp(InboxFrame):
                 self.run_worker(self.decisions.approve(item))
             case ScreenQuestion.EDITED, "y":
                 self.run_worker(self.decisions.approve(item, edited))
-            case ScreenQuestion.REASON, _ if key in REASONS:
-                self.run_worker(self.decisions.reject(item, REASONS[key][0], words))
+            case ScreenQuestion.REASON, _ if key in REASON_KEYS:
+                self.run_worker(self.decisions.reject(item, REASON_KEYS[key][0], words))
             case ScreenQuestion.VOTE, "a" | "r":
                 self.run_worker(self.decisions.vote(item, words, approve=key == "a"))
             case _:

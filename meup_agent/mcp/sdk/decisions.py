@@ -43,7 +43,7 @@ _ADVICE: Final[dict[str, str]] = {
     Reason.BUSY: "It may be tried again later; do not retry it at once.",
     Reason.INVALID: "Do not retry the same call; correct its arguments first.",
     Reason.INCAPABLE: "Do not retry the same call; this cannot be done here.",
-    Reason.DUPLICATE: "Do not retry the same call; it was proposed already.",
+    Reason.DUPLICATE: "Do not retry the same call; it was proposed before.",
     Reason.RESOURCE_LIMIT: "Do not retry it at once; ask for less, or wait.",
     Reason.TIMEOUT: "Do not retry it at once; tell the user that it took too long.",
     Reason.NO_LONGER_NEEDED: "Do not retry the same call.",

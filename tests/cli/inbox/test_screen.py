@@ -5,7 +5,7 @@ import json
 import pytest
 
 from meup_agent import Rejection
-from meup_agent.cli.inbox.screen import GUARD_SECONDS, REASONS
+from meup_agent.cli.inbox.screen import GUARD_SECONDS, REASON_KEYS
 from tests.cli.commands import ScreenQuestion
 from tests.cli.inbox.people import anyio_backend as anyio_backend
 from tests.cli.inbox.people import desk, shown
@@ -78,8 +78,8 @@ async def test_two_keys_reject_with_a_reason() -> None:
 
 
 def test_each_of_the_eleven_reasons_has_a_key() -> None:
-    assert {code for code, _ in REASONS.values()} == set(REASONS_TO_REJECT)
-    assert len(REASONS) == len(REASONS_TO_REJECT)
+    assert {code for code, _ in REASON_KEYS.values()} == set(REASONS_TO_REJECT)
+    assert len(REASON_KEYS) == len(REASONS_TO_REJECT)
 
 
 async def test_words_go_with_a_rejection() -> None:

@@ -16,7 +16,7 @@ from meup_agent.gateway.console.timeline import (
     describe,
     fold_rows,
 )
-from meup_agent.wording import REASONS
+from meup_agent.wording import REASON_WORDS
 from tests.gateway.console.conftest import PARTICIPANTS, Browser, Site, open_site
 from tests.gateways import one_space_config
 from tests.wire import draft
@@ -35,7 +35,7 @@ def cancel(id: str, request: str) -> Envelope:
 
 
 def test_reason_is_told_in_words() -> None:
-    assert set(REASONS) == set(Reason) - {Reason.OTHER}  # the words beside it say which other
+    assert set(REASON_WORDS) == set(Reason) - {Reason.OTHER}  # the words beside it say which other
     # A code of a participant's own is told as it is, and one that is missing not at all.
     for reason, words in (("unsafe", "it could do harm"), ("moon is full", "moon is full"),
                           (None, "")):  # fmt: skip

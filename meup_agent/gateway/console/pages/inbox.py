@@ -55,7 +55,7 @@ MAX_CANONICAL: Final = 256 * 1024
 MAX_ANSWER: Final = 200
 """Characters of a result that are told at once; all of it is on the proposal's page."""
 
-REASONS: Final = tuple(
+OFFERED_REASONS: Final = tuple(
     (code, describe_reason(code))
     for code in (
         Reason.UNSAFE,
@@ -65,7 +65,8 @@ REASONS: Final = tuple(
         Reason.RESOURCE_LIMIT,
     )
 )
-"""The reasons that a person chooses from, in words."""
+"""The reasons that a person chooses from, in words: those that judge the call. Who has nothing
+against it leaves it to others, or to its deadline."""
 
 ENDED: Final = {
     ProposalState.FULFILLED: "fulfill",
@@ -114,7 +115,7 @@ def inbox_page(
         "problem": problem,
         "edit": edit,
         "topics": "inbox",
-        "reasons": REASONS,
+        "reasons": OFFERED_REASONS,
         "word": CONFIRM_WORD,
     }
     if item is not None:
@@ -220,7 +221,7 @@ async def reject(context: PageContext) -> Response:
     if isinstance(item, Response):
         return item
     reason = context.form.get("reason", "")
-    if reason not in dict(REASONS):
+    if reason not in dict(OFFERED_REASONS):
         return inbox_page(context, item, problem="Choose a reason to reject.")
     words = context.typed("words") or None
     return await _decide(
