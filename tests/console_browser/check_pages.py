@@ -9,6 +9,7 @@ from playwright.async_api import Page, expect
 from tests.console_browser.axe import violations
 from tests.console_browser.conftest import Desk, settled
 from tests.console_browser.pictures import picture
+from tests.gateway.console.conftest import PLAIN_PAGES
 
 pytestmark = pytest.mark.anyio
 
@@ -68,10 +69,10 @@ async def test_each_page(desk: Desk, look: str) -> None:
     await assert_good(page, f"inbox-{look}")
     await page.click("#edit-summary")
     await assert_good(page, f"edit-{look}")
-    for path in ("timeline", "participants", "health"):
-        await page.goto(f"{desk.url}/{path}")
+    for path in PLAIN_PAGES[1:]:  # behind the inbox
+        await page.goto(f"{desk.url}{path}")
         await page.wait_for_selector("h1")
-        await assert_good(page, f"{path}-{look}")
+        await assert_good(page, f"{path[1:]}-{look}")
     await page.goto(f"{desk.url}/timeline")
     await page.click("#rows .t-withdraw a:has-text('proposal')")
     await page.wait_for_selector("#chain")

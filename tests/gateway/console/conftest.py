@@ -18,6 +18,7 @@ from meup_agent import Agent, ProposalHandle, Space
 from meup_agent.approval import Reviewer
 from meup_agent.gateway import Config, Gateway, GatewayLimits, ThreadedGateway
 from meup_agent.gateway.console import Console
+from meup_agent.gateway.console.pages import PAGES
 from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.gateways import one_space_config
 from tests.no_tls import ALONE
@@ -106,6 +107,18 @@ class Browser:
 
     async def sign_in(self, token: str) -> httpx.Response:
         return await self.submit("/sign-in", "/sign-in", token=token)
+
+
+PLAIN_PAGES = tuple(
+    page.path
+    for page in PAGES
+    if page.method == "GET"
+    and not page.is_open
+    and "{" not in page.path
+    # An endless stream, and two that answer a question.
+    and page.path not in ("/events", "/participants/try", "/tools")
+)
+"""The pages that need nothing but their address, the inbox first."""
 
 
 def key_in(page: str) -> str:

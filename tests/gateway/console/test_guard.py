@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from meup_agent.gateway.console.pages import PAGES
-from tests.gateway.console.conftest import Site, fields_in
+from tests.gateway.console.conftest import PLAIN_PAGES, Site, fields_in
 
 pytestmark = pytest.mark.anyio
 
@@ -106,7 +106,7 @@ async def test_participant_of_another_space_sees_and_decides_nothing_here(site: 
     assert "secret-plan.md" in page
     seqs = re.findall(r"/console/envelopes/(\d+)", (await here.get("/timeline")).text)
     assert seqs
-    paths = ["/inbox", f"/inbox/{key}", f"/proposals/{key}", "/timeline"]
+    paths = [*PLAIN_PAGES, f"/inbox/{key}", f"/proposals/{key}"]
     for path in [*paths, *(f"/envelopes/{seq}" for seq in seqs), f"/proposals/{key}/export"]:
         assert "secret-plan" not in (await there.get(path)).text
     approve = fields_in(page, f"/inbox/{key}/approve")

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.gateway.console.conftest import Site, key_in
+from tests.gateway.console.conftest import PLAIN_PAGES, Site, key_in
 
 pytestmark = pytest.mark.anyio
 
@@ -46,7 +46,7 @@ async def test_hostile_text_is_inert(site: Site, name: str) -> None:
     page = (await browser.get("/inbox")).text
     assert_inert(page)
     key = key_in(page)
-    for path in ("/timeline", f"/proposals/{key}", f"/inbox/{key}", "/participants"):
+    for path in (*PLAIN_PAGES, f"/proposals/{key}", f"/inbox/{key}"):
         answer = await browser.get(path)
         assert answer.status_code == 200
         assert_inert(answer.text)

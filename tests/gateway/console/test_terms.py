@@ -5,7 +5,7 @@ import re
 import pytest
 
 from meup_agent.gateway.console.templating import FOLDER, TERMS, PageTerms, sentence
-from tests.gateway.console.conftest import Site, key_in
+from tests.gateway.console.conftest import PLAIN_PAGES, Site, key_in
 from tests.gateway.console.test_voting import POLICY
 
 pytestmark = pytest.mark.anyio
@@ -75,7 +75,7 @@ def test_problem_is_found() -> None:
 @pytest.mark.parametrize("who", ["you", "boss", "looker", "voter"])
 async def test_each_page_of_an_empty_space(site: Site, who: str) -> None:
     browser = await site.browser(who)
-    for path in ("/inbox", f"/inbox/{'0' * 24}", "/timeline", "/participants", "/health"):
+    for path in (*PLAIN_PAGES, f"/inbox/{'0' * 24}"):
         assert problems_of((await browser.get(path)).text) == [], path
 
 
@@ -89,7 +89,7 @@ async def test_each_page_of_a_space_at_work(site: Site) -> None:
     page = await browser.page("/inbox", "a.md", "withdrawn")
     assert "<em>withdraw</em>" in page
     assert problems_of(page) == []
-    for path in ("/timeline", "/participants", "/health", f"/proposals/{key_in(page)}"):
+    for path in (*PLAIN_PAGES, f"/proposals/{key_in(page)}"):
         assert problems_of((await browser.get(path)).text) == [], path
     rows = (await browser.get("/timeline")).text
     for seq in re.findall(r'href="/console/envelopes/(\d+)"', rows):
