@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from meup_agent.agent.decorators import HandlerDefinition, Match, define, definitions_of
 from meup_agent.agent.signature import Handler, type_name
-from meup_agent.agent.tool import METHODS, ToolDefinition
+from meup_agent.agent.tool import ANSWERED_METHODS, ToolDefinition
 from meup_agent.errors import UsageError
 from meup_agent.protocol.exchange import Role
 from meup_agent.protocol.wire import payloads
@@ -26,7 +26,7 @@ class Registry:
         self._proposals: list[Match] = []
         self._kinds: list[HandlerDefinition] = []
         self._notices: dict[Role, Match] = {}
-        self._plain = {method: Match((), method) for method in METHODS}
+        self._plain = {method: Match((), method) for method in ANSWERED_METHODS}
         self.frozen = False
         """True once the agent has started: further handlers are refused."""
 

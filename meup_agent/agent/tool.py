@@ -34,6 +34,7 @@ from meup_agent.protocol.wire.envelope import MAX_FRAME_BYTES, encode_json, is_f
 from meup_agent.protocol.wire.payloads import (
     EXCHANGE_ERROR,
     INTERNAL_ERROR,
+    PING,
     TOOL_CALL,
     TOOL_LIST,
     WRAPPED,
@@ -263,7 +264,7 @@ PROTOCOL_VERSION: Final = "2025-06-18"
 """The version of MCP that we speak."""
 
 
-METHODS: Final = ("initialize", "ping", TOOL_LIST, TOOL_CALL)
+ANSWERED_METHODS: Final = ("initialize", PING, TOOL_LIST, TOOL_CALL)
 """Every method that is answered; of these only ``tools/call`` runs a handler."""
 
 MAX_ERROR_CHARS = 4_000

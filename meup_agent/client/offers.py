@@ -138,7 +138,7 @@ PROMPTS: Final = "prompts"
 RESOURCES: Final = "resources"
 TEMPLATES: Final = "resourceTemplates"
 
-METHODS: Final = {
+LIST_METHODS: Final = {
     TOOLS: payloads.TOOL_LIST,
     PROMPTS: "prompts/list",
     RESOURCES: "resources/list",
@@ -197,7 +197,7 @@ class _ListKey(NamedTuple):
     kind: str
 
     def __str__(self) -> str:
-        return f"{METHODS[self.kind]} to {self.participant!r}"
+        return f"{LIST_METHODS[self.kind]} to {self.participant!r}"
 
 
 class OfferDirectory:
@@ -293,7 +293,7 @@ class OfferDirectory:
             return known
         if self._silent.get(key, -math.inf) > self._session.now():
             return None
-        asking = payloads.request(METHODS[key.kind], {}, "")
+        asking = payloads.request(LIST_METHODS[key.kind], {}, "")
         if not roster.is_allowed(roster.me, kinds.MCP_REQUEST, asking, (key.participant,)):
             return None
         try:
@@ -363,7 +363,7 @@ class OfferDirectory:
         elif envelope.kind == kinds.SYSTEM_PRESENCE and envelope.sender in kinds.GATEWAY_NAMES:
             participant = read_participant(envelope.payload_object.get("participant"))
             if participant is not None:
-                for kind in METHODS:
+                for kind in LIST_METHODS:
                     self._forget(_ListKey(participant.id, kind))
         elif envelope.kind == kinds.SYSTEM_WELCOME and envelope.sender in kinds.GATEWAY_NAMES:
             roster = self._session.table.roster
@@ -443,7 +443,7 @@ class OfferDirectory:
                 response = await request(
                     self._session,
                     key.participant,
-                    METHODS[key.kind],
+                    LIST_METHODS[key.kind],
                     params,
                     timeout=None if math.isinf(left) else max(left, 0.0),
                     idempotent=True,
@@ -739,7 +739,7 @@ class OfferFinder:
     async def _owners_of(self, offer: _FoundOffer, timeout: float) -> list[str]:
         """All who list what is named, those that came first first."""
         roster = self._session.table.roster
-        asking = payloads.request(METHODS[offer.kind], {}, "")
+        asking = payloads.request(LIST_METHODS[offer.kind], {}, "")
         asked = [
             each.id
             for each in roster.participants()

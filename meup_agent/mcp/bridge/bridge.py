@@ -235,7 +235,7 @@ class Bridge:
         match request.method:
             case "initialize":
                 return self._describe()
-            case "ping":
+            case payloads.PING:
                 return {}
             case payloads.TOOL_LIST:
                 return {"tools": self._tools.offered()}

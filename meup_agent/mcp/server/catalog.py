@@ -31,7 +31,7 @@ from mcp_types import INVALID_PARAMS, INVALID_REQUEST
 from mcp_types.methods import serialize_server_result
 from pydantic import ValidationError
 
-from meup_agent.client.offers import METHODS, PROMPTS, RESOURCES, TEMPLATES, TOOLS, name_field
+from meup_agent.client.offers import LIST_METHODS, PROMPTS, RESOURCES, TEMPLATES, TOOLS, name_field
 from meup_agent.client.space import directory_of
 from meup_agent.errors import MeupError
 from meup_agent.mcp.sdk.messages import first_problem
@@ -353,7 +353,7 @@ class Catalog:
         return [each for each in self._participants() if self._may_ask(each, kind)]
 
     def _may_ask(self, participant: str, kind: str) -> bool:
-        return self._space.may_request(participant, METHODS[kind], {})
+        return self._space.may_request(participant, LIST_METHODS[kind], {})
 
     async def _read(
         self, participant: str, kind: str, lists: dict[str, list[JsonObject]]
@@ -362,7 +362,7 @@ class Catalog:
         try:
             items = await self._directory.read(participant, kind, LIST_SECONDS)
         except MeupError as error:
-            log.info("%s of %r could not be had: %s", METHODS[kind], participant, error)
+            log.info("%s of %r could not be had: %s", LIST_METHODS[kind], participant, error)
             return None
         if items is not None:
             if len(items) > MAX_OFFERS:
@@ -440,7 +440,7 @@ def _exposed(kind: str, participant: str, own: str, *, is_shared: bool) -> str:
 def _is_valid(kind: str, version: str, offer: Offer) -> bool:
     """True if a revision of MCP can express an offer; one that it cannot spoils its list."""
     try:
-        serialize_server_result(METHODS[kind], version, {kind: [offer.described], **LISTED})
+        serialize_server_result(LIST_METHODS[kind], version, {kind: [offer.described], **LISTED})
     except ValidationError as error:
         why = first_problem(error, skip=2)
     except RecursionError:
@@ -483,7 +483,7 @@ class Announcements:
     def __init__(self) -> None:
         self._listeners: set[Callable[[ServerEvent], None]] = set()
 
-    def lists_changed(self, of: Iterable[str] = METHODS) -> None:
+    def lists_changed(self, of: Iterable[str] = LIST_METHODS) -> None:
         """Tell that lists of some kinds may have changed; each is told once."""
         for event in dict.fromkeys(_EVENTS[kind] for kind in of):
             self.announce(event)

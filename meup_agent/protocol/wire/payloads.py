@@ -67,6 +67,7 @@ NOTIFICATION: Final = "notifications/"
 
 TOOL_CALL: Final = "tools/call"
 TOOL_LIST: Final = "tools/list"
+PING: Final = "ping"
 _PROTOTYPE: Final = b"__proto__"
 _OF_A_TOOL: Final = frozenset({"name", "arguments", META})
 
