@@ -22,7 +22,7 @@ from meup_agent.approval import (
     Suggestion,
     suggest_rules,
 )
-from meup_agent.approval.policy.file import document_of, findings_of, read_policy
+from meup_agent.approval.policy.file import findings_of, read_policy, rule_to_file
 from meup_agent.approval.policy.suggest import wilson
 from tests.wire import draft, kinds, payloads
 
@@ -215,7 +215,7 @@ def test_the_suggestions_are_a_good_policy(past: Past) -> None:
         past.reject(tool="shell", line=f"rm {number}")
     found = past.suggest()
     text = yaml.safe_dump(
-        {"rules": [document_of(each.rule) for each in found], "end": True}, sort_keys=False
+        {"rules": [rule_to_file(each.rule) for each in found], "end": True}, sort_keys=False
     )
     policy = read_policy(yaml.safe_load(text))
     assert findings_of(policy) == []
@@ -294,7 +294,7 @@ def test_a_rule_is_written_as_a_file_has_it() -> None:
         DenyRule(["rm", "shell*"], reason="unsafe", explain="no"),
         AllowRule("read", arguments={"path": ["a", "b/**"]}, method="tools/*", name="reads"),
     ]
-    documents = [document_of(each) for each in rules]
+    documents = [rule_to_file(each) for each in rules]
     assert documents[0] == {"ask": {"tool": "write_*", "ttl": "10m", "remind": "90s"}}
     again = read_policy({"rules": yaml.safe_load(yaml.safe_dump(documents)), "end": True})
     assert again.digest == Policy(rules).digest

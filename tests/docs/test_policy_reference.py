@@ -8,7 +8,7 @@ import pytest
 
 from meup_agent import approval
 from meup_agent.approval import PolicyRule
-from meup_agent.approval.policy.file import document_of
+from meup_agent.approval.policy.file import rule_to_file
 from meup_agent.approval.policy.rules import MAX_COUNT, MAX_VOTERS, RULES
 from tests.programs import ROOT
 
@@ -52,7 +52,7 @@ def test_the_limits_on_the_page_are_those_of_the_rules() -> None:
 
 def test_a_file_has_the_keys_of_the_page() -> None:
     rule = approval.QuorumRule("deploy", of=1, among=["lead"], ttl=60.0, remind=30.0, name="x")
-    [(word, body)] = document_of(rule).items()
+    [(word, body)] = rule_to_file(rule).items()
     assert word == "quorum"
     assert set(body) <= set(table("quorum")) | set(table("every rule"))
 

@@ -159,7 +159,7 @@ def _without_value(given: object) -> str:
     return ""
 
 
-def document_of(rule: PolicyRule) -> dict[str, Any]:
+def rule_to_file(rule: PolicyRule) -> dict[str, Any]:
     """A rule as a file has it: only what was given, and times with their unit."""
     body: dict[str, Any] = {}
     for each in fields(rule):

@@ -308,21 +308,26 @@ class History:
     def __init__(self) -> None:
         self._moments: dict[LimitCount, deque[float]] = {}
 
-    def is_full(self, limit: LimitCount, at: float) -> bool:
-        """True if a limit lets no more calls of its proposer pass at a moment."""
+    def is_full(self, limit: LimitCount, moment: float) -> bool:
+        """True if a limit lets no more calls of its proposer pass at a moment.
+
+        A moment is in seconds, by a monotonic clock: it has no date.
+        """
         moments = self._moments.get(limit)
         if moments is None:
             # Without room to count, nothing passes uncounted.
             return len(self._moments) >= MAX_COUNTED
-        return len(moments) >= limit.most and moments[-limit.most] > at - limit.every
+        return len(moments) >= limit.most and moments[-limit.most] > moment - limit.every
 
-    def record(self, decision: PolicyDecision, at: float) -> None:
+    def record(self, decision: PolicyDecision, moment: float) -> None:
         """Count a call that was decided at a moment; moments never go back."""
         for limit in decision.counted:
-            self._moments.setdefault(limit, deque(maxlen=limit.most)).append(at)
+            self._moments.setdefault(limit, deque(maxlen=limit.most)).append(moment)
         if len(self._moments) >= MAX_COUNTED:
             counts = self._moments.items()
-            self._moments = {limit: each for limit, each in counts if each[-1] > at - limit.every}
+            self._moments = {
+                limit: each for limit, each in counts if each[-1] > moment - limit.every
+            }
 
 
 class PassedHistory(History):
@@ -338,9 +343,9 @@ class PassedHistory(History):
         self._history = history
         self._passed = {*passed}
 
-    def is_full(self, limit: LimitCount, at: float) -> bool:
+    def is_full(self, limit: LimitCount, moment: float) -> bool:
         """True if a limit that has not let it pass lets no more calls pass."""
-        return limit not in self._passed and self._history.is_full(limit, at)
+        return limit not in self._passed and self._history.is_full(limit, moment)
 
 
 _NO_HISTORY: Final = History()
@@ -455,7 +460,7 @@ class RuleSet:
         return f"<{type(self).__name__} of {len(self.rules)} rules, {self.digest}>"
 
     def decide(
-        self, call: Call, proposer: str, history: History = _NO_HISTORY, at: float = 0.0
+        self, call: Call, proposer: str, history: History = _NO_HISTORY, moment: float = 0.0
     ) -> PolicyDecision:
         """Decide a call.
 
@@ -463,7 +468,7 @@ class RuleSet:
             call: The call; its arguments fit the schema of its tool.
             proposer: The participant that proposes it.
             history: Calls that were counted before.
-            at: The moment, in seconds, by the clock of the history.
+            moment: The time in seconds, by the monotonic clock of the history; it has no date.
         """
         arguments, names = call.arguments, _names(call, proposer)
         work = WorkBudget(arguments)
@@ -479,7 +484,7 @@ class RuleSet:
                     # Equal limits go on counting when a file is read again.
                     text = compiled.decision.text
                     limit = LimitCount(text, proposer, rule.count, rule.every)
-                    if not history.is_full(limit, at):
+                    if not history.is_full(limit, moment):
                         counted += (limit,)
                         continue
                     is_certain = False  # rules behind it may be stricter
@@ -522,6 +527,7 @@ class RuleSet:
         return matching
 
     def _rules_for(self, method: str, tool: str) -> _ToolRules:
+        # Remembered by these two, so nothing that depends on anything else may be decided here.
         found = self._by_tool.get((method, tool))
         if found is None:
             work = WorkBudget(tool)
@@ -537,6 +543,9 @@ class RuleSet:
                 self._by_tool.clear()
             self._by_tool[method, tool] = found
         return found
+
+
+_NAMED: Final = frozenset({"proposer", "target"})
 
 
 def _names(call: Call, proposer: str) -> dict[str, str]:
@@ -611,6 +620,8 @@ def _match(rule: PolicyRule, reading: Reading, index: int) -> _CallMatch:
             each.compile(names.pop(key), key) if key in names else _take_all
             for key, each in compilers.items()
         ]
+        if unknown := names.keys() - _NAMED:
+            raise AssertionError(f"no call has {', '.join(unknown)}: add it to _names")
         return _CallMatch(
             method, tool, compiler.compile(names, "") if names else _take_all, arguments
         )

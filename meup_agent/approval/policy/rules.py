@@ -19,7 +19,7 @@ from meup_agent.causes import Reason
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.capability.patterns import MAX_PARTS, is_path
 from meup_agent.protocol.capability.strings import is_glob
-from meup_agent.protocol.wire.payloads import TOOL_CALL, TOOL_LIST
+from meup_agent.protocol.wire.payloads import PING, TOOL_CALL, TOOL_LIST
 
 MAX_SECONDS: Final = 366 * 86_400.0
 """A year: of a longer span of time the author has made a slip."""
@@ -33,11 +33,12 @@ MAX_VOTERS: Final = 100
 MAX_WORDS: Final = 2_000
 """Characters of a rule's name or explanation, which is said with each decision."""
 
-METHODS: Final = (
+MCP_METHODS: Final = (
     *(TOOL_CALL, TOOL_LIST, "prompts/get", "prompts/list", "completion/complete"),
     *("resources/list", "resources/read", "resources/subscribe", "resources/unsubscribe"),
     *("resources/templates/list", "sampling/createMessage", "elicitation/create", "roots/list"),
     *("logging/setLevel", "tasks/get", "tasks/list", "tasks/cancel", "tasks/result", "initialize"),
+    PING,
 )
 """Methods of MCP, with which those of rules are compared; others may be meant, too."""
 
@@ -101,6 +102,8 @@ class PolicyRule:
     @property
     def pattern(self) -> dict[str, Any]:
         """Pattern of the calls that it matches, one of the capability language."""
+        # What is not among them is read from its field; one more needs a value of each call, too
+        # (`_names` of the rule set).
         keys = ("method", "tool", "arguments", "target", "proposer")
         found = {key: getattr(self, key) for key in keys}
         return {key: plain_value(value) for key, value in found.items() if value is not None}
@@ -113,8 +116,8 @@ class PolicyRule:
         )
 
     @property
-    def document(self) -> dict[str, Any]:
-        """The rule as a file has it, apart from units: two that are equal say the same."""
+    def identity(self) -> dict[str, Any]:
+        """Every key of the rule that has a value: two rules that are equal say the same."""
         found = {each.name: plain_value(getattr(self, each.name)) for each in fields(self)}
         return {self.verdict: {key: value for key, value in found.items() if value is not None}}
 
@@ -367,8 +370,8 @@ def _check_alternatives(patterns: Sequence[object], key: str) -> None:
 
 def _check_method(pattern: str) -> None:
     """A method of MCP that is nearly one: the rule would match nothing."""
-    known = get_close_matches(pattern, METHODS, 1, _ALIKE)
-    if known and pattern not in METHODS and not is_glob(pattern) and pattern[0] not in "!/":
+    known = get_close_matches(pattern, MCP_METHODS, 1, _ALIKE)
+    if known and pattern not in MCP_METHODS and not is_glob(pattern) and pattern[0] not in "!/":
         raise ConfigurationError(
             f"method: {pattern!r} is not a method of MCP; did you mean {known[0]}?"
         )
@@ -446,4 +449,6 @@ def plain_value(value: Any) -> Any:
 
 def written(rule: PolicyRule) -> str:
     """The rule on one line, in one form for equal rules."""
-    return json.dumps(rule.document, sort_keys=True, ensure_ascii=False, default=str)
+    # What is not JSON, a set for example, is refused when the rule is compiled; until then any text
+    # stands for it.
+    return json.dumps(rule.identity, sort_keys=True, ensure_ascii=False, default=str)

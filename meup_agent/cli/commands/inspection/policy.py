@@ -192,7 +192,7 @@ def _yaml_lines(found: list[Suggestion]) -> Iterator[str]:
     """The policy, with what speaks for each rule above it."""
     import yaml
 
-    from meup_agent.approval.policy.file import END, document_of
+    from meup_agent.approval.policy.file import END, rule_to_file
 
     if found:
         yield "# Look at the proposals of a rule before you take it.\nrules:\n"
@@ -206,7 +206,7 @@ def _yaml_lines(found: list[Suggestion]) -> Iterator[str]:
             yield f"  # would have changed: {_proposals(each.changed)}\n"
         yield f"  # proposals: {_proposals(each.covered)}\n"
         said = yaml.safe_dump(  # pyright: ignore[reportUnknownMemberType]  # its stubs' `width`
-            document_of(each.rule), default_flow_style=True, sort_keys=False, width=10**9
+            rule_to_file(each.rule), default_flow_style=True, sort_keys=False, width=10**9
         )
         yield f"  - {said.strip().removeprefix('{').removesuffix('}')}\n"
     if found:
@@ -224,10 +224,10 @@ def _listed(words: tuple[str, ...] | list[str]) -> str:
 
 
 def _suggestion_document(each: Suggestion) -> dict[str, Any]:
-    from meup_agent.approval.policy.file import document_of
+    from meup_agent.approval.policy.file import rule_to_file
 
     return {
-        "rule": document_of(each.rule),
+        "rule": rule_to_file(each.rule),
         "covers": len(each.covered),
         "changed": len(each.changed),
         "bound": round(each.bound, 4),
