@@ -1,4 +1,4 @@
-"""Writes tables into the reference from the code: the limits, and the classes for proposals."""
+"""Writes tables into the reference from the code: limits, metrics, and classes for proposals."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+from meup_agent.gateway.edge.http.views import RuntimeCollector
 from meup_agent.gateway.limits import LIMIT_ROWS
+from meup_agent.protocol.space.counters import SpaceCounters
 
 PACKAGE = Path(__file__).parent.parent / "meup_agent"
 
 _LIMITS = re.compile(r"^<!-- limits: .* -->$", re.MULTILINE)
 _CONSTANTS = re.compile(r"^<!-- constants: .* -->$", re.MULTILINE)
+_METRICS = re.compile(r"^<!-- metrics: .* -->$", re.MULTILINE)
 _CLASSES = re.compile(r"^<!-- classes of (\w+): .* -->$", re.MULTILINE)
 
 _A_LIMIT = re.compile(
@@ -36,6 +40,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """The text of a page; a hook of MkDocs."""
     rows = [f"| `{row.name}` | {row.shown} | {row.about} |" for row in LIMIT_ROWS]
     markdown = _LIMITS.sub(lambda _: "\n".join(rows), markdown)
+    markdown = _METRICS.sub(lambda _: "\n".join(_metrics()), markdown)
     markdown = _CONSTANTS.sub(lambda _: _tables(), markdown)
     return _CLASSES.sub(lambda marker: "\n".join(_classes(marker.group(1))), markdown)
 
@@ -49,6 +54,18 @@ def _classes(word: str) -> Iterator[str]:
             if isinstance(node, ast.ClassDef) and word in node.name and node.name[0] != "_":
                 about = (ast.get_docstring(node) or "").partition("\n\n")[0]
                 yield f"| `{node.name}` | {' '.join(about.split())} | `{module}` |"
+
+
+def _metrics() -> Iterator[str]:
+    """The rows of the metrics, as a gateway without spaces tells them."""
+    backlogs = SimpleNamespace(bytes=0)
+    runtime = SimpleNamespace(
+        counters=SpaceCounters(), spaces={}, open_connections=0, backlogs=backlogs
+    )
+    for each in RuntimeCollector(cast("Any", runtime)).collect():
+        name = f"{each.name}_total" if each.type == "counter" else each.name
+        labels = ", ".join(f"`{label}`" for label in getattr(each, "_labelnames", ()))
+        yield f"| `{name}` | {labels} | {each.documentation} |"
 
 
 def _tables() -> str:

@@ -12,7 +12,8 @@ from typing import Any
 from meup_agent.protocol.audit import Audit, Ignored, ProposalAudit, StepKind, proposal_as_json
 from meup_agent.protocol.proposals.lifecycle import SPARE_DEADLINES
 from meup_agent.protocol.space import delivery
-from meup_agent.protocol.space.allowance import Allowance, SpaceCounters
+from meup_agent.protocol.space.allowance import Allowance
+from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.journal import (
     MAX_PAGE_BYTES,
     Entry,

@@ -30,7 +30,7 @@ from meup_agent.gateway.auth import (
 from meup_agent.gateway.backlog import Backlogs
 from meup_agent.gateway.logs import RefusalLog, log
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, spoken
-from meup_agent.protocol.space.allowance import SpaceCounters
+from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.delivery import Member
 from meup_agent.protocol.space.journal import Journal
 from meup_agent.protocol.space.link import Place

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.metrics import CallbackOptions, Observation, get_meter
 from opentelemetry.trace import Span, SpanKind, get_tracer, set_span_in_context
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from meup_agent.protocol.proposals.lifecycle import ProposalState
@@ -180,6 +180,8 @@ def export_metrics(collector: Collector) -> None:
         return read
 
     for family in collector.collect():
+        if not isinstance(family, CounterMetricFamily | GaugeMetricFamily):
+            raise AssertionError(f"{family.name}: only counters and gauges are exported")
         is_counter = isinstance(family, CounterMetricFamily)
         make = meter.create_observable_counter if is_counter else meter.create_observable_gauge
         make(family.name, [observe(family.name)], description=family.documentation)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from meup_agent.gateway.config import Config
     from meup_agent.gateway.limits import GatewayLimits
-    from meup_agent.protocol.space.allowance import SpaceCounters
+    from meup_agent.protocol.space.counters import SpaceCounters
     from meup_agent.protocol.space.server import SpaceServer
     from meup_agent.transport.base import Connector, Transport
 

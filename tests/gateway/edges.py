@@ -1,6 +1,7 @@
 """A gateway at each of its edges: its port, and mounted."""
 
 import json
+import re
 import socket
 import struct
 from collections.abc import Generator
@@ -121,8 +122,8 @@ class Edge(NamedTuple):
     def metric(self, name: str) -> float:
         """A number from the metrics, over all labels."""
         said = self.api.client.get("/metrics").text
-        lines = [line for line in said.splitlines() if line.startswith("meup_" + name)]
-        return sum(float(line.rpartition(" ")[2]) for line in lines)
+        values = re.findall(rf"^meup_{name}(?:\{{.*\}})? (\S+)$", said, re.MULTILINE)
+        return sum(map(float, values))
 
 
 @pytest.fixture(params=["port", "mounted"])

@@ -1,4 +1,4 @@
-"""The limits of each participant of a space, of its rates, and a gateway's counters.
+"""The limits of each participant of a space, and of its rates.
 
 A gateway's own limits are further rows after these (:mod:`meup_agent.gateway.limits`), so a space
 reads what is configured by the name under which it is.
@@ -7,13 +7,10 @@ reads what is configured by the name under which it is.
 from __future__ import annotations
 
 import ipaddress
-import logging
-from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import Final, NamedTuple, TypeVar
 
-from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.envelope import MAX_DEPTH, MAX_FRAME_BYTES, Envelope
+from meup_agent.protocol.wire.envelope import MAX_DEPTH, MAX_FRAME_BYTES
 
 # --- allowance ---
 
@@ -322,64 +319,3 @@ def network_of(address: str) -> str:
     if parsed.ipv4_mapped is not None:
         return str(parsed.ipv4_mapped)
     return str(ipaddress.ip_network((parsed, IPV6_PREFIX), strict=False))
-
-
-# --- counters ---
-# Counters of a gateway, and its log line for a cancel.
-
-
-@dataclass(slots=True)
-class SpaceCounters:
-    """Plain numbers since the gateway was made; they only grow."""
-
-    frames_in: int = 0  # messages that members sent
-    accepted: int = 0  # envelopes of members that were delivered
-    delivered: int = 0  # frames handed to members, the gateway's own included
-    dropped: int = 0  # envelopes that have no reader (``system/heartbeat``, ``system/register``)
-    repeated: int = 0  # envelopes that had been accepted before, and were not delivered again
-    slowed: int = 0  # times that a participant was told that it sends more than is read at once
-    # Event streams that a participant was refused, who had as many as it may.
-    streams_refused: int = 0
-    stream_frames: int = 0  # frames of streams that were accepted
-    stream_frames_delivered: int = 0  # those handed to readers
-    stream_frames_lost: int = 0  # those that readers were too slow for
-    # Times that an envelope was left out for those of a dialect that has no words for it.
-    not_expressible: int = 0
-    joined: int = 0  # connections that joined a space
-    taken_over: int = 0  # those among them that replaced an older one
-    left: int = 0
-    # Connections that began to observe; they count neither as ``joined`` nor ``left``.
-    observed: int = 0
-    # Queues that were dropped since their reader was too slow, by the limit's name.
-    too_slow: Counter[str] = field(default_factory=Counter[str])
-    # Envelopes that were answered with ``system/error``, by its code.
-    refused: Counter[str] = field(default_factory=Counter[str])
-    # Members that the gateway closed, by close code.
-    closed: Counter[int] = field(default_factory=Counter[int])
-    # Connections that did not get into a space, by status or close code.
-    not_admitted: Counter[int] = field(default_factory=Counter[int])
-
-
-log = logging.getLogger("meup_agent.gateway")
-
-MAX_CANCEL_CHARS: Final = 200
-"""Characters of a cancel's reason, and of what it names, in the gateway's log."""
-
-
-def log_cancel(space: str, envelope: Envelope) -> None:
-    """Log an accepted request if it is a cancel, and the log is read so closely."""
-    if envelope.kind != kinds.MCP_REQUEST or not log.isEnabledFor(logging.DEBUG):
-        return
-    call = payloads.read_call(envelope.payload_object)
-    if call.method == kinds.CANCELLED:
-        params = call.params
-        said = "in %s %s cancels request %s of %s: %s"
-        whose = payloads.on_behalf_of(envelope.sender, params)
-        words = (space, envelope.sender, params.get("requestId"), whose, params.get("reason"))
-        log.debug(said, *map(_shown, words))
-
-
-def _shown(value: object) -> str:
-    """A stranger's text, escaped and cut; empty for anything else."""
-    text = str(value) if isinstance(value, int | str) else ""
-    return ascii(text[:MAX_CANCEL_CHARS])

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from meup_agent.errors import NotExpressible
 from meup_agent.protocol.dialects import encode
-from meup_agent.protocol.space.allowance import Allowance, SpaceCounters
+from meup_agent.protocol.space.allowance import Allowance
+from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.journal import Entry, Journal
 from meup_agent.protocol.space.link import (
     CloseMessage,

@@ -23,9 +23,8 @@ from meup_agent.protocol.space.allowance import (
     NoticeThrottle,
     RateExceeded,
     RateLimiter,
-    SpaceCounters,
-    log_cancel,
 )
+from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.journal import Entry, Fact, Journal, ProposalChange
 from meup_agent.protocol.space.link import (
     CloseMessage,
@@ -61,6 +60,7 @@ from meup_agent.protocol.space.state.indexes import OpenItem
 from meup_agent.protocol.space.state.management import KICKED_CODE, REMOVED, InviteIssuer
 from meup_agent.protocol.space.state.presence import JoinState
 from meup_agent.protocol.space.state.state import SpaceState
+from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.protocol.wire.kinds import STREAM_OPEN
 from meup_agent.protocol.wire.management_payloads import INVITE_ACK
@@ -553,7 +553,7 @@ class SpaceOwner:
     ) -> None:
         self._counters.accepted += 1
         envelope = accepted.envelope
-        log_cancel(self._name, envelope)
+        _log_cancel(self._name, envelope)
         before = [
             self._direct(self._taking_part(each.participant), each.draft)
             for each in accepted.before
@@ -654,7 +654,7 @@ class SpaceOwner:
                 case Broadcast(draft, closes, facts, changes):
                     if closes:
                         self._queue(StreamEndMessage(closes))
-                    log_cancel(self._name, draft)
+                    _log_cancel(self._name, draft)
                     self._broadcast(draft, at, facts, changes)
                 case Notice(participant, draft):
                     # It has a token, which is for the connection that asked for it.
@@ -727,3 +727,26 @@ class SpaceOwner:
             self._admit(participant, token_sha256)
         self._follow_all(self._state.end_recovered(at), at)
         self.expire(at)
+
+
+MAX_CANCEL_CHARS: Final = 200
+"""Characters of a cancel's reason, and of what it names, in the gateway's log."""
+
+
+def _log_cancel(space: str, envelope: Envelope) -> None:
+    """Log an accepted request if it is a cancel, and the log is read so closely."""
+    if envelope.kind != kinds.MCP_REQUEST or not log.isEnabledFor(logging.DEBUG):
+        return
+    call = payloads.read_call(envelope.payload_object)
+    if call.method == kinds.CANCELLED:
+        params = call.params
+        said = "in %s %s cancels request %s of %s: %s"
+        whose = payloads.on_behalf_of(envelope.sender, params)
+        words = (space, envelope.sender, params.get("requestId"), whose, params.get("reason"))
+        log.debug(said, *map(_shown, words))
+
+
+def _shown(value: object) -> str:
+    """A stranger's text, escaped and cut; empty for anything else."""
+    text = str(value) if isinstance(value, int | str) else ""
+    return ascii(text[:MAX_CANCEL_CHARS])

@@ -282,6 +282,8 @@ class RuntimeCollector(Collector):
                 yield family
             elif isinstance(value, int):
                 yield CounterMetricFamily(PREFIX + name, about, value=value)
+            else:
+                raise AssertionError(f"{field.name}: a counter is an int or a Counter")
         yield GaugeMetricFamily(
             PREFIX + "connections",
             "Connections of members, those that have not joined yet included.",
