@@ -1,5 +1,7 @@
 """Files of existing spaces: the history of a gateway as JSON Lines, and output logs.
 
+They are not a journal: a gateway writes them for programs beside it, and reads nothing back.
+
 ``envelope-history.jsonl`` has a line for each envelope that came in or was refused, and for each
 member that it was delivered to; ``capability-decisions.jsonl`` one for each decision by
 capabilities. Lines are handed to a thread, so a slow disk holds up no space: what it cannot keep up

@@ -119,7 +119,9 @@ class LateJournal(StandIn):
     def latest(self, space: str) -> int:
         return self._latest
 
-    def recover(self, space: str, *, since: int, limit: int, at: int = 2**62) -> Recovered:
+    def recover(
+        self, space: str, *, since: int, limit: int, open_at: int | None = None
+    ) -> Recovered:
         entries = [each for each in self.file.entries if each.at >= since]
         return Recovered(dict(self.file.facts), tuple(entries[-limit:]))
 

@@ -1,10 +1,9 @@
 """The table of decisions: each proposal of a file, with its state as the space decided it.
 
 A row is written in the transaction of the entry that begins, moves or ends its proposal. It says
-which proposals to look at; what was said of these is read by the index of names
-(:mod:`~meup_agent.gateway.journal.decisions`) and folded as everywhere. Both are derived: where
-they are missing, older or damaged, a start makes them anew of the entries, by the fold of the
-space.
+which proposals to look at; what was said of these is read by the index of names, further down, and
+folded as everywhere. Both are derived: where they are missing, older or damaged, a start makes them
+anew of the entries, by the fold of the space.
 """
 
 from __future__ import annotations

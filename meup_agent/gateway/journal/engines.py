@@ -60,7 +60,10 @@ ENGINES: Final[dict[str, Engine]] = {
     "sqlite": Engine(_has_file, SqliteJournal, _check_file),
     "memory": Engine(_has_no_file, JournalConfig.open_memory, _in_memory),
 }
-"""The engines by name; the first that serves a configuration is opened."""
+"""The engines by name; the first that serves a configuration is opened.
+
+``sqlite`` serves each that has a path: put one that needs more before it, or narrow ``_has_file``.
+"""
 
 
 def engine_of(config: JournalConfig) -> Engine:

@@ -231,13 +231,16 @@ class SqliteJournal:
             if each.why == DAMAGE and each.after < until and after < each.until
         )
 
-    def recover(self, space: str, *, since: int, limit: int, at: int = MAX_SEQ) -> Recovered:
+    def recover(
+        self, space: str, *, since: int, limit: int, open_at: int | None = None
+    ) -> Recovered:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.recover`."""
         with self._reading() as connection:
             facts = dict(_read_facts(connection, space))
             latest = _latest_entries(connection, space, since, limit)
         before = latest[0].seq if latest else MAX_SEQ
-        return Recovered(facts, latest, self._read_open(space, at, before))
+        older = () if open_at is None else self._read_open(space, open_at, before)
+        return Recovered(facts, latest, older)
 
     def _read_open(self, space: str, at: int, before: int) -> Iterator[Entry]:
         with self._reading() as connection:

@@ -139,6 +139,7 @@ class Journal(Protocol):
         """Keep an envelope and, all or nothing, the facts that it makes hold, and its changes.
 
         ``at`` is the time of the decision about it, and the entry's: no clock is asked again.
+        ``changes`` are for an index of proposals; a store without one may ignore them.
         """
 
     def call_when_kept(self, then: Callable[[], None]) -> None:
@@ -162,7 +163,10 @@ class Journal(Protocol):
         """Find the start of the fold of so many latest proposals, without reading the entries."""
 
     def floor(self, space: str) -> int:
-        """The number from which on nothing of the space is missing: all with ``seq > floor``."""
+        """The number behind which every entry of the space can be read, but for damage.
+
+        It grows as the store forgets the oldest. In a space without entries it is the start's.
+        """
         ...
 
     def latest(self, space: str) -> int:
@@ -173,7 +177,11 @@ class Journal(Protocol):
         ...
 
     def resume_from(self, space: str, seen: int) -> int:
-        """The number after which a reader of this one continues; any other says there is a gap."""
+        """The number after which a reader that has seen up to ``seen`` continues.
+
+        ``seen`` itself, if nothing behind it is missing; else a later one, and there is a gap. A
+        number that the store never gave is answered by the floor.
+        """
         ...
 
     def damaged(self, space: str, *, after: int, until: int) -> tuple[NumberRange, ...]:
@@ -187,10 +195,13 @@ class Journal(Protocol):
         """Bytes that the entries of all spaces take; ``None`` where the store does not say."""
         ...
 
-    def recover(self, space: str, *, since: int, limit: int, at: int = MAX_SEQ) -> Recovered:
+    def recover(
+        self, space: str, *, since: int, limit: int, open_at: int | None = None
+    ) -> Recovered:
         """Read a space's facts and its latest entries since a time, at the start; may block.
 
-        Before these, what was said about older proposals whose deadline is not over at a time.
+        Before these, what was said about older proposals whose deadline is not over at ``open_at``.
+        Both times are in microseconds since 1970 (UTC); ``None``: no older proposals.
         """
         ...
 
@@ -298,7 +309,9 @@ class MemoryJournal:
         """See :meth:`Journal.damaged`; there is no file to be damaged."""
         return ()
 
-    def recover(self, space: str, *, since: int, limit: int, at: int = MAX_SEQ) -> Recovered:
+    def recover(
+        self, space: str, *, since: int, limit: int, open_at: int | None = None
+    ) -> Recovered:
         """See :meth:`Journal.recover`; nothing outlives the process."""
         ring = self._rings.get(space)
         everything = len(self._order), float("inf")

@@ -110,7 +110,7 @@ def recover_state(state: SpaceState, journal: Journal, space: str, clock: SpaceC
     """Restore from the journal the time, what holds, what is open and what is recognized."""
     at = clock()
     since = at - round(RECOVERED_SECONDS * 1_000_000)
-    recovered = journal.recover(space, since=since, limit=RECOVERED_ENTRIES, at=at)
+    recovered = journal.recover(space, since=since, limit=RECOVERED_ENTRIES, open_at=at)
     last = 0
     for entry in chain(recovered.older, recovered.entries):
         state.apply(entry)

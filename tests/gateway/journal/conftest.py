@@ -77,7 +77,7 @@ def fill_disk(journal: Journal, pages: int = 20) -> None:
 ALL_ENGINES = {**ENGINES, "elsewhere": ELSEWHERE}
 """Every engine of the gateway, and one whose store is on another machine."""
 
-DURABLE_ENGINES = ["sqlite", "elsewhere"]
+DURABLE_ENGINES = [name for name in ALL_ENGINES if name != "memory"]
 """Those whose entries outlive the gateway's process."""
 
 MakeJournal = Callable[[], AbstractAsyncContextManager[Journal]]

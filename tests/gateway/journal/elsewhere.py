@@ -99,9 +99,11 @@ class RemoteJournal(StandIn):
     def latest(self, space: str) -> int:
         return self._latest.get(space, self._store.floor(space))
 
-    def recover(self, space: str, *, since: int, limit: int, at: int = 2**62) -> Recovered:
+    def recover(
+        self, space: str, *, since: int, limit: int, open_at: int | None = None
+    ) -> Recovered:
         # Of what may be open it does not tell the old from the others, so it reads them, too.
-        since = since if at == 2**62 else 0
+        since = since if open_at is None else 0
         return self._store.recover(space, since=since, limit=limit)
 
     async def flush(self, timeout: float) -> None:
