@@ -234,7 +234,7 @@ def refused(decision: Refusal) -> Problem:
     return Problem(status, code, message, headers=headers, **payload)
 
 
-def over_limit(
+def limit_problem(
     message: str, limit: str, most: float, *, seconds: int = RETRY_SECONDS, **headers: str
 ) -> Problem:
     """The answer to a caller that may do so later."""

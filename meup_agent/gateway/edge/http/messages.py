@@ -29,8 +29,8 @@ from meup_agent.gateway.edge.http.context import (
     authorize_space,
     await_callback,
     bad_query,
+    limit_problem,
     newest_number,
-    over_limit,
     read_flag,
     read_journal,
     refused,
@@ -138,7 +138,7 @@ def _check_pace(host: SpaceServer, participant: str, size: int) -> None:
         said = "you say more in a second than is taken here"
         if pace.limit == "slow_reader_seconds":
             said = "a reader does not keep up with you"
-        raise over_limit(
+        raise limit_problem(
             f"{said}; send it again later",
             pace.limit,
             shown_limit(pace.most),
@@ -226,7 +226,7 @@ async def _body(runtime: GatewayRuntime, identity: Identity, request: Request) -
         with anyio.fail_after(runtime.limits.join_timeout):
             async for chunk in request.stream():
                 if not backlogs.reserve(identity, len(chunk)):
-                    raise over_limit(
+                    raise limit_problem(
                         "you send too many messages at the same time; send this one again later",
                         "max_participant_queued_bytes",
                         runtime.limits.max_participant_queued_bytes,
@@ -331,7 +331,7 @@ class EventResponse:
         if not backlogs.add_stream(identity):
             most = runtime.limits.max_streams
             said = f"you have {most} event streams, as many as you may; end one first"
-            raise over_limit(said, "max_streams", most)
+            raise limit_problem(said, "max_streams", most)
         self._sending = SendQueue(lambda: self._stream.pause(), lambda: self._stream.resume())
         # Its participant's agent keeps its connection.
         member = partial(GatewayMember, last_seen=last_seen, place=Place.OBSERVING)

@@ -310,12 +310,11 @@ class StreamStore:
             return refuse(envelope, "too_large", said, max=MAX_REQUEST_BYTES)
         allowed, by = self._allowance, envelope.sender
         opened = sum(stream.request.sender == by for stream in self._open.values())
-        for name, most, count in (
-            ("max_open_streams", allowed.max_open_streams, opened),
-            ("max_space_streams", allowed.max_space_streams, len(self._open)),
+        for whose, name, most, count in (
+            ("you have", "max_open_streams", allowed.max_open_streams, opened),
+            ("the space has", "max_space_streams", allowed.max_space_streams, len(self._open)),
         ):
             if count >= most:
-                whose = "you have" if name == "max_open_streams" else "the space has"
                 said = f"{whose} {most} open streams, as many as are taken; close some"
                 return over_limit(envelope, name, most, said)
         return None
