@@ -55,13 +55,14 @@ COMMANDS: Final = {
     "revoke": "participant.management",
     "run": "programs.run",
     "tail": "participant.tail",
+    "token": "hosting.token",
     "tools": "participant.tools",
+    "up": "hosting.up",
     "who": "participant.who",
     "withdraw": "participant.inbox",
-    "token": "hosting.token",
-    "up": "hosting.up",
 }
-"""The commands in the order of the help, and their modules; each is what has its name there.
+"""The commands in the order of the alphabet and the help, and their modules; each is what has its
+name there.
 
 The help of a group is the docstring of its callback, ``token_group`` of ``hosting.token``.
 """
