@@ -28,6 +28,7 @@ from meup_agent.errors import (
     UsageError,
     printable,
 )
+from meup_agent.protocol.dialects import STREAMING
 from meup_agent.protocol.exchange import OwnStream, StreamEnd
 from meup_agent.protocol.exchange.streams import DISCONNECTED, ERROR
 from meup_agent.protocol.wire import kinds, payloads
@@ -59,9 +60,6 @@ if TYPE_CHECKING:
 # --- streams ---
 
 log = logging.getLogger("meup_agent.client")
-
-STREAMING: Final = frozenset({"meup/v0.1", "mew/v0.4"})
-"""The dialects that have streams."""
 
 OPEN_SECONDS: Final = 10.0
 """Wait for the gateway's answer to a request for a stream."""

@@ -43,11 +43,20 @@ DIALECTS: Final[dict[str, Dialect]] = {
     dialect.name: dialect
     for dialect in (mcpx_v01.DIALECT, plain.MEUP_V01, plain.MEUP_V02, plain.MEW_V04)
 }
-"""Every dialect that can be read and written, by its name on the wire."""
+"""Every dialect that can be read and written, by its name on the wire.
+
+Some sets name dialects further in, where importing these would be a circle: ``NAMING_EXECUTORS``
+of ``base``, ``_NAMING_DECIDERS`` of ``plain``, ``ACKNOWLEDGING`` of the exchange's dispatcher,
+``_READERS`` of the space's presence, and ``_BY_DIALECT`` of ``wire.membership``.
+"""
 
 PUBLISHED: Final = frozenset({plain.MEUP_V02.name, plain.MEW_V04.name})
-"""The two published versions, which existing gateways and TypeScript participants speak; their
-correlation is a list."""
+"""The two published versions, which existing gateways and TypeScript participants speak.
+
+Their correlation is a list. A gateway fills in their ``ts``, describes participants to them in
+their words, takes one for the other, and refuses an invitation of a participant that is there by an
+acknowledgement. An agent addresses its proposals to the executor, and ends several by one withdraw.
+"""
 
 STREAMING: Final = frozenset({plain.MEUP_V01.name, plain.MEW_V04.name})
 """The dialects that have streams, and frames of streams beside envelopes (PROTOCOL 8)."""

@@ -78,7 +78,7 @@ use its own again after a restart (``fingerprint_of`` tells a copy from another 
 Where a handler can start
 =========================
 
-Handlers start in one line, in ``HandlerScheduler``, and only if :class:`admission.Admission` admits
+Handlers start in one line, in ``HandlerScheduler``, and only if :class:`handlers.Admission` admits
 them: on arrival and again when a slot is free, since a queued exchange may be taken back. The paths
 are the roles:
 

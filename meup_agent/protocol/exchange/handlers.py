@@ -368,6 +368,12 @@ _DROPPABLE: Final = frozenset(
         Role.STREAM,
     }
 )
+"""The roles whose handlers are dropped where the queue is full: news, for which no participant
+waits.
+
+A request, a proposal and a control message are answered, and the end of an exchange (a rejection, a
+withdrawal, an expiry, a conflict, a gap) must not be missed.
+"""
 
 
 class HandlerScheduler:

@@ -61,6 +61,7 @@ _BY_DIALECT: Final[dict[str, Guarantees]] = {
     "meup/v0.2": Guarantees(hidden_targets=True),
     "mew/v0.4": Guarantees(echo=True),
 }
+# A row also makes `may_evict` true: such gateways throw a newcomer out as an older one ends.
 
 
 def said_by(guarantees: Guarantees) -> dict[str, Any]:
