@@ -1,12 +1,12 @@
 """The console: a space in a browser, where a person decides.
 
-It owns the sign-in of browsers, and the pages: inbox, timeline, proposal, participants, health. A
-person signs in with a participant's token or a one-time link (:mod:`sign_in`); from then on a
-cookie stands for the participant, and each request is checked before a page sees it:
-session, ``Origin``, CSRF token, pace. What a page changes it changes by the verbs of a
+It owns the sign-in of browsers, and the pages: inbox, timeline, proposal, participants, tools,
+health. A person signs in with a participant's token or a one-time link (:mod:`sign_in`); from then
+on a cookie stands for the participant, and each request is checked before a page sees it: session,
+``Origin``, CSRF token, pace. What a page changes it changes by the verbs of a
 :class:`~meup_agent.client.space.Space` that joined as that participant, beside its other
-connections (:mod:`presence`): so capabilities, limits and audit are those of every participant.
-One such presence serves all browsers and tabs of a participant; its session is in the gateway's
+connections (:mod:`presence`): so capabilities, limits and audit are those of every participant. One
+such presence serves all browsers and tabs of a participant; its session is in the gateway's
 process, and has no connection (:mod:`local_session`). What a page shows comes from the
 :class:`~meup_agent.approval.inbox.inbox.Inbox`, from the audit's fold, and from the runtime; the
 console decides nothing itself, keeps nothing on disk, and computes no state of its own.

@@ -169,9 +169,9 @@ async def _answer(state: ConsoleState, page: PageRoute, request: Request) -> Res
 
 async def _serve(page: PageRoute, context: PageContext) -> Response:
     """Check a request, and let its page answer."""
-    site, request = context.site, context.request
+    state, request = context.state, context.request
     sent = page.method == "POST"
-    if not site.runtime.accepting or site.closing.is_set():
+    if not state.runtime.accepting or state.closing.is_set():
         raise RequestDenied(UNAVAILABLE, "The gateway stops; come back soon.")
     session = context.find_session()
     if sent:
@@ -183,19 +183,19 @@ async def _serve(page: PageRoute, context: PageContext) -> Response:
     if session is None:
         return _sign_in_first(context)
     identity = session.identity
-    await site.pace.wait(identity)
+    await state.pace.wait(identity)
     if sent:
         body = await read_form(request, MAX_FORM_BYTES)
         if pieces := len(body) // FORM_PIECE_BYTES:
-            await site.pace.wait(identity, pieces)
+            await state.pace.wait(identity, pieces)
         context.form = await decode_form(body)
         # It may have been signed out while its form was read.
         session = context.find_session()
         if session is None:
             return _sign_in_first(context)
         check_csrf(session, context.form)
-    check_entry(site.runtime, identity)
-    context.presence = presence = await site.presences.open(identity)
+    check_entry(state.runtime, identity)
+    context.found_presence = presence = await state.presences.open(identity)
     with presence.in_use():
         return await page.function(context)
 

@@ -57,15 +57,15 @@ class ConsoleState(NamedTuple):
 class PageContext:
     """A request, and what it takes to answer it."""
 
-    def __init__(self, site: ConsoleState, request: Request) -> None:
-        self.site = site
+    def __init__(self, state: ConsoleState, request: Request) -> None:
+        self.state = state
         self.request = request
         self.form: dict[str, str] = {}
         self.session: BrowserSession | None = None
-        self.presence: PersonPresence | None = None
+        self.found_presence: PersonPresence | None = None
 
     def find_session(self) -> BrowserSession | None:
-        self.session = self.site.sessions.find(self.cookie(), self.site.runtime.tokens)
+        self.session = self.state.sessions.find(self.cookie(), self.state.runtime.tokens)
         return self.session
 
     def typed(self, field: str) -> str:
@@ -107,20 +107,20 @@ class PageContext:
         return self.signed_in.identity
 
     @property
-    def here(self) -> PersonPresence:
+    def presence(self) -> PersonPresence:
         """The participant's presence in its space."""
-        assert self.presence is not None, "the page is for those who are signed in"
-        return self.presence
+        assert self.found_presence is not None, "the page is for those who are signed in"
+        return self.found_presence
 
     @property
-    def host(self) -> SpaceServer:
+    def space_server(self) -> SpaceServer:
         """The participant's space: of no other one is anything shown."""
-        return self.site.runtime.spaces[self.identity.space]
+        return self.state.runtime.spaces[self.identity.space]
 
     @property
     def feed(self) -> SpaceFeed:
         """The feed of that space."""
-        return self.site.feeds.of(self.identity.space)
+        return self.state.feeds.of(self.identity.space)
 
     @property
     def key(self) -> str:
@@ -145,7 +145,7 @@ class PageContext:
     def html(self, template: str, /, **values: Any) -> str:
         """The HTML of a template, with what every template may use."""
         session = self.session
-        return self.site.templates.get_template(template).render(
+        return self.state.templates.get_template(template).render(
             base=self.base,
             path=self.request.url.path.removeprefix(self.base),
             me=None if session is None else session.identity.participant,
@@ -154,7 +154,7 @@ class PageContext:
             csrf="" if session is None else session.csrf,
             now=datetime.now(UTC),
             notice=self._notice(),
-            waiting=0 if self.presence is None else self.presence.feed.waiting,
+            waiting=0 if self.found_presence is None else self.found_presence.feed.waiting,
             explain=PageTerms(),
             **values,
         )

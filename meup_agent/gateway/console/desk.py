@@ -163,16 +163,16 @@ class PersonPresence:
         self.ended = True
         self.changed.notify_all()
 
-    # --- its streams ---
+    # --- its event streams ---
 
     @property
-    def streams(self) -> int:
+    def event_streams(self) -> int:
         """Number of its browsers' event streams."""
         return len(self._queues)
 
     @contextmanager
-    def streaming(self, queue: EventQueue) -> Generator[None]:
-        """Publish to a stream what its desk publishes, for the length of a block."""
+    def holding(self, queue: EventQueue) -> Generator[None]:
+        """Publish to an event stream what its desk publishes, for the length of a block."""
         with self.in_use():
             self._queues[queue] = None
             self.changed.notify_all()
@@ -546,7 +546,7 @@ class SharedDesk:
         # Its stream is opened by the page's script. Reading the rest takes seconds of a core, which
         # a browser on the same machine would lack for its first paint.
         with anyio.move_on_after(STREAM_SECONDS):
-            while not self.leader.streams:
+            while not self.leader.event_streams:
                 await self.leader.changed.wait()
         await pause_for_screen()
 

@@ -1,6 +1,6 @@
 """The presences of signed-in participants: one of each, whatever browsers and tabs it has open.
 
-A person who only looks shares the desk of all who see the same (:mod:`.shared_desk`); one who
+A person who only looks shares the desk of all who see the same (:class:`.desk.SharedDesk`); one who
 decides, or whom an open proposal names, has one of its own for as long.
 """
 

@@ -1,4 +1,8 @@
-"""Edits of proposed arguments: read from a form, checked against the tool's schema, compared."""
+"""Text for the pages: keys, times, terms, plots and capabilities in words; forms with edits.
+
+It has the environment of the templates, with its filters. An edit is read from a form, checked
+against the tool's schema, and compared with what was proposed.
+"""
 
 from __future__ import annotations
 
@@ -185,9 +189,12 @@ _HIDDEN: Final = (Mark.DIRECTION, Mark.INVISIBLE)
 
 
 @lru_cache(maxsize=MAX_KEYS)
-def key_of(proposer: str, proposal: str) -> str:
-    """The address of a proposal: of letters and digits alone, whatever stands in its id."""
-    said = json.dumps([proposer, proposal]).encode()
+def key_of(scope: str, name: str) -> str:
+    """The key of a thing in an address or a page: letters and digits, whatever its name has.
+
+    The scope of a proposal is its proposer; that of anything else says what it is.
+    """
+    said = json.dumps([scope, name]).encode()
     return sha256(said).hexdigest()[:KEY_CHARS]
 
 

@@ -18,7 +18,7 @@ from meup_agent.gateway.console.event_queue import (
     EventQueue,
     pack,
 )
-from meup_agent.gateway.console.pages.events import MAX_STREAMS
+from meup_agent.gateway.console.pages.events import MAX_EVENT_STREAMS
 from meup_agent.gateway.console.templating import key_of
 from meup_agent.gateway.console.timeline import SpaceFeed, SpaceFeeds
 from meup_agent.gateway.edge.connection import ChunkWriter
@@ -135,8 +135,8 @@ async def test_one_person_holds_so_many_streams(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = 8
-    assert most < MAX_STREAMS
-    monkeypatch.setattr("meup_agent.gateway.console.pages.events.MAX_STREAMS", most)
+    assert most < MAX_EVENT_STREAMS
+    monkeypatch.setattr("meup_agent.gateway.console.pages.events.MAX_EVENT_STREAMS", most)
     browser, other = await site.browser("you"), await site.browser("other")
     heard: list[bytes] = []
     closing = anyio.Event()

@@ -18,7 +18,7 @@ from meup_agent.gateway.edge.connection import CHUNK_WRITER, ChunkWriter
 from meup_agent.gateway.edge.http.context import CONFLICT
 from meup_agent.gateway.edge.http.messages import cancel_when_gone
 
-MAX_STREAMS: Final = 256
+MAX_EVENT_STREAMS: Final = 256
 """Event streams of a participant's browsers at once: one of each browser, or of each tab where the
 browser lets no page keep anything."""
 
@@ -32,31 +32,33 @@ async def get_events(context: PageContext) -> Response:
         raise RequestDenied(CONFLICT, "Another tab of this browser signed in as somebody else.")
     topics = query.get("topics", "inbox").split(",")
     # All that is asked of a response is that it can be called so.
-    return cast("Response", StreamResponse(context, topics))
+    return cast("Response", EventStreamResponse(context, topics))
 
 
-class StreamResponse:
+class EventStreamResponse:
     """The event stream of one browser; an ASGI response."""
 
     def __init__(self, context: PageContext, topics: Iterable[str]) -> None:
         self._context = context
         self._queue = EventQueue(topics)
         self._ends = False
-        if context.here.streams >= MAX_STREAMS:
-            raise RequestDenied(TOO_MANY, f"You have {MAX_STREAMS} browsers open; close one first.")
+        if context.presence.event_streams >= MAX_EVENT_STREAMS:
+            raise RequestDenied(
+                TOO_MANY, f"You have {MAX_EVENT_STREAMS} browsers open; close one first."
+            )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until the browser goes, its session ends, or the gateway stops."""
         context, queue = self._context, self._queue
         headers = [(b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no")]
         # Held before anything waits, so that each of many that come at once is counted.
-        with context.here.streaming(queue), context.feed.queues.holding(queue):
+        with context.presence.holding(queue), context.feed.queues.holding(queue):
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(cancel_when_gone, receive, tasks.cancel_scope)
                 tasks.start_soon(self._until_closed, tasks.cancel_scope)
                 queue.on_beat = partial(self._look_at_session, tasks.cancel_scope)
-                queue.put(b"retry: 1000\n\n" + context.here.feed.hello())
+                queue.put(b"retry: 1000\n\n" + context.presence.feed.hello())
                 writer = scope.get("state", {}).get(CHUNK_WRITER)
                 has_chunks = scope["method"] == "GET" and scope["http_version"] == "1.1"
                 if writer is not None and has_chunks:
@@ -89,14 +91,14 @@ class StreamResponse:
         return self._may_go_on() and writer.write(chunk)
 
     def _may_go_on(self) -> bool:
-        return not self._context.here.ended and self._is_signed_in()
+        return not self._context.presence.ended and self._is_signed_in()
 
     def _is_signed_in(self) -> bool:
-        site, session = self._context.site, self._context.signed_in
-        return site.sessions.is_open(
-            session, site.runtime.tokens
-        ) and not self._context.host.owner.is_kicked(session.identity.participant)
+        state, session = self._context.state, self._context.signed_in
+        return state.sessions.is_open(
+            session, state.runtime.tokens
+        ) and not self._context.space_server.owner.is_kicked(session.identity.participant)
 
     async def _until_closed(self, scope: anyio.CancelScope) -> None:
-        await self._context.site.closing.wait()
+        await self._context.state.closing.wait()
         scope.cancel()

@@ -64,7 +64,7 @@ _samples: WeakKeyDictionary[SpaceServer, Samples] = WeakKeyDictionary()
 
 async def show_health(context: PageContext) -> Response:
     """The page."""
-    runtime, host = context.site.runtime, context.host
+    runtime, host = context.state.runtime, context.space_server
     totals, drops = _read_counters(runtime)
     slow = sorted(
         ((each.participant, _queued(each)) for each in host.delivery.members if _queued(each)),
@@ -94,7 +94,7 @@ async def show_health(context: PageContext) -> Response:
         plots.append(samples.level("Size of the journal", "journal", size))
     return context.page(
         "health.html",
-        gauges=_gauges(context.site, host, journal_bytes),
+        gauges=_gauges(context.state, host, journal_bytes),
         plots=plots,
         width=PLOT_WIDTH,
         height=PLOT_HEIGHT,

@@ -79,7 +79,7 @@ ENDED: Final = {
 
 async def show_inbox(context: PageContext) -> Response:
     """The inbox, with the decision whose deadline is next, or the one that was chosen."""
-    inbox = context.here.inbox
+    inbox = context.presence.inbox
     chosen = find_item(inbox, context.key) if context.key else next(iter(inbox.items), None)
     return inbox_page(context, chosen)
 
@@ -103,7 +103,7 @@ def inbox_page(
     edit: Edit | None = None,
 ) -> Response:
     """The page, with one decision; a problem with it is a bad request, if no status is given."""
-    feed = context.here.feed
+    feed = context.presence.feed
     values: dict[str, Any] = {
         "item": item,
         "key": context.key if item is None else item_key(item),
@@ -210,7 +210,7 @@ async def approve_edited(context: PageContext) -> Response:
 
 
 async def check_edit(context: PageContext) -> Response:
-    item = find_item(context.here.inbox, context.key)
+    item = find_item(context.presence.inbox, context.key)
     problems = {} if item is None else (await read_edit(item, context.form)).problems
     return JSONResponse({"problems": problems})
 
@@ -252,7 +252,7 @@ async def vote(context: PageContext) -> Response:
 
 def _decided(context: PageContext) -> InboxItem | Response:
     """The proposal that a form decides, as it was shown; or the page that says it is gone."""
-    item = find_item(context.here.inbox, context.key)
+    item = find_item(context.presence.inbox, context.key)
     if item is None:
         return inbox_page(context, None, status=CONFLICT)
     if context.form.get("digest") != shown_digest(item):
@@ -276,7 +276,7 @@ def _why_not(context: PageContext, item: InboxItem, sent: dict[str, Any] | None 
 async def _carry_out(context: PageContext, item: InboxItem, edit: Edit | None = None) -> Response:
     """Approve, and wait a moment for the result; a longer one is told later."""
     arguments = edit.arguments if edit is not None and edit.changes else None
-    presence, form = context.here, item.form
+    presence, form = context.presence, item.form
     name = item.tool or item.method
     done = anyio.Event()
     outcome: list[str | MeupError] = []
@@ -329,7 +329,7 @@ async def _own_item(
     context: PageContext, item: InboxItem
 ) -> AsyncGenerator[tuple[Inbox, InboxItem]]:
     """The shown proposal, as it waits at the person's own desk, where it is decided."""
-    async with context.here.deciding() as desk:
+    async with context.presence.deciding() as desk:
         # An inbox that has not heard every reviewer would approve where it should vote.
         await desk.inbox.settle()
         own = desk.inbox.find(item.proposer, item.id)
@@ -361,7 +361,7 @@ def _failed(
     context: PageContext, item: InboxItem, error: MeupError, edit: Edit | None = None
 ) -> Response:
     late = isinstance(error, AlreadyDecided | AlreadyInProgress)
-    waits = find_item(context.here.inbox, item_key(item)) is not None
+    waits = find_item(context.presence.inbox, item_key(item)) is not None
     if late or not waits:
         said = f"Not done: {error}"
         return context.go_on(CONSOLE_HOME, said, failed=True, proposal=item_key(item))

@@ -78,7 +78,7 @@ async def try_capability(context: PageContext) -> Response:
     query = context.request.query_params
     who, deed, tool = query.get("who", ""), query.get("deed", ""), query.get("tool", "").strip()
     given, to = query.get("arguments", "").strip(), query.get("to", "").strip()
-    host = context.host
+    host = context.space_server
     if who not in host.owner.grants or deed not in TRIED:
         raise RequestDenied(
             BAD_REQUEST, "Choose a participant of this space, and what it would do."
@@ -111,7 +111,8 @@ async def try_capability(context: PageContext) -> Response:
 
 
 async def _page(context: PageContext, tried: dict[str, Any]) -> Response:
-    host, own = context.host, context.host.owner.grants[context.identity.participant]
+    host = context.space_server
+    own = host.owner.grants[context.identity.participant]
     feed = context.feed
     await feed.note_heard()
     flying = host.owner.in_flight
@@ -278,7 +279,7 @@ async def resume(context: PageContext) -> Response:
 
 
 async def _manage(context: PageContext, verb: Callable[[Space], Awaitable[Any]]) -> Any:
-    async with context.here.deciding() as desk:
+    async with context.presence.deciding() as desk:
         try:
             return await verb(desk.space)
         except MeupError as error:
@@ -287,7 +288,7 @@ async def _manage(context: PageContext, verb: Callable[[Space], Awaitable[Any]])
 
 def _named(context: PageContext) -> str:
     who = context.form.get("who", "")
-    if who not in context.host.owner.grants:
+    if who not in context.space_server.owner.grants:
         raise RequestDenied(BAD_REQUEST, "This space has no such participant; nothing was done.")
     return who
 

@@ -26,7 +26,7 @@ async def find_proposal(context: PageContext) -> ProposalAudit:
     Raises:
         RequestDenied: The space has none, or has forgotten it.
     """
-    proposals = await current_proposals(context.host)
+    proposals = await current_proposals(context.space_server)
     for each in reversed(proposals.audit.proposals):
         if key_of(each.proposer, each.id) == context.key:
             return each

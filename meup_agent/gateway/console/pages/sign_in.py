@@ -32,10 +32,10 @@ async def sign_in(context: PageContext) -> Response:
         return _refused(context, UNAUTHORIZED, "Paste the token of a participant.")
     try:
         caller = context.request.client
-        identity = context.site.runtime.identify(token, "" if caller is None else caller.host)
-        check_entry(context.site.runtime, identity)
+        identity = context.state.runtime.identify(token, "" if caller is None else caller.host)
+        check_entry(context.state.runtime, identity)
     except NotAdmitted as refused:
-        context.site.runtime.counters.not_admitted[refused.status] += 1
+        context.state.runtime.counters.not_admitted[refused.status] += 1
         said = (
             "This token is not known here. Is it complete, and of this gateway?"
             if refused.status == UNAUTHORIZED
@@ -44,7 +44,7 @@ async def sign_in(context: PageContext) -> Response:
         answer = _refused(context, refused.status, said)
         answer.headers.update(refused.headers)
         return answer
-    await context.site.pace.wait(identity)
+    await context.state.pace.wait(identity)
     return _enter(context, identity, digest_of_token(token), _next(context))
 
 
@@ -54,7 +54,7 @@ async def show_link(context: PageContext) -> Response:
     It names whom it signs in, so that no person is signed in as another unawares.
     """
     code = context.request.query_params.get("code", "")
-    link = context.site.links.find(code)
+    link = context.state.links.find(code)
     if link is None:
         raise RequestDenied(FORBIDDEN, _USED, title="The link is over")
     return _form(context, "link.html", code=code, participant=link.identity.participant,
@@ -65,17 +65,17 @@ async def enter_by_link(context: PageContext) -> Response:
     """Open a session by a one-time link."""
     _check_seal(context)
     code = context.form.get("code", "")
-    link = context.site.links.take(code)
-    if link is None or context.site.runtime.tokens.holder(link.token) != link.identity:
+    link = context.state.links.take(code)
+    if link is None or context.state.runtime.tokens.holder(link.token) != link.identity:
         raise RequestDenied(FORBIDDEN, _USED, title="The link is over")
-    check_entry(context.site.runtime, link.identity)
-    await context.site.pace.wait(link.identity)
+    check_entry(context.state.runtime, link.identity)
+    await context.state.pace.wait(link.identity)
     return _enter(context, link.identity, link.token, CONSOLE_HOME)
 
 
 async def sign_out(context: PageContext) -> Response:
     """End the session."""
-    context.site.sessions.close(context.cookie())
+    context.state.sessions.close(context.cookie())
     response = redirect(context, "/sign-in")
     response.delete_cookie(context.cookie_name, path=context.base, httponly=True, samesite="strict")
     # Whatever a browser keeps of the pages.
@@ -91,7 +91,7 @@ _USED: Final = (
 
 def _enter(context: PageContext, identity: Identity, token: bytes, after: str) -> Response:
     """Open a session under a new cookie, whatever cookie the browser had."""
-    sessions = context.site.sessions
+    sessions = context.state.sessions
     sessions.close(context.cookie())
     cookie, _ = sessions.open(identity, token)
     response = redirect(context, after)
@@ -101,7 +101,7 @@ def _enter(context: PageContext, identity: Identity, token: bytes, after: str) -
 
 def _form(context: PageContext, template: str, status: int = 200, **values: str) -> HTMLResponse:
     """A form with a token of its own, and the cookie that it belongs to."""
-    seals = context.site.seals
+    seals = context.state.seals
     cookie = context.cookie(SEAL_COOKIE) or seals.new_cookie()
     page = context.page(template, status, seal=seals.seal(cookie), **values)
     context.set_cookie(page, cookie, SEAL_COOKIE)
@@ -117,7 +117,7 @@ def _check_seal(context: PageContext) -> None:
     if context.session is not None and "csrf" in context.form:
         check_csrf(context.session, context.form)
         return
-    if not context.site.seals.fits(context.cookie(SEAL_COOKIE), context.form.get("seal", "")):
+    if not context.state.seals.fits(context.cookie(SEAL_COOKIE), context.form.get("seal", "")):
         raise RequestDenied(
             FORBIDDEN, "The page was loaded too long ago, so nobody was signed in; load it anew."
         )

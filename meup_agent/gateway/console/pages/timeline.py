@@ -83,7 +83,7 @@ def read_filter(query: Mapping[str, str]) -> RowFilter:
 
 async def show_timeline(context: PageContext) -> Response:
     """The newest rows, newest first, or those before a number."""
-    query, host = context.request.query_params, context.host
+    query, host = context.request.query_params, context.space_server
     feed = context.feed
     said = query.get("before", "")
     shown = read_filter(query)
@@ -164,7 +164,7 @@ async def newest_before(host: SpaceServer, before: int) -> list[Entry]:
 async def show_envelope(context: PageContext) -> Response:
     """One envelope, whole."""
     seq: int = context.request.path_params["seq"]
-    host = context.host
+    host = context.space_server
     page = await read_journal(host, after=seq - 1, until=seq, limit=1) if seq > 0 else ()
     if not page or page[0].seq != seq:
         raise RequestDenied(

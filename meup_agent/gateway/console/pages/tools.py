@@ -26,7 +26,7 @@ async def accept_shown_tools(context: PageContext) -> Response:
     """Accept the tools as they were shown."""
     who = _named(context, context.form.get("who", ""))
     try:
-        async with context.here.deciding() as desk:
+        async with context.presence.deciding() as desk:
             await accept_tools(desk.space, who, context.form.get("digest", ""))
     except MeupError as error:
         try:
@@ -39,7 +39,7 @@ async def accept_shown_tools(context: PageContext) -> Response:
 
 
 async def _read(context: PageContext, who: str) -> ToolDifference:
-    async with context.here.deciding() as desk:
+    async with context.presence.deciding() as desk:
         return await read_difference(desk.space, who)
 
 
@@ -55,6 +55,6 @@ def _page(
 
 
 def _named(context: PageContext, who: str) -> str:
-    if who not in context.host.owner.grants:
+    if who not in context.space_server.owner.grants:
         raise RequestDenied(BAD_REQUEST, "Choose a participant of this space.")
     return who
