@@ -44,7 +44,8 @@ from meup_agent.approval.policy.suggest import (
     suggest_rules,
 )
 from meup_agent.approval.reviewer.reviewer import Reviewer
-from meup_agent.approval.reviewer.rules import InboxRule, ToolFacts
+from meup_agent.approval.reviewer.told_rules import InboxRule
+from meup_agent.approval.reviewer.tool_directory import ToolFacts
 
 __all__ = [
     "AllowRule",

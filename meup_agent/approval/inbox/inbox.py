@@ -43,7 +43,8 @@ from meup_agent.approval.inbox.offers import InboxOffers
 from meup_agent.approval.inbox.rules import HeldItem, InboxQueue, InboxRules
 from meup_agent.approval.policy.rule_set import Vote
 from meup_agent.approval.reviewer.methods import VOTE, VoteParams
-from meup_agent.approval.reviewer.rules import InboxRule, ToolDirectory, check_edit, read_count
+from meup_agent.approval.reviewer.told_rules import InboxRule, check_edit, read_count
+from meup_agent.approval.reviewer.tool_directory import ToolDirectory
 from meup_agent.client.messages import write_params
 from meup_agent.client.offers import TOOLS, ask_each, changed_lists
 from meup_agent.client.proposal import ProposalRecord
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
 
     from meup_agent.approval.inbox.item import InboxChange
     from meup_agent.approval.inbox.listing import ProposerRecord, SimilarCall
-    from meup_agent.approval.reviewer.rules import ToolFacts
+    from meup_agent.approval.reviewer.tool_directory import ToolFacts
     from meup_agent.client.messages import OnProgress
     from meup_agent.client.space import Space
     from meup_agent.client.tool_changes import ToolDifference

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from meup_agent.approval.inbox.listing import ProposerRecord, SimilarCall
-    from meup_agent.approval.reviewer.rules import InboxRule, ToolFacts
+    from meup_agent.approval.reviewer.told_rules import InboxRule
+    from meup_agent.approval.reviewer.tool_directory import ToolFacts
     from meup_agent.client.proposal import ProposalRecord
     from meup_agent.errors import MeupError
     from meup_agent.protocol.wire.outcomes import Fulfillment, Rejection

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from meup_agent.approval.inbox.item import InboxItem
-    from meup_agent.approval.reviewer.rules import InboxRule, ToolDirectory, ToolFacts
+    from meup_agent.approval.reviewer.told_rules import InboxRule
+    from meup_agent.approval.reviewer.tool_directory import ToolDirectory, ToolFacts
     from meup_agent.client.proposal_feed import ProposalFeed
     from meup_agent.client.space import Space
     from meup_agent.protocol.wire.payloads import Call

@@ -26,7 +26,7 @@ from meup_agent.wording import MAX_NAME, WHOLE, format_proposed, shown_name, sho
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from meup_agent.approval.reviewer.rules import InboxRule
+    from meup_agent.approval.reviewer.told_rules import InboxRule
     from meup_agent.client.tool_changes import ToolDifference
 
 

@@ -125,7 +125,7 @@ def fulfill(
             # It may have been withdrawn, or its id used again, while it was being read.
             record = await find(envelope.id, proposer=envelope.sender, digest=digest_of(record))
         if changes:
-            from meup_agent.approval.reviewer.rules import check_edit
+            from meup_agent.approval.reviewer.told_rules import check_edit
 
             given_now = as_object(params.get("arguments"))
             elsewhere = to if to != call.target else None
