@@ -29,16 +29,6 @@ from meup_agent.protocol.space.journal import (
 from meup_agent.protocol.space.link import FrameFormat, Place
 from meup_agent.protocol.space.owner import TAKEN_OVER, SpaceClock, SpaceParameters, recover_state
 from meup_agent.protocol.space.server import SpaceServer
-from meup_agent.protocol.space.state.decisions import (
-    Acceptance,
-    Answer,
-    Broadcast,
-    Decision,
-    Discard,
-    Refusal,
-    Repetition,
-    TokenIssued,
-)
 from meup_agent.protocol.space.state.grants import member_capabilities
 from meup_agent.protocol.space.state.indexes import MAX_ORIGINS
 from meup_agent.protocol.space.state.inflight import MAX_LISTED_TOOLS, OPEN_SECONDS
@@ -46,6 +36,16 @@ from meup_agent.protocol.space.state.presence import AbsenceTracker, JoinState
 from meup_agent.protocol.space.state.rules import Rules
 from meup_agent.protocol.space.state.state import SpaceState
 from meup_agent.protocol.space.state.streams import GRACE_SECONDS
+from meup_agent.protocol.space.state.verdicts import (
+    Acceptance,
+    Answer,
+    Broadcast,
+    Discard,
+    FrameVerdict,
+    Refusal,
+    Repetition,
+    TokenIssued,
+)
 
 
 def space_server(

@@ -25,11 +25,11 @@ from meup_agent.errors import ConfigurationError, InvalidPattern, system_reason
 from meup_agent.gateway.logs import log
 from meup_agent.protocol.capability import Capabilities, compile_capabilities
 from meup_agent.protocol.space.link import FrameFormat, Place
-from meup_agent.protocol.space.state.decisions import (
+from meup_agent.protocol.space.state.verdicts import (
     Acceptance,
     Answer,
-    Decision,
     Discard,
+    FrameVerdict,
     Refusal,
     Repetition,
 )
@@ -188,7 +188,7 @@ class HistoryLog:
         space: str,
         participant: str,
         frame: bytes,
-        decision: Decision,
+        decision: FrameVerdict,
         capabilities: Capabilities,
         transport: str,
     ) -> None:

@@ -36,7 +36,7 @@ from meup_agent.protocol.space.journal import Journal
 from meup_agent.protocol.space.link import Place
 from meup_agent.protocol.space.owner import SpaceParameters
 from meup_agent.protocol.space.server import SpaceServer
-from meup_agent.protocol.space.state.decisions import Recorder, Refusal
+from meup_agent.protocol.space.state.verdicts import Recorder, Refusal
 from meup_agent.protocol.token_strength import is_guessable
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from tests.spaces import (
     Allowance,
     Answer,
     Broadcast,
-    Decision,
     Entry,
+    FrameVerdict,
     JoinState,
     Refusal,
     Repetition,
@@ -429,7 +429,7 @@ def view_of(item: Any, at: int) -> tuple[object, ...]:
     )
 
 
-def shown(decision: Decision) -> object:
+def shown(decision: FrameVerdict) -> object:
     """A decision as it can be compared: a token is another each time."""
     if isinstance(decision, Refusal):
         return decision.code, decision.error.payload_object

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from meup_agent import Envelope
 from tests.protocol.frames import frame_by
-from tests.spaces import Acceptance, Decision, Entry, Refusal, SpaceState, member_capabilities
+from tests.spaces import Acceptance, Entry, FrameVerdict, Refusal, SpaceState, member_capabilities
 
 DIALECT = "meup/v0.1"
 NAMES = ("a", "a-b", "tools")
@@ -123,7 +123,7 @@ def space() -> SpaceState:
     return made
 
 
-def told(decision: Decision) -> str:
+def told(decision: FrameVerdict) -> str:
     return decision.code if isinstance(decision, Refusal) else type(decision).__name__
 
 

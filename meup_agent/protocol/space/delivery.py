@@ -37,8 +37,8 @@ from meup_agent.protocol.space.link import (
     Subscriber,
     WelcomeMessage,
 )
-from meup_agent.protocol.space.state.decisions import Recorder, gateway_draft
 from meup_agent.protocol.space.state.presence import JoinState
+from meup_agent.protocol.space.state.verdicts import Recorder, gateway_draft
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import MAX_FRAME_BYTES, Envelope
 from meup_agent.protocol.wire.membership import add_until, numbered

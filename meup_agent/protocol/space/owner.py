@@ -37,15 +37,19 @@ from meup_agent.protocol.space.link import (
     StreamEndMessage,
     WelcomeMessage,
 )
-from meup_agent.protocol.space.state.decisions import (
+from meup_agent.protocol.space.state.indexes import OpenItem
+from meup_agent.protocol.space.state.management import KICKED_CODE, REMOVED, InviteIssuer
+from meup_agent.protocol.space.state.presence import JoinState
+from meup_agent.protocol.space.state.state import SpaceState
+from meup_agent.protocol.space.state.verdicts import (
     LIMIT_EXCEEDED,
     Acceptance,
     Answer,
     Broadcast,
     Consequence,
-    Decision,
     Discard,
     Disconnect,
+    FrameVerdict,
     Notice,
     ProposalTracer,
     Recorder,
@@ -56,10 +60,6 @@ from meup_agent.protocol.space.state.decisions import (
     shown_limit,
     stamp,
 )
-from meup_agent.protocol.space.state.indexes import OpenItem
-from meup_agent.protocol.space.state.management import KICKED_CODE, REMOVED, InviteIssuer
-from meup_agent.protocol.space.state.presence import JoinState
-from meup_agent.protocol.space.state.state import SpaceState
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.protocol.wire.kinds import STREAM_OPEN
@@ -145,7 +145,7 @@ MAX_WAITING_BYTES: Final = 4 * 1024 * 1024
 
 _NEVER: Final = 1 << 63
 
-DecisionCallback = Callable[[Entry | Refusal | Discard | Answer], None]
+VerdictCallback = Callable[[Entry | Refusal | Discard | Answer], None]
 """Takes what became of a frame: accepted (and kept), refused, dropped, or answered."""
 
 
@@ -429,7 +429,7 @@ class SpaceOwner:
         participant: str,
         frame: bytes,
         dialect: str,
-        then: DecisionCallback,
+        then: VerdictCallback,
         *,
         repeats: bool = True,
         private: Callable[[dict[str, Any]], None] | None = None,
@@ -466,7 +466,9 @@ class SpaceOwner:
             self._counters.dropped += 1
             then(decision)
 
-    def _record(self, participant: str, frame: bytes, decision: Decision, transport: str) -> None:
+    def _record(
+        self, participant: str, frame: bytes, decision: FrameVerdict, transport: str
+    ) -> None:
         if self._recorder is not None:
             may = self.grants[participant]
             self._recorder.decided(self._name, participant, frame, decision, may, transport)
@@ -549,7 +551,7 @@ class SpaceOwner:
     # --- what is decided ------------------------------------------------------------------
 
     def _carry_out(
-        self, accepted: Acceptance, then: DecisionCallback | None, sender: Connection | None = None
+        self, accepted: Acceptance, then: VerdictCallback | None, sender: Connection | None = None
     ) -> None:
         self._counters.accepted += 1
         envelope = accepted.envelope
@@ -609,7 +611,7 @@ class SpaceOwner:
         self,
         accepted: Acceptance,
         before: Iterable[DirectMessage],
-        then: DecisionCallback | None,
+        then: VerdictCallback | None,
         entry: Entry,
     ) -> None:
         """Deliver an accepted envelope that is kept, behind notices that must come before it."""
@@ -628,7 +630,7 @@ class SpaceOwner:
         self._hand_on(entry)
 
     def _echo(
-        self, repeated: Repetition, then: DecisionCallback | None, to: Connection | None
+        self, repeated: Repetition, then: VerdictCallback | None, to: Connection | None
     ) -> None:
         """Tell the sender alone under which number its envelope was accepted before."""
         self._counters.repeated += 1
@@ -636,7 +638,7 @@ class SpaceOwner:
         self._journal.call_when_kept(partial(self._echo_now, repeated, then, to))
 
     def _echo_now(
-        self, repeated: Repetition, then: DecisionCallback | None, to: Connection | None
+        self, repeated: Repetition, then: VerdictCallback | None, to: Connection | None
     ) -> None:
         receipt = repeated.receipt
         first = Entry(receipt.seq, self._name, receipt.at, repeated.envelope)

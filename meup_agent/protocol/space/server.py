@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from meup_agent.protocol.space.delivery import Member, SpaceDelivery
 from meup_agent.protocol.space.owner import SpaceClock, SpaceOwner, SpaceParameters
-from meup_agent.protocol.space.state.decisions import stamp
+from meup_agent.protocol.space.state.verdicts import stamp
 
 
 class SpaceServer:

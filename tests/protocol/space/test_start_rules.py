@@ -10,7 +10,14 @@ from meup_agent.protocol.space.state.indexes import MAX_DECIDED
 from meup_agent.protocol.space.state.rules import owner_by_name
 from tests.protocol.frames import frame_by
 from tests.protocol.space.test_state import accept, refuse
-from tests.spaces import MAX_ORIGINS, Acceptance, Decision, Entry, SpaceState, member_capabilities
+from tests.spaces import (
+    MAX_ORIGINS,
+    Acceptance,
+    Entry,
+    FrameVerdict,
+    SpaceState,
+    member_capabilities,
+)
 from tests.wire import DIALECTS, draft, encode, payloads
 
 DIALECT = "meup/v0.1"
@@ -39,14 +46,14 @@ class Here:
         for envelope, at in self.journal:
             self.space.apply(Entry(0, "demo", at, envelope))
 
-    def say(self, sender: str, kind: str, payload: dict[str, Any], **header: Any) -> Decision:
+    def say(self, sender: str, kind: str, payload: dict[str, Any], **header: Any) -> FrameVerdict:
         header.setdefault("id", f"said-{next(self.ids)}x")
         decision = self.space.decide(sender, frame_by(sender, kind, payload, **header), DIALECT)
         if isinstance(decision, Acceptance):
             self.journal.append((decision.envelope, self.now))
         return decision
 
-    def propose(self, sender: str, id: str, meta: dict[str, Any] | None = None) -> Decision:
+    def propose(self, sender: str, id: str, meta: dict[str, Any] | None = None) -> FrameVerdict:
         params = WRITE if meta is None else {**WRITE, "_meta": meta}
         return self.say(sender, "mcp/proposal", {"method": "tools/call", "params": params}, id=id)
 
@@ -59,7 +66,7 @@ class Here:
         tool: str = "write",
         to: list[str] | None = None,
         method: str = "tools/call",
-    ) -> Decision:
+    ) -> FrameVerdict:
         params: dict[str, Any] = {**WRITE, "name": tool}
         if proposer is not None:
             params["_meta"] = {"dev.meup/proposer": proposer}
@@ -69,12 +76,12 @@ class Here:
             sender, "mcp/request", payload, id=id, to=to or ["tools"], correlationId=correlation
         )
 
-    def respond(self, request: str, payload: dict[str, Any] | None = None) -> Decision:
+    def respond(self, request: str, payload: dict[str, Any] | None = None) -> FrameVerdict:
         result: dict[str, Any] = {"jsonrpc": "2.0", "id": request, "result": {}}
         body = result if payload is None else payload
         return self.say("tools", "mcp/response", body, correlationId=request)
 
-    def withdraw(self, sender: str, proposal: str) -> Decision:
+    def withdraw(self, sender: str, proposal: str) -> FrameVerdict:
         return self.say(sender, "mcp/withdraw", {"reason": "other"}, correlationId=proposal)
 
 
@@ -365,7 +372,7 @@ def test_a_proposal_does_not_say_whose_it_is(
 def test_it_is_so_between_all_dialects(proposer: str, asker: str) -> None:
     here = Here()
 
-    def say(sender: str, dialect: str, kind: str, payload: Any, **header: Any) -> Decision:
+    def say(sender: str, dialect: str, kind: str, payload: Any, **header: Any) -> FrameVerdict:
         envelope = draft(kind, payload, sender=sender, **header)
         return here.space.decide(sender, encode(envelope, dialect), dialect)
 

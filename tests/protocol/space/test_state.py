@@ -8,10 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meup_agent import Envelope
-from meup_agent.protocol.space.state.decisions import MAX_ERROR_CHARS
 from meup_agent.protocol.space.state.rules import MAX_ID_CHARS, MAX_NAMED
+from meup_agent.protocol.space.state.verdicts import MAX_ERROR_CHARS
 from tests.protocol.frames import frame_by
-from tests.spaces import MAX_ORIGINS, Acceptance, Decision, Refusal, SpaceState, member_capabilities
+from tests.spaces import (
+    MAX_ORIGINS,
+    Acceptance,
+    FrameVerdict,
+    Refusal,
+    SpaceState,
+    member_capabilities,
+)
 from tests.wire import kinds
 
 DIALECT = "meup/v0.1"
@@ -38,12 +45,12 @@ def space_of(*names: str) -> SpaceState:
     return space
 
 
-def accept(decision: Decision) -> Envelope:
+def accept(decision: FrameVerdict) -> Envelope:
     assert isinstance(decision, Acceptance)
     return decision.envelope
 
 
-def refuse(decision: Decision, code: str) -> dict[str, Any]:
+def refuse(decision: FrameVerdict, code: str) -> dict[str, Any]:
     """The payload of the refusal's error."""
     assert isinstance(decision, Refusal)
     error = decision.error

@@ -13,10 +13,10 @@ from typing import Any, Final
 import msgspec
 
 from meup_agent.protocol.space.journal import Fact, facts_under
-from meup_agent.protocol.space.state.decisions import Refusal, refuse, refuse_unknown
 from meup_agent.protocol.space.state.grants import GrantStore
 from meup_agent.protocol.space.state.indexes import SenderIndex
 from meup_agent.protocol.space.state.inflight import is_notification
+from meup_agent.protocol.space.state.verdicts import Refusal, refuse, refuse_unknown
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.control_payloads import (
     ANSWERS,

@@ -18,7 +18,7 @@ from meup_agent.protocol.capability import Capabilities, compile_capabilities
 from meup_agent.protocol.capability.covering import covers, first_covering, kinds_of, stripped
 from meup_agent.protocol.capability.reading import Reading
 from meup_agent.protocol.space.journal import Entry, Fact, facts_under
-from meup_agent.protocol.space.state.decisions import Consequence
+from meup_agent.protocol.space.state.verdicts import Consequence
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.management_payloads import Grant
 from meup_agent.protocol.wire.payloads import JsonObject, objects_in

@@ -22,14 +22,6 @@ from meup_agent.protocol.proposals.lifecycle import (
 )
 from meup_agent.protocol.proposals.resolution import choose_addressed, resolve
 from meup_agent.protocol.space.journal import ProposalChange
-from meup_agent.protocol.space.state.decisions import (
-    Broadcast,
-    Consequence,
-    May,
-    Notice,
-    draft_refusal,
-    gateway_draft,
-)
 from meup_agent.protocol.space.state.indexes import (
     MAX_DECIDED,
     MAX_ORIGINS,
@@ -40,6 +32,14 @@ from meup_agent.protocol.space.state.indexes import (
     NotedRejection,
     OpenItem,
     UndecidedProposals,
+)
+from meup_agent.protocol.space.state.verdicts import (
+    Broadcast,
+    Consequence,
+    May,
+    Notice,
+    draft_refusal,
+    gateway_draft,
 )
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope

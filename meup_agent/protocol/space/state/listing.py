@@ -13,10 +13,10 @@ import msgspec
 from meup_agent.causes import Reason
 from meup_agent.errors import NotExpressible
 from meup_agent.protocol.dialects import encode
-from meup_agent.protocol.space.state.decisions import Answer, May, gateway_draft
 from meup_agent.protocol.space.state.indexes import OpenItem
 from meup_agent.protocol.space.state.inflight import InFlight
 from meup_agent.protocol.space.state.presence import AbsenceTracker
+from meup_agent.protocol.space.state.verdicts import Answer, May, gateway_draft
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope, encode_leniently, rfc3339
 from meup_agent.protocol.wire.membership import (

@@ -12,7 +12,15 @@ from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.capability import compile_capabilities, refuse_reserved
 from meup_agent.protocol.dialects import PUBLISHED, spoken
 from meup_agent.protocol.space.journal import Fact, facts_under
-from meup_agent.protocol.space.state.decisions import (
+from meup_agent.protocol.space.state.grants import (
+    GRANT_FACT,
+    MAX_GRANTED_TOGETHER,
+    GrantStore,
+    ManagementResult,
+    member_capabilities,
+)
+from meup_agent.protocol.space.state.indexes import SenderIndex
+from meup_agent.protocol.space.state.verdicts import (
     ID_IN_USE,
     Broadcast,
     Consequence,
@@ -25,14 +33,6 @@ from meup_agent.protocol.space.state.decisions import (
     refuse,
     refuse_unknown,
 )
-from meup_agent.protocol.space.state.grants import (
-    GRANT_FACT,
-    MAX_GRANTED_TOGETHER,
-    GrantStore,
-    ManagementResult,
-    member_capabilities,
-)
-from meup_agent.protocol.space.state.indexes import SenderIndex
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.protocol.wire.management_payloads import (

@@ -13,9 +13,9 @@ import msgspec
 from meup_agent.protocol.dialects import PUBLISHED
 from meup_agent.protocol.dialects.base import announce_response
 from meup_agent.protocol.space.journal import Fact, Journal, facts_under
-from meup_agent.protocol.space.state.decisions import Consequence, gateway_draft
 from meup_agent.protocol.space.state.grants import GrantStore
 from meup_agent.protocol.space.state.streams import StreamStore
+from meup_agent.protocol.space.state.verdicts import Consequence, gateway_draft
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.control_payloads import PAUSED_KEY
 from meup_agent.protocol.wire.envelope import Envelope, encode_json

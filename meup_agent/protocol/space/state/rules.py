@@ -19,14 +19,6 @@ from meup_agent.protocol.dialects.base import NAMING_EXECUTORS, choose_executors
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.space.allowance import Allowance
 from meup_agent.protocol.space.state.control import ParticipantControl
-from meup_agent.protocol.space.state.decisions import (
-    ID_IN_USE,
-    Refusal,
-    draft_refusal,
-    over_limit,
-    refuse,
-    refuse_unknown,
-)
 from meup_agent.protocol.space.state.grants import GrantStore
 from meup_agent.protocol.space.state.indexes import KnownItem, OpenItem
 from meup_agent.protocol.space.state.inflight import InFlight, is_notification
@@ -34,6 +26,14 @@ from meup_agent.protocol.space.state.listing import call_of
 from meup_agent.protocol.space.state.management import KICKED, REMOVED, SpaceManager
 from meup_agent.protocol.space.state.presence import AbsenceTracker
 from meup_agent.protocol.space.state.streams import StreamStore
+from meup_agent.protocol.space.state.verdicts import (
+    ID_IN_USE,
+    Refusal,
+    draft_refusal,
+    over_limit,
+    refuse,
+    refuse_unknown,
+)
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.control_payloads import ANSWERS
 from meup_agent.protocol.wire.envelope import Envelope, fits_double

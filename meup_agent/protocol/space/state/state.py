@@ -29,21 +29,6 @@ from meup_agent.protocol.space.journal import (
     rooms_made_in,
 )
 from meup_agent.protocol.space.state.control import ParticipantControl
-from meup_agent.protocol.space.state.decisions import (
-    Acceptance,
-    Answer,
-    Broadcast,
-    Consequence,
-    Decision,
-    Discard,
-    Notice,
-    Refusal,
-    Repetition,
-    draft_refusal,
-    gateway_draft,
-    over_limit,
-    refuse,
-)
 from meup_agent.protocol.space.state.grants import GrantStore
 from meup_agent.protocol.space.state.indexes import (
     OVER_HTTP,
@@ -77,6 +62,21 @@ from meup_agent.protocol.space.state.rules import (
     with_field,
 )
 from meup_agent.protocol.space.state.streams import STREAM_KINDS, StreamStore
+from meup_agent.protocol.space.state.verdicts import (
+    Acceptance,
+    Answer,
+    Broadcast,
+    Consequence,
+    Discard,
+    FrameVerdict,
+    Notice,
+    Refusal,
+    Repetition,
+    draft_refusal,
+    gateway_draft,
+    over_limit,
+    refuse,
+)
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.control_payloads import CONTROL_KINDS
 from meup_agent.protocol.wire.envelope import (
@@ -321,7 +321,7 @@ class SpaceState:
         waits: bool = True,
         answers: bool = False,
         beside: int | None = None,
-    ) -> Decision:
+    ) -> FrameVerdict:
         """Decide about a frame; an accepted one has taken effect here.
 
         A sender that ``repeats`` may send it again, and is told its first number then. Clients that

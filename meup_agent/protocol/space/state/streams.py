@@ -16,7 +16,8 @@ import msgspec
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.dialects import STREAMING, spoken
 from meup_agent.protocol.space.allowance import Allowance
-from meup_agent.protocol.space.state.decisions import (
+from meup_agent.protocol.space.state.indexes import OVER_HTTP
+from meup_agent.protocol.space.state.verdicts import (
     Broadcast,
     Consequence,
     May,
@@ -26,7 +27,6 @@ from meup_agent.protocol.space.state.decisions import (
     over_limit,
     refuse,
 )
-from meup_agent.protocol.space.state.indexes import OVER_HTTP
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import Envelope, encode_json, rfc3339
 from meup_agent.protocol.wire.payloads import JsonObject

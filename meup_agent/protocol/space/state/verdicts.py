@@ -1,4 +1,4 @@
-"""Decisions of a space about a frame, and the envelopes of the gateway that follow from them."""
+"""Verdicts of a space on a frame, and the envelopes of the gateway that follow from them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Discard(msgspec.Struct, frozen=True):
     kind: str
 
 
-Decision = Acceptance | Repetition | Refusal | Discard | Answer
+FrameVerdict = Acceptance | Repetition | Refusal | Discard | Answer
 
 
 def draft_refusal(
@@ -178,7 +178,7 @@ class Recorder(Protocol):
         space: str,
         participant: str,
         frame: bytes,
-        decision: Decision,
+        decision: FrameVerdict,
         capabilities: Capabilities,
         transport: str,
     ) -> None:
