@@ -221,7 +221,7 @@ class CommandSession:
         return sorted(each.id for each in self.space.participants if each.id != self.space.me)
 
     def require(self, *names: str) -> None:
-        """Check that these participants are present."""
+        """Check that these participants are present; ``me`` is, and so are those aside."""
         for name in names:
             if said := self._absence([name]):
                 raise Failure(said, exit_codes.ABSENT)
