@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from websockets.sync.server import ServerConnection
 
+from meup_agent.cli.commands import COMMANDS as MODULES
 from meup_agent.cli.exit_codes import FAILED
 from tests.cli.conftest import Done, Here, assert_fails
 from tests.cli.servers import answering, websockets_to
@@ -25,6 +26,10 @@ COMMANDS = [
     ("propose", "--timeout", "3", "files", "read"),
     ("reject", "p1", "--reason", "unsafe"),
     ("chat", "hello"),
+    ("grant", "files", "chat"),
+    ("revoke", "files", "chat"),
+    ("invite", "new", "chat"),
+    ("kick", "files"),
     ("tail",),
     ("tail", "--json"),
     ("doctor",),
@@ -118,6 +123,13 @@ OVER_HTTP = [
     ("reject", "--as", "me", "p1", "--reason", "unsafe"),
     ("call", "--as", "me", "files", "read"),
 ]
+
+
+def test_every_command_of_a_participant_is_tried() -> None:
+    tried = {words[0] for words in (*COMMANDS, *OVER_HTTP)} | {"inbox"}  # tests/cli/inbox
+    known = {name for name, module in MODULES.items() if module.startswith("participant.")}
+    assert known - tried == set()
+
 
 MESSAGES = [
     {
