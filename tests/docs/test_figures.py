@@ -29,6 +29,13 @@ def cells_of(text: str) -> list[list[str]]:
     ]
 
 
+def test_metrics_are_those_of_the_collector(hook: dict[str, Any]) -> None:
+    built = hook["on_page_markdown"]((REFERENCE / "http.md").read_text(encoding="utf-8"))
+    shown = {cells[0]: cells[1:] for cells in cells_of(built)}
+    assert shown["`meup_members`"] == ["`space`", "Members of a space."]
+    assert shown["`meup_envelopes_refused_total`"][0] == "`code`"
+
+
 def test_gateway_limits_are_those_of_the_table(hook: dict[str, Any]) -> None:
     text = (REFERENCE / "gateway.md").read_text(encoding="utf-8")
     names = {row.name for row in LIMIT_ROWS}
