@@ -8,7 +8,7 @@ leaves out what is unusable and says what changed, :mod:`.bridge.pin` holds back
 approved, :mod:`.bridge.config` reads the file of servers.
 
 **A space for MCP clients** (``server/``). :mod:`.server.http` finds the participant that a client
-is, by its token; :mod:`.server.principal` has each of these in the space once, and
+is, by its token; :mod:`.server.client_member` has each of these in the space once, and
 :mod:`.server.cancellation` reads a cancel before the SDK does. :mod:`.server.space_server` has the
 handlers of the SDK's server, one for each method; :mod:`.server.catalog` knows the offers of the
 space by their names for clients. :mod:`.server.tool_calls` makes a call a request or a proposal;

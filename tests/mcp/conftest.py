@@ -23,7 +23,7 @@ from mcp.client.streamable_http import streamable_http_client
 from meup_agent import Agent, Settings, Space
 from meup_agent.gateway import Gateway
 from meup_agent.mcp import McpApp
-from meup_agent.mcp.server.principal import PrincipalPool
+from meup_agent.mcp.server.client_member import ClientMembers
 from meup_agent.mcp.server.tool_calls import CallSettings
 from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.cli.processes import meup
@@ -130,7 +130,7 @@ class Stage:
         joining = (agent or Agent(name)).join
         return joining(self.gateway.url, space="demo", token=self.token(name))
 
-    def pool(self, own: str) -> PrincipalPool:
+    def pool(self, own: str) -> ClientMembers:
         """The participants of MCP clients; one that sends no token is ``own``."""
 
         def join(
@@ -144,7 +144,7 @@ class Stage:
                 observe=observe,
             )
 
-        return PrincipalPool(join, own=self.token(own) if own else None)
+        return ClientMembers(join, own=self.token(own) if own else None)
 
 
 @asynccontextmanager

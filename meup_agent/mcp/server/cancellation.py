@@ -30,7 +30,7 @@ from meup_agent.errors import printable
 from meup_agent.mcp.sdk.streams import ForwardingReader
 from meup_agent.mcp.sdk.tasks import TaskSession
 from meup_agent.mcp.server.catalog import SESSION_KEY, id_of
-from meup_agent.mcp.server.principal import MAX_PRINCIPALS
+from meup_agent.mcp.server.client_member import MAX_CLIENT_MEMBERS
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.ttl_map import PerSenderTTLMap
 
@@ -118,7 +118,7 @@ class OpenStreams:
         # The calls of sessions that were cancelled lately, whether they have come or not: with the
         # reason, and a share for each participant.
         self.cancelled = PerSenderTTLMap[Key, str](
-            senders=MAX_PRINCIPALS, count=MAX_CANCELLED_CALLS, seconds=CANCELLED_SECONDS
+            senders=MAX_CLIENT_MEMBERS, count=MAX_CANCELLED_CALLS, seconds=CANCELLED_SECONDS
         )
 
     def __len__(self) -> int:

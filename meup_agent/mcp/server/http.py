@@ -26,7 +26,7 @@ from starlette.routing import Route
 
 from meup_agent.errors import MeupError, UsageError
 from meup_agent.mcp.server.cancellation import CancellationLayer, OpenStreams
-from meup_agent.mcp.server.principal import MAX_PRINCIPALS, PrincipalPool
+from meup_agent.mcp.server.client_member import MAX_CLIENT_MEMBERS, ClientMembers
 from meup_agent.mcp.server.space_server import SpaceHandlers, make_server
 from meup_agent.mcp.server.tool_calls import CallSettings
 from meup_agent.protocol.space.allowance import NoticeThrottle, network_of
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from meup_agent.agent.agent import Agent
     from meup_agent.client.proposal_handle import Ttl
     from meup_agent.client.space import Space
-    from meup_agent.mcp.server.principal import Login, Principal
+    from meup_agent.mcp.server.client_member import ClientMember, Login
     from meup_agent.session.settings import Token
 
 
@@ -70,7 +70,7 @@ class ParticipantUser(AuthenticatedUser):
     """An HTTP client that is a participant.
 
     Attributes:
-        principal: The participant, in the space.
+        member: The participant, in the space.
         key: A digest of the client's token; empty: the participant of this process.
     """
 
@@ -79,12 +79,12 @@ class ParticipantUser(AuthenticatedUser):
         super().__init__(
             AccessToken(
                 token=login.token or "",
-                client_id=login.principal.id,
+                client_id=login.member.id,
                 scopes=[],
                 subject=login.key or None,
             )
         )
-        self.principal = login.principal
+        self.member = login.member
         self.key = login.key
 
 
@@ -133,7 +133,7 @@ class ParticipantAuth(AuthenticationBackend):
         anonymous: A request of this machine without a token is the participant of this process.
     """
 
-    def __init__(self, pool: PrincipalPool, *, anonymous: bool) -> None:
+    def __init__(self, pool: ClientMembers, *, anonymous: bool) -> None:
         self._pool = pool
         self._anonymous = anonymous
         self._wrong = WrongTokens()
@@ -242,7 +242,7 @@ MAX_PARTICIPANT_SESSIONS: Final = 64
 participant takes the place of the others."""
 
 
-MAX_NOTED_SESSIONS: Final = MAX_PRINCIPALS * MAX_PARTICIPANT_SESSIONS
+MAX_NOTED_SESSIONS: Final = MAX_CLIENT_MEMBERS * MAX_PARTICIPANT_SESSIONS
 """Sessions that are noted, also those that have ended."""
 
 
@@ -255,7 +255,7 @@ class SessionIds:
     def note(self, user: ParticipantUser, session: str) -> tuple[str, ParticipantUser] | None:
         """Note that a session begins; the one of its participant's that is to end, if any."""
         self._users[session] = user
-        ours = self._sessions_of(user.principal)
+        ours = self._sessions_of(user.member)
         if len(ours) > MAX_PARTICIPANT_SESSIONS:
             return ours[0], self._users.pop(ours[0])
         if len(self._users) > MAX_NOTED_SESSIONS:
@@ -267,18 +267,18 @@ class SessionIds:
         if noted is not None and noted.key == user.key:
             self._users.move_to_end(session)
 
-    def pop(self, principal: Principal, key: str | None) -> dict[str, ParticipantUser]:
+    def pop(self, member: ClientMember, key: str | None) -> dict[str, ParticipantUser]:
         """Forget the sessions of a participant, or of one of its tokens alone."""
-        ours = self._sessions_of(principal)
+        ours = self._sessions_of(member)
         return {
             each: self._users.pop(each)
             for each in ours
             if key is None or self._users[each].key == key
         }
 
-    def _sessions_of(self, principal: Principal) -> list[str]:
-        key = principal.key
-        return [each for each, user in self._users.items() if user.principal.key == key]
+    def _sessions_of(self, member: ClientMember) -> list[str]:
+        key = member.key
+        return [each for each, user in self._users.items() if user.member.key == key]
 
 
 async def _no_body() -> Message:
@@ -324,7 +324,7 @@ class McpApp:
 
     def __init__(
         self,
-        pool: PrincipalPool,
+        pool: ClientMembers,
         *,
         settings: CallSettings | None = None,
         anonymous: bool = False,
@@ -334,7 +334,7 @@ class McpApp:
         self.streams = OpenStreams()
         self._sessions = SessionIds()
         self._pool = pool
-        self._handlers = SpaceHandlers(_principal_of, self.streams, settings or CallSettings())
+        self._handlers = SpaceHandlers(_member_of, self.streams, settings or CallSettings())
         # One manager serves one lifespan.
         self._make_manager = partial(
             StreamableHTTPSessionManager,
@@ -387,8 +387,8 @@ class McpApp:
                 background_tasks() as tasks,
             ):
 
-                def ended(principal: Principal, key: str | None) -> None:
-                    tasks.start_soon(self._end_sessions, self._sessions.pop(principal, key))
+                def ended(member: ClientMember, key: str | None) -> None:
+                    tasks.start_soon(self._end_sessions, self._sessions.pop(member, key))
 
                 self._pool.on_end.append(ended)
                 try:
@@ -405,7 +405,7 @@ class McpApp:
     async def _end_sessions(self, users: dict[str, ParticipantUser]) -> None:
         """End sessions whose participant, or whose token, is not in the space any more."""
         for session, user in users.items():
-            why = user.principal.error or "its token is refused"
+            why = user.member.error or "its token is refused"
             log.info("session %s ended: %s", session, why)
             await self._end_session(session, user)
 
@@ -496,7 +496,7 @@ def mcp_app(
         return join(SpaceConnector(where, which), token=theirs)
 
     return McpApp(
-        PrincipalPool(join, own=own),
+        ClientMembers(join, own=own),
         settings=CallSettings(ttl=ttl),
         anonymous=anonymous,
         hosts=hosts,
@@ -504,7 +504,7 @@ def mcp_app(
     )
 
 
-def _principal_of(ctx: ServerRequestContext[Any, Any]) -> Principal:
+def _member_of(ctx: ServerRequestContext[Any, Any]) -> ClientMember:
     user = ctx.request.user if ctx.request is not None else None
     assert isinstance(user, ParticipantUser)  # RequireAuthMiddleware lets no other through
-    return user.principal
+    return user.member

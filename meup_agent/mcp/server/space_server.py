@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from mcp.server.models import InitializationOptions
 
     from meup_agent.mcp.server.catalog import Ctx, Offer, OwnName
-    from meup_agent.mcp.server.principal import Principal
+    from meup_agent.mcp.server.client_member import ClientMember
     from meup_agent.protocol.wire.payloads import JsonObject
 
 _RESOURCE_NOT_FOUND: Final = -32002
@@ -67,7 +67,7 @@ class SpaceHandlers:
     """The handlers of what MCP clients ask.
 
     Args:
-        principal_of: The participant that a request's client is.
+        member_of: The participant that a request's client is.
         streams: The calls that run.
         settings: Settings of the calls.
 
@@ -77,18 +77,18 @@ class SpaceHandlers:
 
     def __init__(
         self,
-        principal_of: Callable[[Ctx], Principal],
+        member_of: Callable[[Ctx], ClientMember],
         streams: OpenStreams,
         settings: CallSettings,
     ) -> None:
-        self._principal_of = principal_of
+        self._member_of = member_of
         self._streams = streams
         self._settings = settings
         ttl = ttl_from_environment() if settings.ttl == "space" else settings.ttl
         waiting = UNDECIDED_SECONDS if ttl is None else ttl
         self.tasks = TasksExtension(
             support=self._task_support,
-            owner=lambda ctx: principal_of(ctx).key,
+            owner=lambda ctx: member_of(ctx).key,
             is_withdrawn=is_withdrawn,
             ttl=waiting + RESULT_SECONDS,
         )
@@ -97,25 +97,25 @@ class SpaceHandlers:
 
     async def list_offers(self, kind: str, ctx: Ctx, _: Any) -> JsonObject:
         """The lists: of tools, prompts, resources and templates."""
-        catalog = self._principal_of(ctx).catalog
+        catalog = self._member_of(ctx).catalog
         return {kind: await catalog.described(kind, ctx.protocol_version), **LISTED}
 
     # --- calls ---
 
     async def call_tool(self, ctx: Ctx, _: Any) -> JsonObject:
         """``tools/call``."""
-        principal, params = self._principal_of(ctx), dict(ctx.params or {})
+        member, params = self._member_of(ctx), dict(ctx.params or {})
         result = tool_error(CANCELLED)
-        with principal.answering(), self._streams.track(principal.key, ctx) as stream:
+        with member.answering(), self._streams.track(member.key, ctx) as stream:
             await checkpoint_if_cancelled()  # of what was cancelled already, nothing is sent
-            offer = await _find(principal, TOOLS, params.get("name"))
-            result = await call_tool(principal, offer, params, ctx, self._settings)
+            offer = await _find(member, TOOLS, params.get("name"))
+            result = await call_tool(member, offer, params, ctx, self._settings)
         if stream.reason is not None and ctx.request is None:
             await anyio.sleep(SDK_SECONDS)
         return result
 
     async def _task_support(self, ctx: Ctx, name: str) -> TaskSupport:
-        offer = await self._principal_of(ctx).catalog.find(TOOLS, name)
+        offer = await self._member_of(ctx).catalog.find(TOOLS, name)
         if offer is None:
             return "forbidden"
         # The headers which repeat arguments, for proxies on the way, must agree with them. Checked
@@ -134,11 +134,11 @@ class SpaceHandlers:
 
     async def read_resource(self, ctx: Ctx, _: Any) -> JsonObject:
         """``resources/read``."""
-        principal, params = self._principal_of(ctx), dict(ctx.params or {})
+        member, params = self._member_of(ctx), dict(ctx.params or {})
         uri = str(params.get("uri"))
-        owned = await _owner(principal, uri, ctx)
+        owned = await _owner(member, uri, ctx)
         sent = forwarded(params, uri=owned.name)
-        result = await _ask(principal, owned.participant, "resources/read", sent, ctx)
+        result = await _ask(member, owned.participant, "resources/read", sent, ctx)
         for content in payloads.objects_in(result.get("contents")):
             if content.get("uri") == owned.name:
                 content["uri"] = uri
@@ -146,86 +146,86 @@ class SpaceHandlers:
 
     async def get_prompt(self, ctx: Ctx, _: Any) -> JsonObject:
         """``prompts/get``."""
-        principal, params = self._principal_of(ctx), dict(ctx.params or {})
-        offer = await _find(principal, PROMPTS, params.get("name"))
+        member, params = self._member_of(ctx), dict(ctx.params or {})
+        offer = await _find(member, PROMPTS, params.get("name"))
         sent = forwarded(params, name=offer.name)
-        return await _ask(principal, offer.participant, "prompts/get", sent, ctx)
+        return await _ask(member, offer.participant, "prompts/get", sent, ctx)
 
     async def complete(self, ctx: Ctx, _: Any) -> JsonObject:
         """``completion/complete``."""
-        principal, params = self._principal_of(ctx), dict(ctx.params or {})
+        member, params = self._member_of(ctx), dict(ctx.params or {})
         ref = payloads.as_object(params.get("ref"))
         if ref.get("type") == "ref/prompt":
-            offer = await _find(principal, PROMPTS, ref.get("name"))
+            offer = await _find(member, PROMPTS, ref.get("name"))
             own = {**ref, "name": offer.name}
         else:
-            found = await principal.catalog.template_of(str(ref.get("uri")))
+            found = await member.catalog.template_of(str(ref.get("uri")))
             if found is None:
                 raise MCPError(INVALID_PARAMS, f"Unknown resource template: {ref.get('uri')}")
             offer, own = found, {**ref, "uri": found.name}
         sent = {**forwarded(params), "ref": own}
-        return await _ask(principal, offer.participant, "completion/complete", sent, ctx)
+        return await _ask(member, offer.participant, "completion/complete", sent, ctx)
 
     # --- sessions, subscriptions, logging ---
 
     async def initialized(self, ctx: Ctx, _: Any) -> None:
         """``notifications/initialized``: from here to the session's end its client is told."""
-        principal = self._principal_of(ctx)
-        if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS or principal.sessions.find(ctx):
+        member = self._member_of(ctx)
+        if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS or member.sessions.find(ctx):
             return  # no session, or one that is told already: each would be a task
-        with principal.sessions.open(ctx) as session:
+        with member.sessions.open(ctx) as session:
             try:
                 await session.run()
             finally:
                 for owned in session.subscribed.values():
-                    principal.subscribed.discard(owned)
+                    member.subscribed.discard(owned)
 
     async def subscribe(self, ctx: Ctx, params: types.SubscribeRequestParams) -> JsonObject:
         """``resources/subscribe``."""
-        principal = self._principal_of(ctx)
-        session = principal.sessions.get(ctx)
+        member = self._member_of(ctx)
+        session = member.sessions.get(ctx)
         uri = str(params.uri)
         if uri not in session.subscribed:
             if len(session.subscribed) >= MAX_SUBSCRIPTIONS:
                 raise MCPError(INVALID_REQUEST, f"{MAX_SUBSCRIPTIONS} subscriptions are the most")
-            owned = await _subscribe(principal, uri, ctx)
-            if uri in session.subscribed or principal.sessions.find(ctx) is not session:
-                principal.subscribed.discard(owned)  # another request was faster, or its end
+            owned = await _subscribe(member, uri, ctx)
+            if uri in session.subscribed or member.sessions.find(ctx) is not session:
+                member.subscribed.discard(owned)  # another request was faster, or its end
             else:
                 session.subscribed[uri] = owned
         return {}
 
     async def unsubscribe(self, ctx: Ctx, params: types.UnsubscribeRequestParams) -> JsonObject:
         """``resources/unsubscribe``."""
-        principal = self._principal_of(ctx)
-        owned = principal.sessions.get(ctx).subscribed.pop(str(params.uri), None)
+        member = self._member_of(ctx)
+        owned = member.sessions.get(ctx).subscribed.pop(str(params.uri), None)
         if owned is not None:
-            principal.subscribed.discard(owned)
+            member.subscribed.discard(owned)
         return {}
 
     async def listen(
         self, ctx: Ctx, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
         """``subscriptions/listen``."""
-        principal = self._principal_of(ctx)
+        member = self._member_of(ctx)
         subscribed: list[OwnName] = []
         try:
             for uri in (params.notifications.resource_subscriptions or ())[:MAX_SUBSCRIPTIONS]:
                 with suppress(MCPError):  # as a URI that never changes
-                    subscribed.append(await _subscribe(principal, str(uri), ctx))
-            return await principal.listen(ctx, params)
+                    subscribed.append(await _subscribe(member, str(uri), ctx))
+            return await member.listen(ctx, params)
         finally:
             for owned in subscribed:
-                principal.subscribed.discard(owned)
+                member.subscribed.discard(owned)
 
     async def set_level(self, ctx: Ctx, params: types.SetLevelRequestParams) -> JsonObject:
         """``logging/setLevel``."""
-        self._principal_of(ctx).sessions.get(ctx).log_level = params.level
+        self._member_of(ctx).sessions.get(ctx).log_level = params.level
         return {}
 
 
-async def _owner(principal: Principal, uri: str, ctx: Ctx) -> OwnName:
-    owned = await principal.catalog.owner_of(uri)
+async def _owner(member: ClientMember, uri: str, ctx: Ctx) -> OwnName:
+    owned = await member.catalog.owner_of(uri)
     if owned is None:
         modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
         code = INVALID_PARAMS if modern else _RESOURCE_NOT_FOUND
@@ -233,8 +233,8 @@ async def _owner(principal: Principal, uri: str, ctx: Ctx) -> OwnName:
     return owned
 
 
-async def _find(principal: Principal, kind: str, name: object) -> Offer:
-    offer = await principal.catalog.find(kind, str(name))
+async def _find(member: ClientMember, kind: str, name: object) -> Offer:
+    offer = await member.catalog.find(kind, str(name))
     if offer is None:
         raise MCPError(
             INVALID_PARAMS, f"Unknown {kind.removesuffix('s')}: {name}; ask for {kind}/list again"
@@ -242,12 +242,12 @@ async def _find(principal: Principal, kind: str, name: object) -> Offer:
     return offer
 
 
-async def _subscribe(principal: Principal, uri: str, ctx: Ctx) -> OwnName:
-    owned = await _owner(principal, uri, ctx)
-    if principal.subscribed.is_full:
+async def _subscribe(member: ClientMember, uri: str, ctx: Ctx) -> OwnName:
+    owned = await _owner(member, uri, ctx)
+    if member.subscribed.is_full:
         raise MCPError(INVALID_REQUEST, "too many resources are subscribed to already")
     with _answered_errors():
-        await principal.subscribed.add(owned)
+        await member.subscribed.add(owned)
     return owned
 
 
@@ -263,12 +263,12 @@ def _answered_errors() -> Generator[None]:
 
 
 async def _ask(
-    principal: Principal, participant: str, method: str, params: JsonObject, ctx: Ctx
+    member: ClientMember, participant: str, method: str, params: JsonObject, ctx: Ctx
 ) -> JsonObject:
     """Ask a participant, and give its answer, or its error, as it came."""
     with _answered_errors():
-        with principal.answering():
-            answered = await principal.space.request(participant, method, params)
+        with member.answering():
+            answered = await member.space.request(participant, method, params)
         answer = payloads.as_object(answered)
         if answer.get("resultType") == "input_required":
             if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:

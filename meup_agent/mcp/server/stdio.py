@@ -18,7 +18,7 @@ from meup_agent.transport.base import background_tasks
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from meup_agent.mcp.server.principal import PrincipalPool
+    from meup_agent.mcp.server.client_member import ClientMembers
     from meup_agent.mcp.server.tool_calls import CallSettings
 
 log = logging.getLogger("meup_agent.mcp")
@@ -44,7 +44,7 @@ async def _read_stdin(fd: int) -> AsyncGenerator[str]:
         yield line.decode("utf-8", "replace")
 
 
-async def serve_stdio(pool: PrincipalPool, settings: CallSettings) -> None:
+async def serve_stdio(pool: ClientMembers, settings: CallSettings) -> None:
     """Serve one client over standard input and output, as the participant of this process.
 
     Args:
@@ -57,9 +57,9 @@ async def serve_stdio(pool: PrincipalPool, settings: CallSettings) -> None:
     async with pool.run():
         login = await pool.get(None)
         assert login is not None  # else it has raised
-        principal = login.principal
+        member = login.member
         streams = OpenStreams()
-        handlers = SpaceHandlers(lambda _: principal, streams, settings)
+        handlers = SpaceHandlers(lambda _: member, streams, settings)
         server = make_server(handlers)
         try:
             async with (
@@ -67,9 +67,9 @@ async def serve_stdio(pool: PrincipalPool, settings: CallSettings) -> None:
                 handlers.tasks,
                 stdio_server(stdin=cast("Any", await _input())) as (read, write),
             ):
-                tasks.start_soon(principal.raise_at_end)
+                tasks.start_soon(member.raise_at_end)
                 await server.run(
-                    cast("Any", CancellingStream(read, streams, principal.key)),
+                    cast("Any", CancellingStream(read, streams, member.key)),
                     write,
                     server.create_initialization_options(),
                 )

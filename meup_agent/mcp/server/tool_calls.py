@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from meup_agent.client.proposal_handle import ProposalHandle, Ttl
     from meup_agent.client.space import Space
     from meup_agent.mcp.server.catalog import Ctx, Offer
-    from meup_agent.mcp.server.principal import Principal
+    from meup_agent.mcp.server.client_member import ClientMember
     from meup_agent.protocol.wire.outcomes import CallOutcome, Outcome
     from meup_agent.protocol.wire.payloads import JsonObject
 
@@ -78,12 +78,12 @@ class CallSettings:
 
 
 async def call_tool(
-    principal: Principal, offer: Offer, params: JsonObject, ctx: Ctx, settings: CallSettings
+    member: ClientMember, offer: Offer, params: JsonObject, ctx: Ctx, settings: CallSettings
 ) -> JsonObject:
     """Call a participant's tool: a request if our capabilities allow it, otherwise a proposal.
 
     Args:
-        principal: The participant that the client is.
+        member: The participant that the client is.
         offer: The tool.
         params: The client's parameters.
         ctx: The client's request.
@@ -97,19 +97,19 @@ async def call_tool(
     """
     state = params.get("requestState")
     if isinstance(state, str) and state.startswith(STATE):
-        waiting = principal.calls.resume(state)
+        waiting = member.calls.resume(state)
         waiting.take_answers(payloads.as_object(params.get("inputResponses")), ctx)
         return await waiting.next_result()
-    if len(principal.calls.running) >= MAX_REQUESTS:
+    if len(member.calls.running) >= MAX_REQUESTS:
         raise too_many_requests()
-    session = principal.sessions.find(ctx)
+    session = member.sessions.find(ctx)
     log_level = "debug" if session is None else session.log_level
-    call = ClientCall(offer.participant, ctx, log_level, principal.start_soon)
-    work = partial(_carry_out, principal, offer, params, call, settings)
+    call = ClientCall(offer.participant, ctx, log_level, member.start_soon)
+    work = partial(_carry_out, member, offer, params, call, settings)
     if not _asks_by_result(ctx):
         return await work()
-    waiting = WaitingCall(call, principal.calls)
-    principal.start_soon(waiting.run, work)
+    waiting = WaitingCall(call, member.calls)
+    member.start_soon(waiting.run, work)
     return await waiting.next_result()
 
 
@@ -122,7 +122,7 @@ def _asks_by_result(ctx: Ctx) -> bool:
 
 
 async def _carry_out(
-    principal: Principal,
+    member: ClientMember,
     offer: Offer,
     params: JsonObject,
     call: ClientCall,
@@ -132,17 +132,17 @@ async def _carry_out(
     sent.setdefault("arguments", {})
     failure: MCPError | None = None
     result: JsonObject = {}
-    principal.calls.running.add(call)
+    member.calls.running.add(call)
     try:
         try:
-            result = await _invoke(principal.space, offer, sent, call, settings)
+            result = await _invoke(member.space, offer, sent, call, settings)
         except RequestError as error:
             failure = mcp_error(error)
         except MeupError as error:
             result = tool_error(decisions.failed(offer.exposed, str(error)))
         await call.finish_notes()
     finally:
-        principal.calls.running.discard(call)
+        member.calls.running.discard(call)
         call.end()
     if failure is not None:
         raise failure

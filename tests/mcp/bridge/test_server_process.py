@@ -15,9 +15,9 @@ from meup_agent.errors import CannotConnect
 from meup_agent.mcp import Bridge, StdioServer
 from meup_agent.mcp.bridge.transports import (
     MAX_MESSAGE_BYTES,
+    ServerMonitor,
     ServerProcess,
     ServerStarter,
-    Traffic,
     connect,
     server_environment,
 )
@@ -172,7 +172,7 @@ async def test_message_without_an_end_stops_a_server_that_heeds_nothing() -> Non
         "os.write(2, b'%d\\n' % os.getpid())\n"
         "while True: os.write(1, b'x' * 65536)"
     )
-    traffic, tail = Traffic(anyio.Event().set, remove_nothing), StderrTail("server")
+    traffic, tail = ServerMonitor(anyio.Event().set, remove_nothing), StderrTail("server")
     server, stack = StdioServer(sys.executable, ("-c", code)), AsyncExitStack()
     with anyio.fail_after(PATIENCE):
         async with stack, connect(server, traffic, tail) as (read, _):

@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from meup_agent.mcp.server import client_calls, http, principal, tool_calls
+from meup_agent.mcp.server import client_calls, client_member, http, tool_calls
 from meup_agent.mcp.server.http import MAX_WRONG_TOKENS, ParticipantUser
 from tests.gateways import new_token
 from tests.mcp.conftest import ANYTHING, BOTH, served, staged
@@ -112,7 +112,7 @@ async def test_a_session_of_another_participant_is_not_counted_as_mine() -> None
 
 async def test_a_participants_requests_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over all of its sessions, and of its alone; the next one finds room where one has ended."""
-    for module in (client_calls, tool_calls, principal):
+    for module in (client_calls, tool_calls, client_member):
         monkeypatch.setattr(module, "MAX_REQUESTS", 2)
     slow = Slow()
     uri = "memo://now"

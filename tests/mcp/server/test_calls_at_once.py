@@ -9,9 +9,9 @@ import pytest
 
 from meup_agent import Agent, Space
 from meup_agent.errors import ConnectionFailed
-from meup_agent.mcp.server import catalog, principal
+from meup_agent.mcp.server import catalog, client_member
 from meup_agent.mcp.server.catalog import Catalog
-from meup_agent.mcp.server.principal import PrincipalPool, TooManyPrincipals
+from meup_agent.mcp.server.client_member import ClientMembers, TooManyMembers
 from tests.mcp.conftest import ANYTHING, staged
 
 pytestmark = pytest.mark.anyio
@@ -58,7 +58,7 @@ async def catalog_beside(agent: Agent) -> AsyncGenerator[Catalog]:
         async with pool.run():
             login = await pool.get(None)
             assert login is not None
-            yield login.principal.catalog
+            yield login.member.catalog
 
 
 async def test_calls_that_wait_for_a_list_go_on_together() -> None:
@@ -114,7 +114,7 @@ async def test_a_caller_that_goes_leaves_the_others_their_list() -> None:
     assert None not in found
 
 
-def unreachable(counted: list[str | None]) -> PrincipalPool:
+def unreachable(counted: list[str | None]) -> ClientMembers:
     """Participants of a space whose gateway is away."""
 
     def join(
@@ -123,7 +123,7 @@ def unreachable(counted: list[str | None]) -> PrincipalPool:
         counted.append(token)
         raise ConnectionFailed("there is no gateway")
 
-    return PrincipalPool(join)
+    return ClientMembers(join)
 
 
 async def test_requests_share_the_attempt_that_fails() -> None:
@@ -145,7 +145,7 @@ async def test_requests_share_the_attempt_that_fails() -> None:
 
 
 async def test_tokens_that_wait_to_be_tried_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(principal, "MAX_ATTEMPTS", 2)
+    monkeypatch.setattr(client_member, "MAX_ATTEMPTS", 2)
     attempts: list[str | None] = []
     pool = unreachable(attempts)
 
@@ -157,6 +157,6 @@ async def test_tokens_that_wait_to_be_tried_are_bounded(monkeypatch: pytest.Monk
         tasks.start_soon(get, "one")
         tasks.start_soon(get, "two")
         await anyio.lowlevel.checkpoint()
-        with pytest.raises(TooManyPrincipals, match="2 tokens are tried already"):
+        with pytest.raises(TooManyMembers, match="2 tokens are tried already"):
             await pool.get("three")
     assert attempts == ["one", "two"]

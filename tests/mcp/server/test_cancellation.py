@@ -424,8 +424,8 @@ async def test_a_client_over_stdio_that_goes_withdraws() -> None:
         async with pool.run():
             login = await pool.get(None)
             assert login is not None
-            principal = login.principal
-            handlers = SpaceHandlers(lambda _: principal, OpenStreams(), CallSettings())
+            member = login.member
+            handlers = SpaceHandlers(lambda _: member, OpenStreams(), CallSettings())
             server = make_server(handlers)
             to_server, read = anyio.create_memory_object_stream[SessionMessage | Exception](9)
             write, from_server = anyio.create_memory_object_stream[SessionMessage](9)

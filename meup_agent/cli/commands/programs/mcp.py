@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from meup_agent.agent.agent import Agent
     from meup_agent.client.space import Space
     from meup_agent.gateway.config import TlsConfig
+    from meup_agent.mcp.server.client_member import ClientMembers
     from meup_agent.mcp.server.http import McpApp
-    from meup_agent.mcp.server.principal import PrincipalPool
     from meup_agent.mcp.server.tool_calls import CallSettings
 
 STOP_SECONDS: Final = 3
@@ -153,9 +153,9 @@ def mcp(
     anyio.run(serve, backend_options={"use_uvloop": False})
 
 
-def _pool_of_space(at: SpaceOptions, http: str | None) -> tuple[PrincipalPool, bool]:
+def _pool_of_space(at: SpaceOptions, http: str | None) -> tuple[ClientMembers, bool]:
     """The participants of a gateway's space, and if there is one of this process."""
-    from meup_agent.mcp.server.principal import PrincipalPool
+    from meup_agent.mcp.server.client_member import ClientMembers
     from meup_agent.transport.websocket import SpaceConnector
 
     own = token_from(at.token, at.token_file)
@@ -173,13 +173,13 @@ def _pool_of_space(at: SpaceOptions, http: str | None) -> tuple[PrincipalPool, b
             return join(SpaceConnector(where.url, where.space), token=theirs)
         return join(where.url, **where.identity)
 
-    return PrincipalPool(join, own=own, many=http is not None), own is not None
+    return ClientMembers(join, own=own, many=http is not None), own is not None
 
 
-def _pool_of_agent(target: str) -> PrincipalPool:
+def _pool_of_agent(target: str) -> ClientMembers:
     """One participant beside an agent, in a space of their own in memory."""
     from meup_agent.cli.commands.programs.run import load_agent
-    from meup_agent.mcp.server.principal import PrincipalPool
+    from meup_agent.mcp.server.client_member import ClientMembers
     from meup_agent.testing import MemorySpace
 
     served = load_agent(target)
@@ -196,17 +196,17 @@ def _pool_of_agent(target: str) -> PrincipalPool:
         async with served.join(space.connector(_AGENT)), agent.join(space.connector(_CLIENT)) as me:
             yield me
 
-    return PrincipalPool(join, bare=_AGENT, many=False)
+    return ClientMembers(join, bare=_AGENT, many=False)
 
 
-async def _serve_stdio(pool: PrincipalPool, settings: CallSettings) -> None:
+async def _serve_stdio(pool: ClientMembers, settings: CallSettings) -> None:
     from meup_agent.mcp.server.stdio import serve_stdio
 
     await until_signal(lambda _: serve_stdio(pool, settings), ENDING)
 
 
 async def _serve_http(
-    app: McpApp, pool: PrincipalPool, host: str, port: int, tls: TlsConfig | None, has_own: bool
+    app: McpApp, pool: ClientMembers, host: str, port: int, tls: TlsConfig | None, has_own: bool
 ) -> None:
     from meup_agent.gateway.edge.http.server import AsgiServer
     from meup_agent.gateway.network import (
@@ -216,9 +216,9 @@ async def _serve_http(
         listen_error,
         server_context,
     )
-    from meup_agent.mcp.server.principal import MAX_PRINCIPALS
+    from meup_agent.mcp.server.client_member import MAX_CLIENT_MEMBERS
 
-    others = OTHER_FILES + MAX_PRINCIPALS
+    others = OTHER_FILES + MAX_CLIENT_MEMBERS
     server = AsgiServer(
         app,
         max_connections=min(
@@ -247,7 +247,7 @@ async def _serve_http(
                     if has_own:
                         own = await pool.get(None)
                         assert own is not None  # else it has raised
-                        watching.start_soon(own.principal.raise_at_end)
+                        watching.start_soon(own.member.raise_at_end)
                     await server.start(listening)
                     where = host_and_port(host, listening.getsockname()[1])
                     scheme = "http" if tls is None else "https"

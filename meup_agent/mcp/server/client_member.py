@@ -112,7 +112,7 @@ class SubscribedResources:
 # --- a participant that MCP clients are ---
 
 
-class Principal:
+class ClientMember:
     """A participant that MCP clients are, in the space.
 
     Attributes:
@@ -142,7 +142,7 @@ class Principal:
         *,
         own: bool,
         bare: str | None,
-        on_welcome: Callable[[Principal], None],
+        on_welcome: Callable[[ClientMember], None],
     ) -> None:
         self.key = key
         self.own = own
@@ -268,13 +268,13 @@ class Principal:
                     self.announcements.announce(ResourceUpdated(exposed))
 
 
-# --- principal pool ---
+# --- member pool ---
 # The participants that one process serves MCP clients as, by the tokens that the clients send.
 #
 # Two tokens may be one participant's, which is served once: so the gateway is asked whose a new
 # token is, by a connection that observes, before anything joins with it.
 
-MAX_PRINCIPALS: Final = 256
+MAX_CLIENT_MEMBERS: Final = 256
 """Participants that one process is in the space as; each has a connection to the gateway."""
 
 MAX_LOGINS: Final = 16
@@ -296,7 +296,7 @@ MAX_JOINING: Final = 16
 """Tokens that are tried at the same time."""
 
 
-class TooManyPrincipals(UsageError):
+class TooManyMembers(UsageError):
     """No other participant can be served by this process now."""
 
 
@@ -319,15 +319,15 @@ class Login:
     Attributes:
         key: A digest of the token; empty: the one of this process.
         token: The token; ``None``: the one of this process.
-        principal: The participant that it is.
+        member: The participant that it is.
     """
 
     key: str
     token: str | None
-    principal: Principal
+    member: ClientMember
 
     def __repr__(self) -> str:
-        return f"<Login of {self.principal.key!r}>"
+        return f"<Login of {self.member.key!r}>"
 
 
 class _Attempt:
@@ -339,7 +339,7 @@ class _Attempt:
         self.error: Exception | None = SessionEnded("the space is not served any more")
 
 
-class PrincipalPool:
+class ClientMembers:
     """The participants that one process serves MCP clients as.
 
     Args:
@@ -364,7 +364,7 @@ class PrincipalPool:
         self._own = own
         self._bare = bare
         self._many = many
-        self._principals: dict[str, Principal] = {}
+        self._members: dict[str, ClientMember] = {}
         self._logins: dict[str, Login] = {}
         self._attempts: dict[str, _Attempt] = {}
         self._checking: set[str] = set()
@@ -372,7 +372,7 @@ class PrincipalPool:
         self._joining = anyio.Semaphore(MAX_JOINING)
         self._told = NoticeThrottle()  # strangers send as many tokens as they like
         self._tasks: TaskGroup | None = None
-        self.on_end: list[Callable[[Principal, str | None], None]] = []
+        self.on_end: list[Callable[[ClientMember, str | None], None]] = []
 
     @asynccontextmanager
     async def run(self) -> AsyncGenerator[Self]:
@@ -386,22 +386,22 @@ class PrincipalPool:
         """The participant of a token, in the space; ``None``: the gateway does not know the token.
 
         Raises:
-            TooManyPrincipals: There is no room for another one.
+            TooManyMembers: There is no room for another one.
             ConnectionFailed: The gateway cannot be reached.
         """
         if token is not None and await self._is_own(token):
             token = None
         key = "" if token is None else _digest(token)
         login = self._logins.get(key)
-        if login is None or not login.principal.joined:
+        if login is None or not login.member.joined:
             login = await self._log_in(key, token)
         if login is not None:
-            login.principal.used_at = anyio.current_time()
+            login.member.used_at = anyio.current_time()
         return login
 
     async def knows(self, token: str) -> bool:
         login = self._logins.get("" if await self._is_own(token) else _digest(token))
-        return login is not None and login.principal.joined
+        return login is not None and login.member.joined
 
     async def _is_own(self, token: str) -> bool:
         own = await read_token(self._own)
@@ -420,7 +420,7 @@ class PrincipalPool:
             if self._tasks is None:
                 raise UsageError("the pool does not run")
             if len(self._attempts) >= MAX_ATTEMPTS:
-                raise TooManyPrincipals(f"{MAX_ATTEMPTS} tokens are tried already")
+                raise TooManyMembers(f"{MAX_ATTEMPTS} tokens are tried already")
             attempt = self._attempts[key] = _Attempt()
             self._tasks.start_soon(self._try, key, token, attempt)
         await attempt.ended.wait()
@@ -447,7 +447,7 @@ class PrincipalPool:
             del self._attempts[key]
             attempt.ended.set()
 
-    async def _joined(self, key: str, token: str | None) -> Principal:
+    async def _joined(self, key: str, token: str | None) -> ClientMember:
         """The participant of a token, once it is in the space.
 
         Raises:
@@ -455,15 +455,15 @@ class PrincipalPool:
         """
         name = await self._identify(key, token)
         while True:
-            principal, ours = self._principals.get(name), False
-            if principal is None or principal.ended.is_set():
-                principal, ours = self._begin(name, token), True
-            await principal.ready.wait()
-            if principal.error is None:
-                return principal
+            member, ours = self._members.get(name), False
+            if member is None or member.ended.is_set():
+                member, ours = self._begin(name, token), True
+            await member.ready.wait()
+            if member.error is None:
+                return member
             if ours:  # else it failed with another token, or has just left
-                raise principal.error
-            await principal.ended.wait()
+                raise member.error
+            await member.ended.wait()
 
     async def _identify(self, key: str, token: str | None) -> str:
         if not self._many:
@@ -475,7 +475,7 @@ class PrincipalPool:
             return key  # an older gateway, where each token is taken for another participant
 
     def _note(self, login: Login) -> None:
-        of = self._logins_of(login.principal)
+        of = self._logins_of(login.member)
         if len(of) >= MAX_LOGINS:
             self._forget(of[0])
         self._logins[login.key] = login
@@ -483,51 +483,51 @@ class PrincipalPool:
     def _forget(self, login: Login) -> None:
         self._logins.pop(login.key, None)
         for told in self.on_end:
-            told(login.principal, login.key)
+            told(login.member, login.key)
 
-    def _begin(self, name: str, token: str | None) -> Principal:
-        if len(self._principals) >= MAX_PRINCIPALS:
-            raise TooManyPrincipals(f"{MAX_PRINCIPALS} participants are served already")
+    def _begin(self, name: str, token: str | None) -> ClientMember:
+        if len(self._members) >= MAX_CLIENT_MEMBERS:
+            raise TooManyMembers(f"{MAX_CLIENT_MEMBERS} participants are served already")
         if self._tasks is None:
             raise UsageError("the pool does not run")
-        principal = self._principals[name] = Principal(
+        member = self._members[name] = ClientMember(
             name, own=token is None, bare=self._bare, on_welcome=self._check_soon
         )
-        self._tasks.start_soon(self._run, principal, token)
-        return principal
+        self._tasks.start_soon(self._run, member, token)
+        return member
 
-    async def _run(self, principal: Principal, token: str | None) -> None:
+    async def _run(self, member: ClientMember, token: str | None) -> None:
         try:
-            await principal.run(lambda agent: self._join(agent, token))
+            await member.run(lambda agent: self._join(agent, token))
         finally:
-            if self._principals.get(principal.key) is principal:
-                del self._principals[principal.key]
-            for login in self._logins_of(principal):
+            if self._members.get(member.key) is member:
+                del self._members[member.key]
+            for login in self._logins_of(member):
                 del self._logins[login.key]
             for told in self.on_end:
-                told(principal, None)
+                told(member, None)
 
     # --- tokens beside the one that a participant has joined with ---
 
-    def _check_soon(self, principal: Principal) -> None:
+    def _check_soon(self, member: ClientMember) -> None:
         """Ask the gateway anew for the tokens of a participant: it may have been started anew."""
-        others = self._logins_of(principal)
-        if len(others) > 1 and principal.key not in self._checking and self._tasks is not None:
-            self._checking.add(principal.key)
-            self._tasks.start_soon(self._check, principal, others)
+        others = self._logins_of(member)
+        if len(others) > 1 and member.key not in self._checking and self._tasks is not None:
+            self._checking.add(member.key)
+            self._tasks.start_soon(self._check, member, others)
 
-    async def _check(self, principal: Principal, logins: list[Login]) -> None:
+    async def _check(self, member: ClientMember, logins: list[Login]) -> None:
         try:
-            while logins and not principal.ended.is_set():
+            while logins and not member.ended.is_set():
                 logins = [each for each in logins if not await self._is_checked(each)]
                 if logins:
                     await anyio.sleep(CHECK_SECONDS)
         finally:
-            self._checking.discard(principal.key)
+            self._checking.discard(member.key)
 
     async def _is_checked(self, login: Login) -> bool:
         """Forget a token that is refused now; ``False``: the gateway could not be asked."""
-        name = login.principal.key
+        name = login.member.key
         try:
             refused = await self._identify(login.key, login.token) != name
         except SessionEnded:
@@ -541,8 +541,8 @@ class PrincipalPool:
             self._forget(login)
         return True
 
-    def _logins_of(self, principal: Principal) -> list[Login]:
-        return [each for each in self._logins.values() if each.principal is principal]
+    def _logins_of(self, member: ClientMember) -> list[Login]:
+        return [each for each in self._logins.values() if each.member is member]
 
     def _refuse(self, key: str) -> None:
         self._refused.put(key, True, anyio.current_time())
@@ -551,10 +551,10 @@ class PrincipalPool:
         while True:
             await anyio.sleep(IDLE_SECONDS / 10)
             before = anyio.current_time() - IDLE_SECONDS
-            for principal in list(self._principals.values()):
-                idle = not principal.running and not len(principal.sessions)
-                if not principal.own and principal.joined and idle and principal.used_at < before:
-                    principal.leave()
+            for member in list(self._members.values()):
+                idle = not member.running and not len(member.sessions)
+                if not member.own and member.joined and idle and member.used_at < before:
+                    member.leave()
 
 
 def _digest(token: str) -> str:
