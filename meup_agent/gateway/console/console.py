@@ -30,7 +30,7 @@ from meup_agent.gateway.auth import (
     digest_of_token,
 )
 from meup_agent.gateway.console.context import ConsoleState, PageContext, redirect
-from meup_agent.gateway.console.desk import check_entry
+from meup_agent.gateway.console.inbox_session import check_entry
 from meup_agent.gateway.console.pages import PAGES, PageRoute
 from meup_agent.gateway.console.presence import PersonPresences
 from meup_agent.gateway.console.sign_in import (

@@ -1,7 +1,7 @@
 """The presences of signed-in participants: one of each, whatever browsers and tabs it has open.
 
-A person who only looks shares the desk of all who see the same (:class:`.desk.SharedDesk`); one who
-decides, or whom an open proposal names, has one of its own for as long.
+A person who only looks shares the inbox session of all who see the same; one who decides, or whom
+an open proposal names, has one of its own for as long.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from anyio.abc import TaskGroup
 from meup_agent.approval import Inbox
 from meup_agent.errors import MeupError
 from meup_agent.gateway.auth import UNAVAILABLE, Identity, NotAdmitted
-from meup_agent.gateway.console.desk import (
-    DeskOpener,
+from meup_agent.gateway.console.inbox_session import (
     InboxFeed,
+    InboxSessionOpener,
     PersonPresence,
-    SharedDesk,
+    SharedInboxSession,
     check_entry,
     denied,
     sharing_key,
@@ -35,7 +35,7 @@ from meup_agent.protocol.space.link import FrameFormat, Place
 from meup_agent.protocol.space.state.management import KICKED_CODE
 
 OWN_SECONDS: Final = 60.0
-"""Interval of checking whether a person still needs a desk of its own."""
+"""Interval of checking whether a person still needs an inbox session of its own."""
 
 MAX_PRESENCES: Final = 500
 """Participants that are signed in and at work at once; each has a connection that hears nothing,
@@ -43,7 +43,7 @@ and some of them another one with an inbox."""
 
 
 class SilentMember:
-    """Connection beside that hears nothing: by it a person is present who shares a desk."""
+    """Connection beside that hears nothing: by it one who shares an inbox session is present."""
 
     place = Place.BESIDE
     last_seen = None
@@ -77,9 +77,9 @@ class PersonPresences:
     def __init__(self, runtime: GatewayRuntime, tasks: TaskGroup) -> None:
         self._runtime = runtime
         self._tasks = tasks
-        self._opener = DeskOpener(runtime)
+        self._opener = InboxSessionOpener(runtime)
         # By space, and by what all who share it may.
-        self._desks: dict[tuple[str, str], SharedDesk] = {}
+        self._shared_sessions: dict[tuple[str, str], SharedInboxSession] = {}
         self._presences: dict[Identity, PersonPresence] = {}
         self._is_closed = False
 
@@ -127,7 +127,7 @@ class PersonPresences:
     async def _be_present(self, presence: PersonPresence) -> None:
         identity = presence.identity
         host = self._runtime.spaces[identity.space]
-        # Whoever shares a desk is present by this alone.
+        # Whoever shares an inbox session is present by this alone.
         member = SilentMember(presence, self._runtime.dialect(identity))
         try:
             check_entry(self._runtime, identity)
@@ -157,55 +157,55 @@ class PersonPresences:
             presence.end()
 
     async def _keep_attached(self, presence: PersonPresence) -> None:
-        """Attach to the desk that fits, until cancelled."""
+        """Attach to the inbox session that fits, until cancelled."""
         try:
             while not presence.ended:
-                with self._sharing(presence) as desk:
-                    await desk.ready.wait()
-                    while desk.fits(presence) and not presence.ended:
-                        if presence.needs_own or desk.names(presence):
-                            await self._attach_own(desk, presence)
+                with self._sharing(presence) as session:
+                    await session.ready.wait()
+                    while session.fits(presence) and not presence.ended:
+                        if presence.needs_own or session.names(presence):
+                            await self._attach_own(session, presence)
                         else:
-                            presence.attach(desk.feed)
+                            presence.attach(session.feed)
                             await presence.changed.wait()
                     presence.detach()
         except MeupError as error:
             presence.fail(error)
 
     @contextmanager
-    def _sharing(self, presence: PersonPresence) -> Generator[SharedDesk]:
-        """Let a person share the desk of those who may do the same, for the length of a block.
+    def _sharing(self, presence: PersonPresence) -> Generator[SharedInboxSession]:
+        """Let a person share the inbox session of those who may do the same, within a block.
 
-        The first one leads: the others have another desk once it has left.
+        The first one leads: the others have another session once it has left.
         """
         space = presence.identity.space
         place = (space, sharing_key(self._runtime.spaces[space], presence.identity))
-        desk = self._desks.get(place)
-        if desk is None or desk.ended:
-            desk = SharedDesk(self._opener, presence, place[1])
-            self._desks[place] = desk
-            presence.tasks.start_soon(desk.run)
-        desk.people[presence.identity.participant] = presence
+        session = self._shared_sessions.get(place)
+        if session is None or session.ended:
+            session = SharedInboxSession(self._opener, presence, place[1])
+            self._shared_sessions[place] = session
+            presence.tasks.start_soon(session.run)
+        session.people[presence.identity.participant] = presence
         try:
-            yield desk
+            yield session
         finally:
-            del desk.people[presence.identity.participant]
-            if desk.leader is presence:
-                desk.end()
-                if self._desks.get(place) is desk:
-                    del self._desks[place]
+            del session.people[presence.identity.participant]
+            if session.leader is presence:
+                session.end()
+                if self._shared_sessions.get(place) is session:
+                    del self._shared_sessions[place]
 
-    async def _attach_own(self, shared: SharedDesk, presence: PersonPresence) -> None:
-        """Attach to a desk of its own, until that shows the same as the shared one."""
+    async def _attach_own(self, shared: SharedInboxSession, presence: PersonPresence) -> None:
+        """Attach to an inbox session of its own, until that shows the same as the shared one."""
         # Its rules are known at once: what was offered as a vote must not be carried out meanwhile.
         make = partial(Inbox, like=shared.inbox)
         async with (
-            self._opener.open(presence.identity, make) as desk,
+            self._opener.open(presence.identity, make) as session,
             anyio.create_task_group() as tasks,
         ):
-            feed = InboxFeed(desk.inbox, shared.feed.proposed_at, shared.feed)
+            feed = InboxFeed(session.inbox, shared.feed.proposed_at, shared.feed)
             tasks.start_soon(feed.follow)
-            presence.own = desk
+            presence.own = session
             presence.attach(feed)
             try:
                 # Once it is over nothing here waits any more, so this would never let others run.

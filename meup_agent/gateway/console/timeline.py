@@ -16,7 +16,7 @@ from meup_agent.gateway.console.templating import key_of, make_environment
 from meup_agent.gateway.edge.http.context import Problem, newest_number, read_journal
 from meup_agent.gateway.edge.http.views import current_proposals, proposals_of
 from meup_agent.gateway.runtime import GatewayRuntime
-from meup_agent.protocol.audit import ProposalAudit
+from meup_agent.protocol.audit import AuditRecord
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.protocol.exchange.table_context import read_participant
 from meup_agent.protocol.space.journal import Entry
@@ -220,7 +220,7 @@ class ThreadIndex:
         self._known: OrderedDict[str, Thread] = OrderedDict()
         self._later = later
 
-    def learn(self, proposal: ProposalAudit) -> None:
+    def learn(self, proposal: AuditRecord) -> None:
         """Know a proposal of before, and what was said of it."""
         found = Thread(proposal.proposer, proposal.id)
         for name in (proposal.id, *(each.id for each in proposal.steps)):

@@ -25,7 +25,7 @@ def _one_is_many(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setattr(f"meup_agent.approval.inbox.listing.{name}", value)
     # A browser without a script opens no stream.
-    monkeypatch.setattr("meup_agent.gateway.console.desk.STREAM_SECONDS", 0.0)
+    monkeypatch.setattr("meup_agent.gateway.console.inbox_session.STREAM_SECONDS", 0.0)
 
 
 async def until_shown(browser: Browser, *words: str, rows: int = 1) -> str:
@@ -60,7 +60,7 @@ async def test_record_and_similar_call_come_to_the_first_screen(site: Site) -> N
 async def test_rest_is_read_once_a_stream_is_open(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meup_agent.gateway.console.desk.STREAM_SECONDS", math.inf)
+    monkeypatch.setattr("meup_agent.gateway.console.inbox_session.STREAM_SECONDS", math.inf)
     proposer = await site.proposer()
     before = await site.propose(proposer, {"path": "then.md"})
     other = await site.browser("other")
@@ -87,7 +87,7 @@ async def test_own_proposals_of_the_one_whom_all_follow_wait_for_the_others(site
         await site.propose(await site.join(who), {"path": f"by-{who}.md"})
     boss, reviewer = await site.browser("boss"), await site.browser("reviewer")
     looker = await site.browser("looker")
-    # A desk of its own each, and behind them the one that they share, by the session of the first.
+    # A session each, and behind them the one that they share, by the session of the first.
     assert "by-boss.md" not in await until_shown(boss, "by-reviewer.md")
     assert "by-reviewer.md" not in await until_shown(reviewer, "by-boss.md")
     everyone = await site.browser("you")

@@ -1,4 +1,4 @@
-"""A desk over the open proposals of a space: the first screen, the rest, and who leaves it."""
+"""An inbox session over open proposals: the first screen, the rest, and who leaves it."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -11,7 +11,7 @@ import pytest
 from meup_agent import Agent, ProposalHandle, ProposalState, Reason, Space
 from meup_agent.approval import Inbox, InboxItem, InboxRenewed, ItemArrived, Reviewer, Verb
 from meup_agent.errors import ParticipantGone
-from meup_agent.gateway.console.desk import Desk, DeskOpener
+from meup_agent.gateway.console.inbox_session import InboxSession, InboxSessionOpener
 from meup_agent.gateway.console.presence import PersonPresences
 from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.runtime import WriteBatcher
@@ -45,15 +45,15 @@ def begin_turns_after(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 
 
 class Hall:
-    """A space in memory, with a proposer and the desks of people."""
+    """A space in memory, with a proposer and the inbox sessions of people."""
 
     def __init__(self, meeting: InMemory, proposer: Space, stack: AsyncExitStack) -> None:
         self.meeting = meeting
         self.proposer = proposer
         self._stack = stack
-        self._opener = DeskOpener(meeting.space._runtime)
+        self._opener = InboxSessionOpener(meeting.space._runtime)
 
-    def desk(self, name: str) -> AbstractAsyncContextManager[Desk]:
+    def session(self, name: str) -> AbstractAsyncContextManager[InboxSession]:
         return self._opener.open(Identity("demo", name))
 
     async def join(self, reviewer: Reviewer) -> None:
@@ -61,7 +61,7 @@ class Hall:
         await self._stack.enter_async_context(reviewer.join(connector, token=token))
 
     async def inbox(self, name: str = "second") -> Inbox:
-        return (await self._stack.enter_async_context(self.desk(name))).inbox
+        return (await self._stack.enter_async_context(self.session(name))).inbox
 
     async def propose(self, a: int, ttl: float | None = 600, to: str = "") -> ProposalHandle:
         """Propose until the test ends; what is proposed is open then for all."""
@@ -75,7 +75,7 @@ class Hall:
 
 @asynccontextmanager
 async def open_hall(*others: Agent | str) -> AsyncGenerator[Hall]:
-    """A space in which desks can be opened, for the length of a block."""
+    """A space in which inbox sessions can be opened, for the length of a block."""
     meeting = InMemory()
     # Desks are written to as members over sockets are.
     meeting.space._runtime.batcher = WriteBatcher(asyncio.get_running_loop())
@@ -137,9 +137,11 @@ async def test_one_decided_before_its_turn_is_not_listed(
 
 async def test_rejections_of_before_are_known(hall: Hall) -> None:
     proposals = [await hall.propose(1, 60), await hall.propose(2)]
-    async with hall.desk("reviewer") as desk:
+    async with hall.session("reviewer") as session:
         for each in proposals:
-            await desk.inbox.reject(await found(desk.inbox, each.id), Reason.UNSAFE, "x" * 9_999)
+            await session.inbox.reject(
+                await found(session.inbox, each.id), Reason.UNSAFE, "x" * 9_999
+            )
     inbox = await hall.inbox()
     for each in proposals:
         [rejection] = (await found(inbox, each.id)).rejections
@@ -169,12 +171,12 @@ async def test_one_in_progress_waits_again_when_its_request_is_cancelled() -> No
     async with (
         open_hall(deep) as hall,
         hall.proposer.propose("deep", "dig", ttl=60),
-        hall.desk("reviewer") as theirs,
+        hall.session("reviewer") as theirs,
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(approve, theirs.inbox)
         await begun.wait()
-        async with hall.desk("second") as mine:
+        async with hall.session("second") as mine:
             assert mine.inbox.items == []
             approval.cancel()
             await until(lambda: len(mine.inbox) == 1)
@@ -192,11 +194,11 @@ async def test_one_that_is_carried_out_meanwhile_waits_for_nobody() -> None:
         await hall.propose(1)
         proposal = hall.proposer.propose("deep", "deploy", {"version": 7}, ttl=600)
         async with proposal as handle, anyio.create_task_group() as tasks:
-            async with hall.desk("reviewer") as desk:
-                await until(lambda: len(desk.inbox) == 2)
-                tasks.start_soon(desk.inbox.approve, await found(desk.inbox, handle.id))
-                await until(lambda: len(desk.inbox) == 1)
-                async with hall.desk("second") as mine:
+            async with hall.session("reviewer") as session:
+                await until(lambda: len(session.inbox) == 2)
+                tasks.start_soon(session.inbox.approve, await found(session.inbox, handle.id))
+                await until(lambda: len(session.inbox) == 1)
+                async with hall.session("second") as mine:
                     await mine.inbox.settle(PATIENCE)
                     assert numbers(mine.inbox) == [1]
                     go.set()
@@ -224,8 +226,8 @@ async def test_what_a_gateway_does_not_keep_counts(hall: Hall, turns: pytest.Mon
 
 async def test_decided_proposals_are_read_afterwards(hall: Hall) -> None:
     before = await hall.propose(1)
-    async with hall.desk("second") as desk:
-        await desk.inbox.approve(await found(desk.inbox, before.id))
+    async with hall.session("second") as session:
+        await session.inbox.approve(await found(session.inbox, before.id))
     await hall.propose(2)
     await hall.propose(3)
     inbox = await hall.inbox()
@@ -288,7 +290,7 @@ async def test_page_begins_anew_as_its_person_leaves(
         async with anyio.create_task_group() as tasks:
             presences = PersonPresences(hall.meeting.space._runtime, tasks)
             first = await presences.open(Identity("demo", "second"))
-            monkeypatch.setattr("meup_agent.gateway.console.desk.IDLE_SECONDS", 0.0)
+            monkeypatch.setattr("meup_agent.gateway.console.inbox_session.IDLE_SECONDS", 0.0)
             first.touch()
             await until(lambda: first.ended)
             monkeypatch.undo()

@@ -22,7 +22,7 @@ async def test_person_is_one_participant_however_many_browsers_it_has(site: Site
         await browser.get("/inbox")
     await boss.present("you", timeout=PATIENCE)
     assert site.gateway.counters.taken_over == 0
-    # Boss, and two connections of you: one by which it is present, and one of the desk.
+    # Boss, and two connections of you: one by which it is present, and one of its inbox session.
     assert site.gateway.counters.joined == 3
 
 

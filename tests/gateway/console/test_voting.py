@@ -37,7 +37,7 @@ async def test_two_votes_carry_a_call_out(site: Site) -> None:
     assert "By the rule four eyes , which asks for 2 votes: you voted for it, voter" in story
 
 
-async def test_approval_is_a_vote_before_a_desk_of_ones_own_was_told_the_rule(site: Site) -> None:
+async def test_approval_is_a_vote_before_ones_own_session_was_told_the_rule(site: Site) -> None:
     """It is opened for whom a rule asks to vote, and knows what the shared one was told."""
     reviewer, votes, asked = Agent("reviewer"), list[str](), 0
     proposals: list[dict[str, Any]] = []

@@ -18,8 +18,8 @@ from meup_agent.causes import Reason
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError
 from meup_agent.gateway.auth import BAD_REQUEST
 from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, redirect
-from meup_agent.gateway.console.desk import QUEUE_ROWS, item_key
 from meup_agent.gateway.console.event_queue import OutcomeNotice
+from meup_agent.gateway.console.inbox_session import QUEUE_ROWS, item_key
 from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.console.templating import (
     Edit,
@@ -288,7 +288,7 @@ async def _carry_out(context: PageContext, item: InboxItem, edit: Edit | None = 
                 async with _own_item(context, item) as (inbox, own):
                     fulfillment = await inbox.approve(own, arguments, form=form)
             if fulfillment is None:
-                # Its rule became known at the person's own desk, and it counts votes.
+                # Its rule became known at the person's own inbox session, and it counts votes.
                 outcome.append(f"Voted for {name}: its rule counts votes.")
             else:
                 outcome.append(f"Approved: {name} {_what_came(fulfillment)}")
@@ -328,18 +328,18 @@ def _what_came(fulfillment: Fulfillment) -> str:
 async def _own_item(
     context: PageContext, item: InboxItem
 ) -> AsyncGenerator[tuple[Inbox, InboxItem]]:
-    """The shown proposal, as it waits at the person's own desk, where it is decided."""
-    async with context.presence.deciding() as desk:
+    """The shown proposal, as it waits at the person's own inbox session, where it is decided."""
+    async with context.presence.deciding() as session:
         # An inbox that has not heard every reviewer would approve where it should vote.
-        await desk.inbox.settle()
-        own = desk.inbox.find(item.proposer, item.id)
+        await session.inbox.settle()
+        own = session.inbox.find(item.proposer, item.id)
         # Not as Python compares them: to it 1, 1.0 and true are the same.
         if own is None or (
             own.envelope.raw_payload != item.envelope.raw_payload
             and digest_of(own) != digest_of(item)
         ):
             raise AlreadyDecided(item.id, "not waiting")
-        yield desk.inbox, own
+        yield session.inbox, own
 
 
 async def _decide(

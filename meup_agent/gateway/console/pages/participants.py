@@ -279,9 +279,9 @@ async def resume(context: PageContext) -> Response:
 
 
 async def _manage(context: PageContext, verb: Callable[[Space], Awaitable[Any]]) -> Any:
-    async with context.presence.deciding() as desk:
+    async with context.presence.deciding() as session:
         try:
-            return await verb(desk.space)
+            return await verb(session.space)
         except MeupError as error:
             raise RequestDenied(BAD_REQUEST, f"That was not done: {error}") from None
 

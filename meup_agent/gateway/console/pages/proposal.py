@@ -12,7 +12,7 @@ from meup_agent.gateway.console.context import PageContext
 from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.console.templating import STEPS, key_of
 from meup_agent.gateway.edge.http.views import current_proposals
-from meup_agent.protocol.audit import ProposalAudit, proposal_as_json
+from meup_agent.protocol.audit import AuditRecord, proposal_as_json
 from meup_agent.protocol.wire.payloads import without_meta
 from meup_agent.wording import IGNORED, MEANINGS
 
@@ -20,7 +20,7 @@ MAX_INDENTED: Final = 256 * 1024
 """Characters of an export up to which each value has a line."""
 
 
-async def find_proposal(context: PageContext) -> ProposalAudit:
+async def find_proposal(context: PageContext) -> AuditRecord:
     """The latest proposal of this space with the key in the path.
 
     Raises:

@@ -8,7 +8,7 @@ from starlette.responses import HTMLResponse, Response
 
 from meup_agent.gateway.auth import FORBIDDEN, UNAUTHORIZED, Identity, NotAdmitted, digest_of_token
 from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, redirect
-from meup_agent.gateway.console.desk import check_entry
+from meup_agent.gateway.console.inbox_session import check_entry
 from meup_agent.gateway.console.sign_in import SESSION_AGE, RequestDenied, check_csrf
 
 SEAL_COOKIE: Final = "_form"

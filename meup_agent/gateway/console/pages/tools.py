@@ -26,8 +26,8 @@ async def accept_shown_tools(context: PageContext) -> Response:
     """Accept the tools as they were shown."""
     who = _named(context, context.form.get("who", ""))
     try:
-        async with context.presence.deciding() as desk:
-            await accept_tools(desk.space, who, context.form.get("digest", ""))
+        async with context.presence.deciding() as session:
+            await accept_tools(session.space, who, context.form.get("digest", ""))
     except MeupError as error:
         try:
             difference = await _read(context, who)
@@ -39,8 +39,8 @@ async def accept_shown_tools(context: PageContext) -> Response:
 
 
 async def _read(context: PageContext, who: str) -> ToolDifference:
-    async with context.presence.deciding() as desk:
-        return await read_difference(desk.space, who)
+    async with context.presence.deciding() as session:
+        return await read_difference(session.space, who)
 
 
 def _page(

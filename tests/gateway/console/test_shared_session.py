@@ -8,7 +8,7 @@ import anyio.lowlevel
 import pytest
 
 from meup_agent import Agent, ProposalState
-from meup_agent.gateway.console.desk import InboxFeed
+from meup_agent.gateway.console.inbox_session import InboxFeed
 from tests.gateway.console.conftest import Browser, Site, open_site
 from tests.patience import PATIENCE
 from tests.wire import kinds
@@ -62,10 +62,10 @@ async def test_proposal_for_one_is_shown_to_that_one_alone(site: Site) -> None:
     await theirs.page(gone="secret.md")
 
 
-async def test_proposal_that_names_many_opens_a_desk_at_a_time(
+async def test_proposal_that_names_many_opens_one_session_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("meup_agent.gateway.console.desk.MAX_OPENING", 1)
+    monkeypatch.setattr("meup_agent.gateway.console.inbox_session.MAX_OPENING", 1)
     async with open_site() as site:
         proposer = await site.proposer()
         people = ("boss", "reviewer", "you", "other")
@@ -120,7 +120,7 @@ async def test_others_go_on_when_the_one_whose_session_they_follow_is_removed(si
 async def test_gateway_goes_on_without_the_one_whom_a_proposal_names(
     site: Site, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """Its desk of its own, which nobody needs any more, once kept the gateway's loop for ever."""
+    """A session of its own, which nobody needs any more, once kept the gateway's loop for ever."""
     boss = await site.join("boss")
     await site.propose(await site.proposer(), to="other")
     named, other = await site.browser("other"), await site.browser("boss")
@@ -130,7 +130,7 @@ async def test_gateway_goes_on_without_the_one_whom_a_proposal_names(
         while (await named.get("/inbox")).status_code != 403:
             await anyio.lowlevel.checkpoint()
     else:
-        monkeypatch.setattr("meup_agent.gateway.console.desk.IDLE_SECONDS", 0.0)
+        monkeypatch.setattr("meup_agent.gateway.console.inbox_session.IDLE_SECONDS", 0.0)
         await named.get("/inbox")
         monkeypatch.undo()
     for _ in range(5):
@@ -141,7 +141,7 @@ async def test_inbox_is_led_by_the_next_in_turn(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proposer = await site.proposer()
-    monkeypatch.setattr("meup_agent.gateway.console.desk.IDLE_SECONDS", 0.0)
+    monkeypatch.setattr("meup_agent.gateway.console.inbox_session.IDLE_SECONDS", 0.0)
     first = await site.browser("boss")
     await first.page()
     monkeypatch.undo()
@@ -173,7 +173,7 @@ async def test_answer_to_a_form_can_be_loaded_anew(site: Site) -> None:
         assert answer.headers["location"] == f"/console/inbox/{key}"
 
 
-def test_feed_of_another_desk_begins_where_pages_are_if_it_shows_the_same() -> None:
+def test_feed_of_another_session_begins_where_pages_are_if_it_shows_the_same() -> None:
     def inbox(*ids: str) -> Any:
         return SimpleNamespace(items=[SimpleNamespace(proposer="bot", id=each) for each in ids])
 

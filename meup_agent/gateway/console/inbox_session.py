@@ -1,4 +1,4 @@
-"""A desk: the session of a participant beside its other connections, and the inbox over it.
+"""An inbox session: a participant's session beside its other connections, and the inbox over it.
 
 The person who decides there has one presence, whatever browsers and tabs it has open.
 """
@@ -56,25 +56,25 @@ def check_entry(runtime: GatewayRuntime, identity: Identity) -> None:
     runtime.check_members(identity, Place.BESIDE)
 
 
-# --- a desk ---
+# --- an inbox session ---
 
 MAX_OPENING: Final = 2
-"""Desks that are opened at the same time; others wait their turn."""
+"""Inbox sessions that are opened at the same time; others wait their turn."""
 
 IDLE_SECONDS: Final = 60.0
 """Seconds after the last request and the last event stream until a participant leaves: pages follow
 one another faster."""
 
 
-class Desk(NamedTuple):
+class InboxSession(NamedTuple):
     """A participant at work: its session in the space, and its inbox."""
 
     space: Space
     inbox: Inbox
 
 
-class DeskOpener:
-    """Opens desks in the spaces of a gateway."""
+class InboxSessionOpener:
+    """Opens inbox sessions in the spaces of a gateway."""
 
     def __init__(self, runtime: GatewayRuntime) -> None:
         self.runtime = runtime
@@ -85,8 +85,8 @@ class DeskOpener:
         self,
         identity: Identity,
         make_inbox: Callable[[Space], Inbox] = Inbox,
-    ) -> AsyncGenerator[Desk]:
-        """A desk of a participant, for the length of a block.
+    ) -> AsyncGenerator[InboxSession]:
+        """An inbox session of a participant, for the length of a block.
 
         Args:
             identity: The participant.
@@ -102,11 +102,11 @@ class DeskOpener:
                 space = Space(await stack.enter_async_context(session))
                 inbox = make_inbox(space)
                 await stack.enter_async_context(inbox)
-            yield Desk(space, inbox)
+            yield InboxSession(space, inbox)
 
 
 class PersonPresence:
-    """A participant in its space: its desk there, its streams, and when it was used last."""
+    """A participant in its space: its inbox session, its streams, and when it was used last."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
@@ -116,10 +116,10 @@ class PersonPresence:
         self.ended = False
         self.failure: MeupError | None = None
         self.changed: Final = Condition()
-        """Notified when it needs another desk or has it, and when a browser listens."""
+        """Notified when it needs another inbox session or has it, and when a browser listens."""
         self.needs_own = False
-        self.own: Desk | None = None
-        self._is_attached = False  # to a desk that shows what it may see
+        self.own: InboxSession | None = None
+        self._is_attached = False  # to an inbox session that shows what it may see
         self._decisions = 0
         self._queues: dict[EventQueue, None] = {}
         self._users = 0
@@ -172,7 +172,7 @@ class PersonPresence:
 
     @contextmanager
     def holding(self, queue: EventQueue) -> Generator[None]:
-        """Publish to an event stream what its desk publishes, for the length of a block."""
+        """Publish to an event stream what its inbox session does, for the length of a block."""
         with self.in_use():
             self._queues[queue] = None
             self.changed.notify_all()
@@ -191,7 +191,7 @@ class PersonPresence:
         for queue in self._queues:
             queue.put(told)
 
-    # --- its desk ---
+    # --- its inbox session ---
 
     @property
     def feed(self) -> InboxFeed:
@@ -209,7 +209,7 @@ class PersonPresence:
             await self.changed.wait()
 
     def attach(self, feed: InboxFeed) -> None:
-        """Attach to a desk: browsers that show the queue of another one load it anew."""
+        """Attach to an inbox session: browsers that show the queue of another one load it anew."""
         if self._is_attached and self.last_feed is feed:
             return
         self.detach()
@@ -220,14 +220,14 @@ class PersonPresence:
         self.changed.notify_all()
 
     def detach(self) -> None:
-        """Detach from its desk: what that publishes is not for it any more."""
+        """Detach from its inbox session: what that publishes is not for it any more."""
         if self._is_attached:
             self._is_attached = False
             for queue in self._queues:
                 self.feed.queues.remove(queue)
 
     def want_own(self) -> None:
-        """Need a desk of its own: what others see is not what it sees."""
+        """Need an inbox session of its own: what others see is not what it sees."""
         self.needs_own = True
         if self.own is None:
             self.detach()
@@ -238,8 +238,8 @@ class PersonPresence:
         return self._decisions > 0
 
     @asynccontextmanager
-    async def deciding(self) -> AsyncGenerator[Desk]:
-        """Its own desk, which it keeps for the length of a block.
+    async def deciding(self) -> AsyncGenerator[InboxSession]:
+        """Its own inbox session, which it keeps for the length of a block.
 
         Raises:
             RequestDenied: It cannot be had.
@@ -393,21 +393,21 @@ def _read_out(changes: list[InboxChange]) -> list[str]:
     return [each[:200] for each in said]
 
 
-# --- shared desks ---
+# --- shared inbox sessions ---
 # One inbox for all people of a space whose inboxes show the same.
 #
 # An inbox depends on whose it is in a few points alone: what its participant may, what it has
 # proposed or rejected itself, what is addressed to it, and where its vote counts. People with the
 # same capabilities whom no open proposal names so see the same, and follow one inbox, by the
 # session of one of them. Its envelopes are read once, its rows rendered once, and each browser
-# gets the same bytes. Who is named, or decides, has a desk of its own for as long (`presence`).
+# gets the same bytes. Who is named, or decides, has an inbox session of its own (`presence`).
 
 ANYBODY: Final = f"anybody-{secrets.token_hex(16)}"
 """The participant whose inbox a shared one is: nothing is proposed by it, or addressed to it."""
 
 STREAM_SECONDS: Final = 2.0
-"""Seconds that a desk of many proposals waits for its first event stream before it reads the rest
-of them: a browser without a script opens none."""
+"""Seconds that an inbox session of many proposals waits for its first event stream before it reads
+the rest of them: a browser without a script opens none."""
 
 
 class SharedSpace(Space):
@@ -423,7 +423,7 @@ class SharedSpace(Space):
 
 
 class SharedInbox(Inbox):
-    """The inbox of all who share a desk; nothing is decided in it.
+    """The inbox of all who share an inbox session; nothing is decided in it.
 
     Args:
         space: The space, by the session of one of them.
@@ -467,8 +467,8 @@ class SharedInbox(Inbox):
         return frozenset((envelope.sender, *envelope.to, *entry.rejections, *voters))
 
 
-class SharedDesk:
-    """The desk of people of a space who may do the same, by the session of one of them.
+class SharedInboxSession:
+    """The inbox session of people of a space who may do the same, by the session of one of them.
 
     Args:
         opener: Opens it.
@@ -476,7 +476,7 @@ class SharedDesk:
         key: What all who share it may, as text.
     """
 
-    def __init__(self, opener: DeskOpener, leader: PersonPresence, key: str) -> None:
+    def __init__(self, opener: InboxSessionOpener, leader: PersonPresence, key: str) -> None:
         self.inbox: SharedInbox
         self.feed: InboxFeed
         self.leader = leader
@@ -502,7 +502,7 @@ class SharedDesk:
         )
 
     async def run(self) -> None:
-        """Follow the space until the desk is over."""
+        """Follow the space until the inbox session is over."""
         try:
             with self._following:
                 await self._follow()
@@ -510,13 +510,13 @@ class SharedDesk:
             self.leader.fail(error)
         except Exception as error:
             # One person's trouble must not end the pages of the others.
-            log.exception("console: the desk of %s failed", quote(self._host.name))
+            log.exception("console: the session of %s failed", quote(self._host.name))
             self.leader.fail(MeupError(type(error).__name__))
         finally:
             self.end()
 
     def end(self) -> None:
-        """Be over: all who share it go on at another desk."""
+        """Be over: all who share it go on at another inbox session."""
         self.ended = True
         self._following.cancel()
         self.ready.set()
@@ -527,10 +527,10 @@ class SharedDesk:
         make = partial(
             SharedInbox, told=self._note, heard=self._hear, until_drawn=self._until_drawn
         )
-        async with self._opener.open(self.leader.identity, make) as desk:
-            inbox = desk.inbox
+        async with self._opener.open(self.leader.identity, make) as session:
+            inbox = session.inbox
             assert isinstance(inbox, SharedInbox)
-            for record in desk.space.proposals:
+            for record in session.space.proposals:
                 if record.state.is_pending:
                     parts = (record.proposer, *record.to, *(each.by for each in record.rejections))
                     key = ProposalKey(record.proposer, record.id)
@@ -551,7 +551,7 @@ class SharedDesk:
         await pause_for_screen()
 
     def _note(self, key: ProposalKey, names: frozenset[str]) -> None:
-        """Know the names in a proposal, none once it is decided; who is new has its own desk."""
+        """Know the names in a proposal, none once it is decided; a new one has its own session."""
         before = self._named.pop(key, frozenset())
         if names:
             self._named[key] = names
@@ -569,7 +569,7 @@ class SharedDesk:
 
 
 def sharing_key(host: SpaceServer, identity: Identity) -> str:
-    """The capabilities of a participant, as text; people with the same share a desk."""
+    """The capabilities of a participant, as text; people with the same share an inbox session."""
     if identity.participant not in host.owner.grants:
         return f"none of the space: {json.dumps(identity.participant)}"
     return json.dumps(host.owner.grants[identity.participant].patterns, sort_keys=True)
