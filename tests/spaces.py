@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import Any
 
-from meup_agent.protocol.audit import Audit, Ignored, ProposalAudit, StepKind, proposal_as_json
+from meup_agent.protocol.audit import Audit, AuditRecord, Ignored, StepKind, proposal_as_json
 from meup_agent.protocol.proposals.lifecycle import SPARE_DEADLINES
 from meup_agent.protocol.space import delivery
 from meup_agent.protocol.space.allowance import Allowance

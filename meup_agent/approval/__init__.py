@@ -23,7 +23,7 @@ from meup_agent.approval.inbox.item import (
     ItemLeft,
     Verb,
 )
-from meup_agent.approval.inbox.listing import PastProposal, ProposerRecord, SimilarCall
+from meup_agent.approval.inbox.listing import DecidedItem, ProposerRecord, SimilarCall
 from meup_agent.approval.policy.decider import Policy
 from meup_agent.approval.policy.file import load_policy
 from meup_agent.approval.policy.rule_set import History, PolicyDecision
@@ -39,7 +39,7 @@ from meup_agent.approval.policy.rules import (
 from meup_agent.approval.policy.suggest import (
     DecisionLog,
     Judgement,
-    LoggedProposal,
+    LoggedDecision,
     Suggestion,
     suggest_rules,
 )
@@ -51,6 +51,7 @@ __all__ = [
     "AllowRule",
     "ApprovalOutcome",
     "AskRule",
+    "DecidedItem",
     "DecisionLog",
     "DenyRule",
     "Departure",
@@ -66,8 +67,7 @@ __all__ = [
     "ItemLeft",
     "Judgement",
     "LimitRule",
-    "LoggedProposal",
-    "PastProposal",
+    "LoggedDecision",
     "Policy",
     "PolicyDecision",
     "PolicyRule",

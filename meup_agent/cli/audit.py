@@ -1,8 +1,8 @@
 """``meup audit``: the proposals of a space, with who decided each, when and why.
 
 :func:`read_file` and :func:`read_over_http` read the entries of a journal;
-:class:`~meup_agent.protocol.audit.Audit` folds them; :class:`ProposalListing` and
-:class:`ProposalTimeline` make lines of the result. Nothing is written to a journal or sent into a
+:class:`~meup_agent.protocol.audit.Audit` folds them; :class:`AuditListing` and
+:class:`AuditTimeline` make lines of the result. Nothing is written to a journal or sent into a
 space.
 """
 
@@ -43,9 +43,9 @@ from meup_agent.cli.render.output import Stderr
 from meup_agent.errors import ConfigurationError, InvalidEnvelope
 from meup_agent.escape import compact, visible
 from meup_agent.protocol.audit import (
+    AuditRecord,
     Decision,
     FulfillmentAudit,
-    ProposalAudit,
     SpaceOperation,
     Step,
     StepKind,
@@ -95,7 +95,7 @@ def time_of(at: int, *, beside: int | None = None) -> str:
     return f"{moment:%H:%M:%S}" if same_day else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
-def state_of(proposal: ProposalAudit) -> str:
+def state_of(proposal: AuditRecord) -> str:
     """The state of a proposal; fulfilled by an answer that is an error: ``failed``."""
     answered = proposal.answered
     if proposal.state is ProposalState.FULFILLED and answered is not None and answered.is_error:
@@ -376,10 +376,10 @@ _DONE: Final = {
     "accept_tools": "accepted the tools of",
 }
 
-_Item = ProposalAudit | SpaceOperation
+_Item = AuditRecord | SpaceOperation
 
 
-class ProposalListing:
+class AuditListing:
     """Makes the lines."""
 
     def __init__(self, width: int | None, now: float) -> None:
@@ -390,7 +390,7 @@ class ProposalListing:
         self._id_width = self._who_width = 0
         self._shown_ids: dict[str, str] = {}
 
-    def proposals(self, proposals: Sequence[ProposalAudit]) -> Iterator[Text]:
+    def proposals(self, proposals: Sequence[AuditRecord]) -> Iterator[Text]:
         """The lines of the next proposals."""
         self._widen(proposals, {item.proposer for item in proposals})
         for item in proposals:
@@ -449,7 +449,7 @@ class ProposalListing:
 
     # --- what there is to say of a proposal ---
 
-    def _details(self, item: ProposalAudit) -> Iterator[str]:
+    def _details(self, item: AuditRecord) -> Iterator[str]:
         decision = item.decision
         if decision is None:
             yield from self._describe_pending(item)
@@ -470,7 +470,7 @@ class ProposalListing:
             rejections = (_rejection(item, step) for step in others)
             yield f"rejected by {', '.join(rejections)}"
 
-    def _describe_pending(self, item: ProposalAudit) -> Iterator[str]:
+    def _describe_pending(self, item: AuditRecord) -> Iterator[str]:
         begun_by = item.record.in_progress_by
         for fulfillment in item.fulfillments:
             if begun_by is not None and fulfillment.request.live:
@@ -481,11 +481,11 @@ class ProposalListing:
         if item.is_past(self._now):
             yield f"past its time, which was {self._until(item)}"
 
-    def _until(self, item: ProposalAudit) -> str:
+    def _until(self, item: AuditRecord) -> str:
         expires_at = item.record.expires_at
         return "" if expires_at is None else time_of(expires_at, beside=item.first.at)
 
-    def _fulfilled(self, item: ProposalAudit) -> Iterator[str]:
+    def _fulfilled(self, item: AuditRecord) -> Iterator[str]:
         changes = describe_changes(item.changes)
         if changes:
             yield f"edited: {changes}"
@@ -496,14 +496,14 @@ class ProposalListing:
             yield format_answer(answered.answer)[0] if answered.answer else "failed"
 
 
-def _after(proposal: ProposalAudit, decision: Decision) -> str:
+def _after(proposal: AuditRecord, decision: Decision) -> str:
     """The time that a decision took, and why it was made."""
     took = duration((decision.at - proposal.first.at) / _MICROSECONDS)
     said = why(decision.reason, proposal.explanation(decision.step))
     return f"after {took}" + (f": {said}" if said else "")
 
 
-def _rejection(item: ProposalAudit, step: Step) -> str:
+def _rejection(item: AuditRecord, step: Step) -> str:
     said = (why(step.reason, item.explanation(step)), by_rule(step.rule))
     return f"{shown_name(step.by)} ({', '.join(filter(None, said))})"
 
@@ -565,14 +565,14 @@ _STYLES = {
 }
 
 
-class ProposalTimeline:
+class AuditTimeline:
     """Makes the lines of a timeline."""
 
     def __init__(self, width: int | None, glyphs: Glyphs) -> None:
         self._width = width
         self._glyphs = glyphs
 
-    def lines(self, proposal: ProposalAudit) -> Iterator[Text]:
+    def lines(self, proposal: AuditRecord) -> Iterator[Text]:
         """The proposal in a few lines, then what was said about it, in the gateway's order."""
         yield from self._head(proposal)
         who = max(cell_len(shown_name(step.by)) for step in proposal.steps)
@@ -591,7 +591,7 @@ class ProposalTimeline:
         if proposal.omitted:
             yield Text(f"and {proposal.omitted} more, which are not kept", style="dim")
 
-    def _head(self, proposal: ProposalAudit) -> Iterator[Text]:
+    def _head(self, proposal: AuditRecord) -> Iterator[Text]:
         state = state_of(proposal)
         line = Text(shown_name(proposal.id), style="bold cyan", no_wrap=True)
         yield line.append("  ").append(state, style=STATE_STYLES.get(state, ""))
@@ -612,7 +612,7 @@ class ProposalTimeline:
         yield Text("")
 
     def _line(
-        self, step: Step, proposal: ProposalAudit, who_width: int, previous: str | None
+        self, step: Step, proposal: AuditRecord, who_width: int, previous: str | None
     ) -> Text:
         line = Text(no_wrap=True)
         moment = local(step.at)
@@ -638,7 +638,7 @@ class ProposalTimeline:
         line.rstrip()
         return line
 
-    def _said(self, step: Step, proposal: ProposalAudit) -> str:
+    def _said(self, step: Step, proposal: AuditRecord) -> str:
         whom = f" {self._glyphs.arrow} {shown_names(step.to)}" if step.to else ""
         match step.what:
             case StepKind.PROPOSED:
@@ -682,7 +682,7 @@ def _end(step: Step, previous: str | None, *, failed: bool) -> str:
     return "" if step.state == previous else step.state.value.replace("_", " ")
 
 
-def _fulfillment(proposal: ProposalAudit, request: str) -> FulfillmentAudit | None:
+def _fulfillment(proposal: AuditRecord, request: str) -> FulfillmentAudit | None:
     return next((item for item in proposal.fulfillments if item.id == request), None)
 
 

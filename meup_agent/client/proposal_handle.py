@@ -299,7 +299,7 @@ async def propose(
 
 def _dependencies(session: Session, depends_on: object) -> dict[str, Ending | None]:
     """The ids of proposals of ours, with their endings as far as these are known."""
-    if isinstance(depends_on, str | ProposalHandle | PendingProposal):
+    if isinstance(depends_on, str | ProposalHandle | ProposeContext):
         raise UsageError("depends_on takes a list of proposals: depends_on=[proposal]")
     needed: dict[str, Ending | None] = {}
     for each in cast("Iterable[object]", depends_on):
@@ -315,7 +315,7 @@ def _dependencies(session: Session, depends_on: object) -> dict[str, Ending | No
     return needed
 
 
-class PendingProposal:
+class ProposeContext:
     """A proposal about to be made: ``async with`` makes it, and gives the handle."""
 
     def __init__(self, block: AbstractAsyncContextManager[ProposalHandle]) -> None:

@@ -13,8 +13,8 @@ from meup_agent.client.management import Members
 from meup_agent.client.offers import TOOLS, OfferDirectory, OfferFinder, Offers
 from meup_agent.client.proposal import Proposal
 from meup_agent.client.proposal_handle import (
-    PendingProposal,
     ProposalHandle,
+    ProposeContext,
     Ttl,
     propose,
     resolve_ttl,
@@ -492,9 +492,9 @@ class Space:
 
         fields = {"participant": participant, "tool": tool, "to": names(to)}
         if self._outbound is None:
-            return PendingProposal(begin(SimpleNamespace(**fields, arguments=arguments or {})))
+            return ProposeContext(begin(SimpleNamespace(**fields, arguments=arguments or {})))
         fields = shown(**fields, method=payloads.TOOL_CALL, arguments=arguments)
-        return PendingProposal(proposing(self._outbound, fields, begin))
+        return ProposeContext(proposing(self._outbound, fields, begin))
 
     # --- talk ---
 

@@ -18,7 +18,7 @@ from meup_agent.testing import MemorySpace
 from tests.effort import scaled
 from tests.gateways import GatewayRuntime
 from tests.interaction.people import LIMITS
-from tests.spaces import Audit, Entry, Journal, MemoryJournal, ProposalAudit
+from tests.spaces import Audit, AuditRecord, Entry, Journal, MemoryJournal
 from tests.wire import draft, encode, kinds, last_moment, payloads
 
 PROPOSES: Final = [{"kind": "mcp/proposal"}, {"kind": "chat"}]
@@ -377,7 +377,7 @@ class Orders:
         said = (entry.envelope for entry in self.space.entries)
         return sum(each.kind == kinds.MCP_PROPOSAL and each.id == proposal for each in said) > 1
 
-    def _is_not_for(self, person: str, each: ProposalAudit) -> bool:
+    def _is_not_for(self, person: str, each: AuditRecord) -> bool:
         to = each.record.envelope.to
         return (
             (bool(to) and person not in to)

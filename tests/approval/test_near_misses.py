@@ -20,10 +20,10 @@ from meup_agent.approval import (
 from meup_agent.approval.policy.argument_schema import ArgumentSchema
 from meup_agent.approval.policy.file import findings_of, read_policy
 from meup_agent.approval.policy.near_misses import (
-    Surroundings,
+    KnownNames,
     find_near_miss,
     is_one_off,
-    surroundings_of,
+    known_names_of,
 )
 from meup_agent.errors import ConfigurationError
 from meup_agent.strict_yaml import parse_yaml
@@ -57,14 +57,14 @@ HELD: list[tuple[str, str, dict[str, str]]] = [
     ("guest", "call_home", {}),
     ("bot", "deploy_all", {}),
 ]
-AROUND = Surroundings(
+AROUND = KnownNames(
     tools=frozenset({"shell_ls", *(tool for _, tool, _ in HELD)}),
     arguments={"path": []},
     participants=frozenset({"tools", "guest", "bot", "lead", "security"}),
 )
 
 
-def is_let_pass(policy: Policy, proposer: str, call: Call, around: Surroundings = AROUND) -> bool:
+def is_let_pass(policy: Policy, proposer: str, call: Call, around: KnownNames = AROUND) -> bool:
     """True if a call is carried out, as a decider would."""
     found = policy.decide(call, proposer, History())
     if found.verdict is not Verdict.ALLOW or found.number is None:
@@ -79,7 +79,7 @@ def call_of(tool: str, arguments: dict[str, str], target: str = "tools") -> Call
 def is_near_miss(wanted: dict[str, Any], given: dict[str, Any], schema: dict[str, Any]) -> bool:
     """True if a call is asked about since a deny of these arguments nearly matches it."""
     call = Call("tools/call", {"name": "deploy", "arguments": given})
-    around = surroundings_of(ArgumentSchema(schema), {"deploy"}, {"bot"})
+    around = known_names_of(ArgumentSchema(schema), {"deploy"}, {"bot"})
     policy = Policy([DenyRule("deploy", arguments=wanted), AllowRule("deploy")])
     return not is_let_pass(policy, "bot", call, around)
 
@@ -154,7 +154,7 @@ def test_as_it_was_written_it_holds_back_and_lets_pass() -> None:
     ],
 )
 def test_what_is_nearly_held_back_is_not_let_pass(rule: PolicyRule, is_near: bool) -> None:
-    around = Surroundings(
+    around = KnownNames(
         frozenset({"delete_file", "delete_fles"}), {"path": []}, frozenset({"tools", "bot"})
     )
     policy = Policy([rule, AllowRule("delete_*")])

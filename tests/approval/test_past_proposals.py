@@ -3,8 +3,8 @@
 import pytest
 
 from meup_agent import ProposalState, Reason
-from meup_agent.approval import Inbox, PastProposal
-from meup_agent.approval.inbox.listing import MAX_CALL_CHARS, ProposalHistory
+from meup_agent.approval import DecidedItem, Inbox
+from meup_agent.approval.inbox.listing import MAX_CALL_CHARS, DecisionHistory
 from tests.interaction.cast import calculator
 from tests.interaction.people import InMemory, gathered, join, until
 from tests.wire import TARGET, Call
@@ -58,14 +58,14 @@ async def test_who_comes_later_is_told_what_an_inbox_saw() -> None:
                 assert similar.changes == seen.changes
 
 
-def past_with(text: str) -> PastProposal:
+def past_with(text: str) -> DecidedItem:
     params = {"name": "add", "arguments": {"text": text}, "_meta": {TARGET: "tools"}}
-    return PastProposal("p", "bot", Call("tools/call", params), DECIDED)
+    return DecidedItem("p", "bot", Call("tools/call", params), DECIDED)
 
 
 @pytest.mark.parametrize(("length", "compares"), [(10, True), (MAX_CALL_CHARS, False)])
 def test_a_large_call_of_before_is_compared_with_nothing(length: int, compares: bool) -> None:
-    history = ProposalHistory()
+    history = DecisionHistory()
     past = past_with("x" * length)
     history.note(past)
     assert (history.similar(past.call) is not None) is compares
@@ -75,11 +75,11 @@ def test_a_large_call_of_before_is_compared_with_nothing(length: int, compares: 
 def test_what_was_decided_before_is_remembered_behind_what_is_known() -> None:
     """Read late, it stands where it would have stood."""
 
-    def past(number: int, text: str, proposer: str = "bot") -> PastProposal:
+    def past(number: int, text: str, proposer: str = "bot") -> DecidedItem:
         call = Call("tools/call", {"name": "write", "arguments": {"text": text}})
-        return PastProposal(f"p{number}", proposer, call, DECIDED)
+        return DecidedItem(f"p{number}", proposer, call, DECIDED)
 
-    history = ProposalHistory()
+    history = DecisionHistory()
     history.note(past(3, "newest"))
     history.note_before(
         [past(1, "oldest"), past(2, "older"), past(3, "newest"), past(1, "", "eve")]
@@ -96,9 +96,9 @@ def test_what_was_decided_before_is_remembered_behind_what_is_known() -> None:
 
 def test_no_more_is_remembered_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meup_agent.approval.inbox.listing.MAX_PROPOSERS", 2)
-    history = ProposalHistory()
+    history = DecisionHistory()
     call = Call("tools/call", {"name": "write"})
-    history.note(PastProposal("1", "new", call, DECIDED))
-    history.note_before(PastProposal("1", name, call, DECIDED) for name in ("old", "later"))
+    history.note(DecidedItem("1", "new", call, DECIDED))
+    history.note_before(DecidedItem("1", name, call, DECIDED) for name in ("old", "later"))
     known = [name for name in ("old", "later", "new") if history.record(name).endings]
     assert known == ["later", "new"]

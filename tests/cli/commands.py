@@ -4,7 +4,7 @@ Tests reach the inside of the package through this module: a name that moves is 
 """
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.audit import ProposalListing, ProposalTimeline
+from meup_agent.cli.audit import AuditListing, AuditTimeline
 from meup_agent.cli.doctor import NAMES
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.inbox.card import CardRow

@@ -8,7 +8,7 @@ from contextlib import suppress
 from rich.cells import cell_len
 from rich.text import Text
 
-from meup_agent.cli.audit import ProposalListing, ProposalTimeline
+from meup_agent.cli.audit import AuditListing, AuditTimeline
 from meup_agent.cli.render.formatting import NARROWEST, Glyphs
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.audit import Audit
@@ -36,13 +36,13 @@ def run(data: bytes) -> None:
         with suppress(InvalidEnvelope):
             audit.add(Entry(number, "demo", START + number * 1_000_000, decode(line)))
     glyphs = Glyphs("utf-8")
-    listing = ProposalListing(width, START / 1e6 + 100)
+    listing = AuditListing(width, START / 1e6 + 100)
     shown: list[Text] = [
         *listing.proposals(audit.proposals),
         *listing.operations(audit.pop_operations()),
     ]
     for proposal in audit.proposals:
-        shown += ProposalTimeline(width, glyphs).lines(proposal)
+        shown += AuditTimeline(width, glyphs).lines(proposal)
     for text in shown:
         plain = text.plain
         assert plain.replace("\n", "").isprintable(), repr(plain)

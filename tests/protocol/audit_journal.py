@@ -3,7 +3,7 @@
 from itertools import count
 from typing import Any
 
-from tests.spaces import Audit, Entry, ProposalAudit
+from tests.spaces import Audit, AuditRecord, Entry
 from tests.wire import decode, draft, encode, kinds, payloads
 
 SECOND = 1_000_000
@@ -80,7 +80,7 @@ class Journal:
         return self.say(sender, kinds.CHAT, {"message": text}, correlation=(about,))
 
     @property
-    def only(self) -> ProposalAudit:
+    def only(self) -> AuditRecord:
         (proposal,) = self.audit.proposals
         return proposal
 

@@ -7,11 +7,11 @@ import pytest
 from meup_agent import ProposalState
 from meup_agent.protocol.wire.envelope import rfc3339
 from tests.protocol.audit_journal import BEGIN, SECOND, Journal
-from tests.spaces import Ignored, ProposalAudit, StepKind, proposal_as_json
+from tests.spaces import AuditRecord, Ignored, StepKind, proposal_as_json
 from tests.wire import kinds, payloads
 
 
-def proposed(journal: Journal, *, seconds: int = 60, **said: Any) -> ProposalAudit:
+def proposed(journal: Journal, *, seconds: int = 60, **said: Any) -> AuditRecord:
     """A proposal made one second after the journal's beginning, with its deadline after that."""
     call = {"name": "write_file", "arguments": {"path": "a.txt", "text": "hi"}}
     meta = {payloads.EXPIRES_AT: rfc3339(BEGIN + seconds * SECOND)}
@@ -20,7 +20,7 @@ def proposed(journal: Journal, *, seconds: int = 60, **said: Any) -> ProposalAud
     return journal.audit.named("p1")[0]
 
 
-def state(proposal: ProposalAudit) -> ProposalState:
+def state(proposal: AuditRecord) -> ProposalState:
     return proposal.state
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from meup_agent.protocol.wire.payloads import MAX_TOLD_CHARS, MAX_TOLD_VOTES, RULE, read_told_rule
-from tests.cli.commands import Glyphs, ProposalListing, ProposalTimeline
+from tests.cli.commands import AuditListing, AuditTimeline, Glyphs
 from tests.protocol.audit_journal import Journal
-from tests.spaces import ProposalAudit, proposal_as_json
+from tests.spaces import AuditRecord, proposal_as_json
 from tests.wire import META, kinds
 
 ALLOWED = {"verdict": "allow", "rule": "reads", "policy": "0123456789abcdef"}
@@ -21,10 +21,10 @@ VOTED = {
 }
 
 
-def text_of(proposal: ProposalAudit) -> str:
+def text_of(proposal: AuditRecord) -> str:
     glyphs = Glyphs("utf-8")
-    listed = ProposalListing(None, 0.0).proposals([proposal])
-    told = ProposalTimeline(None, glyphs).lines(proposal)
+    listed = AuditListing(None, 0.0).proposals([proposal])
+    told = AuditTimeline(None, glyphs).lines(proposal)
     return "\n".join(str(each) for each in [*listed, *told])
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from meup_agent import Envelope
-from meup_agent.protocol.audit import SettledProposals
+from meup_agent.protocol.audit import SettledRecords
 from tests.bench.audit import envelopes
-from tests.spaces import Audit, Entry, ProposalAudit, proposal_as_json
+from tests.spaces import Audit, AuditRecord, Entry, proposal_as_json
 from tests.wire import draft, kinds, payloads
 
 PAGE = 20
@@ -20,8 +20,8 @@ def entries(said: Iterable[Envelope]) -> Iterator[Entry]:
 
 
 def read(
-    said: Iterable[Envelope], audit: Audit, settled: SettledProposals
-) -> Iterator[list[ProposalAudit]]:
+    said: Iterable[Envelope], audit: Audit, settled: SettledRecords
+) -> Iterator[list[AuditRecord]]:
     """The records that are handed over after each page, and at the end."""
     for taken, entry in enumerate(entries(said), 1):
         audit.add(entry)
@@ -30,7 +30,7 @@ def read(
     yield list(audit.proposals)
 
 
-def as_json(found: Iterable[ProposalAudit]) -> list[dict[str, Any]]:
+def as_json(found: Iterable[AuditRecord]) -> list[dict[str, Any]]:
     said = [proposal_as_json(item, timeline=True) for item in found]
     return sorted(said, key=lambda each: each["seq"])
 
@@ -41,14 +41,14 @@ def test_what_is_handed_over_is_what_an_audit_of_everything_has() -> None:
     for entry in entries(said):
         whole.add(entry)
     audit = Audit()
-    pages = list(read(said, audit, SettledProposals(audit, look_ahead=100)))
+    pages = list(read(said, audit, SettledRecords(audit, look_ahead=100)))
     assert as_json(item for page in pages for item in page) == as_json(whole.proposals)
     assert audit.unknown == whole.unknown == 0
 
 
 def test_it_is_the_oldest_first_and_the_undecided_last() -> None:
     audit = Audit()
-    *pages, rest = read(envelopes(2_000), audit, SettledProposals(audit, look_ahead=100))
+    *pages, rest = read(envelopes(2_000), audit, SettledRecords(audit, look_ahead=100))
     shown = [item.first.seq for page in pages for item in page]
     assert shown == sorted(shown)
     assert pages[3] == []
@@ -62,14 +62,14 @@ def test_what_is_held_does_not_grow_with_the_journal() -> None:
     audit = Audit()
     held = [
         sum(item.decision is not None for item in audit.proposals)
-        for _ in read(envelopes(5_000), audit, SettledProposals(audit, look_ahead=100))
+        for _ in read(envelopes(5_000), audit, SettledRecords(audit, look_ahead=100))
     ]
     assert max(held) < 100
 
 
 def test_what_is_wanted_is_kept() -> None:
     audit = Audit()
-    settled = SettledProposals(audit, look_ahead=0, keep=lambda item: item.id == "p1")
+    settled = SettledRecords(audit, look_ahead=0, keep=lambda item: item.id == "p1")
     ids = count()
     call = payloads.proposal("tools/call", {"name": "write"})
     said = [draft("mcp/proposal", call, id=f"p{next(ids)}", sender="ann") for _ in range(3)]
@@ -90,7 +90,7 @@ def test_what_was_said_again_of_a_released_proposal_is_nothing_new(kind: str, by
     first = draft(kinds.MCP_PROPOSAL, payload, id="p", sender="ann")
     withdraw = draft(kinds.MCP_WITHDRAW, {}, id="w", sender="ann", correlation=("p",))
     audit = Audit()
-    settled = SettledProposals(audit, look_ahead=0)
+    settled = SettledRecords(audit, look_ahead=0)
     again = draft(kind, {}, id="again", sender=by, correlation=("p",))
     *said, last = entries([first, withdraw, again])
     for entry in said:
@@ -103,14 +103,14 @@ def test_what_was_said_again_of_a_released_proposal_is_nothing_new(kind: str, by
 
 def test_an_id_that_is_used_again_is_another_proposal() -> None:
     audit = Audit()
-    settled = SettledProposals(audit, look_ahead=0)
+    settled = SettledRecords(audit, look_ahead=0)
     payload = payloads.proposal("tools/call", {"name": "write", "arguments": {}})
     said = [
         draft(kinds.MCP_PROPOSAL, payload, id="p-1", sender="ann"),
         draft(kinds.MCP_WITHDRAW, {}, id="w", sender="ann", correlation=("p-1",)),
         draft(kinds.MCP_PROPOSAL, {**payload, "method": "prompts/get"}, id="p-1", sender="ann"),
     ]
-    shown: list[ProposalAudit] = []
+    shown: list[AuditRecord] = []
     for number, entry in enumerate(entries(said)):
         audit.add(entry)
         shown += settled.pop(number)

@@ -34,8 +34,8 @@ from meup_agent.approval.inbox.item import (
 from meup_agent.approval.inbox.listing import (
     MAX_AT_FIRST,
     MAX_CALL_CHARS,
+    DecisionHistory,
     InboxListing,
-    ProposalHistory,
     past_of,
     pause_for_screen,
 )
@@ -119,7 +119,7 @@ class Inbox(AsyncContextManagerMixin):
     ) -> None:
         self._space = space
         self._feed = ProposalFeed(space)
-        self._history = ProposalHistory()
+        self._history = DecisionHistory()
         self._queue = InboxQueue()
         # One that is no longer held by its user is forgotten.
         self._readers: WeakSet[InboxChanges] = WeakSet()

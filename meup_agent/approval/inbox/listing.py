@@ -50,7 +50,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class PastProposal(msgspec.Struct, frozen=True):
+class DecidedItem(msgspec.Struct, frozen=True):
     """A proposal that was decided.
 
     Attributes:
@@ -70,10 +70,10 @@ class PastProposal(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-def past_of(record: ProposalRecord) -> PastProposal:
+def past_of(record: ProposalRecord) -> DecidedItem:
     """A decided proposal as the history keeps it."""
     call = read_proposal(record.envelope.payload)
-    return PastProposal(record.id, record.proposer, call, *ending_of(record))
+    return DecidedItem(record.id, record.proposer, call, *ending_of(record))
 
 
 def ending_of(record: ProposalRecord) -> tuple[ProposalState, str, str]:
@@ -89,7 +89,7 @@ class SimilarCall(msgspec.Struct, frozen=True):
         changes: What the new one has otherwise; empty: it is the same call.
     """
 
-    past: PastProposal
+    past: DecidedItem
     changes: tuple[Change, ...]
 
 
@@ -100,7 +100,7 @@ class ProposerRecord(msgspec.Struct, frozen=True):
         endings: The latest first, ten at the most.
     """
 
-    endings: tuple[PastProposal, ...] = ()
+    endings: tuple[DecidedItem, ...] = ()
 
     @property
     def counts(self) -> dict[ProposalState, int]:
@@ -108,15 +108,15 @@ class ProposerRecord(msgspec.Struct, frozen=True):
         return dict(Counter(each.state for each in self.endings).most_common())
 
 
-class ProposalHistory:
+class DecisionHistory:
     """The latest decided proposals, by proposer and by tool."""
 
     def __init__(self) -> None:
-        self._endings: OrderedDict[str, deque[PastProposal]] = OrderedDict()
-        self._calls: OrderedDict[tuple[str | None, str, str], PastProposal] = OrderedDict()
+        self._endings: OrderedDict[str, deque[DecidedItem]] = OrderedDict()
+        self._calls: OrderedDict[tuple[str | None, str, str], DecidedItem] = OrderedDict()
         self._seen: OrderedDict[tuple[str, str], None] = OrderedDict()
 
-    def note(self, past: PastProposal, size: int | None = None) -> None:
+    def note(self, past: DecidedItem, size: int | None = None) -> None:
         """Remember a decided proposal; the same one only once.
 
         Args:
@@ -135,9 +135,9 @@ class ProposalHistory:
         if (_size_of(past.call) if size is None else size) <= MAX_CALL_CHARS:
             _keep(self._calls, _tool_of(past.call), past, MAX_CALLS)
 
-    def note_before(self, past: Iterable[PastProposal]) -> None:
+    def note_before(self, past: Iterable[DecidedItem]) -> None:
         """Remember proposals that were decided before all that are remembered, and read later."""
-        older = ProposalHistory()
+        older = DecisionHistory()
         for each in past:
             if (each.proposer, each.id) not in self._seen:
                 older.note(each)
@@ -225,7 +225,7 @@ class InboxListing:
         self,
         feed: ProposalFeed,
         update_item: Callable[[ProposalEntry], None],
-        note_past: Callable[[Iterable[PastProposal]], None],
+        note_past: Callable[[Iterable[DecidedItem]], None],
         told: Callable[[], None],
         until_drawn: Callable[[], Awaitable[None]],
     ) -> None:
@@ -281,7 +281,7 @@ class InboxListing:
             self._feed.release(self._kept.popitem()[1])
 
     async def _read_rest(self, pause: float) -> None:
-        wanted, past = self._wanted, list[PastProposal]()
+        wanted, past = self._wanted, list[DecidedItem]()
         for key, entry in tuple(self._kept.items()):
             if not entry.state.is_pending:
                 self._feed.release(self._kept.pop(key))

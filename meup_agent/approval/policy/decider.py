@@ -13,7 +13,7 @@ import anyio
 import msgspec
 
 from meup_agent.approval.policy.argument_schema import ArgumentSchema, UnknownDefaults
-from meup_agent.approval.policy.near_misses import Surroundings, find_near_miss, surroundings_of
+from meup_agent.approval.policy.near_misses import KnownNames, find_near_miss, known_names_of
 from meup_agent.approval.policy.rule_set import (
     History,
     LimitCount,
@@ -69,7 +69,7 @@ class Shown(NamedTuple):
     call: Call
     problem: str = ""  # for which it is rejected, before any rule
     doubt: str = ""  # for which it is not allowed without people
-    around: Surroundings = Surroundings()
+    around: KnownNames = KnownNames()
     form: str = ""  # digest of its tool's form; empty: not known
     is_marked: bool = False  # …which nobody has accepted
 
@@ -245,7 +245,7 @@ class Decider:
             return Shown(call, doubt="several tools have its name")
         names = frozenset(str(each.get("name")) for each in tools)
         read = self._read_schema(target, described[0])
-        around = surroundings_of(read.arguments, names, frozenset(present))
+        around = known_names_of(read.arguments, names, frozenset(present))
         shown = _check_arguments(call, read, around)
         mark = read_mark(described[0])
         if mark is None or not mark.form:
@@ -280,7 +280,7 @@ def failure_logged(proposal: Proposal) -> Generator[None]:
         log.warning("proposal %s: %s", printable(proposal.id), printable(str(error)))
 
 
-def _check_arguments(call: Call, read: _ReadSchema, around: Surroundings) -> Shown:
+def _check_arguments(call: Call, read: _ReadSchema, around: KnownNames) -> Shown:
     """The call as rules see it, with the arguments that its tool takes where none are given."""
     problems = read.checker.problems(call.arguments)
     if problems is None:

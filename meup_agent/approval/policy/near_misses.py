@@ -59,7 +59,7 @@ _OPENING: Final = ("patternProperties", "allOf", "anyOf", "oneOf", "$ref", "$dyn
 """Keywords of a schema by which it may take arguments that it does not name."""
 
 
-class Surroundings(NamedTuple):
+class KnownNames(NamedTuple):
     """The names that are there, with which those of a rule are compared.
 
     Attributes:
@@ -78,18 +78,18 @@ class Surroundings(NamedTuple):
     unsure: Collection[str] = ()
 
 
-def surroundings_of(
+def known_names_of(
     schema: ArgumentSchema, tools: Collection[str], participants: Collection[str]
-) -> Surroundings:
-    """Surroundings of a call of a tool with some schema."""
+) -> KnownNames:
+    """KnownNames of a call of a tool with some schema."""
     is_closed = schema.root.get("additionalProperties") in (None, False) and not any(
         key in schema.root for key in _OPENING
     )
-    return Surroundings(tools, schema.named(), participants, is_closed=is_closed)
+    return KnownNames(tools, schema.named(), participants, is_closed=is_closed)
 
 
 def find_near_miss(
-    policy: RuleSet, before: int, call: Call, proposer: str, around: Surroundings
+    policy: RuleSet, before: int, call: Call, proposer: str, around: KnownNames
 ) -> str:
     """The first rule that nearly holds a call back, in words; empty: there is none.
 
@@ -118,7 +118,7 @@ def find_near_miss(
 
 
 def _doubt_rule(
-    rule: PolicyRule, call: Call, proposer: str, around: Surroundings, work: WorkBudget
+    rule: PolicyRule, call: Call, proposer: str, around: KnownNames, work: WorkBudget
 ) -> str:
     """The doubt whether a rule is about a call, in words; empty: there is none."""
     wrong = _wrong_name(rule, call, proposer, around)
@@ -133,7 +133,7 @@ def _doubt_rule(
     return ""
 
 
-def _wrong_name(rule: PolicyRule, call: Call, proposer: str, around: Surroundings) -> str | None:
+def _wrong_name(rule: PolicyRule, call: Call, proposer: str, around: KnownNames) -> str | None:
     """The name that is nearly one of the call; empty: all are; ``None``: it is about others."""
     near = ""
     for given, name, known in (
@@ -226,7 +226,7 @@ def _begins_nearly(name: str, head: str) -> bool:
     return any(is_one_off(head, name[:size]) for size in sizes if size > 0)
 
 
-def _wrong_argument(rule: PolicyRule, call: Call, around: Surroundings, work: WorkBudget) -> str:
+def _wrong_argument(rule: PolicyRule, call: Call, around: KnownNames, work: WorkBudget) -> str:
     """The name or the value of an argument that is nearly one of the call, or cannot be one."""
     # A glob may be about other tools, which have such an argument.
     is_exact = isinstance(rule.tool, str) and rule.tool == call.name

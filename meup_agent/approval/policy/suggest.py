@@ -56,7 +56,7 @@ class Judgement(StrEnum):
     REJECTED = "rejected"
 
 
-class LoggedProposal(msgspec.Struct, gc=False):
+class LoggedDecision(msgspec.Struct, gc=False):
     """A proposal, and what was decided about it.
 
     Attributes:
@@ -89,11 +89,11 @@ class DecisionLog:
     """The proposals of a space with their decisions, oldest first."""
 
     def __init__(self) -> None:
-        self._proposals: dict[tuple[str, str], LoggedProposal] = {}
-        self._replaced: list[LoggedProposal] = []
+        self._proposals: dict[tuple[str, str], LoggedDecision] = {}
+        self._replaced: list[LoggedDecision] = []
         self._proposers: dict[str, tuple[str, ...]] = {}
 
-    def decided(self) -> list[LoggedProposal]:
+    def decided(self) -> list[LoggedDecision]:
         """The proposals about which something was decided."""
         found = [*self._replaced, *self._proposals.values()]
         return [each for each in found if each.judgement is not None]
@@ -116,7 +116,7 @@ class DecisionLog:
             return
         key = (envelope.sender, envelope.id)
         arguments = _kept(call.arguments)
-        made = LoggedProposal(
+        made = LoggedDecision(
             envelope.id,
             envelope.sender,
             call.name,
@@ -175,7 +175,7 @@ class DecisionLog:
                     # is not evidence for one that denies.
                     proposal.by_people = False
 
-    def _judge(self, proposal: LoggedProposal, found: Judgement, holder: object) -> None:
+    def _judge(self, proposal: LoggedDecision, found: Judgement, holder: object) -> None:
         rule = read_told_rule(holder)
         if rule is not None and rule.verdict != Verdict.ASK:
             proposal.by_people = False
@@ -232,7 +232,7 @@ _JUDGED: Final = (
 
 T = TypeVar("T")
 K = TypeVar("K")
-Attribute = Callable[[LoggedProposal], object]
+Attribute = Callable[[LoggedDecision], object]
 ProgressReport = Callable[[float, float], None]
 """Told how many decisions have been looked at, of how many."""
 
@@ -250,8 +250,8 @@ class Suggestion(NamedTuple):
     """
 
     rule: PolicyRule
-    covered: tuple[LoggedProposal, ...]
-    changed: tuple[LoggedProposal, ...]
+    covered: tuple[LoggedDecision, ...]
+    changed: tuple[LoggedDecision, ...]
     bound: float
     unseen: tuple[str, ...]
 
@@ -267,7 +267,7 @@ def wilson(agreed: int, of: int) -> float:
 
 
 def suggest_rules(
-    decided: Sequence[LoggedProposal],
+    decided: Sequence[LoggedDecision],
     *,
     least: int = LEAST,
     told: ProgressReport = lambda done, total: None,
@@ -282,7 +282,7 @@ def suggest_rules(
     return _tried(rules, decided, least, told)
 
 
-def _rules_for(tool: str, decided: list[LoggedProposal], least: int) -> Iterator[PolicyRule]:
+def _rules_for(tool: str, decided: list[LoggedDecision], least: int) -> Iterator[PolicyRule]:
     if not _is_plain(tool) or " " in tool:
         return  # a rule about it would be no rule
     approved = [each for each in decided if each.judgement is Judgement.APPROVED]
@@ -310,19 +310,19 @@ def _rules_for(tool: str, decided: list[LoggedProposal], least: int) -> Iterator
 
 
 def _groups(
-    wanted: list[LoggedProposal],
-    others: list[LoggedProposal],
+    wanted: list[LoggedDecision],
+    others: list[LoggedDecision],
     least: int,
     changed: float,
     depth: int = MAX_DEPTH,
-) -> Iterator[list[LoggedProposal]]:
+) -> Iterator[list[LoggedDecision]]:
     """Groups of wanted decisions whose common rule takes none of the others, or few."""
     if len(wanted) < least:
         return
     if _taken(_common(wanted), others) <= changed * len(wanted):
         yield wanted
         return
-    best: list[list[LoggedProposal]] = []
+    best: list[list[LoggedDecision]] = []
     chosen: Attribute | None = None
     for attribute in _attributes(wanted):
         mine, theirs = _parts(wanted, attribute), _parts(others, attribute)
@@ -352,7 +352,7 @@ def _groups(
             return
 
 
-def _attributes(decided: list[LoggedProposal]) -> Iterator[Attribute]:
+def _attributes(decided: list[LoggedDecision]) -> Iterator[Attribute]:
     yield lambda each: each.proposer
     yield lambda each: each.target
     counts = Counter(name for each in decided for name in each.arguments)
@@ -364,12 +364,12 @@ def _attributes(decided: list[LoggedProposal]) -> Iterator[Attribute]:
             yield partial(_directory, name, level)
 
 
-def _value(name: str, each: LoggedProposal) -> object:
+def _value(name: str, each: LoggedDecision) -> object:
     found: object = each.arguments.get(name)
     return (type(found).__name__, found) if _is_exact(found) else None
 
 
-def _directory(name: str, level: int, each: LoggedProposal) -> object:
+def _directory(name: str, level: int, each: LoggedDecision) -> object:
     found = each.arguments.get(name)
     parts = found.split("/") if isinstance(found, str) else []
     return tuple(parts[:level]) if len(parts) > level else None
@@ -403,7 +403,7 @@ class _Common(NamedTuple):
         }
         return {key: value for key, value in given.items() if value}
 
-    def takes(self, each: LoggedProposal) -> bool:
+    def takes(self, each: LoggedDecision) -> bool:
         """True if a rule of these patterns takes a call of its tool."""
         return (
             (not self.target or each.target in self.target)
@@ -412,7 +412,7 @@ class _Common(NamedTuple):
         )
 
 
-def _common(group: list[LoggedProposal]) -> _Common:
+def _common(group: list[LoggedDecision]) -> _Common:
     names = set(group[0].arguments).intersection(*(each.arguments for each in group))
     arguments = {
         name: patterns
@@ -469,7 +469,7 @@ def _is_plain(text: str) -> bool:
     return len(text) <= MAX_VALUE_CHARS and not text.isspace() and bool(_PLAIN.fullmatch(text))
 
 
-def _taken(common: _Common, others: Iterable[LoggedProposal]) -> int:
+def _taken(common: _Common, others: Iterable[LoggedDecision]) -> int:
     """The count of decisions that a rule would take besides its own."""
     return sum(map(common.takes, others))
 
@@ -488,7 +488,7 @@ def _fits(value: object, wanted: list[Any]) -> bool:
 
 
 def _tried(
-    rules: list[PolicyRule], decided: Sequence[LoggedProposal], least: int, told: ProgressReport
+    rules: list[PolicyRule], decided: Sequence[LoggedDecision], least: int, told: ProgressReport
 ) -> list[Suggestion]:
     """The rules that stand the trial, with the decisions that each makes."""
     kept = sorted(rules, key=lambda rule: isinstance(rule, AllowRule))
@@ -506,12 +506,12 @@ def _tried(
 
 
 def _decisions(
-    rules: list[PolicyRule], decided: Sequence[LoggedProposal], told: ProgressReport
+    rules: list[PolicyRule], decided: Sequence[LoggedDecision], told: ProgressReport
 ) -> list[Suggestion]:
     by_tool = _parts(rules, lambda rule: str(rule.tool))
     # A policy of a tool's rules alone decides as all of them do, for no other is of that tool.
     policies = {tool: Policy(theirs) for tool, theirs in by_tool.items()}
-    covered: dict[int, list[LoggedProposal]] = {id(rule): [] for rule in rules}
+    covered: dict[int, list[LoggedDecision]] = {id(rule): [] for rule in rules}
     for count, each in enumerate(decided):
         if count % 1_000 == 0:
             told(len(decided) / 2 + count / 2, len(decided))
@@ -524,7 +524,7 @@ def _decisions(
     return [_suggestion(rule, covered[id(rule)]) for rule in rules]
 
 
-def _suggestion(rule: PolicyRule, covered: list[LoggedProposal]) -> Suggestion:
+def _suggestion(rule: PolicyRule, covered: list[LoggedDecision]) -> Suggestion:
     wanted = Judgement.APPROVED if isinstance(rule, AllowRule) else Judgement.REJECTED
     changed = tuple(each for each in covered if each.judgement is not wanted)
     seen = rule.arguments if isinstance(rule.arguments, dict) else {}

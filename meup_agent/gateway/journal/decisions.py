@@ -334,7 +334,7 @@ _PROPOSALS_TABLE: Final = """CREATE TABLE proposal (
 INDEX_TABLES: Final = {"proposal": _PROPOSALS_TABLE, "names": NAMES_TABLE}
 
 
-class ProposalRow(NamedTuple):
+class DecisionRow(NamedTuple):
     """A proposal, as the table has it."""
 
     seq: int
@@ -349,7 +349,7 @@ class ProposalRow(NamedTuple):
 
 
 # The last place is the checksum's.
-PROPOSAL_PLACES: Final = f"({', '.join('?' * (len(ProposalRow._fields) + 1))})"
+PROPOSAL_PLACES: Final = f"({', '.join('?' * (len(DecisionRow._fields) + 1))})"
 WRITE_PROPOSAL: Final = f"INSERT OR REPLACE INTO proposal VALUES {PROPOSAL_PLACES}"
 
 
@@ -368,21 +368,21 @@ class Chains(NamedTuple):
     until: int
 
 
-class ProposalFollower:
+class DecisionFollower:
     """Makes the rows of what entries change; follows what is open."""
 
-    def __init__(self, rows: Iterable[ProposalRow] = ()) -> None:
+    def __init__(self, rows: Iterable[DecisionRow] = ()) -> None:
         self._open = {(row.space, row.proposer, row.id): row for row in rows}
 
     def follow(
         self, number: int, space: str, changes: Iterable[ProposalChange]
-    ) -> list[ProposalRow]:
+    ) -> list[DecisionRow]:
         """The rows that the entry with a number changes."""
-        rows, opened = list[ProposalRow](), self._open
+        rows, opened = list[DecisionRow](), self._open
         for proposer, name, tool, expires_at, state, begins, ended in changes:
             key = (space, proposer, name)
             if begins:
-                row = ProposalRow(number, space, proposer, name, tool, expires_at, state)
+                row = DecisionRow(number, space, proposer, name, tool, expires_at, state)
                 opened[key] = row
                 rows.append(row)
                 continue
@@ -400,17 +400,17 @@ class ProposalFollower:
         return rows
 
 
-def open_rows(connection: sqlite3.Connection) -> list[ProposalRow]:
+def open_rows(connection: sqlite3.Connection) -> list[DecisionRow]:
     """The rows that say of no end, of all spaces, oldest first."""
     where = "WHERE state = ? ORDER BY seq DESC LIMIT ?"
     return [*_rows(connection, where, ProposalState.PENDING, MAX_FOLLOWED)][::-1]
 
 
-def _rows(connection: sqlite3.Connection, where: str, *values: object) -> Iterator[ProposalRow]:
+def _rows(connection: sqlite3.Connection, where: str, *values: object) -> Iterator[DecisionRow]:
     for *said, checked in connection.execute(f"SELECT * FROM proposal {where}", values):
         if checked != checksum(tuple(said)):
             raise DamagedIndex
-        yield ProposalRow._make(said)
+        yield DecisionRow._make(said)
 
 
 def has_index(connection: sqlite3.Connection) -> bool:
@@ -441,7 +441,7 @@ def make_index(connection: sqlite3.Connection, path: object) -> None:
     for name, table in INDEX_TABLES.items():
         execute(f"DROP TABLE IF EXISTS {name}")
         execute(table)
-    builder, follower = SegmentBuilder(), ProposalFollower()
+    builder, follower = SegmentBuilder(), DecisionFollower()
     spaces: dict[str, SpaceState] = {}
     rows = good_rows(connection)
     for count, entry in enumerate(filter(None, map(entry_of, rows)), 1):

@@ -19,7 +19,7 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.database import BUSY_SECONDS, Database, checkpoint, error_text
 from meup_agent.gateway.journal.decisions import (
     DamagedIndex,
-    ProposalFollower,
+    DecisionFollower,
     find_begin,
     hashed_names,
     open_rows,
@@ -108,7 +108,7 @@ class SqliteJournal:
             writer = self._database.writer
             query = "SELECT coalesce(max(last), 0) FROM names"
             names = resume_segment(writer, writer.execute(query).fetchone()[0])
-            self._proposals = ProposalFollower(open_rows(writer))
+            self._proposals = DecisionFollower(open_rows(writer))
         except (sqlite3.Error, DamagedIndex) as error:
             self._database.close()
             raise self._unreadable(error) from None

@@ -13,7 +13,7 @@ from meup_agent.gateway.journal.decisions import (
     PROPOSAL_PLACES,
     WRITE_NAMES,
     WRITE_PROPOSAL,
-    ProposalRow,
+    DecisionRow,
     SegmentBuilder,
 )
 from meup_agent.gateway.journal.rows import (
@@ -190,7 +190,7 @@ class WriteJob(NamedTuple):
     facts: tuple[Fact, ...] = ()
     floor: int | None = None
     names: tuple[int, ...] = ()  # hashed
-    proposals: Sequence[ProposalRow] = ()  # as they are from then on
+    proposals: Sequence[DecisionRow] = ()  # as they are from then on
 
 
 class _JournalThread(threading.Thread):

@@ -26,7 +26,7 @@ from meup_agent.agent.tool import own_version
 from meup_agent.causes import Reason
 from meup_agent.errors import MeupError, RequestError, printable
 from meup_agent.mcp.bridge.config import HttpServer
-from meup_agent.mcp.bridge.transports import Traffic, connect
+from meup_agent.mcp.bridge.transports import ServerMonitor, connect
 from meup_agent.mcp.sdk.messages import (
     ANSWERS,
     ELICITATION,
@@ -159,7 +159,7 @@ class ServerConnection:
         starter: Starts its program, if it has one, and may have done so before.
     """
 
-    _traffic: Traffic  # of the connection that was made last
+    _traffic: ServerMonitor  # of the connection that was made last
 
     def __init__(
         self,
@@ -330,7 +330,7 @@ class ServerConnection:
     async def _connect_once(self, connected: Callable[[], Awaitable[None]]) -> ServerGone:
         """One start of the server until its end; the reason of the end."""
         tail = StderrTail(self.name)
-        self._traffic = Traffic(self._ended.set, self._callbacks.clean)
+        self._traffic = ServerMonitor(self._ended.set, self._callbacks.clean)
         shaken = False
         why = "ended"
         try:

@@ -317,7 +317,7 @@ MAX_VERSION_CHARS: Final = 40
 _REVISION: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
-class Traffic:
+class ServerMonitor:
     """Notes of what passes between the SDK and one server.
 
     Args:
@@ -410,7 +410,7 @@ class Traffic:
 class WatchedReader(ForwardingReader):
     """The stream of a server's messages, which notes them and their end."""
 
-    def __init__(self, inner: Any, traffic: Traffic) -> None:
+    def __init__(self, inner: Any, traffic: ServerMonitor) -> None:
         super().__init__(inner)
         self._traffic = traffic
 
@@ -428,7 +428,7 @@ class WatchedReader(ForwardingReader):
 class WatchedWriter(ObjectSendStream[SessionMessage]):
     """The stream of messages to a server, which puts our reason into a cancellation."""
 
-    def __init__(self, inner: Any, traffic: Traffic) -> None:
+    def __init__(self, inner: Any, traffic: ServerMonitor) -> None:
         self._inner = inner
         self._traffic = traffic
 
@@ -635,7 +635,7 @@ _NOT_FOUND: Final = 404
 
 @asynccontextmanager
 async def connect(
-    server: Server, traffic: Traffic, tail: StderrTail, starter: ServerStarter | None = None
+    server: Server, traffic: ServerMonitor, tail: StderrTail, starter: ServerStarter | None = None
 ) -> AsyncGenerator[Any]:
     """The streams to and from a server, which is started, for the length of a block.
 
@@ -654,7 +654,7 @@ async def connect(
 
 @asynccontextmanager
 async def _stdio(
-    starter: ServerStarter, tail: StderrTail, traffic: Traffic
+    starter: ServerStarter, tail: StderrTail, traffic: ServerMonitor
 ) -> AsyncGenerator[tuple[Any, Any]]:
     """As the SDK's ``stdio_client``, of a program that may have been started before.
 
@@ -765,7 +765,7 @@ async def _stdio_of_the_sdk(
 
 
 @asynccontextmanager
-async def _http(server: HttpServer, traffic: Traffic) -> AsyncGenerator[tuple[Any, Any]]:
+async def _http(server: HttpServer, traffic: ServerMonitor) -> AsyncGenerator[tuple[Any, Any]]:
     if server.sse:
         async with sse_client(
             server.url,

@@ -2,10 +2,10 @@
 
 The entries of a journal come in, one by one and in their order. A
 :class:`~meup_agent.protocol.proposals.fold.ProposalFold` decides, as in every participant, what
-each does to a proposal; :class:`Audit` writes it down: a :class:`ProposalAudit` of each proposal,
+each does to a proposal; :class:`Audit` writes it down: a :class:`AuditRecord` of each proposal,
 with every step and the decision, and a :class:`SpaceOperation` for each grant, revocation,
 invitation and kick. Both go out as records or as JSON values.
-:class:`SettledProposals` hands over what a long journal is done with, and lets go of it. An audit
+:class:`SettledRecords` hands over what a long journal is done with, and lets go of it. An audit
 decides nothing itself, sends nothing, and has no clock: time is that of the entries.
 
 ``meup audit`` and the gateway's ``/proposals`` read it.
@@ -13,12 +13,12 @@ decides nothing itself, sends nothing, and has no clock: time is that of the ent
 
 from __future__ import annotations
 
-from meup_agent.protocol.audit.audit import Audit, SettledProposals
+from meup_agent.protocol.audit.audit import Audit, SettledRecords
 from meup_agent.protocol.audit.records import (
+    AuditRecord,
     Decision,
     FulfillmentAudit,
     Ignored,
-    ProposalAudit,
     SpaceOperation,
     Step,
     StepKind,
@@ -28,11 +28,11 @@ from meup_agent.protocol.audit.records import (
 
 __all__ = [
     "Audit",
+    "AuditRecord",
     "Decision",
     "FulfillmentAudit",
     "Ignored",
-    "ProposalAudit",
-    "SettledProposals",
+    "SettledRecords",
     "SpaceOperation",
     "Step",
     "StepKind",

@@ -17,10 +17,10 @@ from meup_agent.protocol.audit.records import (
     MAX_RESULT_BYTES,
     MAX_STEPS,
     MAX_TEXT,
+    AuditRecord,
     Decision,
     FulfillmentAudit,
     Ignored,
-    ProposalAudit,
     SpaceOperation,
     Step,
     StepKind,
@@ -58,10 +58,10 @@ class Named(NamedTuple):
     id: str
     seq: int
     sender: str
-    proposal: ProposalAudit
+    proposal: AuditRecord
 
 
-class ProposalIndex:
+class AuditIndex:
     """The proposals of an audit, each with its chain; of too many, decided ones go first."""
 
     def __init__(self, proposal_store: ProposalStore, *, limit: int | None, max_bytes: int) -> None:
@@ -69,24 +69,24 @@ class ProposalIndex:
         self._limit = limit
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._proposals: dict[int, ProposalAudit] = {}
-        self._current: dict[ProposalKey, ProposalAudit] = {}
-        self._by_record: dict[int, ProposalAudit] = {}
+        self._proposals: dict[int, AuditRecord] = {}
+        self._current: dict[ProposalKey, AuditRecord] = {}
+        self._by_record: dict[int, AuditRecord] = {}
         self._names: dict[str, list[Named]] = {}
-        self._requests: dict[str, list[tuple[ProposalAudit, FulfillmentAudit]]] = {}
+        self._requests: dict[str, list[tuple[AuditRecord, FulfillmentAudit]]] = {}
         self._released: OrderedDict[str, None] = OrderedDict()  # ids
 
     @property
-    def proposals(self) -> list[ProposalAudit]:
+    def proposals(self) -> list[AuditRecord]:
         """Every proposal, oldest first."""
         return list(self._proposals.values())
 
     # --- finding them ---
 
-    def latest(self, key: ProposalKey) -> ProposalAudit | None:
+    def latest(self, key: ProposalKey) -> AuditRecord | None:
         return self._current.get(key)
 
-    def find(self, record: ProposalEntry | None) -> ProposalAudit | None:
+    def find(self, record: ProposalEntry | None) -> AuditRecord | None:
         # Each is kept as long as its record, so that no other record can have its number.
         return None if record is None else self._by_record.get(id(record))
 
@@ -101,15 +101,15 @@ class ProposalIndex:
         best = max(found, key=lambda named: (named.sender == envelope.sender, named.seq))
         return [named for named in found if (named.id, named.seq) == (best.id, best.seq)]
 
-    def find_requests(self, name: str) -> Iterable[tuple[ProposalAudit, FulfillmentAudit]]:
+    def find_requests(self, name: str) -> Iterable[tuple[AuditRecord, FulfillmentAudit]]:
         return reversed(self._requests.get(name, ()))
 
     # --- what happens to them ---
 
-    def begin(self, record: ProposalEntry, entry: Entry) -> ProposalAudit:
+    def begin(self, record: ProposalEntry, entry: Entry) -> AuditRecord:
         """Keep a proposal from its beginning on."""
         first = _step(entry, StepKind.PROPOSED, record.state)
-        proposal = ProposalAudit(record, first)
+        proposal = AuditRecord(record, first)
         self._proposals[id(proposal)] = self._current[record.key] = proposal
         self._by_record[id(record)] = proposal
         self._append(proposal, first)
@@ -118,7 +118,7 @@ class ProposalIndex:
 
     def add(
         self,
-        proposal: ProposalAudit,
+        proposal: AuditRecord,
         entry: Entry,
         what: StepKind,
         *,
@@ -136,7 +136,7 @@ class ProposalIndex:
         return step
 
     def add_renewal(
-        self, proposal: ProposalAudit, entry: Entry, until: int, ignored: Ignored | None
+        self, proposal: AuditRecord, entry: Entry, until: int, ignored: Ignored | None
     ) -> None:
         """Append a renewal; several in a row are one step, with the latest deadline."""
         last = proposal.steps[-1]
@@ -145,7 +145,7 @@ class ProposalIndex:
             return
         self.add(proposal, entry, StepKind.RENEWED, ignored=ignored).until = until
 
-    def add_expiry(self, proposal: ProposalAudit) -> Step:
+    def add_expiry(self, proposal: AuditRecord) -> Step:
         """Append that a proposal expired, which no envelope says: after its last, or in its time.
 
         It is later where a request that was out held it up, and was cancelled or refused then.
@@ -159,19 +159,19 @@ class ProposalIndex:
         self._append(proposal, step)
         return step
 
-    def add_request(self, proposal: ProposalAudit, item: FulfillmentAudit) -> None:
+    def add_request(self, proposal: AuditRecord, item: FulfillmentAudit) -> None:
         """Write down a request that carries a proposal out."""
         proposal.fulfillments.append(item)
         self.grow(proposal, len(item.request.envelope.raw_payload))
         for name in item.request.names:
             self._requests.setdefault(name, []).append((proposal, item))
 
-    def grow(self, proposal: ProposalAudit, size: int) -> None:
+    def grow(self, proposal: AuditRecord, size: int) -> None:
         """Count bytes that a proposal takes more."""
         proposal.size += size
         self._bytes += size
 
-    def _append(self, proposal: ProposalAudit, step: Step) -> None:
+    def _append(self, proposal: AuditRecord, step: Step) -> None:
         if len(proposal.steps) >= MAX_STEPS:
             proposal.omitted += 1
             return
@@ -184,7 +184,7 @@ class ProposalIndex:
 
     # --- forgetting them ---
 
-    def release(self, proposal: ProposalAudit) -> None:
+    def release(self, proposal: AuditRecord) -> None:
         """Forget a proposal of which nothing more is wanted, all but its id.
 
         Proposals and their ends are said again after a reconnect (PROTOCOL 4.14); without the id
@@ -210,7 +210,7 @@ class ProposalIndex:
             decided = (item for item in found if item.decision is not None)
             self._forget(next(decided, None) or next(iter(found)))
 
-    def _forget(self, proposal: ProposalAudit) -> None:
+    def _forget(self, proposal: AuditRecord) -> None:
         del self._proposals[id(proposal)], self._by_record[id(proposal.record)]
         self._bytes -= proposal.size
         key = proposal.record.key
@@ -224,7 +224,7 @@ class ProposalIndex:
                 _drop(self._requests, name, lambda pair: pair[0] is proposal)
 
 
-def decide(proposal: ProposalAudit, step: Step) -> None:
+def decide(proposal: AuditRecord, step: Step) -> None:
     """Write down that a step decided a proposal; of one that expired, no participant did."""
     by = "" if proposal.state is ProposalState.EXPIRED else step.by
     proposal.decision = Decision(by, step.at, step, proposal.record.reason or "")
@@ -259,7 +259,7 @@ class Audit:
         self._store = ProposalStore(count=sys.maxsize, seconds=math.inf, size=None)
         # This package's gateway checks who says what, so its own word counts (PROTOCOL 5).
         self._fold = ProposalFold(self._store, Tombstones())
-        self._index = ProposalIndex(self._store, limit=limit, max_bytes=max_bytes)
+        self._index = AuditIndex(self._store, limit=limit, max_bytes=max_bytes)
         self._most_operations = None if limit is None else MAX_OPERATIONS
         self._operations: list[SpaceOperation] = []
         self._acceptances = ToolAcceptances()
@@ -268,11 +268,11 @@ class Audit:
         self.unknown = 0
 
     @property
-    def proposals(self) -> list[ProposalAudit]:
+    def proposals(self) -> list[AuditRecord]:
         """Every proposal, oldest first."""
         return self._index.proposals
 
-    def release(self, proposal: ProposalAudit) -> None:
+    def release(self, proposal: AuditRecord) -> None:
         """Forget a proposal whose reader is done; what is said of it later does not count."""
         self._index.release(proposal)
 
@@ -281,14 +281,14 @@ class Audit:
         taken, self._operations = self._operations, []
         return taken
 
-    def latest_of(self, proposer: str, proposal: str) -> ProposalAudit | None:
+    def latest_of(self, proposer: str, proposal: str) -> AuditRecord | None:
         """The latest proposal of a proposer under an id; ``None``: none is known."""
         return self._index.latest(ProposalKey(proposer, proposal))
 
-    def find_referenced(self, envelope: Envelope) -> list[ProposalAudit]:
+    def find_referenced(self, envelope: Envelope) -> list[AuditRecord]:
         return [named.proposal for named in self._index.find_referenced(envelope)]
 
-    def named(self, wanted: str, *, proposer: str | None = None) -> list[ProposalAudit]:
+    def named(self, wanted: str, *, proposer: str | None = None) -> list[AuditRecord]:
         """The proposals with an id, or, if none has it, with ids that begin so; of all, or one."""
         theirs = [item for item in self.proposals if proposer in (None, item.proposer)]
         exact = [item for item in theirs if item.id == wanted]
@@ -462,7 +462,7 @@ class Audit:
 
     def _find_request(
         self, names: Iterable[str], sender: str
-    ) -> tuple[ProposalAudit, FulfillmentAudit] | None:
+    ) -> tuple[AuditRecord, FulfillmentAudit] | None:
         """The fulfilling request that its sender calls by one of these names."""
         found = (pair for name in names for pair in self._index.find_requests(name))
         return next((pair for pair in found if pair[1].by == sender), None)
@@ -528,7 +528,7 @@ class Audit:
 
     def _find_item(
         self, record: ProposalEntry | None, request: FulfillingRequest | None
-    ) -> tuple[ProposalAudit, FulfillmentAudit] | None:
+    ) -> tuple[AuditRecord, FulfillmentAudit] | None:
         proposal = self._index.find(record)
         found = () if proposal is None else ((proposal, each) for each in proposal.fulfillments)
         return next((pair for pair in found if pair[1].request is request), None)
@@ -556,14 +556,14 @@ LOOK_AHEAD: Final = 4_000
 were proposed. They are read in a third of a second."""
 
 
-class SettledProposals:
+class SettledRecords:
     """The settled proposals of an audit that is being fed, oldest first but for long open ones."""
 
     def __init__(
         self,
         audit: Audit,
         look_ahead: int = LOOK_AHEAD,
-        keep: Callable[[ProposalAudit], bool] | None = None,
+        keep: Callable[[AuditRecord], bool] | None = None,
     ) -> None:
         self._audit = audit
         self._look_ahead = look_ahead
@@ -572,7 +572,7 @@ class SettledProposals:
         self._begun: dict[int, int] = {}
         self._decided: dict[int, int] = {}
 
-    def pop(self, taken: int) -> Iterator[ProposalAudit]:
+    def pop(self, taken: int) -> Iterator[AuditRecord]:
         """The proposals that are settled after so many envelopes; the audit forgets them."""
         until = taken - self._look_ahead
         waits = False

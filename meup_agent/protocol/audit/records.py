@@ -164,7 +164,7 @@ class FulfillmentAudit(msgspec.Struct):
         return payloads.changes(self.record.call, fulfilled, to[0] if len(to) == 1 else None)
 
 
-class ProposalAudit(msgspec.Struct):
+class AuditRecord(msgspec.Struct):
     """One proposal, from its beginning."""
 
     record: ProposalEntry  # the proposal as every participant knows it (PROTOCOL 4.2)
@@ -241,7 +241,7 @@ class ProposalAudit(msgspec.Struct):
         return self.state.is_pending and expires_at is not None and expires_at / 1_000_000 < now
 
 
-def proposal_as_json(proposal: ProposalAudit, *, timeline: bool = False) -> JsonObject:
+def proposal_as_json(proposal: AuditRecord, *, timeline: bool = False) -> JsonObject:
     """A proposal with its state, its decision and its edits; with its timeline, every step, too."""
     call, decision, expires_at = proposal.call, proposal.decision, proposal.record.expires_at
     said: JsonObject = {

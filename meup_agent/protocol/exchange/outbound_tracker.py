@@ -63,7 +63,7 @@ MAX_BLOCKED: Final = 1_000
 """Proposals that wait for others; as many as a participant may have open at our gateway."""
 
 
-class DependentProposals:
+class DependencyTracker:
     """Tells which blocked proposals to offer, and which to withdraw, as others have ended."""
 
     def __init__(self, context: TableContext, index: OutboundIndex) -> None:
@@ -285,7 +285,7 @@ class OutboundTracker(OutboundIndex):
 
     def __init__(self, context: TableContext) -> None:
         super().__init__(context)
-        self._dependents = DependentProposals(context, self)
+        self._dependents = DependencyTracker(context, self)
         self._settled: deque[tuple[str, Ending]] = deque()  # those whose dependents are looked at
         self._check = FulfillmentCheck(context, self)
         self.renewals = OutboundRenewals(context, self)

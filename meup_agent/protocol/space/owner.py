@@ -47,11 +47,11 @@ from meup_agent.protocol.space.state.verdicts import (
     Answer,
     Broadcast,
     Consequence,
+    DecisionTracer,
     Discard,
     Disconnect,
     FrameVerdict,
     Notice,
-    ProposalTracer,
     Recorder,
     Refusal,
     Repetition,
@@ -192,7 +192,7 @@ class SpaceParameters(NamedTuple):
     announce_withdrawals: bool = False
     backpressure: Backpressure | None = None
     recorder: Recorder | None = None
-    tracer: ProposalTracer | None = None
+    tracer: DecisionTracer | None = None
     call_later: CallLater | None = None
     takes_published: bool = False
 

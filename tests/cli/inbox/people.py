@@ -9,7 +9,7 @@ import anyio
 from textual.pilot import Pilot
 
 from meup_agent import Agent, ProposalHandle, Space
-from meup_agent.approval import Inbox, InboxItem, PastProposal, Reviewer
+from meup_agent.approval import DecidedItem, Inbox, InboxItem, Reviewer
 from meup_agent.cli.inbox.screen import RowsView
 from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.cli.commands import InboxApp, ScreenQuestion
@@ -106,7 +106,7 @@ async def desk(
     size: tuple[int, int] = (80, 24),
     edit: Callable[[str], Awaitable[str]] | None = None,
     policy: Path | None = None,
-    past: Iterable[PastProposal] = (),
+    past: Iterable[DecidedItem] = (),
     having: Agent | None = None,
     **options: Any,
 ) -> AsyncGenerator[Desk]:

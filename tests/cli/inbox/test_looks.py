@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from meup_agent import ProposalState
-from meup_agent.approval import PastProposal
+from meup_agent.approval import DecidedItem
 from tests.cli.inbox.people import Desk, desk
 from tests.cli.inbox.people import anyio_backend as anyio_backend
 from tests.wire import TARGET, Call
@@ -26,10 +26,10 @@ def compare(desk: Desk, name: str) -> None:
     assert looks == path.read_text(encoding="utf-8")
 
 
-def past(tool: str, number: int, state: ProposalState, **arguments: object) -> PastProposal:
+def past(tool: str, number: int, state: ProposalState, **arguments: object) -> DecidedItem:
     params = {"name": tool, "arguments": arguments, "_meta": {TARGET: "tools"}}
     call = Call("tools/call", params)
-    return PastProposal(f"p{number}", "proposer", call, state, "deep", "unsafe")
+    return DecidedItem(f"p{number}", "proposer", call, state, "deep", "unsafe")
 
 
 PAST = [

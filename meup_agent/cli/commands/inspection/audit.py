@@ -12,10 +12,10 @@ import anyio
 from rich.text import Text
 
 from meup_agent.cli.audit import (
+    AuditListing,
+    AuditTimeline,
     DamageNote,
     JournalOptions,
-    ProposalListing,
-    ProposalTimeline,
     time_of,
 )
 from meup_agent.cli.failures import Failure, Misuse
@@ -26,8 +26,8 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.escape import as_json_line
 from meup_agent.protocol.audit import (
     Audit,
-    ProposalAudit,
-    SettledProposals,
+    AuditRecord,
+    SettledRecords,
     SpaceOperation,
     operation_as_json,
     proposal_as_json,
@@ -106,10 +106,10 @@ def audit(
         query = DecisionQuery(proposal, proposer, states)
     pages = source.open_pages(query=query)
     output, stderr = Output(colour=not no_colour), Stderr(colour=not no_colour)
-    listing, shown = ProposalListing(output.width, time.time()), 0
+    listing, shown = AuditListing(output.width, time.time()), 0
 
     def lines(
-        proposals: Iterable[ProposalAudit], operations: Iterable[SpaceOperation]
+        proposals: Iterable[AuditRecord], operations: Iterable[SpaceOperation]
     ) -> list[str | Text]:
         """The entries that the filters let through."""
         nonlocal shown
@@ -134,7 +134,7 @@ def audit(
         async with aclosing(pages), AsyncExitStack() as meanwhile:
             audit, count, damage = Audit(), 0, DamageNote()
             begin: int | None = None
-            settled = SettledProposals(
+            settled = SettledRecords(
                 audit, keep=lambda each: proposal is not None and each.id.startswith(proposal)
             )
             waiting = await meanwhile.enter_async_context(
@@ -163,7 +163,7 @@ def audit(
                 if as_json:
                     await output.write(as_json_line(proposal_as_json(one, timeline=True)))
                 else:
-                    timeline = ProposalTimeline(output.width, output.glyphs)
+                    timeline = AuditTimeline(output.width, output.glyphs)
                     await output.show_all(timeline.lines(one))
                 return
             await output.show_all(lines(list(audit.proposals), []))
@@ -179,7 +179,7 @@ def audit(
     anyio.run(run)
 
 
-def _one(found: Sequence[ProposalAudit], wanted: str) -> ProposalAudit:
+def _one(found: Sequence[AuditRecord], wanted: str) -> AuditRecord:
     """The proposal that is meant."""
     if not found:
         raise Failure(f"no proposal in the journal has an id that begins with {wanted!r}")

@@ -28,7 +28,7 @@ from meup_agent.protocol.wire.envelope import MAX_FRAME_BYTES
 if TYPE_CHECKING:
     from meup_agent.approval.policy.cases import AllowedCalls
     from meup_agent.approval.policy.decider import Policy
-    from meup_agent.approval.policy.suggest import LoggedProposal, Suggestion
+    from meup_agent.approval.policy.suggest import LoggedDecision, Suggestion
     from meup_agent.protocol.wire.payloads import Call
 
 
@@ -213,7 +213,7 @@ def _yaml_lines(found: list[Suggestion]) -> Iterator[str]:
         yield f"{END}: true\n"
 
 
-def _proposals(some: tuple[LoggedProposal, ...]) -> str:
+def _proposals(some: tuple[LoggedDecision, ...]) -> str:
     more = len(some) - SHOWN_PROPOSALS
     listed = _listed([f"{each.proposer}/{each.id}" for each in some[:SHOWN_PROPOSALS]])
     return listed + (f" and {more:,} more (--json has them all)" if more > 0 else "")
@@ -237,7 +237,7 @@ def _suggestion_document(each: Suggestion) -> dict[str, Any]:
     }
 
 
-def _named(one: LoggedProposal) -> dict[str, Any]:
+def _named(one: LoggedDecision) -> dict[str, Any]:
     return {"id": one.id, "proposer": one.proposer}
 
 

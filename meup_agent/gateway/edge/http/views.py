@@ -82,7 +82,7 @@ between."""
 TRANSIT: Final = round(TRANSIT_SECONDS * 1_000_000)
 
 
-class SpaceProposals:
+class SpaceAudit:
     """The proposals of one space, which each reading brings up to date."""
 
     def __init__(self) -> None:
@@ -126,14 +126,14 @@ class SpaceProposals:
             self.audit.pass_time(at - TRANSIT)
 
 
-_proposals_by_space: WeakKeyDictionary[SpaceServer, SpaceProposals] = WeakKeyDictionary()
+_proposals_by_space: WeakKeyDictionary[SpaceServer, SpaceAudit] = WeakKeyDictionary()
 
 
-def proposals_of(host: SpaceServer) -> SpaceProposals:
-    return _proposals_by_space.setdefault(host, SpaceProposals())
+def proposals_of(host: SpaceServer) -> SpaceAudit:
+    return _proposals_by_space.setdefault(host, SpaceAudit())
 
 
-async def current_proposals(host: SpaceServer) -> SpaceProposals:
+async def current_proposals(host: SpaceServer) -> SpaceAudit:
     """The proposals of a space, as they are now."""
     proposals = proposals_of(host)
     await proposals.catch_up(host)

@@ -157,7 +157,7 @@ def stamp(draft: Envelope, new_id: Callable[[], str], at: int) -> Envelope:
     return msgspec.structs.replace(draft, id=draft.id or new_id(), ts=rfc3339(at))
 
 
-class ProposalTracer(Protocol):
+class DecisionTracer(Protocol):
     """Traces proposals and their decisions, where a gateway is asked to."""
 
     def accepted(
