@@ -91,7 +91,7 @@ class SpaceTools:
                 "run the program with asyncio.run(…)"
             )
         self.space = space
-        self._ttl = resolve_ttl(ttl, space.ttl)
+        self._ttl = resolve_ttl(ttl, space.proposals.ttl)
         self._to = names(to)
 
     async def read(self) -> list[SpaceTool]:

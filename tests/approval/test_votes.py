@@ -10,6 +10,7 @@ import pytest
 
 from meup_agent import Agent, Proposal, ProposalHandle, ProposalState, Rejection, Space
 from meup_agent.approval import Reviewer
+from meup_agent.client.space import GatewayFacts
 from meup_agent.errors import NotSent, RequestError, UsageError
 from meup_agent.types import Guarantees
 from tests.interaction.people import InMemory, Meeting, Notes, ended, join, raw, until
@@ -324,7 +325,7 @@ async def test_no_vote_counts_where_the_gateway_does_not_check_who_speaks(
 ) -> None:
     async with office(meeting, path, notes) as o, o.reviewer(), o.proposed() as p:
         unchecked = property(lambda _: Guarantees(echo=True, resume=True))
-        monkeypatch.setattr(Space, "guarantees", unchecked)
+        monkeypatch.setattr(GatewayFacts, "guarantees", unchecked)
         for voter in ("second", "deep"):
             with pytest.raises(RequestError, match="does not check who speaks"):
                 await o.vote(voter, p.id)

@@ -136,7 +136,7 @@ OPERATIONS: Final = (
         "getProposals",
         "The latest proposals of the space, oldest first: their state, who decided them and why.",
         get_proposals,
-        openapi.Proposals,
+        openapi.ProposalsBody,
         (400, 403, 404, 503),
         (
             _SPACE,

@@ -134,7 +134,7 @@ class Participants(_ExtensibleBody):
     participants: list[ParticipantBody]
 
 
-class Proposals(_ExtensibleBody):
+class ProposalsBody(_ExtensibleBody):
     """The proposals of a space, oldest first."""
 
     proposals: list[dict[str, Any]]
