@@ -14,13 +14,12 @@ from meup_agent.client.management import AwaitedAnswer, ask
 from meup_agent.client.messages import write_params
 from meup_agent.client.requests import outbound, request
 from meup_agent.client.running_handler import awaited
-from meup_agent.client.talk import DecisionReceipt, check_may_decide, explainer_of
+from meup_agent.client.talk import DecisionReceipt, check_may_decide, check_may_send, explainer_of
 from meup_agent.errors import (
     AlreadyDecided,
     AlreadyInProgress,
     InvalidEnvelope,
     OutcomeUnknown,
-    Refused,
     UsageError,
     printable,
 )
@@ -201,7 +200,9 @@ class Proposal:
         if changes and arguments is not None and self.method == payloads.TOOL_CALL:
             await self._finder.lists.check(to, self.tool, arguments, timeout)
         if changes:
-            self._check_may_request(params, to)
+            what = f"proposal {self.id} was not fulfilled as it was edited"
+            asked = payloads.request(self.method, params, "")
+            check_may_send(self._session, kinds.MCP_REQUEST, asked, what, to=(to,))
         judge = self._session.edit_judge
         if changes and judge is not None:
             # The call that it now is was shown to no rule, and its rule let another one pass. It is
@@ -268,19 +269,6 @@ class Proposal:
         if tracer is None:
             return nullcontext()
         return tracer.decision(self._call, self.id, verdict, self._session.me, rule)
-
-    def _check_may_request(self, params: dict[str, Any], to: str) -> None:
-        """Raise Refused where our announced capabilities do not allow an edited call."""
-        roster = self._session.table.roster
-        if not roster.my_capabilities or not roster.guarantees.identity_checked:
-            return  # the gateway's word is not certain, or there is none (PROTOCOL 2)
-        asked = payloads.request(self.method, params, "")
-        if not roster.is_allowed(roster.me, kinds.MCP_REQUEST, asked, to=(to,)):
-            raise Refused(
-                "capability_violation",
-                f"proposal {self.id} was not fulfilled: none of the capabilities of {roster.me!r}"
-                " allows the call as it was edited",
-            )
 
     def _seconds_left(self) -> float | None:
         """Seconds that the proposer waits at the most; ``None``: as long as it takes."""
