@@ -11,7 +11,7 @@ from anyio.lowlevel import checkpoint
 from meup_agent.client.control import Control
 from meup_agent.client.management import Members
 from meup_agent.client.offers import TOOLS, OfferDirectory, OfferFinder, Offers
-from meup_agent.client.proposal import Proposal
+from meup_agent.client.proposal import Proposal, Proposals
 from meup_agent.client.proposal_handle import (
     ProposalHandle,
     ProposeContext,
@@ -19,7 +19,6 @@ from meup_agent.client.proposal_handle import (
     propose,
     resolve_ttl,
 )
-from meup_agent.client.proposals import Proposals
 from meup_agent.client.requests import (
     TIMEOUT,
     await_announced,
