@@ -91,7 +91,7 @@ async def main():
     async with tools.join(space.connector("tools"), token=space.token("tools")):
         caller = Agent("caller").join(space.connector("caller"), token=space.token("caller"))
         async with caller as joined:
-            assert [each["name"] for each in await joined.tools("tools")] == ["add"]
+            assert [each["name"] for each in await joined.offers.tools("tools")] == ["add"]
             assert await joined.call("tools", "add", {"a": 1, "b": 2}) == 3
 
 anyio.run(main)
