@@ -149,15 +149,29 @@ def test_progress_shows_on_a_terminal(stage: Stage) -> None:
     assert call.out == ""
 
 
-@pytest.mark.parametrize("given", [(), ("--idempotent",)])
-def test_idempotent(here: Here, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...]) -> None:
-    asked: list[bool] = []
+@pytest.mark.parametrize(
+    ("given", "option", "value"),
+    [
+        ((), "idempotent", False),
+        (("--idempotent",), "idempotent", True),
+        # Whatever progress comes meanwhile, the time that was given holds.
+        (("--timeout", "7"), "total_timeout", 7.0),
+    ],
+)
+def test_options_reach_the_call(
+    here: Here,
+    monkeypatch: pytest.MonkeyPatch,
+    given: tuple[str, ...],
+    option: str,
+    value: object,
+) -> None:
+    asked: list[object] = []
     invoke = Space.invoke
 
     async def note(self: Space, *call: Any, **options: Any) -> Any:
-        asked.append(options["idempotent"])
+        asked.append(options[option])
         return await invoke(self, *call, **options)
 
     monkeypatch.setattr(Space, "invoke", note)
     assert here("call", "files", "write_file", "path=a", "text=b", *given).code == 0
-    assert asked == [bool(given)]
+    assert asked == [value]
