@@ -251,7 +251,9 @@
     if (selector === "#timeline") pushed.forEach(timeline);
   }
   let later = 0;
-  const soon = (selector, wait = 300) => { clearTimeout(later); later = setTimeout(() => refresh(selector), wait); };
+  // A part that somebody is at is drawn anew once they have left it.
+  const isHeld = (selector) => selector === "#people" && $(selector)?.contains(document.activeElement);
+  const soon = (selector, wait = 300) => { clearTimeout(later); later = setTimeout(() => (isHeld(selector) ? soon(selector) : refresh(selector)), wait); };
   function title(count) {
     const badge = $("#badge");
     document.title = `${count ? `(${count}) ` : ""}${document.title.replace(/^\(\d+\) /, "")}`;
@@ -310,7 +312,7 @@
       if ($("#timeline")) timeline(data);
       const chain = $("#chain");
       if (chain && Object.hasOwn(data.touched, chain.dataset.thread)) soon("#chain");
-      if ($("#people") && data.members && !$("#people").contains(document.activeElement)) soon("#people");
+      if ($("#people") && data.members) soon("#people");
     },
     fresh() { if ($("#desk")) handlers.renew(); else if ($("#timeline")) soon("#timeline"); else if ($("#chain")) soon("#chain"); },
     gone({ other }) { offline(`${other ? "Another tab signed in as somebody else" : "You are signed out"}. What you typed stays on this page; ${other ? "" : "sign in again in another tab, then "}reload${other ? " it to go on" : ""}.`); },
