@@ -32,7 +32,7 @@ from meup_agent.client.requests import (
 from meup_agent.client.running_handler import awaited
 from meup_agent.client.streams import Streams, reading_of_call
 from meup_agent.client.talk import Talk, explainer_of
-from meup_agent.errors import ParticipantGone
+from meup_agent.errors import ParticipantGone, UsageError
 from meup_agent.protocol.exchange import Participant, Wait
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
@@ -382,6 +382,7 @@ class Space:
             ConnectionFailed: It was not sent, or its outcome is not known.
         """
         session, given = self._session, arguments or {}
+        _check_tool(tool)
         timeout, ttl = resolve_ttl(timeout, session.ttl), resolve_ttl(ttl, session.ttl)
         if participant is None:
             participant = await self._finder.owner(TOOLS, tool, timeout)
@@ -469,6 +470,7 @@ class Space:
             UsageError: It was awaited, or asked for something, instead of entered; or it depends on
                 what is not a proposal of ours, on itself, or on more than 64.
         """
+        _check_tool(tool)
         seconds = resolve_ttl(ttl, self._session.ttl)
 
         def begin(call: Any) -> AbstractAsyncContextManager[ProposalHandle]:
@@ -558,6 +560,15 @@ class Space:
             wanted: Says which envelopes the watcher is woken for; returns at once. ``None``: all.
         """
         return self._session.watchers.watch(wanted)
+
+
+def _check_tool(tool: object) -> None:
+    """Raise UsageError for what is no name: most often the participant was left out."""
+    if not isinstance(tool, str):
+        raise UsageError(
+            f"{tool!r:.80} is not the name of a tool; name the participant first, or None for"
+            " whichever has the tool: call(None, 'read', {…})"
+        )
 
 
 def allowed_words(proposal: Proposal, space: Space, text: str | None) -> str | None:

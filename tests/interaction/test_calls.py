@@ -4,7 +4,7 @@ import pytest
 
 from meup_agent import Agent, Context, Fulfillment, Progress, Rejection, Responded
 from meup_agent.agent import context
-from meup_agent.errors import ProposalRejected, Refused, RequestError, ToolError
+from meup_agent.errors import ProposalRejected, Refused, RequestError, ToolError, UsageError
 from tests.interaction.cast import calculator, unwilling, willing
 from tests.interaction.people import Meeting, Notes, gathered, until
 from tests.interaction.views import call_of, is_idle, taped
@@ -61,6 +61,13 @@ async def test_invoked_call_without_a_result_raises_it_where_asked(meeting: Meet
     assert isinstance(outcome, Rejection)
     with pytest.raises(ProposalRejected, match="no"):
         outcome.result()
+
+
+@pytest.mark.parametrize("verb", ["call", "propose"])
+async def test_a_forgotten_participant_is_said(meeting: Meeting, verb: str) -> None:
+    async with gathered(meeting, "second") as (caller,):
+        with pytest.raises(UsageError, match=r"\{'a': 1\} is not the name of a tool; name the"):
+            await getattr(caller, verb)("add", {"a": 1})
 
 
 async def test_errors_of_a_call_say_whose_they_are(meeting: Meeting) -> None:
