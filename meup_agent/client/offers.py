@@ -795,7 +795,7 @@ class SendRequest(Protocol):
 
 
 class Offers:
-    """What participants offer, as ``space.offers``: MCP tools, resources and prompts."""
+    """MCP tools, resources and prompts of participants, as ``space.offers``."""
 
     def __init__(self, finder: OfferFinder, request: SendRequest) -> None:
         self._finder = finder

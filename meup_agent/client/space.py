@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class GatewayFacts:
-    """What is known of the gateway, as ``space.gateway``: its dialect, guarantees and clock."""
+    """The gateway's dialect, guarantees and clock, as ``space.gateway``."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

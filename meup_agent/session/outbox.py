@@ -108,7 +108,7 @@ class Outbox:
         self._add(lane, draft.id, QueuedEnvelope(draft, priority, now))
 
     def put_back(self, waiting: Queued) -> None:
-        """What was taken could not be sent: it is the next one again."""
+        """Queue an item at the front again, since it could not be sent."""
         self._in_flight = ""
         if isinstance(waiting, QueuedFrame):
             name, lane = waiting.name, self._ordered
