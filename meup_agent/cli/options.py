@@ -11,6 +11,7 @@ module loads no agent, so that commands that need none start fast.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 from inspect import Parameter, Signature, signature
@@ -47,6 +48,12 @@ NoColour = Annotated[
     bool,
     flag("--no-color", "No colour, bold or dim text, as with NO_COLOR in the environment."),
 ]
+
+
+def wants_colour(*, colour: bool = True) -> bool:
+    """True if output may be styled: neither ``--no-color`` nor ``NO_COLOR`` forbids it."""
+    return colour and not os.environ.get("NO_COLOR")
+
 
 # --- how long, and how ---
 

@@ -15,8 +15,7 @@ from typer.main import get_command
 from meup_agent.cli import exit_codes
 from meup_agent.cli.commands import CommandGroup, CommandLineError
 from meup_agent.cli.failures import Failure, OutputClosed, code_for, sentence_for
-from meup_agent.cli.options import flag
-from meup_agent.cli.render.output import wants_colour
+from meup_agent.cli.options import flag, wants_colour
 from meup_agent.errors import MeupError
 from meup_agent.uncaught import DEBUG_VARIABLE, wants_tracebacks, was_interrupted
 

@@ -6,7 +6,8 @@ import sys
 import pytest
 from rich.text import Text
 
-from meup_agent.cli.render.output import FORMAT, SafeFormatter, Stderr, wants_colour
+from meup_agent.cli.options import wants_colour
+from meup_agent.cli.render.output import FORMAT, SafeFormatter, Stderr
 from tests.cli.commands import Output
 from tests.cli.processes import meup
 

@@ -19,6 +19,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from meup_agent.cli.failures import OutputClosed
+from meup_agent.cli.options import wants_colour
 from meup_agent.cli.render.formatting import Glyphs
 from meup_agent.escape import visible
 from meup_agent.transport.base import background_tasks
@@ -37,11 +38,6 @@ if TYPE_CHECKING:
 MAX_NOTE: Final = 2_000  # characters of a note; it may quote what a stranger sent
 FORMAT: Final = "%(asctime)s %(levelname)-7s %(message)s"
 _ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
-
-
-def wants_colour(*, colour: bool = True) -> bool:
-    """True if output may be styled: neither ``--no-color`` nor ``NO_COLOR`` forbids it."""
-    return colour and not os.environ.get("NO_COLOR")
 
 
 def console(file: TextIO, *, colour: bool) -> Console:
