@@ -7,7 +7,16 @@ import pytest
 from meup_agent.protocol.space.state.grants import MAX_GRANTED_TOGETHER
 from meup_agent.protocol.wire.management_payloads import MAX_GRANTED
 from tests.protocol.frames import frame_by
-from tests.protocol.space.scene import CALL, GRANTING, READ, Scene, facts, kinds_of
+from tests.protocol.space.scene import (
+    CALL,
+    CAPABILITIES,
+    GRANTING,
+    READ,
+    TOOL_CALL,
+    Scene,
+    facts,
+    kinds_of,
+)
 from tests.spaces import Entry
 
 
@@ -156,3 +165,22 @@ def test_what_is_still_allowed_or_has_ended_goes_on(scene: Scene) -> None:
     scene.forget()
     scene.revoke("admin", {"grant_id": grant})
     assert kinds_of(scene.got("onlooker")) == ["capability.revoke", "system.presence"]
+
+
+@pytest.mark.rule("3.manage.in_flight")
+def test_what_expires_as_a_revocation_ends_its_request_is_announced() -> None:
+    proposing = {"kind": "mcp/proposal"}
+    scene = Scene({**CAPABILITIES, "worker": []}, announce_withdrawals=True)
+    grant = scene.grant("admin", "worker", CALL, proposing, GRANTING)
+    scene.grant("worker", "onlooker", proposing)
+    until = {"_meta": {"dev.meup/expires_at": "1970-01-01T00:00:01.000Z"}}
+    wanted = {**TOOL_CALL, "params": {"name": "x", **until}}
+    proposal = scene.say("onlooker", "mcp.proposal", wanted)
+    scene.say("worker", "mcp.request", TOOL_CALL, to=["lead"], correlationId=proposal)
+    scene.at = 1_000.0
+    scene.forget()
+    scene.revoke("admin", {"grant_id": grant})
+    scene.host.owner.expire()
+    said = scene.got("admin")
+    assert "system.expired" in kinds_of(said)
+    assert "mcp.withdraw" not in kinds_of(said)

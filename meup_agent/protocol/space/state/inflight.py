@@ -377,12 +377,17 @@ class InFlight:
         return self._shelf_of(item).get(item.key) is item
 
     def end_if_expired(self, item: OpenItem, at: int) -> bool:
-        """End a proposal that has expired, which is for good; ``False``: it has not."""
+        """End a proposal that has expired, which is for good; ``False``: it has not.
+
+        Where that is announced, the announcement ends it, which is due now.
+        """
         self.at = at
-        item.expire(at)
-        if not item.state.is_pending:
+        if item.state_at(at).is_pending:
+            return False
+        if not self.announces:
+            item.expire(at)
             self.end(item)
-        return not item.state.is_pending
+        return True
 
     def _proposed(
         self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: int | None
