@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from meup_agent.client.requests import Outbound
     from meup_agent.client.streams import OnStream
     from meup_agent.protocol.wire.membership import Guarantees
+    from meup_agent.protocol.wire.outcomes import Outcome
     from meup_agent.protocol.wire.payloads import JsonObject
     from meup_agent.session import Session
     from meup_agent.session.session import EnvelopeStream
@@ -581,6 +582,35 @@ def allowed_words(proposal: Proposal, space: Space, text: str | None) -> str | N
 def directory_of(space: Space) -> OfferDirectory:
     """The lists that a space keeps: for views over them, and no verb of a user's."""
     return space._directory  # pyright: ignore[reportPrivateUsage]
+
+
+async def propose_request(
+    space: Space,
+    participant: str,
+    method: str,
+    params: JsonObject,
+    *,
+    to: Iterable[str] = (),
+    ttl: Ttl = "space",
+    wait: Wait = Wait.ADDRESSED,
+) -> Outcome:
+    """Propose a request other than the call of a tool, and wait for its outcome.
+
+    For doors through which others ask: an agent's own middleware sees calls of tools alone.
+    """
+    session = space._session  # pyright: ignore[reportPrivateUsage]
+    async with propose(
+        session,
+        method,
+        params,
+        target=participant,
+        to=names(to),
+        ttl=resolve_ttl(ttl, session.ttl),
+        wait=wait,
+        on_progress=None,
+        explainer=explainer_of(session, None),
+    ) as proposal:
+        return await proposal.outcome()
 
 
 def send_progress(space: Space, payload: JsonObject, *, to: str, request_id: str) -> None:

@@ -433,13 +433,16 @@ DEV_SPACE: Final = "demo"
 """The id of the one space."""
 
 ROLES: Final[dict[str, tuple[dict[str, Any], ...]]] = {
-    # May not call a tool, so it proposes; may ask what tools there are.
+    # May not call a tool, so it proposes; may ask what there is, and read what changes nothing.
     "proposer": (
         {"kind": "mcp/proposal"},
         {"kind": "mcp/withdraw"},
         {"kind": "mcp/request", "payload": {"method": "initialize"}},
         {"kind": "mcp/request", "payload": {"method": "ping"}},
-        {"kind": "mcp/request", "payload": {"method": "*/list"}},
+        {
+            "kind": "mcp/request",
+            "payload": {"method": ["*/list", "resources/**", "prompts/get", "completion/complete"]},
+        },
         {"kind": "chat"},
     ),
     # Reviews proposals, and carries out what it approves by requests of its own.

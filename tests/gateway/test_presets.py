@@ -22,6 +22,8 @@ def test_dev_participants_may_what_each_needs() -> None:
     call, listing = {"method": "tools/call"}, {"method": "tools/list"}
     assert may["proposer"]("mcp/proposal", call)
     assert may["proposer"]("mcp/request", listing)
+    for method in ("resources/templates/list", "resources/read", "prompts/get"):
+        assert may["proposer"]("mcp/request", {"method": method, "params": {}})
     assert not may["proposer"]("mcp/request", call)
     assert may["fulfiller"]("mcp/request", call)
     assert may["fulfiller"]("mcp/reject", {})

@@ -177,6 +177,16 @@ def edited(outcome: Fulfillment) -> str:
     )
 
 
+def edited_read(what: str, outcome: Fulfillment) -> str:
+    """The text for something that was read in place of what a client asked for."""
+    told = describe_changes(outcome.changes, _path, partial(compact, limit=MAX_CHANGE))
+    return (
+        f"{participant(outcome.by)} changed {name(what)} before it was carried out"
+        f"{': ' + told if told else ', or it is not known whether it was as proposed'}. The answer"
+        " is left out, since it is not what was asked for."
+    )
+
+
 def words(text: str) -> str:
     """Words of another participant, in quotation marks, on one line, at most so many."""
     cut = text if len(text) <= MAX_WORDS else f"{text[: MAX_WORDS - 1]}…"

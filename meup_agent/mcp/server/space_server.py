@@ -30,6 +30,7 @@ from meup_agent.mcp.server.tool_calls import (
     call_tool,
     forwarded,
     is_withdrawn,
+    propose_read,
     tool_error,
 )
 from meup_agent.protocol.wire import payloads
@@ -138,7 +139,7 @@ class SpaceHandlers:
         uri = str(params.get("uri"))
         owned = await _owner(member, uri, ctx)
         sent = forwarded(params, uri=owned.name)
-        result = await _ask(member, owned.participant, "resources/read", sent, ctx)
+        result = await self._read(member, owned.participant, "resources/read", sent, ctx)
         for content in payloads.objects_in(result.get("contents")):
             if content.get("uri") == owned.name:
                 content["uri"] = uri
@@ -149,7 +150,7 @@ class SpaceHandlers:
         member, params = self._member_of(ctx), dict(ctx.params or {})
         offer = await _find(member, PROMPTS, params.get("name"))
         sent = forwarded(params, name=offer.name)
-        return await _ask(member, offer.participant, "prompts/get", sent, ctx)
+        return await self._read(member, offer.participant, "prompts/get", sent, ctx)
 
     async def complete(self, ctx: Ctx, _: Any) -> JsonObject:
         """``completion/complete``."""
@@ -164,7 +165,31 @@ class SpaceHandlers:
                 raise MCPError(INVALID_PARAMS, f"Unknown resource template: {ref.get('uri')}")
             offer, own = found, {**ref, "uri": found.name}
         sent = {**forwarded(params), "ref": own}
-        return await _ask(member, offer.participant, "completion/complete", sent, ctx)
+        with _answered_errors(), member.answering():
+            # Never proposed: a person would be asked at each key.
+            answer = await member.space.request(offer.participant, "completion/complete", sent)
+        return {**COMPLETE, **payloads.as_object(answer)}
+
+    async def _read(
+        self, member: ClientMember, participant: str, method: str, params: JsonObject, ctx: Ctx
+    ) -> JsonObject:
+        """Ask a participant, or propose that, and give its answer, or its error, as it came."""
+        with _answered_errors():
+            with member.answering():
+                if member.space.may_request(participant, method, params):
+                    answered = await member.space.request(participant, method, params)
+                else:
+                    answered = await propose_read(
+                        member.space, participant, method, params, self._settings
+                    )
+            answer = payloads.as_object(answered)
+            if answer.get("resultType") == "input_required":
+                if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+                    version = ctx.protocol_version
+                    why = f"it asks for something first, which MCP {version} cannot do here"
+                    raise RequestError(INVALID_REQUEST, f"{method} of {participant!r}: {why}")
+                answer = declared_only(ctx, answer)
+        return {**COMPLETE, **answer}
 
     # --- sessions, subscriptions, logging ---
 
@@ -260,24 +285,6 @@ def _answered_errors() -> Generator[None]:
         raise mcp_error(error) from error
     except MeupError as error:
         raise MCPError(INTERNAL_ERROR, str(error)) from error
-
-
-async def _ask(
-    member: ClientMember, participant: str, method: str, params: JsonObject, ctx: Ctx
-) -> JsonObject:
-    """Ask a participant, and give its answer, or its error, as it came."""
-    with _answered_errors():
-        with member.answering():
-            answered = await member.space.request(participant, method, params)
-        answer = payloads.as_object(answered)
-        if answer.get("resultType") == "input_required":
-            if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-                why = (
-                    f"it asks for something first, which MCP {ctx.protocol_version} cannot do here"
-                )
-                raise RequestError(INVALID_REQUEST, f"{method} of {participant!r}: {why}")
-            answer = declared_only(ctx, answer)
-    return {**COMPLETE, **answer}
 
 
 def make_server(handlers: SpaceHandlers) -> Server[Any]:

@@ -13,6 +13,7 @@ from mcp_types import INVALID_REQUEST
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from meup_agent.client.proposal_handle import resolve_ttl
+from meup_agent.client.space import propose_request
 from meup_agent.errors import MeupError, RequestError
 from meup_agent.mcp.sdk import decisions
 from meup_agent.mcp.sdk.messages import CAPABILITIES, is_declared, mcp_error
@@ -188,9 +189,7 @@ async def _call_once(
             to=settings.to,
             timeout=REQUEST_SECONDS,
             ttl=settings.ttl,
-            # A model that waits for another opinion to come waits for nothing, mostly; but a person
-            # who decides often comes because a call waits.
-            wait=Wait.ADDRESSED if settings.to else Wait.LATER,
+            wait=_wait(settings),
             on_progress=call.put_progress if call.wants_progress else None,
             on_begun=call.ids.add,
             on_proposed=note_proposed,
@@ -233,6 +232,35 @@ async def _tell_waiting(
         ]
         call.put_waiting(decisions.describe_waiting(deciding, left))
         await anyio.sleep(WAITING_SECONDS)
+
+
+def _wait(settings: CallSettings) -> Wait:
+    # A model that waits for another opinion to come waits for nothing, mostly; but a person who
+    # decides often comes because a call waits.
+    return Wait.ADDRESSED if settings.to else Wait.LATER
+
+
+async def propose_read(
+    space: Space, participant: str, method: str, params: JsonObject, settings: CallSettings
+) -> Any:
+    """Propose what a client reads and its participant may not ask for; the result as it came.
+
+    Raises:
+        RequestError: It was answered with an error, or not carried out as it was proposed.
+        MeupError: It could not be proposed, or its outcome is not known.
+    """
+    outcome = await propose_request(
+        space, participant, method, params, to=settings.to, ttl=settings.ttl, wait=_wait(settings)
+    )
+    what = f"{method} {params.get('uri') or params.get('name')}"
+    if not isinstance(outcome, Fulfillment):
+        said = await decisions.undone(what, outcome, resolve_ttl(settings.ttl, space.proposals.ttl))
+        raise RequestError(payloads.EXCHANGE_ERROR, said, {OUTCOME: outcome.word})
+    result = result_of(outcome)
+    if not outcome.as_proposed:
+        # It has no place for a note, without which it would pass for what was asked for.
+        raise RequestError(payloads.EXCHANGE_ERROR, decisions.edited_read(what, outcome))
+    return result
 
 
 async def _result_of_proposal(tool: str, outcome: Outcome, ttl: float | None) -> JsonObject:

@@ -9,7 +9,7 @@ import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 
-from meup_agent import Agent, Request
+from meup_agent import Agent, Proposal, Reason, Request
 from meup_agent.errors import RequestError
 from meup_agent.mcp.server import catalog
 from meup_agent.mcp.server.catalog import exposed_name
@@ -70,6 +70,38 @@ def contents(result: types.ReadResourceResult) -> tuple[str, str]:
     (content,) = result.contents
     assert isinstance(content, types.TextResourceContents)
     return str(content.uri), content.text
+
+
+LISTS: list[dict[str, Any]] = [
+    {"kind": "mcp/request", "payload": {"method": ["*/list", "resources/templates/list"]}},
+    {"kind": "mcp/proposal"},
+]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_what_may_not_be_read_is_proposed(mode: str) -> None:
+    """An approved read gives its answer, a rejected or changed one the words for it."""
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal(method="**")
+    async def decide(proposal: Proposal) -> None:
+        params = proposal.envelope.payload_object["params"]
+        if params.get("uri") == "file:///secret":
+            await proposal.reject(Reason.POLICY, explain="nobody reads that")
+        else:
+            eve = proposal.arguments.get("who") == "Eve"
+            await proposal.fulfill({"who": "Bob"} if eve else None)
+
+    library = Library("left", "file:///a", "file:///secret")
+    async with client_beside(library.agent, reviewer, may=LISTS, mode=mode) as client:
+        assert contents(await client.read_resource("file:///a")) == ("file:///a", "left: file:///a")
+        prompt = await client.get_prompt("left_hello", {"who": "Ann"})
+        assert prompt.messages[0].content.text == "Hello, Ann!"  # type: ignore[union-attr]
+        with pytest.raises(MCPError, match=r"file:///secret\" was rejected as policy by reviewer"):
+            await client.read_resource("file:///secret")
+        with pytest.raises(MCPError, match=r"reviewer changed .*prompts/get.*Bob.* is left out"):
+            await client.get_prompt("left_hello", {"who": "Eve"})
+    assert {each.sender for each in library.asked if "list" not in each.method} == {"reviewer"}
 
 
 @pytest.mark.parametrize("mode", MODES)
