@@ -151,6 +151,7 @@ class Proposal:
         timeout: float | Literal["proposer"] | None = "proposer",
         on_progress: OnProgress | None = None,
         rule: dict[str, Any] | None = None,
+        yes: str = "",
         even_if_gone: bool = False,
     ) -> Fulfillment:
         """Make the real request, and wait for its response (PROTOCOL 4.4).
@@ -167,6 +168,7 @@ class Proposal:
                 clocks differ, and without one as long as it takes.
             on_progress: Called with the tool's progress.
             rule: The rule that decided it, told to every reader of the request (PROTOCOL 6).
+            yes: The id of the scoped yes that this is a use of; the gateway counts it.
             even_if_gone: It is wanted also where its proposer has left; the handler that fulfills
                 it goes on then, too.
 
@@ -197,7 +199,7 @@ class Proposal:
         # A copy: what is checked and judged is what leaves, whatever the caller does meanwhile.
         arguments = deepcopy(arguments)
         params, changes = build_fulfillment(
-            self._call, arguments, to, proposer=self.proposer, rule=rule
+            self._call, arguments, to, proposer=self.proposer, rule=rule, yes=yes
         )
         if changes and arguments is not None and self.method == payloads.TOOL_CALL:
             await self._finder.lists.check(to, self.tool, arguments, timeout)
@@ -213,7 +215,7 @@ class Proposal:
             edited = {**payloads.without_meta(params), payloads.META: meta}
             rule = await judge(self, payloads.Call(self.method, edited), rule)
             params, changes = build_fulfillment(
-                self._call, arguments, to, proposer=self.proposer, rule=rule
+                self._call, arguments, to, proposer=self.proposer, rule=rule, yes=yes
             )
         if on_progress is None and payloads.PROGRESS_TOKEN in self._call.meta:
             # The proposer follows the progress of our request, so the executor must tell it.

@@ -30,6 +30,7 @@ async def test_welcome_says_who_one_is_and_who_is_there(site: Site) -> None:
                 "resume": True,
                 "hidden_targets": False,
                 "lists_proposals": True,
+                "keeps_yeses": True,
             },
             "active_streams": [],
             "dev.meup/streams": {"journaled": False},

@@ -46,6 +46,7 @@ DIALECTS: Final = {"eve": "mew/v0.4", "fay": "mcpx/v0.1"}
 NAMES: Final = tuple(CAPABILITIES)
 TOOLS: Final = ("write", "read")
 IDS: Final = ("p1", "p2", "r1", "r2", "r3")
+YESES: Final = ("y1", "y2")
 SECONDS: Final = (1, 31, 100, 700, 4_000)
 JOINS: Final = (
     JoinState(),
@@ -91,6 +92,8 @@ def _propose(act: Act) -> Said:
     payload = _call(act)
     if act.two % 3:
         payload["ttl"] = 60_000 if act.two % 3 == 1 else 20_000_000
+    if act.one % 3:
+        payload["params"]["_meta"] = {"dev.meup/target": "cat"}
     to = {"to": (_other(act),)} if act.three % 3 == 2 else {}
     return "mcp.proposal", IDS[act.one % 2], payload, to
 
@@ -101,6 +104,9 @@ def _request(act: Act) -> Said:
         payload["params"]["_meta"] = {"dev.meup/proposer": "ann"}
     to = {"to": (("cat", "fay", "eve")[act.two % 3],)} if act.three % 3 else {}
     named = {"correlation": (IDS[act.two % 2],)} if act.two % 5 else {}
+    if act.two % 4 == 1:
+        payload["params"]["_meta"] = {"dev.meup/yes": YESES[act.one % 2]}
+        to = {"to": ("cat",)}
     return "mcp.request", IDS[2 + act.one % 3], payload, {**to, **named}
 
 
@@ -173,6 +179,20 @@ def _invite(act: Act) -> Said:
     return "space.invite", "", payload, {}
 
 
+def _yes(act: Act) -> Said:
+    terms = {"proposer": "ann", "seconds": (100, 5_000)[act.two % 2], "most": 1 + act.three % 2}
+    header = {"correlation": (IDS[act.two % 2],)}
+    return "yes.give", YESES[act.one % 2], {**terms, "form": "f"}, header
+
+
+def _no(act: Act) -> Said:
+    return "yes.revoke", "", {"yes_id": YESES[act.one % 2]}, {}
+
+
+def _yeses(act: Act) -> Said:
+    return "yes.list", "", {}, {}
+
+
 def _ask(act: Act) -> Said:
     query: dict[str, Any] = {"urgent": act.two % 2 == 0}
     return "space.list-proposals", "", query, {}
@@ -194,6 +214,9 @@ WRITERS: Final[dict[str, Callable[[Act], Said]]] = {
     "kick": _kick,
     "invite": _invite,
     "ask": _ask,
+    "yes": _yes,
+    "no": _no,
+    "yeses": _yeses,
     "chat": lambda _: ("chat", "", {"message": "hi"}, {}),
 }
 SENDERS: Final = {
@@ -203,11 +226,12 @@ SENDERS: Final = {
     "request": ("bob", "bob", "dan", "eve"),
     "cancel": ("bob", "bob", "dan", "eve"),
     "reject": ("bob", "cat", "dan"),
+    "yes": ("bob", "dan", "dan"),
     "respond": ("cat", "cat", "fay", "eve"),
     **dict.fromkeys(("grant", "revoke", "kick", "invite", "control"), ("dan", "dan", "dan")),
 }
 OTHERS: Final = ("join", "leave", "beside", "leave beside", "wait", "again", "expire")
-OFTEN: Final = (*("propose", "request", "respond", "request", "respond"), "join", "leave")
+OFTEN: Final = (*("propose", "request", "respond", "request", "respond", "yes"), "join", "leave")
 
 
 def draw(random: Random) -> Act:

@@ -27,13 +27,14 @@ def test_an_unknown_kind_stays_as_it_is(kind: str) -> None:
 
 FROM_THE_GATEWAY = """
     system/welcome system/presence system/error system/withdrawn system/expired
-    space/invite-ack space/proposals stream/open stream/write-granted stream/write-revoked
+    space/invite-ack space/proposals yes/listed stream/open stream/write-granted
+    stream/write-revoked
     stream/ownership-transferred stream/lost
 """
 
 CORRELATED = """
     mcp/response mcp/withdraw mcp/reject mcp/renew chat/acknowledge chat/cancel
-    capability/grant-ack space/invite-ack space/proposals stream/open
+    capability/grant-ack space/invite-ack space/proposals yes/give yes/listed stream/open
 """
 
 

@@ -35,7 +35,14 @@ RESTART: Final = "participant/restart"
 SHUTDOWN: Final = "participant/shutdown"
 
 HELD_KINDS: Final = frozenset(
-    {kinds.MCP_REQUEST, kinds.MCP_PROPOSAL, kinds.CHAT, kinds.STREAM_REQUEST, kinds.REASONING_START}
+    {
+        kinds.MCP_REQUEST,
+        kinds.MCP_PROPOSAL,
+        kinds.CHAT,
+        kinds.STREAM_REQUEST,
+        kinds.REASONING_START,
+        kinds.YES_GIVE,
+    }
 )
 """The kinds that begin something, which a participant that is paused may not send. A notification
 begins nothing."""

@@ -46,6 +46,12 @@ LIST_PROPOSALS: Final = "space/list-proposals"
 PROPOSALS: Final = "space/proposals"
 """Ours: asks which proposals are open, or were decided lately, and a page of them (PROTOCOL 3)."""
 
+YES_GIVE: Final = "yes/give"
+YES_REVOKE: Final = "yes/revoke"
+YES_LIST: Final = "yes/list"
+YES_LISTED: Final = "yes/listed"
+"""Ours: scoped yeses are given, revoked, asked for, and listed by the gateway (PROTOCOL 5)."""
+
 CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"
 
@@ -88,6 +94,9 @@ MEMBER_KINDS: Final = (
     "space/invite",
     "space/kick",
     LIST_PROPOSALS,
+    YES_GIVE,
+    YES_REVOKE,
+    YES_LIST,
     STREAM_REQUEST,
     STREAM_CLOSE,
     STREAM_GRANT_WRITE,
@@ -99,6 +108,7 @@ MEMBER_KINDS: Final = (
 GATEWAY_KINDS: Final = (
     "space/invite-ack",
     PROPOSALS,
+    YES_LISTED,
     STREAM_OPEN,
     STREAM_WRITE_GRANTED,
     STREAM_WRITE_REVOKED,
@@ -126,6 +136,8 @@ CORRELATED: Final = frozenset(
         "capability/grant-ack",
         "space/invite-ack",
         PROPOSALS,
+        YES_GIVE,
+        YES_LISTED,
         STREAM_OPEN,
     }
 )

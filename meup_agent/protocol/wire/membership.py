@@ -45,6 +45,7 @@ class Guarantees(msgspec.Struct, frozen=True):
             see the fulfillment of its proposal, nor an onlooker who approved what.
         lists_proposals: It tells which proposals are open, and which were decided lately, to each
             that asks (``space.proposals.list``).
+        keeps_yeses: It keeps scoped yeses, counts their uses, and refuses the one that is too many.
     """
 
     identity_checked: bool = False
@@ -52,9 +53,12 @@ class Guarantees(msgspec.Struct, frozen=True):
     resume: bool = False
     hidden_targets: bool = False
     lists_proposals: bool = False
+    keeps_yeses: bool = False
 
 
-OURS: Final = Guarantees(identity_checked=True, echo=True, resume=True, lists_proposals=True)
+OURS: Final = Guarantees(
+    identity_checked=True, echo=True, resume=True, lists_proposals=True, keeps_yeses=True
+)
 """The guarantees of the gateway of this package."""
 
 _BY_DIALECT: Final[dict[str, Guarantees]] = {

@@ -46,6 +46,8 @@ TTL: Final = "ttl"
 """Beside a foreign proposal's method: the milliseconds after which its proposer gives it up."""
 RULE: Final = "dev.meup/rule"
 """In what a policy decided: the rule that decided, and the policy that it is of."""
+YES: Final = "dev.meup/yes"
+"""In a fulfilling request: the scoped yes that it is a use of. It means nothing in a proposal."""
 EXPLAINED: Final = "dev.meup/explained"
 """In a rejection: the chat that explains it follows at once."""
 CAUSE: Final = "dev.meup/cause"
@@ -574,6 +576,7 @@ def build_fulfillment(
     *,
     proposer: str,
     rule: JsonObject | None = None,
+    yes: str = "",
 ) -> tuple[JsonObject, tuple[Change, ...]]:
     """The parameters of a fulfilling request, with its proposer, and its edits (4.4, 6).
 
@@ -598,6 +601,8 @@ def build_fulfillment(
     meta[PROPOSER] = proposer
     if rule is not None:
         meta[RULE] = rule
+    if yes:
+        meta[YES] = yes
     params[META] = meta
     return params, edits
 

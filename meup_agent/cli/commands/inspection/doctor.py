@@ -55,6 +55,10 @@ FOLLOWS: Final[dict[str, tuple[str, str]]] = {
         "who comes later is told of every open proposal, and of those that were decided lately",
         "who comes later hears of no proposal that was made before",
     ),
+    "keeps_yeses": (
+        "a person can say yes for a time and a number of calls, and the gateway counts each use",
+        "a person is asked about each call anew",
+    ),
 }
 """Consequences for approvals of each guarantee, where a gateway gives it and where not."""
 

@@ -164,6 +164,8 @@ _OF_A_REFUSAL: Final = {
     "not_answering": CONFLICT,
     "not_pending": CONFLICT,
     "not_renewed": CONFLICT,
+    "invalid_yes": CONFLICT,
+    "unknown_yes": NOT_FOUND,
 }
 """The status by a refusal's code; whatever else is refused is not allowed to this sender."""
 

@@ -34,11 +34,13 @@ from meup_agent.protocol.space.state.verdicts import (
     refuse,
     refuse_unknown,
 )
+from meup_agent.protocol.space.state.yeses import YesStore
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.control_payloads import ANSWERS
 from meup_agent.protocol.wire.envelope import Envelope, fits_double
 from meup_agent.protocol.wire.management_payloads import GRANT_ACK
 from meup_agent.protocol.wire.payloads import proposal_problem, request_problem
+from meup_agent.protocol.wire.scoped_yes import YES_KINDS
 
 # --- inbound ---
 # Decoding of a frame from a member, the checks of its form, and what is filled in (PROTOCOL 3).
@@ -214,7 +216,12 @@ ALWAYS_ALLOWED_METHODS: Final = frozenset({kinds.CANCELLED, kinds.PROGRESS})
 
 _MAX_QUOTED_CHARS: Final = 64
 
-_OF_REQUESTS: Final = (payloads.PROPOSER, payloads.ASKED_IN_REQUEST, payloads.ASKED_IN_PROPOSAL)
+_OF_REQUESTS: Final = (
+    payloads.PROPOSER,
+    payloads.ASKED_IN_REQUEST,
+    payloads.ASKED_IN_PROPOSAL,
+    payloads.YES,
+)
 _OF_MEMBERS = frozenset(kinds.MEMBER_KINDS)
 _ENDS = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
 _FOR_ANY_NAME: Final = frozenset({*_ENDS, kinds.MCP_RESPONSE})
@@ -236,6 +243,7 @@ class Rules:
     _absences: AbsenceTracker
     _control: ParticipantControl
     _streams: StreamStore
+    _yeses: YesStore
     _present: Mapping[str, str]
     _aside: Collection[str]
     _beside: Container[int]
@@ -329,6 +337,8 @@ class Rules:
             return payloads.called(payload)[0] in ALWAYS_ALLOWED_METHODS
         if envelope.kind == kinds.MCP_RENEW:
             return True  # whoever may propose something may say until when
+        if envelope.kind in YES_KINDS:
+            return True  # a yes is worth what its giver may carry out
         if envelope.kind == kinds.STREAM_CLOSE:
             return self._streams.may_close(envelope, payload)
         if envelope.kind == GRANT_ACK:
@@ -411,7 +421,9 @@ class Rules:
 
     def check_named(self, arrival: InboundFrame) -> Refusal | None:
         """Refuse a request that none would answer, or may carry out."""
-        refused = self._check_proposals(arrival) if arrival.envelope.correlation else None
+        request = arrival.envelope
+        refused = self._check_proposals(arrival) if request.correlation else None
+        refused = refused or self._yeses.check_use(request, arrival.payload, arrival.at)
         return refused or self._check_answering(arrival)
 
     def _check_answering(self, arrival: InboundFrame) -> Refusal | None:

@@ -42,6 +42,7 @@ from meup_agent.protocol.space.state.inflight import (
     end_item,
     end_orphaned,
     end_revoked,
+    is_notification,
 )
 from meup_agent.protocol.space.state.listing import list_proposals
 from meup_agent.protocol.space.state.management import InviteIssuer, SpaceManager
@@ -77,6 +78,7 @@ from meup_agent.protocol.space.state.verdicts import (
     over_limit,
     refuse,
 )
+from meup_agent.protocol.space.state.yeses import YesStore
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.control_payloads import CONTROL_KINDS
 from meup_agent.protocol.wire.envelope import (
@@ -88,6 +90,7 @@ from meup_agent.protocol.wire.envelope import (
 )
 from meup_agent.protocol.wire.management_payloads import MANAGEMENT_KINDS
 from meup_agent.protocol.wire.membership import ARRIVED, ASIDE, DIALECT, NEW, OBSERVING, read_query
+from meup_agent.protocol.wire.scoped_yes import YES_KINDS
 from meup_agent.protocol.wire.streams import StreamInfo
 
 DROPPED_KINDS: Final = frozenset({"system/heartbeat", "system/register"})
@@ -135,6 +138,7 @@ class SpaceState:
         self.management = SpaceManager(self.grants, self._present, invites)
         self._absences = AbsenceTracker()
         self.control = ParticipantControl(self.grants)
+        self.yeses = YesStore(self.grants, self.open, self.management.is_kicked)
         self._rules = Rules(
             self.grants,
             self.management,
@@ -143,6 +147,7 @@ class SpaceState:
             self._absences,
             self.control,
             self.streams,
+            self.yeses,
             self._present,
             self._aside,
             self._beside,
@@ -163,6 +168,7 @@ class SpaceState:
         """Restore the facts that hold in a journal; the ids of grants that hold no more."""
         self._absences.restore(facts)
         self.control.restore(facts)
+        self.yeses.restore(facts)
         return self.management.restore(facts)
 
     def restart(self, at: int) -> None:
@@ -337,6 +343,8 @@ class SpaceState:
         envelope = inbound.envelope
         if envelope.kind == kinds.LIST_PROPOSALS:
             return self._list_proposals(inbound, dialect)
+        if envelope.kind == kinds.YES_LIST:
+            return self.yeses.list(envelope, at)
         if repeats:
             receipt = self._deduplicator.find(envelope, at)
             if receipt is not None:
@@ -495,6 +503,8 @@ class SpaceState:
                 return self.control.check(envelope, inbound.payload, inbound.at)
             if envelope.kind in STREAM_KINDS:
                 return self.streams.check(envelope, inbound.payload)
+            if envelope.kind in YES_KINDS:
+                return self.yeses.check(envelope, inbound.payload, inbound.at)
         except InvalidEnvelope as invalid:
             return refuse(envelope, invalid.problem, str(invalid))
         return None
@@ -528,6 +538,8 @@ class SpaceState:
         facts: tuple[Fact, ...] = ()
         if envelope.kind in CONTROL_KINDS:
             facts = self.control.accept(envelope, payload, at)
+        elif envelope.kind in YES_KINDS:
+            facts = self.yeses.accept(envelope, payload, at)
         elif envelope.kind in TRACKED_KINDS:
             facts = self._marks(inbound, beside=beside)
         begun = self._fold(envelope, payload, at, facts, beside)
@@ -535,7 +547,10 @@ class SpaceState:
         return Acceptance(envelope, at, facts, receipt=receipt, begun=begun, changes=changes)
 
     def _marks(self, inbound: InboundFrame, *, beside: int | None) -> tuple[Fact, ...]:
-        """The marks of an accepted envelope: findings of its decision that it does not say."""
+        """The marks of an accepted envelope, findings of its decision that it does not say.
+
+        Of a request that names a scoped yes, its count as well.
+        """
         envelope = inbound.envelope
         marks = [BESIDE_MARK] if beside is not None and envelope.kind in _BEGINS else []
         if envelope.kind == kinds.MCP_RESPONSE:
@@ -548,6 +563,8 @@ class SpaceState:
         ):
             gone_until = self._absences.abandoned_until(envelope.sender, inbound.at)
             marks.append(crowded_mark(gone_until))
+        elif envelope.kind == kinds.MCP_REQUEST and not is_notification(inbound.payload):
+            marks += self.yeses.use(inbound.payload)
         return tuple(marks)
 
     def apply(self, entry: Entry) -> None:
@@ -653,6 +670,7 @@ class SpaceState:
             then += self._end_revoked(participant, at)
         if done.kicked:
             then += self.streams.removed(done.kicked)
+            done = done._replace(facts=(*done.facts, *self.yeses.removed(done.kicked)))
         welcomes = tuple(
             Notice(each, self._draft_welcome(each, each, {}, self._present[each])) for each in told
         )
