@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -77,6 +77,7 @@ class RunningGateway:
         """The address of its HTTP API for clients on this machine; ``None``: it serves none."""
         self._http: AsgiServer | None = None
         self._routes: list[BaseRoute] = []
+        self._has_console = False
         self._handshakes = HandshakeLimiter(
             max_handshakes(config.limits), config.limits.handshake_timeout
         )
@@ -109,14 +110,21 @@ class RunningGateway:
     @property
     def console_url(self) -> str | None:
         """The address of its console for browsers on this machine; ``None``: it serves none."""
-        url = self.http_url if self._routes else None
+        url = self.http_url if self._has_console else None
         return None if url is None else url + CONSOLE_PATH
 
     def mount(self, page: ASGIApp) -> None:
-        """Serve a page beside the HTTP API, once it listens."""
+        """Serve the console beside the HTTP API, once it listens."""
         from starlette.routing import Mount
 
+        self._has_console = True
         self._routes.append(Mount(CONSOLE_PATH, page))
+
+    def route(self, path: str, app: ASGIApp) -> None:
+        """Serve an application at one path beside the HTTP API, once it listens."""
+        from starlette.routing import Route
+
+        self._routes.append(Route(path, app))
 
     def drop(self, participant: str) -> None:
         """Drop the sockets of a participant, in each space, without a close frame."""
@@ -249,6 +257,7 @@ async def serve(
     port: int | None = None,
     *,
     page: Page | None = None,
+    routes: Mapping[str, ASGIApp] | None = None,
 ) -> AsyncGenerator[RunningGateway]:
     """Run a gateway for the length of a block.
 
@@ -260,6 +269,7 @@ async def serve(
         host: Where to listen, in place of the configuration's.
         port: Where to listen, in place of the configuration's; 0: any free port.
         page: The console, where the configuration allows one.
+        routes: Applications beside the HTTP API, by their paths.
 
     Raises:
         ConfigurationError: The address cannot be listened at, the journal's file cannot be used, or
@@ -277,6 +287,8 @@ async def serve(
         host = config.host if host is None else host
         if page is not None and serves_console(config, host):
             gateway.mount(await pages.enter_async_context(page(gateway.runtime)))
+        for path, app in (routes or {}).items():
+            gateway.route(path, app)
         await gateway.listen(host, config.port if port is None else port)
         # After the page, whose event streams end before answers are waited for.
         stack.push_async_callback(gateway.stop)

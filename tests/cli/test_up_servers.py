@@ -7,14 +7,18 @@ import select
 import signal
 import stat
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
 from mcp_types import TextContent
 
 from meup_agent import Agent, Fulfillment
@@ -26,7 +30,9 @@ from tests.cli.participants import variables_printed
 from tests.cli.processes import INTERRUPT, TERMINATE, Running, environment, is_there, meup, up
 from tests.cli.servers import mcp_server
 from tests.forkserver import launched
+from tests.mcp.conftest import hello
 from tests.mcp.servers import pretender
+from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 
 SERVER = """
@@ -71,7 +77,7 @@ def write(folder: Path, text: str = "") -> None:
 def printed(process: Running, state: dict[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
     """The entry for a client, and the variables of `you`."""
     process.until("meup inbox list")
-    pasted = json.loads(process.out[process.out.index("{") : process.out.rindex("}\n") + 1])
+    pasted, _ = json.JSONDecoder().raw_decode(process.out, process.out.index("{"))
     asked = re.search(r'eval "\$\(meup env (you --port \d+)\)"', process.out)
     assert asked
     variables = variables_printed(*asked[1].split(), variables=state)
@@ -262,6 +268,56 @@ def test_a_client_with_printed_lines_is_decided_on(tmp_path: Path, state: dict[s
         anyio.run(work)
 
 
+def test_clients_of_one_gateway_have_an_address_and_names_of_their_own(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    configure(tmp_path, calc=SMALL)
+    named = ("--client", "desktop", "--client", "cursor")
+    with up(tmp_path, state, *SERVERS, *named) as process:
+        process.until("is 'calc' in the space 'mcp'", stream="err")
+        you = printed(process, state)[1]
+        for each in ("desktop", "cursor"):
+            assert f"Give the MCP client that is to be {each} this" in process.out
+        address = re.search(r'"url": "(http://127\.0\.0\.1:\d+/mcp)"', process.out)
+        assert address
+        # What is not a terminal may be a log.
+        assert '"Authorization": "Bearer …"' in process.out
+        tokens = {
+            each.stem: each.read_text().strip()
+            for each in (tmp_path / "state" / "up").rglob("*.token")
+        }
+        assert not any(token in process.out + process.err for token in tokens.values())
+
+        def connected(name: str) -> AbstractAsyncContextManager[Client]:
+            return connect(address[1], {"Authorization": f"Bearer {tokens[name]}"})
+
+        async def work() -> None:
+            async with connected("desktop") as first, connected("cursor") as second:
+                for mcp in (first, second):
+                    assert [tool.name for tool in (await mcp.list_tools()).tools] == ["calc_add"]
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(decide, you, "fulfill", "--yes")
+                    assert await call(first, a=1, b=2) == ["3"]
+                listed = await anyio.to_thread.run_sync(partial(meup, "who", variables=you))
+                assert {"desktop", "cursor"} <= set(listed.stdout.split())
+            async with httpx2.AsyncClient(timeout=PATIENCE, verify=NO_TLS) as http:
+                wrong = {"Authorization": f"Bearer {'x' * 43}"}
+                answer = await http.post(address[1], headers=wrong, json=hello())
+                assert answer.status_code == 401
+
+        anyio.run(work)
+
+
+@asynccontextmanager
+async def connect(url: str, headers: dict[str, str]) -> AsyncGenerator[Client]:
+    """A client of the SDK over streamable HTTP."""
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=PATIENCE, verify=NO_TLS) as http,
+        Client(streamable_http_client(url, http_client=http)) as client,
+    ):
+        yield client
+
+
 @pytest.mark.rule("5.reviewers.methods")
 def test_no_tool_of_a_server_is_called_by_an_inbox(tmp_path: Path, state: dict[str, str]) -> None:
     """The server has the names of a reviewer, and says everywhere that it is one."""
@@ -385,9 +441,15 @@ def test_a_policy_decides_and_leaves_the_rest_to_us(tmp_path: Path, state: dict[
         (("--servers", "mcp.json", "--policy", "none.yaml"), "none.yaml"),
         (("--servers", "mcp.json", "--policy", "votes.yaml"), "only you can vote"),
         (("--policy", "policy.yaml"), "--policy is for --servers"),
+        (("--client", "desktop"), "--client is for --servers"),
+        (("--servers", "mcp.json", "--client", "first"), "--client first: this name is another"),
+        (("--servers", "mcp.json", "--client", "gateway"), "--client: participants.gateway: "),
         (("space.yaml", "--servers", "mcp.json"), "give either a space's file or --servers\n"),
     ],
-    ids=["mistyped", "missing", "voters who are not there", "without servers", "and a file"],
+    ids=[
+        *("mistyped", "missing", "voters who are not there", "without servers"),
+        *("client without servers", "client named as a server", "no name", "and a file"),
+    ],
 )
 def test_nothing_is_started_by_what_does_not_fit(
     tmp_path: Path, state: dict[str, str], arguments: tuple[str, ...], said: str

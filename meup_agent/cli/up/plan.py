@@ -84,11 +84,14 @@ DECIDER: Final[tuple[dict[str, Any], ...]] = (
 """Capabilities of ``reviewer``: it fulfills, rejects and reminds."""
 
 
-def people(folder: Path, *, renew: bool = False) -> dict[str, ParticipantConfig]:
-    """``agent`` and ``you``, whose tokens are kept in a folder."""
+def people(
+    folder: Path, *, clients: Iterable[str] = (), renew: bool = False
+) -> dict[str, ParticipantConfig]:
+    """``agent`` and ``you``, and further clients, whose tokens are kept in a folder."""
+    capabilities = {**CAPABILITIES, **dict.fromkeys(clients, ROLES["proposer"])}
     return {
-        name: participant(name, capabilities, (keep_token(token_path(folder, name), renew=renew),))
-        for name, capabilities in CAPABILITIES.items()
+        name: participant(name, allowed, (keep_token(token_path(folder, name), renew=renew),))
+        for name, allowed in capabilities.items()
     }
 
 
@@ -162,6 +165,7 @@ class Plan:
     launches: tuple[Launch, ...]
     token_files: Mapping[str, Path]
     people: Path | None = None  # where the tokens of `agent` and `you` are, if it has these two
+    clients: tuple[str, ...] = (AGENT,)  # the participants that MCP clients are to be
     policy: Path | None = None  # that decides before `you` do
 
     @property
@@ -231,21 +235,28 @@ def read_plan(file: Path, listen: ListenOptions, *, renew: bool = False) -> Plan
 
 
 def read_servers_plan(
-    path: Path, policy: Path | None, listen: ListenOptions, *, renew: bool = False
+    path: Path,
+    policy: Path | None,
+    listen: ListenOptions,
+    *,
+    clients: tuple[str, ...] = (),
+    renew: bool = False,
 ) -> Plan:
-    """The plan of a client's configuration, and of a policy for its servers."""
+    """The plan of a client's configuration, of a policy for its servers, and of its clients."""
     from meup_agent.gateway.config_file import environment_over
 
     servers = read_servers(path, os.environ, warn)
     deciding = {} if policy is None else {REVIEWER: _reviewer(policy)}
-    taken = {*CAPABILITIES, *deciding}
+    _check_clients(clients, {YOU, REVIEWER, *servers})
+    taken = {*CAPABILITIES, *deciding, *clients}
     joining = server_participants(servers, warn, taken)
     if not joining:
         raise ConfigurationError(f"{path}: none of its servers can be started")
     folder = up_folder() / digest_of(path)
     make_folder(folder.parent)
     make_folder(folder)
-    participants = {**people(folder, renew=renew), **deciding, **joining}
+    persons = people(folder, clients=clients, renew=renew)
+    participants = {**persons, **deciding, **joining}
     space = SpaceConfig(SPACE, participants)
     settings = listen.over(environment_over(Config((space,))))
     if settings.http is None:
@@ -266,10 +277,28 @@ def read_servers_plan(
         settings=settings,
         folder=path.resolve().parent,
         launches=launches,
-        token_files={name: token_path(folder, name) for name in CAPABILITIES},
+        token_files={name: token_path(folder, name) for name in persons},
         people=folder,
+        clients=tuple(dict.fromkeys(clients)) or (AGENT,),
         policy=policy,
     )
+
+
+def _check_clients(clients: Iterable[str], taken: Collection[str]) -> None:
+    """Check that each client can be a participant, before a file is made for its token.
+
+    Raises:
+        ConfigurationError: It cannot.
+    """
+    for each in clients:
+        if each in taken:
+            raise ConfigurationError(
+                f"--client {shown_name(each)}: this name is another participant's; choose another"
+            )
+        try:
+            participant(each, (), ())
+        except ConfigurationError as error:
+            raise ConfigurationError(f"--client: {error}") from None
 
 
 def _reviewer(policy: Path) -> ParticipantConfig:

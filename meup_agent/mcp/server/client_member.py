@@ -14,7 +14,7 @@ from mcp.server.subscriptions import ListenHandler, ResourceUpdated
 
 from meup_agent.agent.agent import Agent
 from meup_agent.client.offers import CHANGES
-from meup_agent.errors import CannotObserve, MeupError, SessionEnded, UsageError
+from meup_agent.errors import CannotObserve, MeupError, SessionEnded, TokenRefused, UsageError
 from meup_agent.mcp.sdk.messages import CAPABILITIES
 from meup_agent.mcp.server.catalog import Announcements, Catalog, ClientSessions, wrap_uri
 from meup_agent.mcp.server.client_calls import MAX_REQUESTS, ClientCalls, too_many_requests
@@ -347,6 +347,8 @@ class ClientMembers:
         own: The token of this process, where it is known: a client may send it, too.
         bare: One participant, whose names stay as they are.
         many: Clients send tokens of their own.
+        find: The name of a token's participant, ``None`` where there is none, for a process that
+            knows each token; else the gateway is asked.
 
     Attributes:
         on_end: Called with a participant that has left, or whose token with a digest is refused.
@@ -359,8 +361,10 @@ class ClientMembers:
         own: Token | None = None,
         bare: str | None = None,
         many: bool = True,
+        find: Callable[[str], str | None] | None = None,
     ) -> None:
         self._join = join
+        self._find = find
         self._own = own
         self._bare = bare
         self._many = many
@@ -393,6 +397,10 @@ class ClientMembers:
             token = None
         key = "" if token is None else _digest(token)
         login = self._logins.get(key)
+        if self._find is not None and token is not None and self._find(token) is None:
+            if login is not None:
+                self._forget(login)
+            return None
         if login is None or not login.member.joined:
             login = await self._log_in(key, token)
         if login is not None:
@@ -468,6 +476,11 @@ class ClientMembers:
     async def _identify(self, key: str, token: str | None) -> str:
         if not self._many:
             return key
+        if self._find is not None and token is not None:
+            name = self._find(token)
+            if name is None:
+                raise TokenRefused("no participant has this token")
+            return name
         try:
             async with self._join(Agent("meup-mcp"), token, observe=True) as space:
                 return space.me

@@ -36,6 +36,8 @@ from meup_agent.transport.base import background_tasks
 from meup_agent.transport.handshake import socket_url
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from meup_agent.gateway.console import Console
     from meup_agent.gateway.server import RunningGateway
     from meup_agent.gateway.space_yaml import MakeTokens
@@ -325,6 +327,7 @@ def run_gateway(
     beside: CompanionBlock,
     signals: Iterable[signal.Signals],
     console: Console | None,
+    routes: Mapping[str, ASGIApp] | None = None,
 ) -> None:
     """Run a gateway, and something beside it, until one of the signals."""
     from meup_agent.gateway.network import fit_open_files, is_loopback
@@ -339,7 +342,7 @@ def run_gateway(
         # Around the gateway, so that a second Ctrl-C does not interrupt its stopping.
         async with background_tasks() as tasks:
             await tasks.start(watch_signals, signals, stop.on_signal)
-            async with serve(fit_open_files(settings), page=console) as running:
+            async with serve(fit_open_files(settings), page=console, routes=routes) as running:
                 if settings.tls is None and not is_loopback(settings.host):
                     warn(
                         f"listening at {settings.host} without TLS, so tokens and messages can be"

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from meup_agent.cli.loading_notice import LOADING
 from meup_agent.cli.options import argument, flag, option
 from meup_agent.cli.render.output import open_prefixed, warn
 from meup_agent.cli.signals import ENDING, end_by_signals
+from meup_agent.cli.up.mcp_endpoint import MCP_PATH, McpEndpoint, serves_mcp
 from meup_agent.cli.up.plan import (
     AGENT,
     YOU,
@@ -47,6 +48,7 @@ from meup_agent.cli.up.state import token_path
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import visible
 from meup_agent.gateway.config import DEFAULT_PORT
+from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
     from meup_agent.cli.up.state import GatewayLock
@@ -86,6 +88,14 @@ def up(
             " ask; see `meup reviewer`.",
         ),
     ] = None,
+    client: Annotated[
+        list[str] | None,
+        option(
+            "NAME",
+            "With `--servers`: a participant of its own for an MCP client, with `agent`'s"
+            " capabilities; may be repeated, once for each client.",
+        ),
+    ] = None,
     new_tokens: Annotated[
         bool,
         flag(
@@ -103,8 +113,10 @@ def up(
     ends the programs, then the gateway; a second one hurries.
 
     With `--servers` each server of the configuration is a participant, `agent` may list their tools
-    and propose calls, and `you` may decide. It prints what to paste into an MCP client. With
-    `--policy` beside it, `reviewer` decides by rules, and leaves to `you` what they ask.
+    and propose calls, and `you` may decide. It prints what to paste into an MCP client: a command
+    that the client starts, or the address of `/mcp` on the gateway's own port. With `--client`
+    once for each client, each is a participant of its own. With `--policy`, `reviewer` decides
+    by rules, and leaves to `you` what they ask.
 
     The tools of a server are accepted as they are when it is first seen. Of one that changes later
     each call is asked about, and its model reads the accepted texts, until you accept the change:
@@ -113,6 +125,8 @@ def up(
     Example: `meup up --servers mcp.json`
 
     Example: `meup up --servers mcp.json --policy policy.yaml`
+
+    Example: `meup up --servers mcp.json --client desktop --client cursor`
 
     Example: `meup up`
 
@@ -129,10 +143,15 @@ def up(
             "--policy is for --servers; let a participant of the file run"
             " `meup reviewer --policy FILE`"
         )
+    if client and servers is None:
+        raise ConfigurationError(
+            "--client is for --servers; in a space's file each client is a participant with"
+            " capabilities of its own"
+        )
     if servers is not None:
         require_extra("MCP")
         place = servers
-        read = partial(read_servers_plan, servers, policy, listen)
+        read = partial(read_servers_plan, servers, policy, listen, clients=tuple(client or ()))
     else:
         from meup_agent.gateway.space_yaml import find_space_file
 
@@ -183,6 +202,7 @@ def _run(plan: Plan, lock: GatewayLock, starters: Mapping[Place, ServerStarter])
     from meup_agent.gateway.history import log_programs
 
     console = make_console(plan.settings)
+    endpoint = McpEndpoint() if serves_mcp(plan.settings) else None
 
     @asynccontextmanager
     async def beside(running: RunningGateway, stop: GatewayStop) -> AsyncGenerator[None]:
@@ -195,11 +215,16 @@ def _run(plan: Plan, lock: GatewayLock, starters: Mapping[Place, ServerStarter])
             run_children(
                 files.enter_context(log_programs(plan.settings, output.show)), hurry=stop.hurry
             ) as children,
+            background_tasks() as tasks,
         ):
             space = plan.settings.spaces[0].id
             await files.enter_async_context(announced(lock, running, space, plan.token_files))
+            if endpoint is not None:
+                tasks.start_soon(endpoint.run, running, plan.settings.host)
             if plan.people is not None:
-                output.write(_banner(plan, plan.people, running, console))
+                output.write(
+                    _banner(plan, plan.people, running, console, has_mcp=endpoint is not None)
+                )
             if not stop.asked.is_set():
                 for program in programs_of(plan, running):
                     children.start(program)
@@ -215,7 +240,8 @@ def _run(plan: Plan, lock: GatewayLock, starters: Mapping[Place, ServerStarter])
                 children.end(stop.number)
 
     try:
-        run_gateway(plan.settings, beside, ENDING, console)
+        routes = {} if endpoint is None else {MCP_PATH: endpoint}
+        run_gateway(plan.settings, beside, ENDING, console, routes)
     except ConfigurationError as error:
         if str(error).startswith("cannot listen at"):
             for owner in list_running(up_folder()):
@@ -224,8 +250,10 @@ def _run(plan: Plan, lock: GatewayLock, starters: Mapping[Place, ServerStarter])
         raise
 
 
-def _banner(plan: Plan, folder: Path, running: RunningGateway, console: Console | None) -> str:
-    """The lines to paste into an MCP client, and the ways to decide; without a token."""
+def _banner(
+    plan: Plan, folder: Path, running: RunningGateway, console: Console | None, *, has_mcp: bool
+) -> str:
+    """The lines to paste into MCP clients, and the ways to decide."""
     (space,) = plan.settings.spaces
     you = space.participants[YOU]
     link = sign_in_link(console, running, next(iter((*you.tokens, *you.token_files)), None))
@@ -238,30 +266,15 @@ def _banner(plan: Plan, folder: Path, running: RunningGateway, console: Console 
             f"{visible(plan.policy.name, 100)} decides calls of these MCP servers, and what it asks"
             " waits for you:"
         )
-    client = {
-        "command": own_program(),
-        "args": ["mcp", "--token-file", str(token_path(folder, AGENT).absolute())],
-        # Named: the client may run in a terminal that is `you`.
-        "env": {
-            "MEUP_URL": running.own_url,
-            "MEUP_SPACE": space.id,
-            "MEUP_PARTICIPANT": AGENT,
-        },
-    }
-    pasted = json.dumps({"mcpServers": {"meup": client}}, indent=2)
     named = "" if running.port == DEFAULT_PORT else f" --port {running.port}"
+    who = " or ".join(plan.clients)
     return "\n".join(
         [
             f"{waiting} {', '.join(shown)}{more}"
             if names
-            else "Calls that agent proposes now wait for you.",
+            else f"Calls that {who} proposes now wait for you.",
             "",
-            "Give your MCP client this in their place:"
-            if names
-            else "An MCP client can be the agent:",
-            "",
-            pasted,
-            "",
+            *_client_lines(plan, folder, running, has_mcp=has_mcp),
             *link_lines(link, YOU),
             "Decide in another terminal:",
             "",
@@ -272,3 +285,47 @@ def _banner(plan: Plan, folder: Path, running: RunningGateway, console: Console 
             "",
         ]
     )
+
+
+def _client_lines(
+    plan: Plan, folder: Path, running: RunningGateway, *, has_mcp: bool
+) -> Iterator[str]:
+    """The configuration of each MCP client, in the two forms that clients read."""
+    url = f"{running.http_url}{MCP_PATH}" if has_mcp else None
+    # A service's output is a log, which others may read, and keeps what was in it.
+    shows_token = sys.stdout.isatty()
+    for client in plan.clients:
+        path = token_path(folder, client).absolute()
+        if len(plan.clients) > 1 or client != AGENT:
+            yield f"Give the MCP client that is to be {client} this in their place:"
+        elif plan.bridged:
+            yield "Give your MCP client this in their place:"
+        else:
+            yield "An MCP client can be the agent:"
+        started = {
+            "command": own_program(),
+            "args": ["mcp", "--token-file", str(path)],
+            # Named: the client may run in a terminal that is `you`.
+            "env": {
+                "MEUP_URL": running.own_url,
+                "MEUP_SPACE": plan.settings.spaces[0].id,
+                "MEUP_PARTICIPANT": client,
+            },
+        }
+        yield from ("", _pasted(started), "")
+        if url is not None:
+            token = path.read_text(encoding="ascii").strip() if shows_token else "…"
+            served = {
+                "type": "http",
+                "url": url,
+                "headers": {"Authorization": f"Bearer {token}"},
+            }
+            yield "Or, without a process of its own, in a client that takes an address:"
+            yield from ("", _pasted(served), "")
+            if not shows_token:
+                yield from (f"The token that belongs there is in {path}", "")
+
+
+def _pasted(client: Mapping[str, object]) -> str:
+    """The lines of a client's configuration file."""
+    return json.dumps({"mcpServers": {"meup": client}}, indent=2, ensure_ascii=False)

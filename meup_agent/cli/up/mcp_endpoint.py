@@ -1,0 +1,98 @@
+"""The MCP server of a gateway's spaces, at ``/mcp`` of its own port.
+
+It is the server of ``meup mcp --http`` in the gateway's process. A client is the participant of its
+token, in that participant's space, by a connection beside others (PROTOCOL 3): what it does is
+decided, kept and shown as over a socket of its own. A token is looked up where the gateway looks,
+so an unknown one costs no connection.
+"""
+
+from __future__ import annotations
+
+import logging
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+import anyio
+from anyio import to_thread
+
+from meup_agent.errors import TokenRefused
+from meup_agent.gateway.network import is_loopback, serves_http
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from meup_agent.agent.agent import Agent
+    from meup_agent.client.space import Space
+    from meup_agent.gateway.config import Config
+    from meup_agent.gateway.server import RunningGateway
+
+MCP_PATH: Final = "/mcp"
+
+LOADING_SECONDS: Final = 30.0
+"""Wait of a request for the server, which is loaded after the gateway listens."""
+
+log = logging.getLogger("meup_agent.mcp")
+
+
+def serves_mcp(settings: Config) -> bool:
+    """True if a gateway has HTTP to serve MCP clients by, and what that needs is installed."""
+    return serves_http(settings) and find_spec("mcp") is not None
+
+
+class McpEndpoint:
+    """An ASGI application that serves MCP clients while :meth:`run` runs."""
+
+    def __init__(self) -> None:
+        self._app: ASGIApp | None = None
+        self._begun = anyio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; 503 where the server has not begun, or has ended."""
+        with anyio.move_on_after(LOADING_SECONDS):
+            await self._begun.wait()
+        app = self._app
+        if app is None:
+            from starlette.responses import PlainTextResponse
+
+            said = "the gateway starts or stops; try again soon"
+            app = PlainTextResponse(said, 503, {"Retry-After": "1"})
+        await app(scope, receive, send)
+
+    async def run(self, gateway: RunningGateway, host: str) -> None:
+        """Serve the spaces of a gateway that listens at a host, until cancelled."""
+        # In a thread, as it takes a second or two, in which the gateway serves and servers start.
+        await to_thread.run_sync(import_module, "meup_agent.mcp.server.http")
+        from meup_agent.mcp.server.client_member import ClientMembers
+        from meup_agent.mcp.server.http import LOOPBACK_HOSTS, McpApp
+        from meup_agent.transport.websocket import SpaceConnector
+
+        def find(token: str) -> str | None:
+            identity = gateway.runtime.tokens.identify(token)
+            # Participants of two spaces may have one name.
+            return identity and f"{quote(identity.space, safe='')}/{identity.participant}"
+
+        def join(
+            agent: Agent, token: str | None, /, *, observe: bool = False
+        ) -> AbstractAsyncContextManager[Space]:
+            assert not observe, "tokens are looked up"
+            identity = None if token is None else gateway.runtime.tokens.identify(token)
+            if identity is None:
+                raise TokenRefused("no participant has this token")
+            connector = SpaceConnector(gateway.own_url, identity.space)
+            return agent.join(connector, token=token, beside=True)
+
+        members = ClientMembers(join, find=find)
+        app = McpApp(members, hosts=LOOPBACK_HOSTS if is_loopback(host) else None, path=MCP_PATH)
+        try:
+            async with app.lifespan():
+                self._app = app
+                self._begun.set()
+                log.info("MCP clients find the space at %s%s", gateway.http_url, MCP_PATH)
+                await anyio.sleep_forever()
+        finally:
+            self._app = None
+            self._begun.set()
