@@ -18,6 +18,7 @@ from meup_agent.gateway.backlog import Backlog, Backlogs
 from meup_agent.gateway.config import (
     PARTICIPANTS,
     ROLES,
+    NotifyTarget,
     first_token,
     one_space_config,
     participant,
@@ -35,6 +36,8 @@ from meup_agent.gateway.journal.engines import ENGINES
 from meup_agent.gateway.journal.rows import checked_row, checksum, rows_query
 from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.gateway.limits import LIMIT_ROWS
+from meup_agent.gateway.reach.bursts import BurstTracker, InboxNotice, plain_name
+from meup_agent.gateway.reach.notices import make_services
 from meup_agent.gateway.runtime import ForwardClock, GatewayRuntime
 from meup_agent.gateway.server import RunningGateway, serve
 from meup_agent.transport.base import (

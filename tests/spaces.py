@@ -10,7 +10,8 @@ from itertools import count
 from typing import Any
 
 from meup_agent.protocol.audit import Audit, AuditRecord, Ignored, StepKind, proposal_as_json
-from meup_agent.protocol.proposals.lifecycle import SPARE_DEADLINES
+from meup_agent.protocol.proposals.lifecycle import SPARE_DEADLINES, ProposalState
+from meup_agent.protocol.proposals.record import ProposalKey
 from meup_agent.protocol.space import delivery
 from meup_agent.protocol.space.allowance import Allowance
 from meup_agent.protocol.space.counters import SpaceCounters
@@ -30,7 +31,7 @@ from meup_agent.protocol.space.link import FrameFormat, Place
 from meup_agent.protocol.space.owner import TAKEN_OVER, SpaceClock, SpaceParameters, recover_state
 from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.space.state.grants import member_capabilities
-from meup_agent.protocol.space.state.indexes import MAX_ORIGINS
+from meup_agent.protocol.space.state.indexes import MAX_ORIGINS, OpenItem
 from meup_agent.protocol.space.state.inflight import MAX_LISTED_TOOLS, OPEN_SECONDS
 from meup_agent.protocol.space.state.presence import AbsenceTracker, JoinState
 from meup_agent.protocol.space.state.rules import Rules

@@ -170,6 +170,30 @@ class TlsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotifyTarget:
+    """A service that is told when proposals wait, and when they wait no longer."""
+
+    url: str = field(repr=False)  # of a webhook, or one of Apprise
+    # That signs a webhook: `whsec_` and Base64, or a file with it, which is made if it is missing.
+    secret: str | None = field(default=None, repr=False)
+    secret_file: PathOfFile | None = None
+    space: str | None = None  # `None`: all that have the participant
+    participant: str | None = None  # tell what waits for its decision; `None`: for anybody's
+    after: Annotated[float, Field(ge=0, le=86_400)] = 3.0  # seconds that a proposal has waited
+    settled: bool = True  # tell, too, that all of it is decided
+    link: str = ""  # stands in each notice: where people decide
+    allow_private: bool = False  # the service may be at an address of a private network
+
+
+def _read_target(target: object) -> object:
+    return {"url": target} if isinstance(target, str) else target
+
+
+NotifyTargetOfFile = Annotated[NotifyTarget, BeforeValidator(_read_target)]
+"""A target, or its address alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramSettings:
     """The keys of a program; ``meup up`` starts it, a gateway alone does not."""
 
@@ -269,6 +293,7 @@ class Config:
     insecure: bool = False  # no encryption, even where others than this machine can listen
     tracing: Tracing = False  # OpenTelemetry spans and metrics; `trust`: in the proposers' traces
     history: Path | None = None  # a folder in which what passes is written; `None`: none
+    notify: tuple[NotifyTarget, ...] = ()  # the services that are told of what waits
 
     def space(self, space_id: str) -> SpaceConfig | None:
         """A space by its id."""
@@ -360,6 +385,7 @@ class Sections:
     journal: JournalConfig = field(default_factory=JournalConfig)
     http: HttpConfig | None = None
     tls: TlsConfig | None = None
+    notify: tuple[NotifyTargetOfFile, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

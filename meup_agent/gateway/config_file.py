@@ -143,7 +143,8 @@ def _lay_over(config: Config, sections: Sections) -> Config:
     config.tokens()  # each token is one participant's alone
     address = {key: getattr(gateway, key) for key in _KEYS_OF_CONFIG}
     records = {name: getattr(sections, name) for name in _RECORDS}
-    return replace(config, limits=limits, **address, **records)
+    notify = sections.notify or config.notify
+    return replace(config, limits=limits, notify=notify, **address, **records)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -204,7 +205,9 @@ def _keys_at(form: Any, location: tuple[int | str, ...]) -> list[str]:
     """The keys that the mapping at a place can have."""
     parts = iter(location[:-1])
     for part in parts:
-        held = get_type_hints(form)[str(part)]
+        if isinstance(part, int):  # a place in a list, whose form has been found
+            continue
+        held = get_type_hints(form)[part]
         form = next(filter(is_dataclass, (held, *get_args(held))))
         if get_origin(held) is dict:
             next(parts)  # the name of a space or a participant

@@ -28,6 +28,7 @@ from meup_agent.gateway.network import (
     serves_console,
     shares_port,
 )
+from meup_agent.gateway.reach import notices_of
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.space.journal import Journal
 
@@ -284,6 +285,7 @@ async def serve(
         journal = await stack.enter_async_context(open_journal(config.journal, wall_clock))
         gateway = RunningGateway(config, journal, history)
         stack.enter_context(connect_outputs(config, gateway.runtime))
+        await stack.enter_async_context(notices_of(config, gateway.runtime))
         host = config.host if host is None else host
         if page is not None and serves_console(config, host):
             gateway.mount(await pages.enter_async_context(page(gateway.runtime)))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from meup_agent.gateway import ParticipantConfig, load_config
-from meup_agent.gateway.config import SECTIONS, Defaults, OurFile, SpaceForm
+from meup_agent.gateway.config import SECTIONS, Defaults, NotifyTarget, OurFile, SpaceForm
 from meup_agent.gateway.config_file import SETTINGS
 from meup_agent.gateway.edge.http.context import refused
 from meup_agent.protocol.space.state import rules
@@ -49,7 +49,8 @@ def test_every_key_of_spaces_and_participants_has_a_row() -> None:
     assert keys(Defaults) == {"capabilities"}
     shown = {row[0].strip("`") for row in rows()}
     assert {key for key in shown if key.startswith(("spaces.", "defaults."))} == expected
-    assert keys(OurFile) == {"spaces", "defaults", *SECTIONS}
+    assert keys(OurFile) == {"spaces", "defaults", "notify", *SECTIONS}
+    assert keys(NotifyTarget, "notify[].") == {key for key in shown if key.startswith("notify")}
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ import hashlib
 import os
 import socket
 import stat
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
 from urllib.parse import quote
 
 import msgspec
@@ -27,6 +27,9 @@ from meup_agent.cli.failures import Failure
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.gateway.auth import new_token, renew_token
 from meup_agent.transport.handshake import short_path, socket_url
+
+if TYPE_CHECKING:
+    from meup_agent.gateway.config import NotifyTarget
 
 # --- local socket ---
 # The Unix socket of a gateway, in its user's own folder: where no other user can listen.
@@ -347,6 +350,48 @@ def _read_token(path: Path) -> str:
         raise ConfigurationError(f"{path} must hold a token and nothing else; remove it")
     _check_private(status, path, "chmod 600")
     return words[0].decode()
+
+
+# --- services that are told what waits ---
+
+MAX_NOTIFY_BYTES: Final = 65_536
+"""Bytes of a file of services."""
+
+
+def notify_targets(given: Iterable[str], *, allow_private: bool) -> Iterator[NotifyTarget]:
+    """The services of a command line: each an address, or a file with one a line.
+
+    What signs a webhook is kept in a file of its own, with which it is the same at each start.
+
+    Raises:
+        ConfigurationError: A file cannot be read.
+    """
+    from meup_agent.gateway.config import NotifyTarget
+
+    folder = _state_folder("notify")
+    for each in given:
+        for url in [each] if "://" in each else _read_lines(Path(each)):
+            name = hashlib.sha256(url.encode()).hexdigest()[:16]
+            is_webhook = url.startswith(("https://", "http://"))
+            yield NotifyTarget(
+                url=url,
+                secret_file=folder / f"{name}.secret" if is_webhook else None,
+                allow_private=allow_private,
+            )
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_NOTIFY_BYTES + 1)
+        lines = [each.strip() for each in content.decode().splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        why = system_reason(error) if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigurationError(
+            f"--notify takes an address such as https://…, or a file of them;"
+            f" {path} cannot be read ({why})"
+        ) from None
+    return [each for each in lines if each and not each.startswith("#")]
 
 
 def make_folder(path: Path) -> None:

@@ -24,6 +24,7 @@ from meup_agent.gateway.edge.handshake import Handshake, admit
 from meup_agent.gateway.edge.http.api import http_app
 from meup_agent.gateway.edge.http.views import export_to_sdk
 from meup_agent.gateway.journal.engines import open_journal
+from meup_agent.gateway.reach import notices_of
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.dialects import STREAMING
 from meup_agent.protocol.space.link import FrameFormat
@@ -192,7 +193,8 @@ class GatewayApp:
                 export_to_sdk(runtime)
             self._running = runtime
             try:
-                yield
+                async with notices_of(self._config, runtime):
+                    yield
             finally:
                 await runtime.drain()
                 await runtime.wait_empty(runtime.limits.stop_timeout)

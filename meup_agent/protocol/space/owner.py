@@ -18,6 +18,8 @@ import msgspec
 
 from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode
+from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals.record import ProposalKey
 from meup_agent.protocol.space.allowance import (
     Allowance,
     NoticeThrottle,
@@ -250,6 +252,17 @@ class SpaceOwner:
     def proposed_at(self, proposer: str, proposal: str) -> int | None:
         """The time of an open proposal, in microseconds since 1970; ``None``: none is open."""
         return self._state.open.proposed_at(proposer, proposal)
+
+    def waiting_for(self, participant: str = "") -> list[OpenItem]:
+        """The proposals that wait for the decision of a participant, the oldest first.
+
+        A thousand are looked at, the newest of each proposer first; empty: for that of any.
+        """
+        return self._state.waiting_for(participant)
+
+    def end_of(self, proposal: ProposalKey) -> ProposalState | None:
+        """The state in which a proposal has ended; ``None``: it is open, or was forgotten."""
+        return self._state.open.end_of(proposal)
 
     def paused_by(self, participant: str) -> str:
         """The participant whose pause holds for one; empty: none does."""

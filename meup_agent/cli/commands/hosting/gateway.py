@@ -28,7 +28,14 @@ from meup_agent.cli.options import (
 )
 from meup_agent.cli.render.output import log_to_stderr, warn
 from meup_agent.cli.signals import STOPPING, watch_signals
-from meup_agent.cli.up.state import GatewayLock, bind_socket, dev_folder, dev_lock, token_path
+from meup_agent.cli.up.state import (
+    GatewayLock,
+    bind_socket,
+    dev_folder,
+    dev_lock,
+    notify_targets,
+    token_path,
+)
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.config import DEFAULT_HOST, DEFAULT_PORT, PARTICIPANTS, Config, dev_config
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
@@ -94,6 +101,22 @@ class ListenOptions(OptionGroup, frozen=True):
             " folder, as JSON Lines; anyone who reads them reads everything.",
         ),
     ] = None
+    notify: Annotated[
+        list[str] | None,
+        option(
+            "URL",
+            "Tell a service when calls wait, beside those of the file: the https address of a"
+            " webhook, one of Apprise such as `ntfys://ntfy.sh/TOPIC`, or a file with one a line;"
+            " may be given several times.",
+        ),
+    ] = None
+    notify_private: Annotated[
+        bool,
+        flag(
+            "--notify-private",
+            "Allow services of `--notify` at addresses of this machine and its networks.",
+        ),
+    ] = False
     check: Annotated[
         bool,
         flag(
@@ -112,6 +135,10 @@ class ListenOptions(OptionGroup, frozen=True):
             insecure=settings.insecure or self.insecure,
             history=self.history or settings.history,
             tls=tls_config(self.tls_certificate, self.tls_key, settings.tls),
+            notify=(
+                *settings.notify,
+                *notify_targets(self.notify or (), allow_private=self.notify_private),
+            ),
             journal=replace(
                 settings.journal,
                 accept_damage=settings.journal.accept_damage or self.accept_damage,
@@ -269,6 +296,10 @@ def describe_checked(settings: Config) -> str:
             )
     if settings.tls is not None:
         server_context(settings.tls)
+    if settings.notify:
+        from meup_agent.gateway.reach.notices import check_targets
+
+        check_targets(settings)
     journal = engine_of(settings.journal).check(settings.journal)
     for sentence in _unknown_keys(settings):
         warn(sentence)
@@ -280,6 +311,9 @@ def describe_checked(settings: Config) -> str:
     elif own is not None:
         lines.append(f"listens at http{secure}://{host_and_port(*own)} for HTTP")
     lines.append(f"keeps its journal in {journal}")
+    if settings.notify:
+        count = len(settings.notify)
+        lines.append(f"tells {count} service{'' if count == 1 else 's'} when calls wait")
     for space in settings.spaces:
         names = ", ".join(space.participants) or "no participants"
         dialect = space.dialect or DEFAULT_DIALECT

@@ -13,6 +13,7 @@ import msgspec
 from meup_agent.causes import Reason
 from meup_agent.errors import NotExpressible
 from meup_agent.protocol.dialects import encode
+from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.space.state.indexes import OpenItem
 from meup_agent.protocol.space.state.inflight import InFlight
 from meup_agent.protocol.space.state.presence import AbsenceTracker
@@ -126,6 +127,32 @@ def list_proposals(
 
     size += _CONSIDERED_BYTES * max(looked_at, weighed)
     return Answer(question, write, size)
+
+
+def list_waiting(exchanges: InFlight, participant: str, may: May | None, at: int) -> list[OpenItem]:
+    """The proposals that wait for the decision of a participant, the oldest first.
+
+    Args:
+        exchanges: The state of the space.
+        participant: The participant.
+        may: Tells what it may send; ``None``: all that wait for any decision are listed.
+        at: The time.
+    """
+    exchanges.expire_unannounced(at)
+    decides = None if may is None else _Decider(participant, may)
+    found: list[OpenItem] = []
+    for item in islice(exchanges.proposals.round_robin(), MAX_CONSIDERED):
+        deciders = item.addressees.deciders
+        if item.fulfilling or item.state_at(at) is not ProposalState.PENDING:
+            continue
+        if decides is not None and (
+            participant in item.rejections
+            or (deciders and participant not in deciders)
+            or not decides.may(item)
+        ):
+            continue
+        found.append(item)
+    return sorted(found, key=lambda item: item.number)
 
 
 class _Decider:

@@ -44,7 +44,7 @@ from meup_agent.protocol.space.state.inflight import (
     end_revoked,
     is_notification,
 )
-from meup_agent.protocol.space.state.listing import list_proposals
+from meup_agent.protocol.space.state.listing import list_proposals, list_waiting
 from meup_agent.protocol.space.state.management import InviteIssuer, SpaceManager
 from meup_agent.protocol.space.state.presence import (
     AbsenceTracker,
@@ -392,6 +392,12 @@ class SpaceState:
         dialect = self._dialect_of(question.sender, dialect)
         may = self.grants[question.sender].allow
         return list_proposals(self.open, self._absences, question, query, dialect, inbound.at, may)
+
+    def waiting_for(self, participant: str) -> list[OpenItem]:
+        may = self.grants[participant].allow if participant in self.grants else None
+        if participant and may is None:
+            return []
+        return list_waiting(self.open, participant, may, self._now())
 
     def _address(self, inbound: InboundFrame, dialect: str) -> InboundFrame | Refusal:
         """Fill in ``to`` of a fulfillment, so that one participant carries it out."""

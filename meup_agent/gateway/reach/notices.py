@@ -1,0 +1,207 @@
+"""The task that sends notices: it looks at what waits whenever that has changed."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Final
+
+import anyio
+
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.config import Config, NotifyTarget
+from meup_agent.gateway.logs import log
+from meup_agent.gateway.reach.bursts import BurstTracker
+from meup_agent.gateway.reach.outbound import NotDelivered
+from meup_agent.gateway.reach.services import NotifyService, make_service, new_secret
+from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.protocol.dialects import DEFAULT_DIALECT
+from meup_agent.protocol.space.journal import Entry
+from meup_agent.protocol.space.link import FrameFormat
+from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.space.state.inflight import TRACKED_KINDS
+from meup_agent.protocol.wire import kinds
+from meup_agent.transport.base import Condition
+
+LOOK_SECONDS: Final = 0.5
+"""Interval of looking while envelopes come: a look reads a thousand proposals at the most."""
+
+MAX_TARGETS: Final = 20
+"""Services of a gateway, each of which is a task."""
+
+
+def make_services(config: Config) -> list[tuple[NotifyTarget, NotifyService]]:
+    """The services of a configuration.
+
+    Raises:
+        ConfigurationError: One of them cannot be; the sentence says which, and not its address.
+    """
+    if len(config.notify) > MAX_TARGETS:
+        raise ConfigurationError(f"notify: {len(config.notify)} are more than {MAX_TARGETS}")
+    made: list[tuple[NotifyTarget, NotifyService]] = []
+    for at, target in enumerate(config.notify):
+        place = f"notify[{at}]"
+        if not _spaces_of(target, config):
+            raise ConfigurationError(f"{place}: there is no such space, or participant in it")
+        made.append((target, make_service(target, place)))
+    return made
+
+
+def check_targets(config: Config) -> None:
+    """Check the services of a configuration, without making what is missing.
+
+    Raises:
+        ConfigurationError: One of them cannot be.
+    """
+    made = [
+        replace(each, secret=each.secret or new_secret(), secret_file=None)
+        if each.secret_file is not None and not each.secret_file.exists()
+        else each
+        for each in config.notify
+    ]
+    make_services(replace(config, notify=tuple(made)))
+
+
+def _spaces_of(target: NotifyTarget, config: Config) -> list[str]:
+    return [
+        space.id
+        for space in config.spaces
+        if target.space in (None, space.id)
+        and (target.participant is None or target.participant in space.participants)
+    ]
+
+
+class ProposalChanges:
+    """A subscriber of spaces that wakes whoever waits for a change of a proposal."""
+
+    def __init__(self) -> None:
+        self.form = FrameFormat(DEFAULT_DIALECT, pack_entry=_changes_a_proposal)
+        self.count = 0
+        self._changed = Condition()
+
+    async def wait(self, seen: int) -> None:
+        """Wait for a change after so many."""
+        while self.count == seen:
+            await self._changed.wait()
+
+    def deliver(self, packed: Entry) -> None:
+        """Take an entry."""
+        self.count += 1
+        self._changed.notify_all()
+
+    def close(self, code: int, reason: str) -> None:
+        """The gateway ends, and this with it."""
+
+    def ready(self, then: object) -> None:
+        """Never called: it does not resume."""
+
+
+def _changes_a_proposal(entry: Entry) -> Entry | None:
+    said = entry.envelope
+    changes = said.kind in TRACKED_KINDS and (
+        said.kind == kinds.MCP_PROPOSAL or bool(said.correlation)
+    )
+    return entry if changes else None
+
+
+@asynccontextmanager
+async def send_notices(config: Config, runtime: GatewayRuntime) -> AsyncGenerator[None]:
+    """Send the notices of a configuration for the length of a block.
+
+    Raises:
+        ConfigurationError: One of its services cannot be.
+    """
+    services = make_services(config)
+    if not services:
+        yield
+        return
+    log.info("notices of what waits go to %s", ", ".join(it.name for _, it in services))
+    changes = ProposalChanges()
+    async with AsyncExitStack() as stack:
+        for space in runtime.spaces.values():
+            space.fanout.subscribe(changes, None)
+            stack.callback(space.fanout.unsubscribe, changes)
+        # In a task of its own: a gateway may be begun by one task and ended by another.
+        sending = asyncio.create_task(_send_all(services, config, runtime, changes))
+        try:
+            yield
+        finally:
+            sending.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([sending])
+
+
+async def _send_all(
+    services: Sequence[tuple[NotifyTarget, NotifyService]],
+    config: Config,
+    runtime: GatewayRuntime,
+    changes: ProposalChanges,
+) -> None:
+    async with anyio.create_task_group() as tasks:
+        for target, service in services:
+            spaces = [runtime.spaces[each] for each in _spaces_of(target, config)]
+            tasks.start_soon(NoticeTask(target, service, spaces).run, changes)
+
+
+class NoticeTask:
+    """Tells one service of what waits in some spaces."""
+
+    def __init__(
+        self,
+        target: NotifyTarget,
+        service: NotifyService,
+        spaces: Sequence[SpaceServer],
+    ) -> None:
+        self._target = target
+        self._service = service
+        self._trackers = [(each, BurstTracker(each.name, target.after)) for each in spaces]
+        self._fails = False
+
+    async def run(self, changes: ProposalChanges) -> None:
+        """Look and tell, until cancelled."""
+        while True:
+            seen = changes.count
+            due = math.inf
+            for host, tracker in self._trackers:
+                await self._look(host, tracker)
+                due = min(due, tracker.due)
+            with anyio.CancelScope(deadline=due):
+                await changes.wait(seen)
+            await anyio.sleep(LOOK_SECONDS)
+
+    async def _look(self, host: SpaceServer, tracker: BurstTracker) -> None:
+        waiting = host.owner.waiting_for(self._target.participant or "")
+        notice = tracker.look(waiting, anyio.current_time(), host.owner.end_of)
+        if notice is None:
+            return
+        if notice.settled and not self._target.settled:
+            tracker.sent(notice, anyio.current_time())
+            return
+        try:
+            await self._service.send(notice, self._target.link)
+        except NotDelivered as error:
+            pause = tracker.failed(anyio.current_time())
+            tracker.due = anyio.current_time() + pause
+            self._log_failure(str(error))
+        except Exception:
+            # One service must not end the others; what was raised may have its address in it.
+            tracker.due = anyio.current_time() + tracker.failed(anyio.current_time())
+            self._log_failure("an error in the program; please report it")
+        else:
+            tracker.sent(notice, anyio.current_time())
+            tracker.due = anyio.current_time()
+            if self._fails:
+                self._fails = False
+                log.info("notices reach %s again", self._service.name)
+
+    def _log_failure(self, why: str) -> None:
+        if not self._fails:
+            self._fails = True
+            log.warning(
+                "no notice reaches %s: %s; it is tried again, with longer and longer pauses",
+                self._service.name,
+                why,
+            )
