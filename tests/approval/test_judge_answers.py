@@ -160,15 +160,19 @@ async def test_an_edit_is_stopped(
 
 async def test_yes_of_another_is_none(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meup_agent.approval.reviewer.told_rules.JUDGE_SECONDS", 0.2)
-    async with raw(meeting, "second") as other:
+    async with raw(meeting, "second") as peer, anyio.create_task_group() as tasks:
+        # Nobody waits for the second one's own yes: it is no reviewer.
+        second = HandReviewer(peer, failing(payloads.METHOD_NOT_FOUND))
+        tasks.start_soon(second.serve)
 
-        async def by_another(_: HandReviewer, asked: Envelope) -> None:
-            await HandReviewer(other, by_another).result(asked, YES)
+        async def by_second(_: HandReviewer, asked: Envelope) -> None:
+            await second.result(asked, YES)
 
-        async with asking(meeting, by_another) as (o, _, proposal, item):
-            with pytest.raises(NotOffered):
+        async with asking(meeting, by_second) as (o, _, proposal, item):
+            with pytest.raises(NotOffered, match="'deep'"):
                 await o.inboxes["mallory"].approve(item, EDIT)
             assert proposal.state.is_pending
+        tasks.cancel_scope.cancel()
 
 
 async def test_late_yes_changes_nothing(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:

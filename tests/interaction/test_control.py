@@ -156,6 +156,20 @@ async def test_status_compaction_and_restart(controlled: Meeting, notes: Notes) 
         assert (await boss.control.request_status("worker")).status == "active"
 
 
+async def test_status_that_is_told_unasked(controlled: Meeting, notes: Notes) -> None:
+    listener = Agent("other")
+
+    @listener.on_control("status")
+    async def told(status: ParticipantStatus) -> None:
+        notes((status.participant, status.status, status.fields["tokens"]))
+
+    async with gathered(controlled, listener, "boss", "worker") as (_, boss, told_nobody):
+        await boss.control.report_status("nearly full", {"tokens": 190_000}, to="other")
+        await notes.until(("boss", "nearly full", 190_000))
+        with pytest.raises(Refused, match="capabilities"):
+            await told_nobody.control.report_status("nearly full")
+
+
 def test_script_ends_well_when_it_is_shut_down() -> None:
     agent = worker(Notes())
     with Gateway(participants=PARTICIPANTS).in_thread() as gateway:
