@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from meup_agent.approval import AllowRule, AskRule, DenyRule, History, LimitRule, Policy
+from meup_agent.approval.policy.rule_set import MAX_RULES
 from meup_agent.approval.policy.rules import PolicyRule
 from meup_agent.protocol.wire.payloads import META, TARGET, Call
 from tests.bench.figures import Figure, Program
@@ -19,10 +20,10 @@ RULES = 200
 TIMES = 300
 
 
-def by_tool() -> Policy:
+def by_tool(count: int = RULES) -> Policy:
     """Rules for tools of many servers, each with an argument or a proposer."""
     rules: list[PolicyRule] = []
-    for number in range(RULES // 5):
+    for number in range(count // 5):
         rules += [
             DenyRule(f"s{number}_shell*"),
             AllowRule(f"s{number}_read_*", arguments={"path": "docs/**"}),
@@ -77,6 +78,12 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
     yield Figure(f"{RULES} rules of one tool, the last one decides", last, "µs", 20)
     [held] = taken(by_held_argument(), [call("read_file", path="/home/u7/../ann/.x")], times)
     yield Figure(f"{RULES} rules that hold back, none does", held, "µs", 20)
+    begun = time.process_time()
+    many = by_tool(MAX_RULES)
+    built = (time.process_time() - begun) * 1e3
+    yield Figure(f"{MAX_RULES} rules, made ready", built, "ms", 300)
+    found = taken(many, calls, max(1, times // 10))
+    yield Figure(f"{MAX_RULES} rules, a decision, p50", statistics.median(found), "µs", 10)
 
 
 PROGRAM = Program("policy", "Policies: rules that decide a call", measure)

@@ -14,9 +14,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import combinations
 from typing import Final, Literal, NamedTuple, cast
 
+from meup_agent.approval.policy.rule_set import BeginningIndex, beginnings_of
 from meup_agent.approval.policy.rules import (
     AllowRule,
     AskRule,
@@ -68,12 +68,16 @@ def find_unreachable(rules: Sequence[PolicyRule], names: Sequence[str]) -> Itera
     before = [
         [(each, each.pattern) for each in _alternatives(rule, by_tool=False)] for rule in rules
     ]
+    tools = BeginningIndex([rule.pattern.get("tool") for rule in rules])
     for index, rule in enumerate(rules):
         if isinstance(rule, LimitRule) and rule in rules[:index]:
             same = names[rules.index(rule)]
             yield Finding("warning", f"{names[index]}: {same} says the same; take one of them out")
             continue
-        taken = [_taken_by(one, before[:index]) for one in _alternatives(rule)]
+        taken = [
+            _taken_by(one, {n: before[n] for n in _find_beside(one, tools) if n < index})
+            for one in _alternatives(rule)
+        ]
         if None in taken:
             continue
         first = min(number for number in taken if number is not None)
@@ -86,12 +90,18 @@ def find_unreachable(rules: Sequence[PolicyRule], names: Sequence[str]) -> Itera
         yield Finding(level, f"{said}; move it before that, or take it out")
 
 
+def _find_beside(rule: PolicyRule, tools: BeginningIndex) -> list[int]:
+    """The numbers of rules whose tools begin as those of a rule do: no other takes all of them."""
+    beginnings = beginnings_of(rule.pattern.get("tool"))
+    return tools.find_any(beginnings)
+
+
 def _taken_by(
-    rule: PolicyRule, before: Sequence[Sequence[tuple[PolicyRule, Mapping[str, object]]]]
+    rule: PolicyRule, before: Mapping[int, Sequence[tuple[PolicyRule, Mapping[str, object]]]]
 ) -> int | None:
     """The number of the rule that takes all that one alternative of a rule behind it matches."""
     wanted, named = rule.pattern, rule.named
-    for number, alternatives in enumerate(before):
+    for number, alternatives in before.items():
         for each, pattern in alternatives:
             if isinstance(each, LimitRule):
                 continue
@@ -132,7 +142,12 @@ def find_contradictions(rules: Sequence[PolicyRule], names: Sequence[str]) -> It
     An allow of a part of what a rule behind it holds back is an exception: that is told, and not
     even that before a last rule for everything else.
     """
-    for (number, first), (other, second) in combinations(enumerate(rules), 2):
+    tools = BeginningIndex([rule.pattern.get("tool") for rule in rules])
+    pairs = set[tuple[int, int]]()
+    for number, rule in enumerate(rules):
+        pairs.update((min(number, each), max(number, each)) for each in _find_beside(rule, tools))
+    for number, other in sorted(pairs):
+        first, second = rules[number], rules[other]
         if not isinstance(first, AllowRule) or not isinstance(second, PeopleRule | DenyRule):
             continue
         common = _common_tool(first, second)

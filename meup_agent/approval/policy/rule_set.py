@@ -219,6 +219,15 @@ class BeginningIndex:
         # A pattern may have several beginnings.
         return found if found is self._always else sorted(set(found))
 
+    def find_any(self, beginnings: Sequence[str] | None) -> list[int]:
+        """The numbers, in order, whose patterns may match what begins with one of some texts.
+
+        ``None``: nothing is known of how it begins.
+        """
+        if beginnings is None:
+            return self._all
+        return sorted({n for each in beginnings for n in self.find(each, WorkBudget(each))})
+
 
 def beginnings_of(pattern: object) -> tuple[str, ...] | None:
     """Texts of which each match begins with one; ``None`` where nothing is known of that."""
@@ -237,8 +246,8 @@ def beginnings_of(pattern: object) -> tuple[str, ...] | None:
 
 # --- rule set ---
 
-MAX_RULES: Final = 500
-"""Rules of one policy: each is compared with those before it, which takes half a second."""
+MAX_RULES: Final = 5_000
+"""Rules of one policy, which are ready in a second."""
 
 MAX_TOOLS_REMEMBERED: Final = 256
 """Tools whose rules are kept: more than a space has, few for names that are made up."""

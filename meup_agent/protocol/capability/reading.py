@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby
 from typing import Any, Final, TypeVar, cast
 
@@ -129,6 +129,7 @@ def _is_mark(letter: str) -> bool:
     return unicodedata.combining(letter) != 0
 
 
+@lru_cache(maxsize=4_096)
 def fold_letter(letter: str) -> str:
     plain = _fold_each(unicodedata.normalize("NFKD", letter))
     return "".join(filter(str.isprintable, plain))
