@@ -18,10 +18,10 @@ from meup_agent.transport.base import background_tasks
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup, TaskStatus
 
-_HANGUP = (signal.SIGHUP,) if sys.platform != "win32" else ()
+HANGUP: Final = (signal.SIGHUP,) if sys.platform != "win32" else ()
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM)  # signals that end a command that only observes
 
-ENDING: Final = (*STOPPING, *_HANGUP)
+ENDING: Final = (*STOPPING, *HANGUP)
 """Signals that end a command that acts: a terminal that is closed must leave nothing behind."""
 
 

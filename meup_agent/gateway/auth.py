@@ -113,6 +113,13 @@ def read_token(path: Path) -> str:
     return lines[0].decode()
 
 
+class TokenUse(NamedTuple):
+    """A token by which a caller was admitted: its digest, and whose it was."""
+
+    digest: bytes
+    identity: Identity
+
+
 class Tokens:
     """Every token of a gateway, as SHA-256 digests.
 
@@ -134,6 +141,14 @@ class Tokens:
                 f" {other.participant!r} of space {other.space!r}; give each participant tokens of"
                 " its own"
             )
+
+    def replace(self, other: Tokens) -> None:
+        """Know the tokens of another, and no more."""
+        self._identities = dict(other._identities)
+
+    def still_hold(self, use: TokenUse) -> bool:
+        """True if a token is still that of the participant who was admitted by it."""
+        return self.holder(use.digest) == use.identity
 
     def forget(self, digest: bytes) -> None:
         """Know a token no more."""

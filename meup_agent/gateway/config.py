@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, NamedTuple, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo
 
@@ -450,6 +450,103 @@ SECTIONS: Final = {
     "http": HttpConfig,
     "tls": TlsConfig,
 }
+
+
+# --- a file that is read again ---
+
+
+class ConfigChange(NamedTuple):
+    """The differences between the configuration of a running gateway and one read again."""
+
+    config: Config  # that it goes on with: the old one, with what can take effect
+    added: tuple[Identity, ...]
+    removed: tuple[Identity, ...]
+    changed: tuple[Identity, ...]  # participants with other tokens, capabilities or dialects
+    waiting: tuple[str, ...]  # keys that take effect at the next start
+
+    def __str__(self) -> str:
+        """The differences in one sentence."""
+        told = [
+            f"{word} {', '.join(each.participant for each in listed)}"
+            for word, listed in (
+                ("added", self.added),
+                ("removed", self.removed),
+                ("changed", self.changed),
+            )
+            if listed
+        ]
+        said = "; ".join(told) or "no participant has changed"
+        if self.waiting:
+            said += f"; at the next start only: {', '.join(self.waiting)}"
+        return said
+
+
+_NEEDS_START: Final = ("host", "port", "insecure", "tracing", "history", "notify")
+_OF_A_START: Final = ("output_log", "auto_connect")
+_OF_A_SPACE: Final = ("announce_withdrawals", "takes_published")
+
+
+def compare_configs(running: Config, read: Config) -> ConfigChange:
+    """The changes from the configuration of a running gateway to one that was read again.
+
+    Participants, their tokens, capabilities and dialects, and the files of the certificate, take
+    effect at once; all else does at the next start.
+    """
+    waiting = [
+        key if key in ("history", "notify") else f"gateway.{key}"
+        for key in _NEEDS_START
+        if getattr(running, key) != getattr(read, key)
+    ]
+    for section in ("limits", "journal", "http"):
+        old, new = getattr(running, section), getattr(read, section)
+        place = "gateway" if section == "limits" else section
+        if old is None or new is None:
+            waiting += [] if old is new else [place]
+        else:
+            waiting += [f"{place}.{key}" for key in _differing(old, new)]
+    has_tls = running.tls is not None and read.tls is not None
+    waiting += [] if has_tls or running.tls is read.tls else ["tls"]
+    spaces: list[SpaceConfig] = []
+    for old_space in running.spaces:
+        new_space = read.space(old_space.id)
+        if new_space is None:
+            waiting.append(f"spaces.{old_space.id}")
+        else:
+            kept = {key: getattr(old_space, key) for key in _OF_A_SPACE}
+            waiting += [
+                f"spaces.{old_space.id}.{'dialect' if key == 'takes_published' else key}"
+                for key in _differing(old_space, new_space)
+                if key in kept
+            ]
+            new_space = replace(new_space, **kept)
+        spaces.append(new_space or old_space)
+    waiting += [f"spaces.{each.id}" for each in read.spaces if running.space(each.id) is None]
+    config = replace(running, spaces=tuple(spaces), tls=read.tls if has_tls else running.tls)
+    before, after = dict(running.entries()), dict(config.entries())
+    both = [each for each in after if each in before]
+    for each in both:
+        waiting += [
+            f"participants.{each.participant}.{key}"
+            for key in _differing(before[each], after[each])
+            if key in _OF_A_START
+        ]
+    return ConfigChange(
+        config,
+        tuple(each for each in after if each not in before),
+        tuple(each for each in before if each not in after),
+        tuple(each for each in both if _admission(before[each]) != _admission(after[each])),
+        tuple(waiting),
+    )
+
+
+def _differing(old: Any, new: Any) -> list[str]:
+    return [each.name for each in fields(old) if getattr(old, each.name) != getattr(new, each.name)]
+
+
+def _admission(entry: ParticipantConfig) -> tuple[object, ...]:
+    """What a participant's admission depends on."""
+    tokens = {*map(digest_of_token, entry.known_tokens), *map(bytes.fromhex, entry.token_hashes)}
+    return entry.capabilities.patterns, tokens, entry.dialect
 
 
 # --- configurations without a file ---

@@ -103,6 +103,12 @@ def server_context(tls: TlsConfig) -> ssl.SSLContext:
     """The TLS context of a port, from a certificate and a key that belong together."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    load_certificate(context, tls)
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, tls: TlsConfig) -> None:
+    """Give a context a certificate and its key; connections that are open keep theirs."""
     for key, path in (("certificate", tls.certificate), ("key", tls.key)):
         try:
             path.open("rb").close()
@@ -117,7 +123,6 @@ def server_context(tls: TlsConfig) -> ssl.SSLContext:
         raise ConfigurationError(
             f"tls: {tls.certificate} and {tls.key} are not a certificate and its key in PEM form"
         ) from None
-    return context
 
 
 def is_loopback(host: str) -> bool:

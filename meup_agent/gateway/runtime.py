@@ -25,9 +25,12 @@ from meup_agent.gateway.auth import (
     Identity,
     JoinThrottle,
     NotAdmitted,
+    Tokens,
+    TokenUse,
     new_token,
 )
 from meup_agent.gateway.backlog import Backlogs
+from meup_agent.gateway.config import Config, ConfigChange, compare_configs
 from meup_agent.gateway.logs import RefusalLog, log
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, spoken
 from meup_agent.protocol.space.counters import SpaceCounters
@@ -36,13 +39,13 @@ from meup_agent.protocol.space.journal import Journal
 from meup_agent.protocol.space.link import Place
 from meup_agent.protocol.space.owner import SpaceParameters
 from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.space.state.management import NO_TOKEN_CODE, UNCONFIGURED
 from meup_agent.protocol.space.state.verdicts import Recorder, Refusal
 from meup_agent.protocol.token_strength import is_guessable
 
 if TYPE_CHECKING:
     import asyncio
 
-    from meup_agent.gateway.config import Config
     from meup_agent.gateway.tracing import GatewayTracer
 
 MAX_NAMED: Final = 10
@@ -144,7 +147,20 @@ def _tracer_by(config: Config) -> GatewayTracer | None:
     return GatewayTracer(trust_proposers=config.tracing == "trust")
 
 
-class OpenConnection(Protocol):
+class TokenHolder(Protocol):
+    """A connection or an event stream, as far as it ends with the token that opened it."""
+
+    @property
+    def token_use(self) -> TokenUse | None:
+        """The token by which it was admitted; ``None``: by none yet."""
+        ...
+
+    def shut(self, code: int, reason: str) -> None:
+        """Close it, joined or not."""
+        ...
+
+
+class OpenConnection(TokenHolder, Protocol):
     """A connection of an edge, as far as all of them are held back or ended at once."""
 
     @property
@@ -154,10 +170,6 @@ class OpenConnection(Protocol):
 
     def hold(self, held: bool) -> None:
         """Read nothing of it, or read again."""
-        ...
-
-    def shut(self, code: int, reason: str) -> None:
-        """Close it, joined or not."""
         ...
 
     def abort(self) -> None:
@@ -208,6 +220,8 @@ class GatewayRuntime:
         self._auth_throttle = AuthThrottle(self.tokens, limits, now)
         _warn_of_short_tokens(config)
         self._connections: set[OpenConnection] = set()
+        self.event_streams = set[TokenHolder]()
+        self._invites: dict[str, _SpaceInvites] = {}
         self._empty = anyio.Event()
         self._held = False
         if loop is not None:
@@ -228,7 +242,7 @@ class GatewayRuntime:
                     now=now,
                     counters=self.counters,
                     allowance=limits,
-                    invites=_SpaceInvites(self, space.id),
+                    invites=self._invites.setdefault(space.id, _SpaceInvites(self, space.id)),
                     announce_withdrawals=space.announce_withdrawals,
                     backpressure=self.backlogs.in_space(space.id),
                     recorder=recorder,
@@ -291,6 +305,34 @@ class GatewayRuntime:
         participant = space.participants.get(identity.participant) if space else None
         configured = (participant and participant.dialect) or (space and space.dialect)
         return spoken(configured or DEFAULT_DIALECT) or DEFAULT_DIALECT
+
+    # --- a configuration that was read again ------------------------------------------------
+
+    def reload(self, read: Config) -> ConfigChange:
+        """Take over the participants of a configuration, with their tokens and capabilities.
+
+        Connections whose token is not known any more are closed with 4401, and no others. Of what
+        takes effect at the next start only, the answer tells the keys.
+
+        Raises:
+            ConfigurationError: Two participants have the same token; nothing has changed.
+        """
+        change = compare_configs(self._config, read)
+        tokens = change.config.tokens()
+        for invites in self._invites.values():
+            invites.add_to(tokens)
+        self.tokens.replace(tokens)
+        self._config = change.config
+        _warn_of_short_tokens(change.config)
+        for holder in (*self._connections, *self.event_streams):
+            use = holder.token_use
+            if use is not None and not tokens.still_hold(use):
+                holder.shut(NO_TOKEN_CODE, UNCONFIGURED)
+        for space in change.config.spaces:
+            self.spaces[space.id].owner.reconfigure(
+                {name: entry.capabilities for name, entry in space.participants.items()}
+            )
+        return change
 
     # --- connections ------------------------------------------------------------------------
 
@@ -398,6 +440,11 @@ class _SpaceInvites:
             tokens.forget(before)
         self._admitted[participant] = digest
         tokens.add(digest, Identity(self._space, participant))
+
+    def add_to(self, tokens: Tokens) -> None:
+        """Add the tokens of those who were invited to the ones of a configuration."""
+        for participant, digest in self._admitted.items():
+            tokens.add(digest, Identity(self._space, participant))
 
     def address(self) -> str:
         url = self._runtime.url

@@ -11,7 +11,7 @@ import anyio
 from picows import WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
 
 from meup_agent.gateway.auth import NotAdmitted
-from meup_agent.gateway.config import Config
+from meup_agent.gateway.config import Config, ConfigChange
 from meup_agent.gateway.edge import listener
 from meup_agent.gateway.edge.handshake import admit
 from meup_agent.gateway.edge.listener import HandshakeLimiter, max_handshakes, shorten_tls_failures
@@ -24,6 +24,7 @@ from meup_agent.gateway.network import (
     check_encrypted,
     is_loopback,
     listen_error,
+    load_certificate,
     server_context,
     serves_console,
     shares_port,
@@ -73,6 +74,7 @@ class RunningGateway:
         self.failed: Final = self.runtime.failed
         """Set when nothing can be kept any more; then it has stopped by itself."""
         self._servers: list[asyncio.Server] = []
+        self._contexts: list[ssl.SSLContext] = []
         self._socket_url: str | None = None
         self.http_url: str | None = None
         """The address of its HTTP API for clients on this machine; ``None``: it serves none."""
@@ -127,6 +129,23 @@ class RunningGateway:
 
         self._routes.append(Route(path, app))
 
+    def reload(self, config: Config) -> ConfigChange:
+        """Take over a configuration that was read again; see :meth:`GatewayRuntime.reload`.
+
+        New connections get the certificate that its files hold now.
+
+        Raises:
+            ConfigurationError: It cannot be taken over; nothing has changed.
+        """
+        if config.tls is not None:
+            server_context(config.tls)
+        change = self.runtime.reload(config)
+        tls = change.config.tls
+        if tls is not None:
+            for context in self._contexts:
+                load_certificate(context, tls)
+        return change
+
     def drop(self, participant: str) -> None:
         """Drop the sockets of a participant, in each space, without a close frame."""
         self.runtime.drop(participant)
@@ -144,6 +163,7 @@ class RunningGateway:
         tls = self._config.tls
         check_encrypted(host, tls, insecure=self._config.insecure)
         context = None if tls is None else server_context(tls)
+        self._contexts += [] if context is None else [context]
         shared = shares_port(self._config, host)
         if shared:
             # Loaded only where it is wanted: a web framework takes its time.
@@ -173,8 +193,10 @@ class RunningGateway:
             check_encrypted(address[0], config.tls, insecure=config.insecure)
             from meup_agent.gateway.edge.http.server import listen_for_http
 
+            context = None if config.tls is None else server_context(config.tls)
+            self._contexts += [] if context is None else [context]
             self._http, listening = await listen_for_http(
-                self.runtime, *address, config.tls, self._routes
+                self.runtime, *address, context, self._routes
             )
             self.runtime.local_http = is_loopback(listening.host)
             self.http_url = listening.url

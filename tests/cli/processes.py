@@ -19,6 +19,18 @@ PYTHON = (sys.executable, "-W", "error")
 
 COMMAND = (*PYTHON, "-m", "meup_agent.cli")
 
+RUN_MEUP = "runpy.run_module('meup_agent.cli', run_name='__main__')"
+DETACHED = (sys.executable, "-c", f"import os, runpy; os.setsid(); {RUN_MEUP}")
+"""Without a controlling terminal, as a service is."""
+
+IN_TERMINAL = (
+    sys.executable,
+    "-c",
+    "import fcntl, os, runpy, termios; os.setsid();"
+    f" fcntl.ioctl(os.openpty()[1], termios.TIOCSCTTY, 0); {RUN_MEUP}",
+)
+"""With a terminal of its own, which tells by SIGHUP that it is closed."""
+
 FITS_A_PIPE = 8_000
 """Characters that a pipe takes whole, before anything reads it."""
 
@@ -162,9 +174,13 @@ def running(
 
 
 @contextmanager
-def up(folder: Path, state: dict[str, str], *arguments: str) -> Generator[Running]:
+def up(
+    folder: Path, state: dict[str, str], *arguments: str, command: Iterable[str] = COMMAND
+) -> Generator[Running]:
     """`meup up` in a folder for the length of a block, ended by Ctrl-C unless it has ended."""
-    with running("up", "--port", "0", *arguments, cwd=folder, variables=state) as process:
+    with running(
+        "up", "--port", "0", *arguments, command=command, cwd=folder, variables=state
+    ) as process:
         yield process
         if process.process.poll() is None:
             assert process.end(INTERRUPT) == exit_codes.OK

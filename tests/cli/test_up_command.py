@@ -15,7 +15,17 @@ from meup_agent import Agent
 from meup_agent.cli.up.state import token_path
 from tests.cli.commands import exit_codes
 from tests.cli.participants import variables_printed
-from tests.cli.processes import INTERRUPT, TERMINATE, Running, is_there, meup, running, up
+from tests.cli.processes import (
+    COMMAND,
+    IN_TERMINAL,
+    INTERRUPT,
+    TERMINATE,
+    Running,
+    is_there,
+    meup,
+    running,
+    up,
+)
 from tests.forkserver import launched
 
 READY = "print('ready', os.getpid(), flush=True)"
@@ -222,7 +232,8 @@ def test_a_signal_ends_programs_first(number: int, tmp_path: Path, state: dict[s
     )
     grandchild = f"import subprocess, sys, time; subprocess.Popen({python(STUBBORN)!r}); {last}"
     write(tmp_path, ann={"command": python(last)}, bob={"command": python(grandchild)})
-    with up(tmp_path, state) as process:
+    command = IN_TERMINAL if number == signal.SIGHUP else COMMAND
+    with up(tmp_path, state, command=command) as process:
         process.until(" | ready", count=3)
         numbers = [int(each) for each in re.findall(r"ready (\d+)$", process.out, re.MULTILINE)]
         assert all(map(is_there, numbers))

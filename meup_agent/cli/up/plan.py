@@ -149,11 +149,18 @@ class Launch(NamedTuple):
     entry: ParticipantConfig
     server: Server | None
     pins: Path  # the file of its accepted tools, if it is a server that is pinned
+    made: bool = True  # its token is made at each start, and is nowhere but in two processes
 
     @property
     def place(self) -> Place:
         """Its space and its name, as no other participant's."""
         return self.space, self.name
+
+    def entry_in(self, plan: Plan) -> ParticipantConfig:
+        """The participant as the settings of a plan have it, with its token."""
+        space = plan.settings.space(self.space)
+        assert space is not None
+        return space.participants[self.name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +219,8 @@ def read_plan(file: Path, listen: ListenOptions, *, renew: bool = False) -> Plan
                     token_files[name] = path
                 if token is not None and entry.starts:
                     server, pins = _server(name, entry, folder), pins_path(folder, prefix)
-                    launches.append(Launch(space.id, name, token, entry, server, pins))
+                    made = not entry.has_token
+                    launches.append(Launch(space.id, name, token, entry, server, pins, made))
             except ConfigurationError as error:
                 warn(f"participants.{name}: {error}")
             if isinstance(entry.command, str) and entry.auto_start is None:
@@ -299,6 +307,49 @@ def _check_clients(clients: Iterable[str], taken: Collection[str]) -> None:
             participant(each, (), ())
         except ConfigurationError as error:
             raise ConfigurationError(f"--client: {error}") from None
+
+
+def settings_beside(running: Plan, read: Plan) -> Config:
+    """The settings of a plan that was read again, beside the programs of the one that runs.
+
+    A program keeps the token that was made for it, and stays a participant as long as it runs. What
+    is to be started otherwise, or stopped, waits for the next start, which the log says.
+    """
+    before = {each.place: each for each in running.launches}
+    after = {each.place: each for each in read.launches}
+    spaces: list[SpaceConfig] = []
+    for space in read.settings.spaces:
+        participants = dict(space.participants)
+        for (where, name), launch in before.items():
+            if where == space.id:
+                entry = participants.get(name)
+                if (where, name) not in after or entry is None:
+                    participants[name] = launch.entry_in(running)
+                elif launch.made and after[where, name].made:
+                    participants[name] = replace(entry, tokens=(launch.token,))
+        for where, name in after:
+            if where == space.id and (where, name) not in before:
+                del participants[name]
+        spaces.append(replace(space, participants=participants))
+    waiting = [
+        shown_name(place[1])
+        for place in dict.fromkeys((*before, *after))
+        if _program_of(before.get(place)) != _program_of(after.get(place))
+    ]
+    if waiting:
+        log.warning(
+            "started, stopped or changed at the next start of `meup up` only: %s",
+            ", ".join(waiting),
+        )
+    return replace(read.settings, spaces=tuple(spaces))
+
+
+def _program_of(launch: Launch | None) -> tuple[object, ...] | None:
+    """What is started for a participant."""
+    if launch is None:
+        return None
+    entry = launch.entry
+    return entry.command, entry.args, entry.env, entry.cwd, launch.server
 
 
 def _reviewer(policy: Path) -> ParticipantConfig:

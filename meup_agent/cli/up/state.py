@@ -2,8 +2,9 @@
 
 ``meup gateway --dev`` and each ``meup up`` hold a lock on a file of their own, in the folder
 ``dev`` or ``up`` of the user's state, and write their addresses into it; the Unix socket is beside
-it. The lock goes with the process: after a crash the file stays and the lock does not, so ``meup
-env`` never hands out the address of a dead gateway, where a stranger may listen by now.
+it. ``meup gateway --config`` does so in the folder ``gateway``, for ``meup gateway reload`` alone.
+The lock goes with the process: after a crash the file stays and the lock does not, so ``meup env``
+never hands out the address of a dead gateway, where a stranger may listen by now.
 
 Only the user's own folders (mode 700) and files (mode 600) are used, and no symbolic link is
 followed: another user of the machine could have put one there.
@@ -73,6 +74,7 @@ STATE_VARIABLE: Final = "MEUP_STATE_DIR"  # the folder in place of the system's 
 _OTHER_FOLDER: Final = f"; set {STATE_VARIABLE} to a folder of your own"
 TOKEN_SUFFIX: Final = ".token"
 LOCK_SUFFIX: Final = ".lock"
+CONTROL_SUFFIX: Final = ".control"
 
 FOLDER_LOCK: Final = "lock"
 """The file whose lock keeps other commands from a folder: not every network locks folders."""
@@ -99,6 +101,7 @@ class Owner(msgspec.Struct):
     folder: str = ""
     url: str = ""
     socket: str = ""
+    control: str = ""  # the path of the socket for `meup gateway reload`; empty: it has none
     http: str | None = None
     space: str = ""
     # Participant → the file of its token.
@@ -128,6 +131,11 @@ def up_folder() -> Path:
     return _state_folder("up")
 
 
+def gateway_folder() -> Path:
+    """The folder of the locks of ``meup gateway --config``."""
+    return _state_folder("gateway")
+
+
 def _state_folder(name: str) -> Path:
     """A folder in MEUP_STATE_DIR, or where the system keeps programs' state."""
     chosen = os.environ.get(STATE_VARIABLE)
@@ -151,6 +159,8 @@ class GatewayLock:
         self._owner = owner
         self.socket = socket
         """The path of the gateway's Unix socket."""
+        self.control = socket.with_suffix(CONTROL_SUFFIX)
+        """The path of the socket for ``meup gateway reload``."""
         self._write()
 
     def publish(
@@ -161,6 +171,12 @@ class GatewayLock:
         owner.url, owner.http, owner.space = url, http, space
         owner.socket = socket_url(str(self.socket))
         owner.token_files = {name: str(path.absolute()) for name, path in token_files.items()}
+        self._write()
+
+    def take_commands(self, url: str) -> None:
+        """Let ``meup gateway reload`` know where the gateway takes it, and its address."""
+        self._owner.url = self._owner.url or url
+        self._owner.control = str(self.control)
         self._write()
 
     def _write(self) -> None:
@@ -196,6 +212,18 @@ def up_lock(file: Path) -> AbstractContextManager[GatewayLock]:
     """
     owner = Owner(os.getpid(), str(file), str(file.resolve().parent))
     return _hold_lock(up_folder(), digest_of(file), owner)
+
+
+def gateway_lock(file: Path, url: str) -> AbstractContextManager[GatewayLock]:
+    """Hold the lock of a gateway that serves a file for the length of a block.
+
+    Raises:
+        Failure: Another process has it.
+        ConfigurationError: There can be none.
+    """
+    place = hashlib.sha256(f"{file.resolve()} {url}".encode(errors="surrogateescape"))
+    owner = Owner(os.getpid(), folder=str(file.resolve().parent))
+    return _hold_lock(gateway_folder(), place.hexdigest()[:16], owner)
 
 
 @contextmanager
@@ -237,13 +265,20 @@ def running_gateways() -> list[Owner]:
     return sorted(named, key=lambda each: each.port)
 
 
+def reloadable_gateways() -> list[Owner]:
+    """The gateways of this user that ``meup gateway reload`` reaches, by their ports."""
+    found = [*list_running(gateway_folder()), *list_running(up_folder())]
+    return sorted((each for each in found if each.control), key=lambda each: each.port)
+
+
 def _list_owners(folder: Path) -> list[Owner]:
     """The owners that hold their locks; what the others have left is removed."""
     found: list[Owner] = []
     for path in sorted(folder.glob(f"*{LOCK_SUFFIX}"))[:MAX_RUNNING]:
         with suppress(ConfigurationError), _open_to_lock(path) as file:
             if _lock(file):
-                path.with_suffix(SOCKET_SUFFIX).unlink(missing_ok=True)
+                for left in (SOCKET_SUFFIX, CONTROL_SUFFIX):
+                    path.with_suffix(left).unlink(missing_ok=True)
                 path.unlink()
             elif owner := _read_owner(file):
                 found.append(owner)

@@ -32,7 +32,7 @@ from meup_agent.gateway.logs import log, quote
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.link import FrameFormat, Place
-from meup_agent.protocol.space.state.management import KICKED_CODE
+from meup_agent.protocol.space.state.management import KICKED_CODE, NO_TOKEN_CODE
 
 OWN_SECONDS: Final = 60.0
 """Interval of checking whether a person still needs an inbox session of its own."""
@@ -59,7 +59,7 @@ class SilentMember:
 
     def close(self, code: int, reason: str) -> None:
         """End, by a decision of the gateway's."""
-        if code == KICKED_CODE:
+        if code in (KICKED_CODE, NO_TOKEN_CODE):
             self._presence.fail(MeupError(reason))
 
     def ready(self, then: Callable[[], None]) -> None:

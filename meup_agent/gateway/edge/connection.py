@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import anyio
 
-from meup_agent.gateway.auth import BAD_REQUEST, Identity, NotAdmitted
+from meup_agent.gateway.auth import BAD_REQUEST, UNAUTHORIZED, Identity, NotAdmitted, TokenUse
 from meup_agent.gateway.edge.handshake import (
     HEADER_SECONDS,
     Handshake,
@@ -27,6 +27,7 @@ from meup_agent.gateway.edge.handshake import (
 from meup_agent.gateway.frame_queue import GatewayMember
 from meup_agent.gateway.logs import log, quote
 from meup_agent.protocol.space.link import FrameFormat, Place
+from meup_agent.protocol.space.state.management import UNCONFIGURED
 from meup_agent.transport.base import MAX_CLOSE_REASON_BYTES, TOO_BIG
 
 if TYPE_CHECKING:
@@ -270,6 +271,9 @@ class MemberConnection(ABC):
         self._handshake = handshake
         self._member: GatewayMember | None = None
         self._identity: Identity | None = None
+        self.token_use = (
+            None if handshake.identity is None else TokenUse(handshake.digest, handshake.identity)
+        )
         self._ended_by: int | None = None
         self._first_message = True
         self._timer: asyncio.TimerHandle | None = None
@@ -313,7 +317,7 @@ class MemberConnection(ABC):
         self._runtime.opened(self)
         identity, dialect = self._handshake.identity, self._handshake.dialect
         if identity is not None and dialect is not None and self._handshake.complete:
-            self._join(identity, dialect)
+            self._join(TokenUse(self._handshake.digest, identity), dialect)
         elif may_join_by_header(self._handshake, self._runtime):
             soon = min(HEADER_SECONDS, self._limits.join_timeout)
             self._timer = self._loop.call_later(soon, self._join_by)
@@ -435,13 +439,13 @@ class MemberConnection(ABC):
     def _join_by(self, message: bytes | None = None) -> None:
         """Join as a join frame says, or as the handshake, which named no space."""
         try:
-            identity, dialect = admit_join(message, self._handshake, self._runtime, self._address)
+            use, dialect = admit_join(message, self._handshake, self._runtime, self._address)
         except NotAdmitted as refused:
             self._not_admitted(refused)
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._join(identity, dialect)
+        self._join(use, dialect)
 
     def _repeats_join(self, message: bytes, participant: str) -> bool:
         """True for a first message of a joined connection that has nothing more to do."""
@@ -451,8 +455,13 @@ class MemberConnection(ABC):
             self._end(refused.close_code, str(refused))
             return True
 
-    def _join(self, identity: Identity, dialect: str) -> None:
-        self._identity = identity
+    def _join(self, use: TokenUse, dialect: str) -> None:
+        # The configuration may have been read again since its handshake.
+        if not self._runtime.tokens.still_hold(use):
+            self._not_admitted(NotAdmitted(UNAUTHORIZED, UNCONFIGURED))
+            return
+        self.token_use = use
+        identity = self._identity = use.identity
         self._space: SpaceServer = self._runtime.spaces[identity.space]
         self._member = GatewayMember(
             self._runtime,

@@ -9,7 +9,15 @@ from urllib.parse import parse_qs
 import msgspec
 
 from meup_agent.errors import InvalidEnvelope
-from meup_agent.gateway.auth import BAD_REQUEST, UNAUTHORIZED, Identity, NotAdmitted, check_space
+from meup_agent.gateway.auth import (
+    BAD_REQUEST,
+    UNAUTHORIZED,
+    Identity,
+    NotAdmitted,
+    TokenUse,
+    check_space,
+    digest_of_token,
+)
 from meup_agent.protocol.dialects import DIALECTS, spoken
 from meup_agent.protocol.space.link import Place
 from meup_agent.protocol.wire.envelope import check_frame
@@ -59,6 +67,7 @@ class Handshake(NamedTuple):
     last_seen: int | None = None
     place: Place = Place.ANSWERING
     of_page: bool = False  # of a page in a browser, which says whose it is
+    digest: bytes = b""  # of its header's token
 
     @property
     def complete(self) -> bool:
@@ -103,9 +112,10 @@ def read_handshake(
     resume = read_resume(headers.get(RESUME_HEADER), headers.get(LAST_SEEN_HEADER))
     place = read_place(headers.get)
     of_page = headers.get("Origin") is not None
-    identity = None
+    identity, digest = None, b""
     if authorization is not None:
-        identity = runtime.identify(bearer(authorization), address)
+        token = bearer(authorization)
+        identity, digest = runtime.identify(token, address), digest_of_token(token)
     if identity is not None and space is not None:
         check_space(identity, space, runtime.spaces)
         runtime.check_members(identity, place)
@@ -113,7 +123,7 @@ def read_handshake(
         dialect = dialect or runtime.dialect(identity)
     else:
         runtime.join_throttle.connect(address, of_page=of_page)
-    return Handshake(identity, space, dialect, *resume, place, of_page)
+    return Handshake(identity, space, dialect, *resume, place, of_page, digest)
 
 
 def read_dialect(name: str | None) -> str | None:
@@ -239,7 +249,7 @@ def is_join_frame(message: bytes) -> bool:
 
 def admit_join(
     message: bytes | None, handshake: Handshake, runtime: GatewayRuntime, address: str
-) -> tuple[Identity, str]:
+) -> tuple[TokenUse, str]:
     """The participant that joins by the first message of a connection, and its dialect.
 
     Without a message it joins as its handshake says, which named no space.
@@ -247,9 +257,11 @@ def admit_join(
     frame = _NOTHING_MORE if message is None else _parse_join(message)
     if frame is None:
         raise NotAdmitted(BAD_REQUEST, "the first message must be a join frame")
-    identity = held = handshake.identity
+    identity, digest = handshake.identity, handshake.digest
+    held = identity
     if frame.token is not None or identity is None:
-        identity = runtime.identify(frame.token or "", address)
+        token = frame.token or ""
+        identity, digest = runtime.identify(token, address), digest_of_token(token)
     if held not in (None, identity) or not frame.is_by(identity.participant):
         raise NotAdmitted(UNAUTHORIZED, "the token is another participant's")
     space = frame.space if frame.space is not None else handshake.space
@@ -261,7 +273,7 @@ def admit_join(
     runtime.check_members(identity, handshake.place)
     runtime.join_throttle.join(identity, handshake.place)
     runtime.join_throttle.joined(address, of_page=handshake.of_page)
-    return identity, dialect
+    return TokenUse(digest, identity), dialect
 
 
 def repeats_join(message: bytes, participant: str | None, space: str) -> bool:

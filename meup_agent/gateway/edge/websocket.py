@@ -11,7 +11,7 @@ from typing import Final, cast
 
 from picows import WSCloseCode, WSFrame, WSListener, WSTransport
 
-from meup_agent.gateway.auth import BAD_REQUEST, Identity, NotAdmitted
+from meup_agent.gateway.auth import BAD_REQUEST, NotAdmitted, TokenUse
 from meup_agent.gateway.edge.connection import LOST, MemberConnection
 from meup_agent.gateway.edge.handshake import MAX_JOIN_BYTES, Handshake
 from meup_agent.gateway.edge.listener import (
@@ -115,10 +115,10 @@ class WebSocketConnection(WSListener, MemberConnection):
     def _drop_transport(self) -> None:
         self._transport.disconnect(False)
 
-    def _join(self, identity: Identity, dialect: str) -> None:
+    def _join(self, use: TokenUse, dialect: str) -> None:
         self._assembler = Assembler(self._limits.max_message_bytes)
         self.read_bytes = MEMBER_READ_BYTES
-        super()._join(identity, dialect)
+        super()._join(use, dialect)
 
     # --- frames -----------------------------------------------------------------------------
 

@@ -291,6 +291,14 @@ class SpaceOwner:
         """True for a participant that was removed, and not invited again."""
         return self._state.management.is_kicked(participant)
 
+    def reconfigure(self, participants: Mapping[str, Capabilities]) -> None:
+        """Take over the participants of a configuration that was read again.
+
+        Those that it has no more are closed with 4401; nobody else is.
+        """
+        at = self._now()
+        self._follow_all(self._state.reconfigure(participants, at), at)
+
     # --- coming and going -----------------------------------------------------------------
 
     def join(self, connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""``meup gateway``: run a gateway."""
+"""``meup gateway``: run a gateway; ``meup gateway reload``: let it read its files again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import signal
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,28 +15,33 @@ from typing import TYPE_CHECKING, Annotated, Final
 import anyio
 import typer
 
+from meup_agent.cli import exit_codes
+from meup_agent.cli.commands import CommandTyper
 from meup_agent.cli.console_link import link_lines, make_console, open_link, sign_in_link
-from meup_agent.cli.failures import Failure, require_extra
+from meup_agent.cli.failures import Failure, Misuse, require_extra
 from meup_agent.cli.options import (
     Insecure,
     OptionGroup,
     TlsCertificate,
     TlsKey,
+    expand_groups,
     flag,
     option,
     tls_config,
 )
 from meup_agent.cli.render.output import log_to_stderr, warn
-from meup_agent.cli.signals import STOPPING, watch_signals
+from meup_agent.cli.signals import ENDING, HANGUP, watch_signals
 from meup_agent.cli.up.state import (
     GatewayLock,
     bind_socket,
     dev_folder,
     dev_lock,
+    gateway_lock,
     notify_targets,
     token_path,
 )
 from meup_agent.errors import ConfigurationError
+from meup_agent.escape import visible
 from meup_agent.gateway.config import DEFAULT_HOST, DEFAULT_PORT, PARTICIPANTS, Config, dev_config
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.transport.base import background_tasks
@@ -146,7 +151,11 @@ class ListenOptions(OptionGroup, frozen=True):
         )
 
 
-def gateway(
+gateway = CommandTyper("gateway", alone=True)
+
+
+def gateway_group(
+    ctx: typer.Context,
     config: Annotated[
         Path | None,
         option(
@@ -186,6 +195,9 @@ def gateway(
     Where only this machine reaches it, it serves a console in which a person sees the space and
     decides; it prints the address.
 
+    `meup gateway reload` lets it read its file again, and where no terminal controls it, so does
+    SIGHUP.
+
     Example: `meup gateway --dev --open`
 
     Example: `meup gateway --config space.yaml --host 127.0.0.1 --port 8420`
@@ -193,6 +205,10 @@ def gateway(
     Example: `meup gateway --config space.yaml --check`
     """
     require_extra("a gateway")
+    if ctx.invoked_subcommand is not None:
+        if dev or config is not None or make_tokens or new_tokens or open_console:
+            raise Misuse("options for starting a gateway go without a command behind them")
+        return
     if dev and config is not None:
         raise ConfigurationError("give either --config FILE or --dev")
     if make_tokens and dev:
@@ -205,20 +221,22 @@ def gateway(
     from meup_agent.gateway.config_file import environment_over, load_config
     from meup_agent.gateway.space_yaml import find_space_file
 
+    make: MakeTokens = "never"
     if dev:
-        settings = environment_over(dev_config())
+        settings = listen.over(environment_over(dev_config()))
+        _check_local(settings)
+        file = Path()
     else:
-        # A check makes nothing.
-        make: MakeTokens = "always" if make_tokens and not listen.check else "never"
-        config = config or find_space_file()
-        if config is None:
+        if make_tokens and not listen.check:  # which makes nothing
+            make = "always"
+        found = config or find_space_file()
+        if found is None:
             raise ConfigurationError(
                 "a gateway needs --config FILE or --dev: there is no space.yaml in this folder"
             )
-        settings = load_config(config, make_tokens=make)
-    settings = listen.over(settings)
-    if dev:
-        _check_local(settings)
+        # Read again, it is the same file, wherever the process may be by then.
+        file = found.absolute()
+        settings = listen.over(load_config(found, make_tokens=make))
     if listen.check:
         sys.stdout.write(describe_checked(settings))
         return
@@ -234,12 +252,18 @@ def gateway(
                 log.warning(said, space.id, name)
     console = make_console(settings)
 
+    def read_again() -> Config:
+        return listen.over(load_config(file, make_tokens=make))
+
     @asynccontextmanager
-    async def shown(running: RunningGateway, _: GatewayStop) -> AsyncGenerator[None]:
-        # Inside the block: nothing else listens at the port while `meup env` tells it.
+    async def shown(running: RunningGateway, stop: GatewayStop) -> AsyncGenerator[None]:
         if not dev:
-            yield
+            async with AsyncExitStack() as stack:
+                lock = _lock_for_reload(stack, file, running.url)
+                await stack.enter_async_context(reloading(running, read_again, stop, lock))
+                yield
             return
+        # Inside the block: nothing else listens at the port while `meup env` tells it.
         (space,) = settings.spaces
         link = sign_in_link(console, running, space.participants[DECIDES].tokens[0])
         folder = dev_folder()
@@ -252,7 +276,101 @@ def gateway(
                     await open_link(link)
                 yield
 
-    run_gateway(settings, shown, STOPPING, console)
+    run_gateway(settings, shown, ENDING, console)
+
+
+gateway.callback()(expand_groups(gateway_group))
+
+
+def reload(
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=65535, metavar="PORT", help="Of the gateway's port, where several run."
+        ),
+    ] = None,
+) -> None:
+    """Let a gateway of `--config`, or `meup up`, read its configuration and token files again.
+
+    Participants, their tokens, capabilities and dialects take effect, and TLS certificates for new
+    connections. A participant that is not there any more, and connections by a token that is not,
+    are closed; nobody else notices. It says what takes effect at the next start only. Where a file
+    is wrong, everything stays as it is, and the sentence says what is wrong.
+
+    The gateway must run on this machine, under the same user.
+
+    Example: `meup gateway reload`
+    """
+    from meup_agent.cli.up.control import ask_reload
+    from meup_agent.cli.up.state import reloadable_gateways
+
+    running = reloadable_gateways()
+    found = [each for each in running if port in (None, each.port)]
+    ports = ", ".join(str(each.port) for each in running)
+    if not found:
+        where = f"at port {port}; give one of: {ports}" if running else "of this user here"
+        raise Failure(
+            f"no gateway of meup gateway --config or meup up runs {where}",
+            exit_codes.NO_CONNECTION,
+        )
+    if len(found) > 1:
+        raise Misuse(f"several gateways run; give --port with one of: {ports}")
+    answer = anyio.run(ask_reload, Path(found[0].control))
+    said = f"{found[0].url}: {answer.said}"
+    if not answer.done:
+        raise Failure(said)
+    sys.stdout.write(f"{visible(said, 10_000)}\n")
+
+
+gateway.add("reload", reload)
+
+
+def _lock_for_reload(stack: ExitStack | AsyncExitStack, file: Path, url: str) -> GatewayLock | None:
+    """The lock by which ``meup gateway reload`` finds a gateway; ``None``: there can be none.
+
+    A service may have no folder for its state, and its gateway runs all the same.
+    """
+    if sys.platform == "win32":
+        return None
+    try:
+        return stack.enter_context(gateway_lock(file, url))
+    except (ConfigurationError, Failure) as error:
+        log.info("`meup gateway reload` does not reach this gateway: %s", error)
+        return None
+
+
+@asynccontextmanager
+async def reloading(
+    running: RunningGateway,
+    read: Callable[[], Config],
+    stop: GatewayStop,
+    lock: GatewayLock | None,
+) -> AsyncGenerator[None]:
+    """The block in which a gateway reads its files again, by a command or by SIGHUP."""
+    from meup_agent.cli.up.control import ConfigReloader, take_commands
+    from meup_agent.gateway.network import fit_open_files
+
+    reloader = ConfigReloader(running, lambda: fit_open_files(read()))
+
+    async def follow_signals() -> None:
+        while True:
+            await stop.reload_asked.wait()
+            stop.reload_asked = anyio.Event()  # those that come meanwhile are one
+            await reloader.reload()
+
+    async with background_tasks() as tasks, AsyncExitStack() as stack:
+        tasks.start_soon(follow_signals)
+        stop.takes_reload = True
+        if lock is not None:
+            try:
+                await stack.enter_async_context(take_commands(lock.control, reloader))
+                lock.take_commands(running.url)
+            except ConfigurationError as error:
+                log.warning("`meup gateway reload` does not reach this gateway: %s", error)
+        try:
+            yield
+        finally:
+            stop.takes_reload = False
 
 
 def log_gateway(*, check: bool) -> None:
@@ -336,16 +454,27 @@ def _unknown_keys(settings: Config) -> list[str]:
 
 
 class GatewayStop:
-    """The signals that end a gateway: the first asks for it, each further one hurries."""
+    """The signals that end a gateway: the first asks for it, each further one hurries.
+
+    SIGHUP is one of them where it tells that the terminal is closed, and elsewhere asks a gateway
+    that ``takes_reload`` to read its files again.
+    """
 
     def __init__(self) -> None:
+        from meup_agent.cli.up.control import has_terminal
+
         self.asked = anyio.Event()
         self.hurry = anyio.Event()
         self.number = signal.SIGINT
+        self.reload_asked = anyio.Event()
+        self.takes_reload = False
+        self._has_terminal = has_terminal()
 
     def on_signal(self, number: int) -> None:
         """Take a signal."""
-        if self.asked.is_set():
+        if number in HANGUP and self.takes_reload and not self._has_terminal:
+            self.reload_asked.set()
+        elif self.asked.is_set():
             self.hurry.set()
         else:
             self.number = signal.Signals(number)

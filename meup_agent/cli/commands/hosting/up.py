@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from meup_agent.cli.commands.hosting.gateway import (
     announced,
     describe_checked,
     log_gateway,
+    reloading,
     run_gateway,
 )
 from meup_agent.cli.console_link import link_lines, make_console, sign_in_link
@@ -42,6 +43,7 @@ from meup_agent.cli.up.plan import (
     read_plan,
     read_servers_plan,
     run_bridge,
+    settings_beside,
     start_servers,
 )
 from meup_agent.cli.up.state import token_path
@@ -52,6 +54,7 @@ from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
     from meup_agent.cli.up.state import GatewayLock
+    from meup_agent.gateway.config import Config
     from meup_agent.gateway.console import Console
     from meup_agent.gateway.server import RunningGateway
     from meup_agent.mcp.bridge.transports import ServerStarter
@@ -182,7 +185,7 @@ def up(
         if bridged:
             log.info("starting %s", visible(", ".join(each.name for each in bridged), 500))
         with end_by_signals(), start_servers(bridged) as starters:
-            _run(plan, lock, starters)
+            _run(plan, lock, starters, lambda: settings_beside(plan, read()))
 
 
 def _tell_neighbours(file: Path) -> None:
@@ -195,7 +198,12 @@ def _tell_neighbours(file: Path) -> None:
             warn(str(owner))
 
 
-def _run(plan: Plan, lock: GatewayLock, starters: Mapping[Place, ServerStarter]) -> None:
+def _run(
+    plan: Plan,
+    lock: GatewayLock,
+    starters: Mapping[Place, ServerStarter],
+    read_again: Callable[[], Config],
+) -> None:
     """Run a plan until a signal."""
     from meup_agent.cli.up.children import adopt_orphans, run_children
     from meup_agent.cli.up.state import list_running, up_folder
@@ -235,7 +243,8 @@ def _run(plan: Plan, lock: GatewayLock, starters: Mapping[Place, ServerStarter])
                     end_loading()
             log.info("up and running: %d of its participants are started", len(plan.launches))
             try:
-                yield
+                async with reloading(running, read_again, stop, lock):
+                    yield
             finally:
                 children.end(stop.number)
 

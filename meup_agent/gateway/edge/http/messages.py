@@ -16,9 +16,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from meup_agent.errors import InvalidEnvelope, NotExpressible
-from meup_agent.gateway.auth import BAD_REQUEST, Identity
+from meup_agent.gateway.auth import BAD_REQUEST, Identity, TokenUse, digest_of_token
 from meup_agent.gateway.edge.connection import SendQueue
-from meup_agent.gateway.edge.handshake import is_seq, read_dialect, read_place
+from meup_agent.gateway.edge.handshake import bearer, is_seq, read_dialect, read_place
 from meup_agent.gateway.edge.http.context import (
     TIMEOUT,
     TOO_LARGE,
@@ -323,9 +323,11 @@ class EventResponse:
         *,
         follow: bool = True,
         observes: bool = False,
+        token_use: TokenUse | None = None,
     ) -> None:
         self._host = host
         self._identity = identity
+        self.token_use = token_use
         self._limits = runtime.limits
         self._backlogs = backlogs = runtime.backlogs
         if not backlogs.add_stream(identity):
@@ -340,6 +342,12 @@ class EventResponse:
         self._last_seen = last_seen
         self._follow = follow
         self._released = False
+        self._held_in = runtime.event_streams
+        self._held_in.add(self)
+
+    def shut(self, code: int, reason: str) -> None:
+        """End after what is queued: its token is not known any more."""
+        self._stream.close(code, reason)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until the reader goes, is too slow, or the gateway stops."""
@@ -383,6 +391,7 @@ class EventResponse:
         if self._released:
             return
         self._released = True
+        self._held_in.discard(self)
         if isinstance(self._stream, GatewayMember):
             self._host.leave(self._stream)
         else:
@@ -450,6 +459,7 @@ async def get_events(runtime: GatewayRuntime, request: Request) -> Response:
         None if said is None else int(said),
         follow=follow,
         observes=observes,
+        token_use=TokenUse(digest_of_token(bearer(request.headers["authorization"])), identity),
     )
     # All that is asked of a response is that it can be called so.
     return cast("Response", response)

@@ -25,11 +25,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from meup_agent.gateway.auth import BAD_REQUEST
-from meup_agent.gateway.config import TlsConfig
 from meup_agent.gateway.edge.connection import CHUNK_WRITER, ChunkWriter
 from meup_agent.gateway.edge.http.api import http_app
 from meup_agent.gateway.edge.http.context import with_headers
-from meup_agent.gateway.network import PortAddress, listen_error, server_context
+from meup_agent.gateway.network import PortAddress, listen_error
 from meup_agent.gateway.runtime import GatewayRuntime
 
 BACKLOG: Final = 2_048
@@ -198,13 +197,12 @@ async def listen_for_http(
     runtime: GatewayRuntime,
     host: str,
     port: int,
-    tls: TlsConfig | None,
+    tls: ssl.SSLContext | None,
     routes: Sequence[BaseRoute],
 ) -> tuple[AsgiServer, PortAddress]:
     """Begin to listen at a port for HTTP alone."""
     said = f"this port is for HTTP; the gateway's port for WebSocket is {runtime.url}"
-    context = None if tls is None else server_context(tls)
-    edge = http_edge(runtime, routes, PlainTextResponse(said, BAD_REQUEST), context)
+    edge = http_edge(runtime, routes, PlainTextResponse(said, BAD_REQUEST), tls)
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(

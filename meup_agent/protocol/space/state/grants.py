@@ -8,7 +8,7 @@ finds what is left when something is taken away: no grant outlives what its gran
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -128,6 +128,23 @@ class GrantStore:
         self._configured[participant] = capabilities
         self._compile(participant)
 
+    def reconfigure(
+        self, configured: Mapping[str, Capabilities], removed: Collection[str]
+    ) -> ManagementResult:
+        """Take over a configuration that was read again, and revoke what rests on it no more."""
+        facts: dict[str, Fact] = {}
+        other = [
+            name
+            for name, may in configured.items()
+            if name not in self or self._configured[name].patterns != may.patterns
+        ]
+        for name in other:
+            self._configured[name] = configured[name]
+        for name in removed:
+            for held in tuple(self._given_to(name)):
+                self._replace(held, (), held.rests_on, facts)
+        return self._settle(dict.fromkeys((*other, *removed)), facts)
+
     def first_lacking(self, granter: str, capabilities: Sequence[JsonObject]) -> JsonObject | None:
         own = self._own(granter, self._number + 1)
         return next((each for each in capabilities if _find_covering(each, own) is None), None)
@@ -221,7 +238,7 @@ class GrantStore:
 
     # --- grants that rest on others ---------------------------------------------------------
 
-    def _settle(self, shrunk: Sequence[str], facts: dict[str, Fact]) -> ManagementResult:
+    def _settle(self, shrunk: Iterable[str], facts: dict[str, Fact]) -> ManagementResult:
         """Revoke what rests on what some participants have no more; all that changed."""
         changed = dict.fromkeys(shrunk)
         for held in tuple(self._grants.values()):

@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any, Final, Protocol
 
 from meup_agent.errors import InvalidPattern
-from meup_agent.protocol.capability import compile_capabilities, refuse_reserved
+from meup_agent.protocol.capability import Capabilities, compile_capabilities, refuse_reserved
 from meup_agent.protocol.dialects import PUBLISHED, spoken
 from meup_agent.protocol.space.journal import Fact, facts_under
 from meup_agent.protocol.space.state.grants import (
@@ -60,6 +60,13 @@ KICKED_CODE: Final = 4403
 """Close code for a participant that was removed from the space (PROTOCOL 3)."""
 
 REMOVED: Final = "you were removed from this space; ask a participant there to invite you again"
+
+NO_TOKEN_CODE: Final = 4401
+"""Close code for a connection whose token is not known any more (PROTOCOL 3)."""
+
+UNCONFIGURED: Final = (
+    "your token is not known here any more: the gateway has read its configuration again"
+)
 
 MAX_INVITED: Final = 1_000
 """Participants of a space that were invited: each is kept, with its token's digest, for good."""
@@ -158,6 +165,21 @@ class SpaceManager:
                 return self._invite(envelope, invite)
             case Kick() as kick:
                 return self._kick(envelope, kick)
+
+    def reconfigure(self, participants: Mapping[str, Capabilities]) -> ManagementResult:
+        """Take over the participants of a configuration that was read again.
+
+        One that it has no more may do nothing from now on, and its connections are closed; its name
+        is known until the gateway restarts. Who was invited stays, and who was removed stays out.
+        """
+        nothing = member_capabilities([])
+        known = [*self._grants]
+        gone = [name for name in known if name not in participants and name not in self._invited]
+        done = self._grants.reconfigure({**dict.fromkeys(known, nothing), **participants}, gone)
+        for name in participants:
+            self._names.add(name)
+        closed = (Disconnect(name, NO_TOKEN_CODE, UNCONFIGURED) for name in gone)
+        return done._replace(then=tuple(closed))
 
     # --- grants -----------------------------------------------------------------------------
 

@@ -69,6 +69,7 @@ from meup_agent.protocol.space.state.verdicts import (
     Broadcast,
     Consequence,
     Discard,
+    Disconnect,
     FrameVerdict,
     Notice,
     Refusal,
@@ -670,17 +671,40 @@ class SpaceState:
         self.open.at = at
         done = self.management.accept(envelope, payload)
         then: list[Consequence] = [*done.then, *self.expire(at)]
-        told = [each for each in done.changed if each in self._present and each != done.kicked]
-        then += map(self._announce_update, told)
-        for participant in dict.fromkeys((*done.changed, done.kicked)):
+        kicked = (done.kicked,) if done.kicked else ()
+        welcomes, more, facts = self._follow_changes(done.changed, kicked, at)
+        return Acceptance(envelope, at, (*done.facts, *facts), (*then, *more), welcomes, receipt)
+
+    def reconfigure(self, participants: Mapping[str, Capabilities], at: int) -> list[Consequence]:
+        """Take over the participants of a configuration that was read again (PROTOCOL 7)."""
+        self.open.at = at
+        expired = self.expire(at)
+        done = self.management.reconfigure(participants)
+        leaving = tuple(each.participant for each in done.then if isinstance(each, Disconnect))
+        welcomes, then, facts = self._follow_changes(done.changed, leaving, at)
+        told: list[Consequence] = []
+        if facts or done.facts:
+            # No envelope asked for it, so what holds from now on stands with the first update.
+            update = self._announce_update((*done.changed, *leaving)[0])
+            told.append(msgspec.structs.replace(update, facts=(*done.facts, *facts)))
+        return [*welcomes, *expired, *told, *then, *done.then]
+
+    def _follow_changes(
+        self, changed: Iterable[str], leaving: tuple[str, ...], at: int
+    ) -> tuple[tuple[Notice, ...], list[Consequence], tuple[Fact, ...]]:
+        """What follows from other capabilities and removals: welcomes, then the rest; facts."""
+        told = [each for each in changed if each in self._present and each not in leaving]
+        then: list[Consequence] = [*map(self._announce_update, told)]
+        facts: list[Fact] = []
+        for participant in dict.fromkeys((*changed, *leaving)):
             then += self._end_revoked(participant, at)
-        if done.kicked:
-            then += self.streams.removed(done.kicked)
-            done = done._replace(facts=(*done.facts, *self.yeses.removed(done.kicked)))
+        for participant in leaving:
+            then += self.streams.removed(participant)
+            facts += self.yeses.removed(participant)
         welcomes = tuple(
             Notice(each, self._draft_welcome(each, each, {}, self._present[each])) for each in told
         )
-        return Acceptance(envelope, at, done.facts, tuple(then), welcomes, receipt)
+        return welcomes, then, tuple(facts)
 
     def end_recovered(self, at: int) -> list[Consequence]:
         """End what may not go on after a restart.

@@ -1,0 +1,177 @@
+"""A configuration that is read again: who is let in, who is closed, and what waits for a start."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from websockets.asyncio.client import ClientConnection
+
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway import Config, GatewayLimits, SpaceConfig, TlsConfig
+from tests.gateway.conftest import envelope
+from tests.gateway.dialing import close_code
+from tests.gateway.own_loop import anyio_backend as anyio_backend
+from tests.gateway.websocket_client import hear_until, open_websocket, refusal
+from tests.gateways import (
+    BESIDE_HEADER,
+    OBSERVE_HEADER,
+    RunningGateway,
+    new_token,
+    participant,
+    serve,
+)
+from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.anyio
+
+CHAT = ({"kind": "chat"},)
+ALL = ({"kind": "*"},)
+NAMES = ("ann", "bob", "eve")
+TOKENS = {name: (new_token(), new_token()) for name in NAMES}
+
+
+def config(names: dict[str, Any]) -> Config:
+    """A space of participants, each with its capabilities, and its tokens if they are others."""
+    entries = {}
+    for name, said in names.items():
+        may, tokens = said if isinstance(said[0], tuple) else (said, TOKENS[name])
+        entries[name] = participant(name, may, tokens)
+    return Config((SpaceConfig("demo", entries),), port=0)
+
+
+def url(gateway: RunningGateway) -> str:
+    return f"{gateway.url}/ws?space=demo"
+
+
+@asynccontextmanager
+async def member(
+    gateway: RunningGateway, name: str, token: int = 0, **headers: str
+) -> AsyncGenerator[ClientConnection]:
+    async with open_websocket(url(gateway), TOKENS[name][token], headers=headers) as client:
+        await hear_until(client, kind="system.welcome")
+        yield client
+
+
+async def still_there(client: ClientConnection, name: str) -> None:
+    said = new_token()
+    await client.send(envelope(name, id=said))
+    assert (await hear_until(client, id=said))["from"] == name
+
+
+@pytest.mark.rule("3.reload")
+async def test_a_token_that_is_gone_ends_its_connections_and_no_other() -> None:
+    before = config({"ann": CHAT, "bob": CHAT})
+    beside = {BESIDE_HEADER: "1"}
+    async with (
+        serve(before) as gateway,
+        member(gateway, "ann") as ann,
+        member(gateway, "ann", 1, **beside) as other,
+        member(gateway, "bob") as bob,
+    ):
+        change = gateway.reload(config({"ann": (CHAT, TOKENS["ann"][1:]), "bob": CHAT}))
+        assert str(change) == "changed ann"
+        assert await close_code(ann) == 4401
+        await still_there(other, "ann")
+        await still_there(bob, "bob")
+        assert (await refusal(url(gateway), TOKENS["ann"][0])).status_code == 401
+
+
+@pytest.mark.rule("3.reload")
+async def test_one_who_is_not_listed_any_more_leaves_and_a_new_one_comes() -> None:
+    async with (
+        serve(config({"ann": CHAT, "bob": CHAT})) as gateway,
+        member(gateway, "ann") as ann,
+        member(gateway, "bob") as bob,
+    ):
+        change = gateway.reload(config({"ann": CHAT, "eve": CHAT}))
+        assert str(change) == "added eve; removed bob"
+        assert await close_code(bob) == 4401
+        left = await hear_until(ann, kind="system.presence")
+        while left["payload"]["event"] != "leave":
+            left = await hear_until(ann, kind="system.presence")
+        assert left["payload"]["participant"]["id"] == "bob"
+        async with member(gateway, "eve") as eve:
+            await still_there(eve, "eve")
+        gateway.reload(config({"ann": CHAT, "bob": CHAT}))
+        async with member(gateway, "bob") as again:
+            await still_there(again, "bob")
+        await still_there(ann, "ann")
+
+
+@pytest.mark.rule("3.reload", "3.manage.rests")
+async def test_other_capabilities_are_told_and_take_what_rests_on_them() -> None:
+    grant = {"recipient": "eve", "capabilities": [{"kind": "chat"}]}
+    before = {"ann": ALL, "bob": CHAT, "eve": ({"kind": "mcp/proposal"},)}
+    async with (
+        serve(config(before)) as gateway,
+        member(gateway, "ann") as ann,
+        member(gateway, "eve") as eve,
+    ):
+        await ann.send(envelope("ann", "capability/grant", grant, id="g1"))
+        await hear_until(eve, kind="system.welcome")
+        await still_there(eve, "eve")
+        less = ({"kind": "mcp/request"},)
+        assert str(gateway.reload(config(before | {"ann": less}))) == "changed ann"
+        for client, name in ((ann, "ann"), (eve, "eve")):
+            said = await hear_until(client, kind="system.welcome")
+            assert {"kind": "chat"} not in said["payload"]["you"]["capabilities"]
+            await client.send(envelope(name, id=new_token()))
+            await hear_until(client, kind="system.error")
+
+
+@pytest.mark.rule("3.reload")
+async def test_what_is_wrong_changes_nothing_and_who_was_invited_stays() -> None:
+    before = config({"ann": ALL, "bob": CHAT})
+    async with serve(before) as gateway, member(gateway, "ann") as ann:
+        invite = {"participant_id": "guest", "initial_capabilities": [{"kind": "chat"}]}
+        await ann.send(envelope("ann", "space/invite", invite, id="i1"))
+        invited = await hear_until(ann, kind="space.invite-ack")
+        token = invited["payload"]["token"]
+        async with open_websocket(url(gateway), token) as guest:
+            for taken in (TOKENS["ann"], (token,)):
+                with pytest.raises(ConfigurationError, match="has a token of"):
+                    gateway.reload(config({"ann": ALL, "bob": (CHAT, taken)}))
+            async with member(gateway, "bob") as bob:
+                await still_there(bob, "bob")
+            gateway.reload(config({"ann": ALL}))
+            await still_there(ann, "ann")
+            await still_there(guest, "guest")
+
+
+async def test_what_takes_effect_at_the_next_start_is_told() -> None:
+    before = config({"ann": CHAT})
+    async with serve(before) as gateway:
+        after = replace(
+            config({"ann": CHAT}),
+            port=1,
+            limits=GatewayLimits(max_members=7),
+            spaces=(*before.spaces, SpaceConfig("more", {})),
+            tls=TlsConfig(Path("c"), Path("k")),
+        )
+        change = gateway.runtime.reload(after)
+        assert change.waiting == ("gateway.port", "gateway.max_members", "tls", "spaces.more")
+        assert gateway.runtime.reload(before).waiting == ()
+
+
+@pytest.mark.rule("3.reload")
+async def test_event_streams_end_with_their_token() -> None:
+    async with (
+        serve(config({"ann": CHAT, "bob": CHAT})) as gateway,
+        httpx.AsyncClient(timeout=PATIENCE) as client,
+    ):
+        assert gateway.http_url is not None
+        for observes in ({}, {OBSERVE_HEADER: "1"}):
+            proof = {"Authorization": f"Bearer {TOKENS['ann'][0]}", **observes}
+            address = f"{gateway.http_url}/spaces/demo/events"
+            async with client.stream("GET", address, headers=proof) as stream:
+                assert stream.status_code == 200
+                gateway.reload(config({"ann": (CHAT, TOKENS["ann"][1:]), "bob": CHAT}))
+                with anyio.fail_after(PATIENCE):
+                    async for _ in stream.aiter_raw():
+                        pass
+            gateway.reload(config({"ann": CHAT, "bob": CHAT}))
