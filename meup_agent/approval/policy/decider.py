@@ -22,7 +22,8 @@ from meup_agent.approval.policy.rule_set import (
     RuleSet,
     deny,
 )
-from meup_agent.approval.policy.rules import QuorumRule, Verdict
+from meup_agent.approval.policy.rules import AllowRule, AskRule, QuorumRule, Verdict
+from meup_agent.approval.yeses.verbs import KeptYes, list_yeses
 from meup_agent.causes import Reason
 from meup_agent.client.proposal import Proposal
 from meup_agent.client.schema_check import ArgumentChecker, objects_of
@@ -108,6 +109,7 @@ class Decider:
         self._own_files = tuple(own_files)
         self._histories: WeakKeyDictionary[Space, History] = WeakKeyDictionary()
         self._schemas: OrderedDict[tuple[str, str], _ReadSchema] = OrderedDict()
+        self._holding: dict[str, RuleSet | None] = {}
 
     def install(self, agent: Agent) -> None:
         """Register it as the agent's handler of proposals of every method."""
@@ -116,12 +118,21 @@ class Decider:
 
     async def handle(self, proposal: Proposal, space: Space) -> None:
         """Decide one proposal, and do what was decided."""
-        decision = await self.decide(proposal, space)
+        asked = await self.decide(proposal, space)
+        decision = asked
+        if asked.verdict is Verdict.ASK:
+            decision = await self.find_yes(proposal, space, asked) or asked
         log.info(
             "proposal %s of %r: %s by %s%s",
-            *(proposal.id, proposal.proposer, decision.verdict, decision.rule),
+            *(proposal.id, proposal.proposer, decision.verdict, printable(decision.rule)),
             f" ({printable(decision.why)})" if decision.why else "",
         )
+        if decision.yes:
+            if not await self.use_yes(proposal, decision):
+                again = await self.decide(proposal, space, again=True)
+                if again.verdict in (Verdict.ASK, Verdict.QUORUM):
+                    self._held(proposal, space, again)
+            return
         # It is decided elsewhere, or stays pending: people can still decide it.
         with failure_logged(proposal):
             if decision.verdict is Verdict.ALLOW:
@@ -169,6 +180,79 @@ class Decider:
         history = History() if again else self._history(space)
         return await self._decide(call, proposal.proposer, space, history)
 
+    async def find_yes(
+        self,
+        proposal: Proposal,
+        space: Space,
+        asked: PolicyDecision,
+        kept: list[KeptYes] | None = None,
+    ) -> PolicyDecision | None:
+        """The decision by a scoped yes that covers a proposal which rules leave to people.
+
+        A yes stands behind all rules that deny, count votes or limit, wherever they are, and in
+        place of those that ask; a doubt about an allow is one about it (PROTOCOL 5). Of those that
+        are ``kept`` the gateway is asked, where they are not given.
+        """
+        call = read_proposal(proposal.envelope.payload)
+        proposer, target = proposal.proposer, call.target
+        if call.method != TOOL_CALL or target is None or not asked.form or asked.is_marked:
+            return None
+        if kept is None:
+            try:
+                kept = await list_yeses(space, proposer=proposer, tool=call.name)
+            except MeupError as error:
+                log.warning("proposal %s: no yes is used: %s", printable(proposal.id), error)
+                return None
+        covering = [
+            each.yes
+            for each in kept
+            if each.is_active and each.yes.proposal != proposal.id
+            if each.yes.covers(call, proposer)
+        ]
+        policy = self._behind()
+        if not covering or policy is None:
+            return None
+        shown = await self._show(call, proposer, space)
+        # From here on nothing waits.
+        history = PassedHistory(self._history(space), asked.counted)
+        decision = self._decide_shown(shown, call, proposer, history, policy)
+        if decision.verdict is not Verdict.ALLOW:
+            return None
+        for yes in covering:
+            if yes.form == shown.form and yes.covers(shown.call, proposer):
+                counted = [each for each in decision.counted if each not in asked.counted]
+                more = msgspec.structs.replace(decision, counted=tuple(counted))
+                self._history(space).record(more, anyio.current_time())
+                why = f"{yes.used} of {yes.most} calls were let through before it"
+                return msgspec.structs.replace(
+                    asked, verdict=Verdict.ALLOW, rule=yes.name, why=why, yes=yes.id, number=None
+                )
+        return None
+
+    def _behind(self) -> RuleSet | None:
+        """The rules that no yes beats, and behind them one that allows every tool's call.
+
+        ``None`` where they are no rule set: a policy is full, or has names as rules without one.
+        """
+        policy = self._policy()
+        if policy.digest not in self._holding:
+            holding = [each for each in policy.rules if not isinstance(each, AllowRule | AskRule)]
+            try:
+                self._holding = {policy.digest: RuleSet([*holding, AllowRule("*")])}
+            except ConfigurationError as error:
+                log.warning("no yes is used beside this policy: %s", printable(str(error)))
+                self._holding = {policy.digest: None}
+        return self._holding[policy.digest]
+
+    async def use_yes(self, proposal: Proposal, decision: PolicyDecision) -> bool:
+        """Carry a proposal out by a scoped yes; ``False``: people decide it."""
+        is_refused = False
+        with failure_logged(proposal):
+            done = await proposal.fulfill(rule=decision.told, yes=decision.yes)
+            # Its executor may have refused it for what its tool is by now.
+            is_refused = is_refusal({"error": done.error})
+        return not is_refused and proposal.state is not ProposalState.PENDING
+
     async def judge(
         self, call: Call, proposer: str, space: Space, passed: Iterable[LimitCount] = ()
     ) -> PolicyDecision:
@@ -191,9 +275,14 @@ class Decider:
         return msgspec.structs.replace(decision, form=shown.form, is_marked=shown.is_marked)
 
     def _decide_shown(
-        self, shown: Shown, call: Call, proposer: str, history: History
+        self,
+        shown: Shown,
+        call: Call,
+        proposer: str,
+        history: History,
+        policy: RuleSet | None = None,
     ) -> PolicyDecision:
-        policy, at = self._policy(), anyio.current_time()
+        policy, at = policy or self._policy(), anyio.current_time()
         if shown.problem:
             asked = PolicyDecision(Verdict.ASK, SCHEMA, policy=policy.digest)
             return deny(asked, Reason.INVALID, shown.problem, shown.problem)

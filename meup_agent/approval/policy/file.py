@@ -214,6 +214,19 @@ STILL_SECONDS: Final = 0.5
 """Time for which a changed policy file stands still before it counts."""
 
 
+class NoPolicy:
+    """A policy without a file and without rules: everything is asked about."""
+
+    doubt: Final = ""
+
+    def __init__(self) -> None:
+        self._policy = Policy([])
+
+    def current(self) -> Policy:
+        """The policy, which never changes."""
+        return self._policy
+
+
 class WatchedPolicy:
     """A policy file that is read again when it changes, or refused whole while the old one stays.
 

@@ -287,6 +287,7 @@ class PolicyDecision(msgspec.Struct, frozen=True):
         text: The rule on one line, as JSON.
         form: Digest of the tool's form; empty where that is not known.
         is_marked: The form is one that nobody has accepted (PROTOCOL 5).
+        yes: The scoped yes that lets it pass; empty: a rule of the policy decided.
     """
 
     verdict: Verdict
@@ -304,6 +305,7 @@ class PolicyDecision(msgspec.Struct, frozen=True):
     text: str = ""
     form: str = ""
     is_marked: bool = False
+    yes: str = ""
 
     @property
     def told(self) -> dict[str, Any]:

@@ -51,6 +51,7 @@ class HeldProposal:
         key: The name of the count in a file of votes.
         is_counted: Its votes have decided, and that is being carried out.
         policy: The digest of the policy that has looked at it last.
+        is_looked_up: It is known whether a scoped yes of now covers it.
     """
 
     proposal: Proposal
@@ -62,6 +63,7 @@ class HeldProposal:
     key: str = ""
     is_counted: bool = False
     policy: str = ""
+    is_looked_up: bool = False
 
     @property
     def name(self) -> Key:

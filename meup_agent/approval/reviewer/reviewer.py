@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ import msgspec
 from meup_agent.agent.agent import GRACE, Agent
 from meup_agent.agent.context import Context
 from meup_agent.approval.policy.decider import LIST_SECONDS, Decider, failure_logged
-from meup_agent.approval.policy.file import WatchedPolicy
+from meup_agent.approval.policy.file import NoPolicy, WatchedPolicy
 from meup_agent.approval.policy.rule_set import PolicyDecision, VoteCount, VoteOutcome
 from meup_agent.approval.policy.rules import QuorumRule, Verdict
 from meup_agent.approval.reviewer.methods import (
@@ -35,6 +36,7 @@ from meup_agent.approval.reviewer.methods import (
     hold,
 )
 from meup_agent.approval.reviewer.votes import VoteFile, VoterWatch, vote_key
+from meup_agent.approval.yeses.verbs import YES_SECONDS, KeptYes, YesWatch, list_yeses
 from meup_agent.causes import Reason
 from meup_agent.client.messages import Request, is_own_request, read_params
 from meup_agent.client.proposal_feed import ProposalFeed
@@ -89,20 +91,26 @@ class Reviewer:
     ``dev.meup/waiting`` lists what waits for people, with the rule that asks and the votes so far,
     and ``dev.meup/judge`` says which rule decides one of these calls as a person would edit it.
 
+    What it would leave to people, and a scoped yes covers, is carried out as a use of that yes,
+    also where it was asked about before the yes was given.
+
     Args:
-        path: The policy file.
+        path: The policy file; ``None``: no rules, so that everything is asked about.
         votes: The file of votes; by default the policy's path with ``.votes`` behind it.
 
     Raises:
         ConfigurationError: The file does not load.
     """
 
-    def __init__(self, path: Path, votes: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, votes: Path | None = None) -> None:
         try:
-            self.policy = WatchedPolicy(path, anyio.current_time)
+            self.policy = WatchedPolicy(path, anyio.current_time) if path else NoPolicy()
         except ConfigurationError as error:
             raise ConfigurationError(f"{path}: {error}") from None
-        self._votes_path = path.with_name(f"{path.name}.votes") if votes is None else votes
+        if votes is None and path is not None:
+            votes = path.with_name(f"{path.name}.votes")
+        # Without a policy nothing is voted about.
+        self._votes_path = votes or Path("votes")
         self._votes: VoteFile | None = None
         self._held = HeldProposals()
         self._space_name = ""
@@ -113,7 +121,9 @@ class Reviewer:
         self._arrived = Condition()  # one more is held
         self._ended = Condition()  # one of them has ended
         self.agent = Agent("reviewer")
-        own_files = (path.name, self._votes_path.name)
+        own_files = () if path is None else (path.name, self._votes_path.name)
+        self._given = Condition()  # a scoped yes was given
+        self._given_at = -math.inf  # by the loop's clock
         self._decider = Decider(
             self.policy.current,
             held=self.hold,
@@ -152,9 +162,10 @@ class Reviewer:
             ):
                 watch = VoterWatch(space, self._held, self._take_back)
                 feed = ProposalFeed(space)
-                with feed.following(watch):
+                with feed.following(watch), feed.following(YesWatch(self._yes_given)):
                     self._tasks = tasks
                     tasks.start_soon(self._remind)
+                    tasks.start_soon(self._look_for_yeses)
                     tasks.start_soon(_decide_listed, feed)
                     try:
                         yield space
@@ -182,8 +193,11 @@ class Reviewer:
             except ConfigurationError as error:
                 log.error("no vote can be counted: %s", printable(str(error)))
                 held.count = count
+        # One that was given while it was decided may not have been looked at.
+        held.is_looked_up = now - self._given_at > YES_SECONDS
         hold(self._held, held)
         self._arrived.notify_all()
+        self._given.notify_all()
 
     # --- the methods ---
 
@@ -369,6 +383,58 @@ class Reviewer:
             self._votes.take_back(held.key, voter)
         words = "proposal %s of %r: the vote of %r is taken back, who may not vote any more; %s"
         log.warning(words, *held_words(held), voter, held.count)
+
+    # --- scoped yeses ---
+
+    def _yes_given(self, proposer: str) -> None:
+        """Let it be looked up again whether a yes covers what waits of a proposer."""
+        self._given_at = anyio.current_time()
+        for held in self._held.values():
+            if held.proposal.proposer == proposer:
+                held.is_looked_up = False
+        self._given.notify_all()
+
+    async def _look_for_yeses(self) -> None:
+        """Use the yeses that came since a proposal was left to people."""
+        while True:
+            waiting: dict[str, list[HeldProposal]] = {}
+            for held in self._held.values():
+                if not held.is_looked_up and held.count is None and not held.is_counted:
+                    waiting.setdefault(held.proposal.proposer, []).append(held)
+            for proposer, theirs in waiting.items():
+                try:
+                    kept = await list_yeses(theirs[0].space, proposer=proposer)
+                except MeupError as error:
+                    log.warning("no yes is used: %s", printable(str(error)))
+                    kept = []
+                for held in theirs:
+                    held.is_looked_up = True
+                    await self._look_up(held, kept)
+            if not waiting:
+                await self._given.wait()
+
+    async def _look_up(self, held: HeldProposal, kept: list[KeptYes]) -> None:
+        if held.proposal.state is not ProposalState.PENDING:
+            return
+        found = await self._decider.find_yes(held.proposal, held.space, held.decision, kept)
+        is_held = self._held.get(held.name) is held and not held.is_counted
+        if found is not None and is_held and held.count is None:
+            self._use_yes(held, found)
+
+    def _use_yes(self, held: HeldProposal, decision: PolicyDecision) -> None:
+        log.info("proposal %s of %r: allowed by %s", *held_words(held), printable(decision.rule))
+        held.is_counted = True
+        self._counted += 1
+        assert self._tasks is not None
+        self._tasks.start_soon(self._carry_out_by_yes, held, decision)
+
+    async def _carry_out_by_yes(self, held: HeldProposal, decision: PolicyDecision) -> None:
+        try:
+            await self._decider.use_yes(held.proposal, decision)
+        finally:
+            self._counted -= 1
+            self._end(held)
+            self._ended.notify_all()
 
     # --- what votes have decided ---
 

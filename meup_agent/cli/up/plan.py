@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 # The space that `meup up --servers` makes of an MCP client's configuration.
 #
 # Each server is a participant; `agent` may list tools and propose their calls; `you` may decide.
-# With a policy, `reviewer` decides by it, and leaves to `you` what it asks.
+# `reviewer` uses the yeses that `you` give in advance. With a policy it decides by that, and leaves
+# to `you` what it asks.
 
 SPACE: Final = "mcp"
 """The id of the space."""
@@ -254,7 +255,7 @@ def read_servers_plan(
     from meup_agent.gateway.config_file import environment_over
 
     servers = read_servers(path, os.environ, warn)
-    deciding = {} if policy is None else {REVIEWER: _reviewer(policy)}
+    deciding = {REVIEWER: _reviewer(policy)}
     _check_clients(clients, {YOU, REVIEWER, *servers})
     taken = {*CAPABILITIES, *deciding, *clients}
     joining = server_participants(servers, warn, taken)
@@ -352,8 +353,8 @@ def _program_of(launch: Launch | None) -> tuple[object, ...] | None:
     return entry.command, entry.args, entry.env, entry.cwd, launch.server
 
 
-def _reviewer(policy: Path) -> ParticipantConfig:
-    """The participant that decides by a policy, once the policy has been loaded.
+def _reviewer(policy: Path | None) -> ParticipantConfig:
+    """The participant that decides by yeses, and by a policy once that has been loaded.
 
     It gets a new token at each start.
 
@@ -365,6 +366,10 @@ def _reviewer(policy: Path) -> ParticipantConfig:
     from meup_agent.approval.policy.file import findings_of, load_policy
     from meup_agent.approval.policy.rules import QuorumRule
 
+    command = (sys.executable, "-m", "meup_agent.cli", "reviewer")
+    entry = replace(participant(REVIEWER, DECIDER, (new_token(),)), command=command)
+    if policy is None:
+        return entry
     loaded = load_policy(policy)
     for rule, name in zip(loaded.rules, loaded.names, strict=True):
         if isinstance(rule, QuorumRule) and (rule.of > 1 or YOU not in rule.among):
@@ -375,15 +380,7 @@ def _reviewer(policy: Path) -> ParticipantConfig:
     for each in findings_of(loaded):
         if each.level != "hint":
             warn(f"{policy}: {each.text}")
-    command = (
-        sys.executable,
-        "-m",
-        "meup_agent.cli",
-        "reviewer",
-        "--policy",
-        str(policy.resolve()),
-    )
-    return replace(participant(REVIEWER, DECIDER, (new_token(),)), command=command)
+    return replace(entry, command=(*command, "--policy", str(policy.resolve())))
 
 
 def _with_token(

@@ -209,6 +209,31 @@ def read_described(said: object) -> ScopedYes | None:
     return read
 
 
+class YesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The scoped yeses that are asked for.
+
+    Attributes:
+        proposer: Only those for calls of this participant; empty: all.
+        tool: Only those for this tool; empty: all.
+    """
+
+    proposer: str = ""
+    tool: str = ""
+
+    def takes(self, held: ScopedYes) -> bool:
+        """True for one that is asked for."""
+        return self.proposer in ("", held.proposer) and self.tool in ("", held.tool)
+
+
+def read_yes_query(question: Envelope, payload: JsonObject) -> YesQuery:
+    """The query of a question; InvalidEnvelope if it has other fields, or other values."""
+    try:
+        return msgspec.convert(payload, YesQuery)
+    except msgspec.ValidationError as error:
+        problem = f"the yeses cannot be listed: {printable(str(error))}; correct its payload"
+        raise InvalidEnvelope("invalid_envelope", problem, envelope_id=question.id) from None
+
+
 def read_terms(envelope: Envelope, payload: JsonObject) -> YesTerms:
     """The terms of a scoped yes that is given.
 

@@ -1,4 +1,4 @@
-"""``meup reviewer``: a participant that decides proposals by a policy file."""
+"""``meup reviewer``: a participant that decides proposals by a policy file, and by yeses."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from meup_agent.cli.options import LogLevel, option
 
 def reviewer(
     policy: Annotated[
-        Path,
-        option("FILE", "The policy, in YAML."),
-    ],
+        Path | None,
+        option("FILE", "The policy, in YAML; without one everything is asked about."),
+    ] = None,
     *,
     votes: Annotated[
         Path | None,
@@ -25,12 +25,13 @@ def reviewer(
     at: SpaceOptions,
     log_level: Annotated[LogLevel, typer.Option(help="What is logged.")] = LogLevel.INFO,
 ) -> None:
-    """Decide proposals by a policy until Ctrl-C or SIGTERM.
+    """Decide proposals by a policy, and by yeses in advance, until Ctrl-C or SIGTERM.
 
     What the policy allows is fulfilled, what it denies rejected, and the rest left to people, who
     are reminded by chat where a rule says so. Of a quorum it counts the votes, which people give in
-    an inbox. A file that changes is read again at once, or refused whole with the reason, and the
-    policy before it stays.
+    an inbox. What people would be asked about, and have said yes to in advance (`meup inbox yes`),
+    is fulfilled as a use of that yes. A file that changes is read again at once, or refused whole
+    with the reason, and the policy before it stays.
 
     Example: `MEUP_TOKEN=… meup reviewer --policy policy.yaml --space demo`
     """

@@ -345,7 +345,7 @@ class SpaceState:
         if envelope.kind == kinds.LIST_PROPOSALS:
             return self._list_proposals(inbound, dialect)
         if envelope.kind == kinds.YES_LIST:
-            return self.yeses.list(envelope, at)
+            return self._list_yeses(inbound)
         if repeats:
             receipt = self._deduplicator.find(envelope, at)
             if receipt is not None:
@@ -399,6 +399,13 @@ class SpaceState:
         if participant and may is None:
             return []
         return list_waiting(self.open, participant, may, self._now())
+
+    def _list_yeses(self, inbound: InboundFrame) -> Answer | Refusal:
+        """The scoped yeses that a member asks for; it needs no capability."""
+        try:
+            return self.yeses.list(inbound.envelope, inbound.payload, inbound.at)
+        except InvalidEnvelope as invalid:
+            return refuse(inbound.envelope, invalid.problem, str(invalid))
 
     def _address(self, inbound: InboundFrame, dialect: str) -> InboundFrame | Refusal:
         """Fill in ``to`` of a fulfillment, so that one participant carries it out."""

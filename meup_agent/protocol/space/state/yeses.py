@@ -41,6 +41,7 @@ from meup_agent.protocol.wire.scoped_yes import (
     named_yes,
     read_revoked,
     read_terms,
+    read_yes_query,
 )
 
 YES_FACT: Final = "yes/"
@@ -240,9 +241,15 @@ class YesStore:
 
     # --- the list ---
 
-    def list(self, question: Envelope, at: int) -> Answer:
-        """The answer to a question: all that are kept, with their uses and states."""
-        held = sorted(self._held.values(), key=lambda each: (each.given, each.id))
+    def list(self, question: Envelope, payload: JsonObject, at: int) -> Answer:
+        """The answer to a question: those that are kept, with their uses and states.
+
+        Raises:
+            InvalidEnvelope: It asks for something else.
+        """
+        query = read_yes_query(question, payload)
+        asked = [each for each in self._held.values() if query.takes(each)]
+        held = sorted(asked, key=lambda each: (each.given, each.id))
         listed = [{**each.described, "state": each.state_at(at)} for each in held]
         raw = encode_leniently({"yeses": listed})
 
