@@ -119,6 +119,13 @@ Capabilities = Annotated[
 Why = Annotated[str | None, option("TEXT", "Why, for those who read it.")]
 
 
+class LogFormat(StrEnum):
+    """The form of the log's lines."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 class LogLevel(StrEnum):
     """The least level that is logged."""
 

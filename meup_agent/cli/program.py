@@ -16,6 +16,7 @@ from meup_agent.cli import exit_codes
 from meup_agent.cli.commands import CommandGroup, CommandLineError
 from meup_agent.cli.failures import Failure, OutputClosed, code_for, sentence_for
 from meup_agent.cli.options import flag, wants_colour
+from meup_agent.cli.render.logs import write_failure
 from meup_agent.errors import MeupError
 from meup_agent.uncaught import DEBUG_VARIABLE, wants_tracebacks, was_interrupted
 
@@ -126,5 +127,5 @@ def _failed(error: BaseException, sentence: str, code: int) -> int:
         return exit_codes.INTERRUPTED
     if wants_tracebacks():
         traceback.print_exception(error)
-    sys.stderr.write(f"{sentence}\n")
+    write_failure(sentence)
     return code

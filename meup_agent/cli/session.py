@@ -21,7 +21,8 @@ from meup_agent.cli import exit_codes
 from meup_agent.cli.address import Address, JoinOptions
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.render.formatting import as_text, name_some
-from meup_agent.cli.render.output import Output, Stderr, log_nothing
+from meup_agent.cli.render.logs import log_nothing
+from meup_agent.cli.render.output import Output, Stderr
 from meup_agent.cli.signals import ENDING, ended_by, exit_code, watch_signals
 from meup_agent.errors import CannotConnect
 from meup_agent.escape import as_json_line, visible

@@ -7,7 +7,8 @@ import pytest
 from rich.text import Text
 
 from meup_agent.cli.options import wants_colour
-from meup_agent.cli.render.output import FORMAT, SafeFormatter, Stderr
+from meup_agent.cli.render.logs import FORMAT, SafeFormatter
+from meup_agent.cli.render.output import Stderr
 from tests.cli.commands import Output
 from tests.cli.processes import meup
 

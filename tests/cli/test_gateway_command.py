@@ -1,10 +1,12 @@
 """`meup gateway`: starts, says where, ends when told, and says in a sentence why it cannot."""
 
+import json
 import re
 import socket
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import anyio
@@ -389,3 +391,21 @@ def test_check_asks_the_engine_of_the_journal(monkeypatch: pytest.MonkeyPatch) -
     settings = dev_config()
     assert "keeps its journal in elsewhere\n" in describe_checked(settings)
     assert asked == [settings.journal]
+
+
+def test_a_log_as_json_has_an_object_in_each_line(tmp_path: Path) -> None:
+    (tmp_path / "space.yaml").write_text(SPACE_YAML)
+    options = ("--port", "0", "--log-format", "json")
+    with running("gateway", *options, cwd=tmp_path) as gateway:
+        gateway.until("listening at", stream="err")
+        assert gateway.end(TERMINATE) == exit_codes.OK
+    lines = [json.loads(line) for line in gateway.err.splitlines()]
+    assert gateway.out == ""
+    assert {frozenset(each) for each in lines} == {
+        frozenset({"time", "level", "logger", "message"})
+    }
+    assert lines[-1]["message"].startswith("stopped listening at ws://127.0.0.1:")
+    assert datetime.fromisoformat(lines[-1]["time"]).utcoffset() == timedelta(0)
+    (tmp_path / "space.yaml").write_text("spaces: [")
+    failed = meup("gateway", *options, cwd=tmp_path)
+    assert json.loads(failed.stderr)["level"] == "error"

@@ -5,13 +5,11 @@ Of several programs at once, each line stands behind its program's name in a col
 
 from __future__ import annotations
 
-import logging
 import os
 import stat
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, TextIO
 
 import anyio
@@ -21,9 +19,9 @@ from rich.text import Text
 from meup_agent.cli.failures import OutputClosed
 from meup_agent.cli.options import wants_colour
 from meup_agent.cli.render.formatting import Glyphs
+from meup_agent.cli.render.logs import PARTICIPANT, log, logs_json
 from meup_agent.escape import visible
 from meup_agent.transport.base import background_tasks
-from meup_agent.uncaught import wants_tracebacks
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -33,11 +31,9 @@ if TYPE_CHECKING:
 
 
 # --- console ---
-# Consoles for the two standard streams; notes and the log on standard error.
+# Consoles for the two standard streams; notes on standard error.
 
 MAX_NOTE: Final = 2_000  # characters of a note; it may quote what a stranger sent
-FORMAT: Final = "%(asctime)s %(levelname)-7s %(message)s"
-_ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
 def console(file: TextIO, *, colour: bool) -> Console:
@@ -73,43 +69,19 @@ class Stderr:
 
 
 def warn(sentence: str) -> None:
-    sys.stderr.write(f"meup: warning: {visible(sentence, 1000)}\n")
+    if logs_json():
+        log.warning("%s", sentence)
+    else:
+        sys.stderr.write(f"meup: warning: {visible(sentence, 1000)}\n")
 
 
-# --- the log: one line a record ---
-
-
-class SafeFormatter(logging.Formatter):
-    """Escapes text of strangers; a traceback keeps its lines."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
-        """The record's line, without its traceback."""
-        return visible(super().formatMessage(record))
-
-    def formatException(self, ei: _ExcInfo) -> str:  # noqa: N802
-        lines = super().formatException(ei).splitlines()
-        return "\n".join(visible(line) for line in lines)
-
-
-def log_to_stderr(level: str) -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(SafeFormatter(FORMAT))
-    logging.basicConfig(level=level.upper(), handlers=[handler])
-
-
-def log_nothing() -> None:
-    """Log nothing but warnings about the way to the gateway: the timeline says the rest better.
-
-    A user that wants to see everything does.
-    """
-    if wants_tracebacks():
-        log_to_stderr("debug")
-        return
-    logging.getLogger("meup_agent").addHandler(logging.NullHandler())
-    handler = logging.StreamHandler()
-    handler.setFormatter(SafeFormatter("meup: warning: %(message)s"))
-    handler.setLevel(logging.WARNING)
-    logging.getLogger("meup_agent.transport").handlers = [handler]
+def write_note(text: str) -> None:
+    """Write to standard output what a person should know, or into a log that is JSON."""
+    if logs_json():
+        log.info("%s", text.strip())
+    else:
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
 # --- standard output ---
@@ -234,6 +206,9 @@ class PrefixedOutput:
 
     def show(self, name: str, line: str) -> None:
         """Show a line of a program."""
+        if logs_json():
+            log.info("%s", line, extra={PARTICIPANT: name})
+            return
         text = Text(no_wrap=True)
         text.append(*self._prefixes[name])
         if self._lost:
@@ -242,7 +217,10 @@ class PrefixedOutput:
         self.write(text)
 
     def write(self, text: Text | str) -> None:
-        """Show a text, or lose it where too many wait."""
+        """Show a text, or lose it where too many wait; in a log that is JSON it is a record."""
+        if logs_json():
+            log.info("%s", str(text).strip())
+            return
         try:
             self._lines.send_nowait(text)
             self._lost = 0

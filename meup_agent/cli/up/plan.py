@@ -516,9 +516,16 @@ BRIDGE_GRACES: Final = 3
 
 
 async def run_bridge(
-    launch: Launch, url: str, starter: ServerStarter | None, children: Children
+    launch: Launch,
+    url: str,
+    starter: ServerStarter | None,
+    children: Children,
+    settled: anyio.Event,
 ) -> str | None:
-    """Let an MCP server be a participant until everything ends; why it failed, if it did."""
+    """Let an MCP server be a participant until everything ends; why it failed, if it did.
+
+    ``settled`` is set once it has joined or failed.
+    """
     server = launch.server
     assert server is not None
     # In a thread, as it takes a second or two, in which the gateway serves and servers start.
@@ -547,12 +554,14 @@ async def run_bridge(
                 tasks.start_soon(leave, scope)
                 async with join_bridges([entry], hurry=children.hurry):
                     joined = True
+                    settled.set()
                     await children.leaving.wait()
     except ServerGone as error:
         return error.why  # its standard error was logged line by line
     except MeupError as error:
         return f"failed: {error}"
     finally:
+        settled.set()
         if starter is not None:
             starter.discard()
     return None

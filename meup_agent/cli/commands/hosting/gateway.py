@@ -21,6 +21,7 @@ from meup_agent.cli.console_link import link_lines, make_console, open_link, sig
 from meup_agent.cli.failures import Failure, Misuse, require_extra
 from meup_agent.cli.options import (
     Insecure,
+    LogFormat,
     OptionGroup,
     TlsCertificate,
     TlsKey,
@@ -29,7 +30,8 @@ from meup_agent.cli.options import (
     option,
     tls_config,
 )
-from meup_agent.cli.render.output import log_to_stderr, warn
+from meup_agent.cli.render.logs import log_to_stderr
+from meup_agent.cli.render.output import warn, write_note
 from meup_agent.cli.signals import ENDING, HANGUP, watch_signals
 from meup_agent.cli.up.state import (
     GatewayLock,
@@ -122,6 +124,13 @@ class ListenOptions(OptionGroup, frozen=True):
             "Allow services of `--notify` at addresses of this machine and its networks.",
         ),
     ] = False
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(
+            "--log-format",
+            help="The log's lines: `json` has an object in each, for what collects logs.",
+        ),
+    ] = LogFormat.TEXT
     check: Annotated[
         bool,
         flag(
@@ -217,7 +226,7 @@ def gateway_group(
         raise ConfigurationError("--new-tokens is for --dev; a file has its own tokens")
     if open_console and not dev:
         raise ConfigurationError("--open is for --dev; sign in with a token of the file")
-    log_gateway(check=listen.check)
+    log_gateway(listen)
     from meup_agent.gateway.config_file import environment_over, load_config
     from meup_agent.gateway.space_yaml import find_space_file
 
@@ -270,8 +279,7 @@ def gateway_group(
         token_files = {name: token_path(folder, name) for name in space.participants}
         with dev_lock(running.url) as lock:
             async with announced(lock, running, space.id, token_files):
-                sys.stdout.write(_banner(running.port, folder, link))
-                sys.stdout.flush()
+                write_note(_banner(running.port, folder, link))
                 if open_console:
                     await open_link(link)
                 yield
@@ -373,11 +381,10 @@ async def reloading(
             stop.takes_reload = False
 
 
-def log_gateway(*, check: bool) -> None:
+def log_gateway(listen: ListenOptions) -> None:
     """Log a gateway to standard error."""
-    log_to_stderr("warning" if check else "info")
-    # It says in lines of its own when it starts and stops, which the gateway has said.
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    as_json = listen.log_format is LogFormat.JSON and not listen.check
+    log_to_stderr("warning" if listen.check else "info", as_json=as_json, ours_alone=True)
 
 
 def _check_local(settings: Config) -> None:

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
+import anyio
+
 from meup_agent.cli.commands.hosting.gateway import (
     GatewayStop,
     ListenOptions,
@@ -63,6 +65,10 @@ DEFAULT_FILE: Final = Path("space.yaml")
 
 MAX_NAMED: Final = 8
 """Servers that are named in a line."""
+
+BANNER_SECONDS: Final = 10.0
+"""Seconds that the configuration for clients waits for the servers, so that it stands below what
+their start says; one that has to be downloaded takes longer."""
 
 log = logging.getLogger("meup_agent.up")
 
@@ -138,7 +144,9 @@ def up(
     require_extra("a gateway")
     if sys.platform == "win32":
         raise Failure("`meup up` needs the process groups of POSIX; run `meup gateway` here")
-    log_gateway(check=listen.check)
+    log_gateway(listen)
+    # That a server joins the gateway here is logged by both ends.
+    logging.getLogger("meup_agent.session").setLevel(logging.WARNING)
     if file is not None and servers is not None:
         raise ConfigurationError("give either a space's file or --servers")
     if policy is not None and servers is None:
@@ -229,16 +237,27 @@ def _run(
             await files.enter_async_context(announced(lock, running, space, plan.token_files))
             if endpoint is not None:
                 tasks.start_soon(endpoint.run, running, plan.settings.host)
+            settled = {launch.place: anyio.Event() for launch in plan.bridged}
+
+            async def show_banner(folder: Path) -> None:
+                # Last, so that it need not be looked for among the lines of the start.
+                with anyio.move_on_after(BANNER_SECONDS):
+                    for each in settled.values():
+                        await each.wait()
+                has_mcp = endpoint is not None
+                output.write(_banner(plan, folder, running, console, has_mcp=has_mcp))
+
             if plan.people is not None:
-                output.write(
-                    _banner(plan, plan.people, running, console, has_mcp=endpoint is not None)
-                )
+                tasks.start_soon(show_banner, plan.people)
             if not stop.asked.is_set():
                 for program in programs_of(plan, running):
                     children.start(program)
                 for launch in plan.bridged:
                     starter, url = starters.get(launch.place), running.own_url
-                    children.keep(launch.name, partial(run_bridge, launch, url, starter, children))
+                    children.keep(
+                        launch.name,
+                        partial(run_bridge, launch, url, starter, children, settled[launch.place]),
+                    )
                 if not plan.bridged:
                     end_loading()
             log.info("up and running: %d of its participants are started", len(plan.launches))

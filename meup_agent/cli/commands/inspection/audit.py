@@ -21,7 +21,8 @@ from meup_agent.cli.audit import (
 from meup_agent.cli.failures import Failure, Misuse
 from meup_agent.cli.options import NoColour, flag, option
 from meup_agent.cli.render.formatting import counted
-from meup_agent.cli.render.output import Output, Stderr, log_nothing, progress_line
+from meup_agent.cli.render.logs import log_nothing
+from meup_agent.cli.render.output import Output, Stderr, progress_line
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import as_json_line
 from meup_agent.protocol.audit import (

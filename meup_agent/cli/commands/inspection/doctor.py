@@ -18,7 +18,8 @@ from meup_agent.cli.address import SpaceOptions
 from meup_agent.cli.doctor import NOT_TRIED, Check, Report, diagnose
 from meup_agent.cli.options import NoColour, argument, flag, option, seconds
 from meup_agent.cli.render.formatting import hang
-from meup_agent.cli.render.output import Output, log_nothing
+from meup_agent.cli.render.logs import log_nothing
+from meup_agent.cli.render.output import Output
 from meup_agent.cli.signals import STOPPING, run_until_signal
 from meup_agent.errors import ConfigurationError
 

@@ -19,7 +19,8 @@ from meup_agent.cli.commands import CommandTyper
 from meup_agent.cli.failures import Failure, Misuse, OutputClosed, require_extra
 from meup_agent.cli.options import Json, argument, option
 from meup_agent.cli.render.formatting import counted, counted_as
-from meup_agent.cli.render.output import Output, Stderr, log_nothing, progress_line
+from meup_agent.cli.render.logs import log_nothing
+from meup_agent.cli.render.output import Output, Stderr, progress_line
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import as_json_line, visible
 from meup_agent.protocol.wire import kinds

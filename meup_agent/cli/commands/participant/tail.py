@@ -15,7 +15,8 @@ import typer
 from meup_agent.agent.agent import Agent
 from meup_agent.cli.address import Address, SpaceOptions
 from meup_agent.cli.options import NoColour, TakeOver, complete_kind, flag, option
-from meup_agent.cli.render.output import Output, Stderr, log_nothing
+from meup_agent.cli.render.logs import log_nothing
+from meup_agent.cli.render.output import Output, Stderr
 from meup_agent.cli.render.timeline import (
     ExpiryWatch,
     TimelineFilter,

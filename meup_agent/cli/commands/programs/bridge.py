@@ -227,7 +227,7 @@ def _dev_tokens(url: str | None) -> Mapping[str, str]:
 def _run(
     targets: Sequence[Target], pin: Path | None, *, confirm: bool, log_level: LogLevel
 ) -> None:
-    from meup_agent.cli.render.output import log_to_stderr
+    from meup_agent.cli.render.logs import log_to_stderr
     from meup_agent.mcp.bridge.bridge import Bridge, BridgeEntry, join_bridges
     from meup_agent.mcp.bridge.connection import ConnectionSettings
     from meup_agent.mcp.bridge.pin import ToolLock

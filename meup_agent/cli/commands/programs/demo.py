@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from meup_agent.cli import exit_codes
 from meup_agent.cli.failures import require_extra
 from meup_agent.cli.options import NoColour, option
-from meup_agent.cli.render.output import Output, log_nothing
+from meup_agent.cli.render.logs import log_nothing
+from meup_agent.cli.render.output import Output
 from meup_agent.cli.signals import ENDING, run_until_signal
 
 if TYPE_CHECKING:

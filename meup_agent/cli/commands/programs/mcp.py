@@ -26,7 +26,7 @@ from meup_agent.cli.options import (
     seconds,
     tls_config,
 )
-from meup_agent.cli.render.output import log_to_stderr
+from meup_agent.cli.render.logs import log_to_stderr
 from meup_agent.cli.signals import ENDING, until_signal, watch_signals
 from meup_agent.errors import ConfigurationError, TokenRefused
 from meup_agent.transport.base import background_tasks

@@ -37,7 +37,7 @@ def reviewer(
     """
     require_extra("a policy file")
     from meup_agent.approval.reviewer.reviewer import Reviewer
-    from meup_agent.cli.render.output import log_to_stderr
+    from meup_agent.cli.render.logs import log_to_stderr
     from meup_agent.session import Settings
 
     deciding = Reviewer(policy, votes)

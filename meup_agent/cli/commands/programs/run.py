@@ -20,7 +20,7 @@ from meup_agent.agent.script import no_run_on_import
 from meup_agent.cli.address import SpaceOptions
 from meup_agent.cli.failures import Failure, Misuse, failing_script
 from meup_agent.cli.options import LogLevel, argument
-from meup_agent.cli.render.output import log_to_stderr
+from meup_agent.cli.render.logs import log_to_stderr
 
 EXPECTED: Final = "expected module:agent or path/to/file.py:agent"
 
