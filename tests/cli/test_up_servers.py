@@ -439,7 +439,7 @@ def test_a_policy_decides_and_leaves_the_rest_to_us(tmp_path: Path, state: dict[
     [
         (("--servers", "mcp.json", "--policy", "policy.yaml"), "allwo"),
         (("--servers", "mcp.json", "--policy", "none.yaml"), "none.yaml"),
-        (("--servers", "mcp.json", "--policy", "votes.yaml"), "only you can vote"),
+        (("--servers", "mcp.json", "--policy", "votes.yaml"), "can be here; name each by --person"),
         (("--policy", "policy.yaml"), "--policy is for --servers"),
         (("--client", "desktop"), "--client is for --servers"),
         (("--servers", "mcp.json", "--client", "first"), "--client first: this name is another"),

@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "bridge": "programs.bridge",
     "call": "participant.call",
     "chat": "participant.chat",
+    "console": "hosting.console",
     "demo": "programs.demo",
     "doctor": "inspection.doctor",
     "env": "hosting.env",

@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 # --- servers space ---
 # The space that `meup up --servers` makes of an MCP client's configuration.
 #
-# Each server is a participant; `agent` may list tools and propose their calls; `you` may decide.
-# `reviewer` uses the yeses that `you` give in advance. With a policy it decides by that, and leaves
-# to `you` what it asks.
+# Each server is a participant; `agent` may list tools and propose their calls; `you` may decide, or
+# the persons that are named in its place. `reviewer` uses the yeses that they give in advance. With
+# a policy it decides by that, and leaves to them what it asks.
 
 SPACE: Final = "mcp"
 """The id of the space."""
@@ -86,10 +86,18 @@ DECIDER: Final[tuple[dict[str, Any], ...]] = (
 
 
 def people(
-    folder: Path, *, clients: Iterable[str] = (), renew: bool = False
+    folder: Path,
+    *,
+    clients: Iterable[str] = (),
+    persons: Iterable[str] = (YOU,),
+    renew: bool = False,
 ) -> dict[str, ParticipantConfig]:
-    """``agent`` and ``you``, and further clients, whose tokens are kept in a folder."""
-    capabilities = {**CAPABILITIES, **dict.fromkeys(clients, ROLES["proposer"])}
+    """``agent``, further clients, and who may decide; their tokens are kept in a folder."""
+    capabilities = {
+        AGENT: CAPABILITIES[AGENT],
+        **dict.fromkeys(persons, CAPABILITIES[YOU]),
+        **dict.fromkeys(clients, CAPABILITIES[AGENT]),
+    }
     return {
         name: participant(name, allowed, (keep_token(token_path(folder, name), renew=renew),))
         for name, allowed in capabilities.items()
@@ -174,6 +182,7 @@ class Plan:
     token_files: Mapping[str, Path]
     people: Path | None = None  # where the tokens of `agent` and `you` are, if it has these two
     clients: tuple[str, ...] = (AGENT,)  # the participants that MCP clients are to be
+    persons: tuple[str, ...] = (YOU,)  # who decide
     policy: Path | None = None  # that decides before `you` do
 
     @property
@@ -249,23 +258,26 @@ def read_servers_plan(
     listen: ListenOptions,
     *,
     clients: tuple[str, ...] = (),
+    persons: tuple[str, ...] = (),
     renew: bool = False,
 ) -> Plan:
     """The plan of a client's configuration, of a policy for its servers, and of its clients."""
     from meup_agent.gateway.config_file import environment_over
 
     servers = read_servers(path, os.environ, warn)
-    deciding = {REVIEWER: _reviewer(policy)}
-    _check_clients(clients, {YOU, REVIEWER, *servers})
-    taken = {*CAPABILITIES, *deciding, *clients}
+    _check_names("--person", persons, {AGENT, REVIEWER, *servers})
+    persons = tuple(dict.fromkeys(persons)) or (YOU,)
+    deciding = {REVIEWER: _reviewer(policy, persons)}
+    _check_names("--client", clients, {YOU, *persons, REVIEWER, *servers})
+    taken = {*CAPABILITIES, *persons, *deciding, *clients}
     joining = server_participants(servers, warn, taken)
     if not joining:
         raise ConfigurationError(f"{path}: none of its servers can be started")
     folder = up_folder() / digest_of(path)
     make_folder(folder.parent)
     make_folder(folder)
-    persons = people(folder, clients=clients, renew=renew)
-    participants = {**persons, **deciding, **joining}
+    known = people(folder, clients=clients, persons=persons, renew=renew)
+    participants = {**known, **deciding, **joining}
     space = SpaceConfig(SPACE, participants)
     settings = listen.over(environment_over(Config((space,))))
     if settings.http is None:
@@ -286,28 +298,29 @@ def read_servers_plan(
         settings=settings,
         folder=path.resolve().parent,
         launches=launches,
-        token_files={name: token_path(folder, name) for name in persons},
+        token_files={name: token_path(folder, name) for name in known},
         people=folder,
+        persons=persons,
         clients=tuple(dict.fromkeys(clients)) or (AGENT,),
         policy=policy,
     )
 
 
-def _check_clients(clients: Iterable[str], taken: Collection[str]) -> None:
-    """Check that each client can be a participant, before a file is made for its token.
+def _check_names(option: str, names: Iterable[str], taken: Collection[str]) -> None:
+    """Check that each name can be a participant, before a file is made for its token.
 
     Raises:
         ConfigurationError: It cannot.
     """
-    for each in clients:
+    for each in names:
         if each in taken:
             raise ConfigurationError(
-                f"--client {shown_name(each)}: this name is another participant's; choose another"
+                f"{option} {shown_name(each)}: this name is another participant's; choose another"
             )
         try:
             participant(each, (), ())
         except ConfigurationError as error:
-            raise ConfigurationError(f"--client: {error}") from None
+            raise ConfigurationError(f"{option}: {error}") from None
 
 
 def settings_beside(running: Plan, read: Plan) -> Config:
@@ -353,7 +366,7 @@ def _program_of(launch: Launch | None) -> tuple[object, ...] | None:
     return entry.command, entry.args, entry.env, entry.cwd, launch.server
 
 
-def _reviewer(policy: Path | None) -> ParticipantConfig:
+def _reviewer(policy: Path | None, persons: Collection[str]) -> ParticipantConfig:
     """The participant that decides by yeses, and by a policy once that has been loaded.
 
     It gets a new token at each start.
@@ -372,11 +385,13 @@ def _reviewer(policy: Path | None) -> ParticipantConfig:
         return entry
     loaded = load_policy(policy)
     for rule, name in zip(loaded.rules, loaded.names, strict=True):
-        if isinstance(rule, QuorumRule) and (rule.of > 1 or YOU not in rule.among):
-            raise ConfigurationError(
-                f"{policy}: {name}: only {YOU} can vote in a space of --servers; for more people"
-                " write a space's file with `meup init`, or write ask instead"
-            )
+        if isinstance(rule, QuorumRule):
+            voters = sum(each in persons for each in rule.among)
+            if voters < rule.of:
+                raise ConfigurationError(
+                    f"{policy}: {name}: it asks for {rule.of} votes, and of those who may vote"
+                    f" {voters or 'none'} can be here; name each by --person, or write ask instead"
+                )
     for each in findings_of(loaded):
         if each.level != "hint":
             warn(f"{policy}: {each.text}")

@@ -24,6 +24,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from meup_agent.cli import exit_codes
 from meup_agent.cli.failures import Failure
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.gateway.auth import new_token, renew_token
@@ -269,6 +270,28 @@ def reloadable_gateways() -> list[Owner]:
     """The gateways of this user that ``meup gateway reload`` reaches, by their ports."""
     found = [*list_running(gateway_folder()), *list_running(up_folder())]
     return sorted((each for each in found if each.control), key=lambda each: each.port)
+
+
+def find_gateway(port: int | None) -> Owner:
+    """The gateway of this user that is meant, by its port where several run.
+
+    Raises:
+        Failure: None runs there.
+        ConfigurationError: Several run.
+    """
+    running = running_gateways()
+    found = [each for each in running if port in (None, each.port)]
+    ports = ", ".join(str(each.port) for each in running)
+    if not found:
+        where = f"at port {port}; give one of: {ports}"
+        if not running:
+            where = "here; start one in another terminal: meup gateway --dev"
+        raise Failure(
+            f"no gateway of meup up or meup gateway --dev runs {where}", exit_codes.NO_CONNECTION
+        )
+    if len(found) > 1:
+        raise ConfigurationError(f"several gateways run; give --port with one of: {ports}")
+    return found[0]
 
 
 def _list_owners(folder: Path) -> list[Owner]:

@@ -14,7 +14,7 @@ import anyio
 from anyio.abc import TaskGroup
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message
@@ -32,6 +32,7 @@ from meup_agent.gateway.auth import (
 from meup_agent.gateway.console.context import ConsoleState, PageContext, redirect
 from meup_agent.gateway.console.inbox_session import check_entry
 from meup_agent.gateway.console.pages import PAGES, PageRoute
+from meup_agent.gateway.console.pages.sign_in import make_link
 from meup_agent.gateway.console.presence import PersonPresences
 from meup_agent.gateway.console.sign_in import (
     FORM_PIECE_BYTES,
@@ -144,9 +145,17 @@ def _make_app(state: ConsoleState) -> ASGIApp:
     routes: list[BaseRoute] = [
         Route("/", _go_home, methods=["GET"]),
         Mount("/static", _cached(StaticFiles(directory=STATIC))),
+        Route("/links", partial(_make_link, state), methods=["POST"]),
         *(Route(each.path, partial(_answer, state, each), methods=[each.method]) for each in PAGES),
     ]
     return _secured(Starlette(routes=routes, exception_handlers={404: answer_unknown}))
+
+
+async def _make_link(state: ConsoleState, request: Request) -> Response:
+    try:
+        return await make_link(state, request)
+    except RequestDenied as denied:
+        return JSONResponse({"message": str(denied)}, denied.status, denied.headers)
 
 
 async def _answer(state: ConsoleState, page: PageRoute, request: Request) -> Response:

@@ -41,6 +41,9 @@ LINK_SECONDS: Final = 600.0
 MAX_LINKS: Final = 100
 """Links that wait to be used; the oldest makes room."""
 
+MAX_PARTICIPANT_LINKS: Final = 4
+"""Links of one participant that wait to be used; its oldest makes room."""
+
 _SECRET_BYTES: Final = 32
 
 
@@ -133,6 +136,9 @@ class SignInLinks:
 
     def make(self, identity: Identity, token: bytes) -> str:
         """Make a link's code."""
+        theirs = [key for key, each in self._links.items() if each.identity == identity]
+        if len(theirs) >= MAX_PARTICIPANT_LINKS:
+            del self._links[theirs[0]]
         if len(self._links) >= MAX_LINKS:
             self._links.popitem(last=False)
         code = secrets.token_urlsafe(_SECRET_BYTES)

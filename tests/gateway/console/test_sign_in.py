@@ -180,3 +180,24 @@ async def test_page_that_is_not_there_is_said(site: Site) -> None:
             if answer.status_code == 404:
                 assert "The console has no such page." in answer.text
                 assert way in answer.text
+
+
+async def test_token_gets_links_that_push_out_nobody_elses(site: Site) -> None:
+    browser = await site.browser()
+    theirs = link_of(site)
+    bearer = {"Authorization": f"Bearer {site.token('other')}"}
+    made = [
+        (await browser.client.post("/console/links", headers=bearer)).json()["path"]
+        for _ in range(20)
+    ]
+    assert (await browser.get(theirs)).status_code == 200
+    found = [(await browser.client.get(each)).status_code for each in made]
+    assert found == [403] * 16 + [200] * 4
+
+
+async def test_link_is_made_for_no_cookie_and_no_wrong_token(site: Site) -> None:
+    browser = await site.browser("you")
+    assert (await browser.client.post("/console/links")).status_code == 401
+    wrong = {"Authorization": "Bearer guess"}
+    assert (await browser.client.post("/console/links", headers=wrong)).status_code == 401
+    assert (await browser.client.get("/console/links")).status_code == 405

@@ -10,10 +10,9 @@ from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from meup_agent.cli import exit_codes
-from meup_agent.cli.failures import Failure, require_extra
+from meup_agent.cli.failures import require_extra
 from meup_agent.cli.options import argument
-from meup_agent.cli.up.state import Owner, running_gateways
+from meup_agent.cli.up.state import Owner, find_gateway
 from meup_agent.errors import ConfigurationError
 
 
@@ -53,7 +52,7 @@ def env(
     Example: `meup env proposer --shell powershell | Out-String | Invoke-Expression`
     """
     require_extra("a gateway")
-    gateway = _find(port)
+    gateway = find_gateway(port)
     names = ", ".join(gateway.token_files)
     if name is None:
         raise ConfigurationError(f"which participant? give one of: {names}")
@@ -92,23 +91,6 @@ FORMS: Final = {
         "{} --shell powershell | Out-String | Invoke-Expression",
     ),
 }
-
-
-def _find(port: int | None) -> Owner:
-    """The gateway that is meant."""
-    running = running_gateways()
-    found = [each for each in running if port in (None, each.port)]
-    ports = ", ".join(str(each.port) for each in running)
-    if not found:
-        where = f"at port {port}; give one of: {ports}"
-        if not running:
-            where = "here; start one in another terminal: meup gateway --dev"
-        raise Failure(
-            f"no gateway of meup up or meup gateway --dev runs {where}", exit_codes.NO_CONNECTION
-        )
-    if len(found) > 1:
-        raise ConfigurationError(f"several gateways run; give --port with one of: {ports}")
-    return found[0]
 
 
 def _commands(gateway: Owner, name: str, shell: Shell) -> str:

@@ -67,6 +67,8 @@ ROLES: Final = {
 """The participants of ``--dev`` that are shown, and what each is for."""
 
 
+EVERY_ADDRESS: Final = "0.0.0.0"
+
 DECIDES: Final = "fulfiller"
 """The participant of ``--dev`` that a person in a browser is."""
 
@@ -80,6 +82,14 @@ class ListenOptions(OptionGroup, frozen=True):
         str | None,
         option("HOST", f"Where to listen; else the file's, or {DEFAULT_HOST}."),
     ] = None
+    lan: Annotated[
+        bool,
+        flag(
+            "--lan",
+            "Listen for all machines of this network, with the console, which they sign in to by"
+            " `meup console --lan`; needs a certificate.",
+        ),
+    ] = False
     port: Annotated[
         int | None,
         typer.Option(
@@ -142,6 +152,11 @@ class ListenOptions(OptionGroup, frozen=True):
 
     def over(self, settings: Config) -> Config:
         """The settings with these options over them."""
+        if self.lan:
+            from meup_agent.gateway.config import HttpConfig
+
+            http = replace(settings.http or HttpConfig(), enabled=True, console=True)
+            settings = replace(settings, host=EVERY_ADDRESS, http=http)
         return replace(
             settings,
             host=settings.host if self.host is None else self.host,

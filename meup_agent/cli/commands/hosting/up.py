@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import signal
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -56,7 +57,7 @@ from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
     from meup_agent.cli.up.state import GatewayLock
-    from meup_agent.gateway.config import Config
+    from meup_agent.gateway.config import Config, SpaceConfig
     from meup_agent.gateway.console import Console
     from meup_agent.gateway.server import RunningGateway
     from meup_agent.mcp.bridge.transports import ServerStarter
@@ -105,6 +106,14 @@ def up(
             " capabilities; may be repeated, once for each client.",
         ),
     ] = None,
+    person: Annotated[
+        list[str] | None,
+        option(
+            "NAME",
+            "With `--servers`: who may decide in place of `you`, with a sign-in link of their own;"
+            " may be repeated, once for each person.",
+        ),
+    ] = None,
     new_tokens: Annotated[
         bool,
         flag(
@@ -124,8 +133,9 @@ def up(
     With `--servers` each server of the configuration is a participant, `agent` may list their tools
     and propose calls, and `you` may decide. It prints what to paste into an MCP client: a command
     that the client starts, or the address of `/mcp` on the gateway's own port. With `--client`
-    once for each client, each is a participant of its own. With `--policy`, `reviewer` decides
-    by rules, and leaves to `you` what they ask.
+    once for each client, each is a participant of its own; so is each `--person`, who may decide in
+    place of `you`, and of whom a rule with `quorum` may ask for votes. With `--policy`, `reviewer`
+    decides by rules, and leaves to `you` what they ask.
 
     The tools of a server are accepted as they are when it is first seen. Of one that changes later
     each call is asked about, and its model reads the accepted texts, until you accept the change:
@@ -136,6 +146,8 @@ def up(
     Example: `meup up --servers mcp.json --policy policy.yaml`
 
     Example: `meup up --servers mcp.json --client desktop --client cursor`
+
+    Example: `meup up --servers mcp.json --person ann --person bob --policy policy.yaml`
 
     Example: `meup up`
 
@@ -159,10 +171,22 @@ def up(
             "--client is for --servers; in a space's file each client is a participant with"
             " capabilities of its own"
         )
+    if person and servers is None:
+        raise ConfigurationError(
+            "--person is for --servers; in a space's file each person is a participant with"
+            " capabilities of its own"
+        )
     if servers is not None:
         require_extra("MCP")
         place = servers
-        read = partial(read_servers_plan, servers, policy, listen, clients=tuple(client or ()))
+        read = partial(
+            read_servers_plan,
+            servers,
+            policy,
+            listen,
+            clients=tuple(client or ()),
+            persons=tuple(person or ()),
+        )
     else:
         from meup_agent.gateway.space_yaml import find_space_file
 
@@ -283,16 +307,15 @@ def _banner(
 ) -> str:
     """The lines to paste into MCP clients, and the ways to decide."""
     (space,) = plan.settings.spaces
-    you = space.participants[YOU]
-    link = sign_in_link(console, running, next(iter((*you.tokens, *you.token_files)), None))
     names = [launch.name for launch in plan.bridged]
     shown = [visible(name, 40) for name in names[:MAX_NAMED]]
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    waiting = "Calls of these MCP servers now wait for you:"
+    whom = "you" if plan.persons == (YOU,) else visible(", ".join(plan.persons), 200)
+    waiting = f"Calls of these MCP servers now wait for {whom}:"
     if plan.policy is not None:
         waiting = (
             f"{visible(plan.policy.name, 100)} decides calls of these MCP servers, and what it asks"
-            " waits for you:"
+            f" waits for {whom}:"
         )
     named = "" if running.port == DEFAULT_PORT else f" --port {running.port}"
     who = " or ".join(plan.clients)
@@ -300,19 +323,43 @@ def _banner(
         [
             f"{waiting} {', '.join(shown)}{more}"
             if names
-            else f"Calls that {who} proposes now wait for you.",
+            else f"Calls that {who} proposes now wait for {whom}.",
             "",
             *_client_lines(plan, folder, running, has_mcp=has_mcp),
-            *link_lines(link, YOU),
+            *(
+                line
+                for each in plan.persons
+                for line in link_lines(_link_of(each, space, running, console), visible(each, 80))
+            ),
+            *_console_lines(plan, running, named),
             "Decide in another terminal:",
             "",
-            f'  eval "$(meup env {YOU}{named})"',
+            *(f'  eval "$(meup env {shlex.quote(each)}{named})"' for each in plan.persons),
             "  meup inbox                    # shows what waits, and a key decides it",
             "  meup inbox list               # without a screen; meup inbox --help has the rest",
             "",
             "",
         ]
     )
+
+
+def _link_of(
+    person: str, space: SpaceConfig, running: RunningGateway, console: Console | None
+) -> str | None:
+    return sign_in_link(console, running, next(iter(space.participants[person].known_tokens), None))
+
+
+def _console_lines(plan: Plan, running: RunningGateway, named: str) -> Iterator[str]:
+    """The lines that say how to sign in again."""
+    from meup_agent.gateway.network import is_loopback
+
+    if running.console_url is None:
+        return
+    name = "" if plan.persons == (YOU,) else " NAME"
+    yield f"Sign in again, later: meup console{name}{named}"
+    if not is_loopback(plan.settings.host):
+        yield f"On a phone: meup console{name} --lan{named}"
+    yield ""
 
 
 def _client_lines(

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import urlencode
 
-from starlette.responses import HTMLResponse, Response
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from meup_agent.gateway.auth import FORBIDDEN, UNAUTHORIZED, Identity, NotAdmitted, digest_of_token
-from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, redirect
+from meup_agent.gateway.console.context import (
+    CONSOLE_HOME,
+    ConsoleState,
+    PageContext,
+    redirect,
+)
 from meup_agent.gateway.console.inbox_session import check_entry
 from meup_agent.gateway.console.sign_in import SESSION_AGE, RequestDenied, check_csrf
+from meup_agent.gateway.edge.handshake import bearer
+from meup_agent.gateway.edge.http.context import authenticate
 
 SEAL_COOKIE: Final = "_form"
 """Ending of the cookie's name for a browser without a session."""
@@ -48,6 +57,24 @@ async def sign_in(context: PageContext) -> Response:
     return _enter(context, identity, digest_of_token(token), _next(context))
 
 
+async def make_link(state: ConsoleState, request: Request) -> Response:
+    """A one-time link for the participant of a token, which no browser sends by itself.
+
+    The answer is JSON: ``path``, below the address by which the gateway was asked, and
+    ``local``, true if only its own machine reaches the console.
+    """
+    try:
+        identity = authenticate(state.runtime, request)
+        check_entry(state.runtime, identity)
+    except NotAdmitted as refused:
+        return JSONResponse({"message": str(refused)}, refused.status, refused.headers)
+    await state.pace.wait(identity)
+    digest = digest_of_token(bearer(request.headers["authorization"]))
+    code = state.links.make(identity, digest)
+    path = f"{request.scope['root_path']}/link?{urlencode({'code': code})}"
+    return JSONResponse({"path": path, "local": state.runtime.local_http})
+
+
 async def show_link(context: PageContext) -> Response:
     """The button behind a one-time link: what looks at links before a person does must not use it.
 
@@ -84,8 +111,8 @@ async def sign_out(context: PageContext) -> Response:
 
 
 _USED: Final = (
-    "This link was used already, or its ten minutes are over. Sign in with the token, or start the"
-    " gateway again for a new link."
+    "This link was used already, or its ten minutes are over. For a new one, run `meup console` on"
+    " the machine of the gateway; or sign in with the token."
 )
 
 
