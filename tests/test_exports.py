@@ -172,6 +172,7 @@ def test_a_proposals_record_shows_users_attributes_only() -> None:
             "tool",
             "arguments",
             "cancelled_by",
+            "client",
             "target",
         ),
         *("expires_at", "state", "in_progress_by", "rejections", "decided_by", "reason"),

@@ -600,6 +600,8 @@ class AuditTimeline:
         lines = [
             f"{shown_name(proposal.proposer)} proposed {format_proposed(proposal.call, WHOLE)}{to}"
         ]
+        if proposal.call.client:
+            lines.append(f"for the client {shown_name(proposal.call.client)}, as it names itself")
         decision = proposal.decision
         if decision is not None:
             how = f"decided by {shown_name(decision.by)}" if decision.by else "expired"

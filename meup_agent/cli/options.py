@@ -41,6 +41,17 @@ def argument(metavar: str, about: str) -> Any:
     return typer.Argument(metavar=metavar, help=about, show_default=False)
 
 
+AnswerWithin = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        metavar="SECONDS",
+        help="Answer a call that waits after so long with the id under which its outcome can be"
+        " asked for; 0: never. By default shortly before the client gives up, as its name tells.",
+        show_default=False,
+    ),
+]
+
 # --- what is shown ---
 
 Json = Annotated[bool, flag("--json", "The result as one JSON document on one line, in ASCII.")]
@@ -140,6 +151,13 @@ def seconds(value: float, option: str) -> float | None:
     if math.isnan(value) or value <= 0:
         raise ConfigurationError(f"{option} takes seconds above 0, or inf; {value:g} is neither")
     return None if math.isinf(value) else value
+
+
+def answer_seconds(value: float | None) -> float | None:
+    """The seconds of ``--answer-within``; 0: never; ``None``: it was not given."""
+    if value is None:
+        return None
+    return 0.0 if value == 0 else seconds(value, "--answer-within") or 0.0
 
 
 # --- groups ---

@@ -66,6 +66,8 @@ class Proposal:
         tool: The tool's name; empty for other methods.
         arguments: The tool's arguments, as JSON values.
         target: The participant that should carry it out, where the proposer said so.
+        client: The program that the proposer serves, as that names itself: a label, which no rule
+            should rest on; empty where none is told.
         envelope: The proposal as it came.
     """
 
@@ -86,6 +88,7 @@ class Proposal:
         # A copy of its own: an edited one is handed to fulfill(), which looks for the difference.
         self.arguments = payloads.read_proposal(envelope.payload).arguments
         self.target = call.target
+        self.client = call.client
         self.envelope = envelope
         self._entry: ProposalEntry | None = None
         # Held as long as we are: the store may forget it where very many are proposed.
@@ -401,6 +404,11 @@ class ProposalRecord:
     def target(self) -> str | None:
         """The participant that should carry it out, where the proposer said so."""
         return self._read().target
+
+    @property
+    def client(self) -> str:
+        """The program that the proposer serves, as that names itself; empty: none is told."""
+        return self._read().client
 
     @property
     def expires_at(self) -> datetime | None:

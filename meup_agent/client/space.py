@@ -340,6 +340,7 @@ class Space:
         as_proposal: bool = False,
         idempotent: bool = False,
         more: JsonObject | None = None,
+        proposal_meta: JsonObject | None = None,
         on_progress: OnProgress | None = None,
         on_stream: OnStream | None = None,
         on_begun: Callable[[str], None] | None = None,
@@ -364,6 +365,7 @@ class Space:
             as_proposal: Propose it also where our capabilities allow the request.
             idempotent: A request may be sent again after a reconnect, under the same id.
             more: Further parameters of a request, for example ``_meta``. A proposal has none.
+            proposal_meta: Members of a proposal's ``_meta``, which no fulfillment repeats.
             on_progress: Called with each progress; must return at once.
             on_stream: Reads each stream that the tool opens about the call.
             on_begun: Called with the id of the request or proposal; must return at once.
@@ -388,6 +390,7 @@ class Space:
         if participant is None:
             participant = await self._finder.owner(TOOLS, tool, timeout)
         params = {**(more or {}), "name": tool, "arguments": given}
+        own = {} if not proposal_meta else {payloads.META: proposal_meta}
         # It is judged once, before anything is awaited that could hide a change of capabilities.
         may_request = not as_proposal and self.may_request(participant, payloads.TOOL_CALL, params)
         check = partial(
@@ -412,7 +415,7 @@ class Space:
             async with propose(
                 session,
                 payloads.TOOL_CALL,
-                {"name": tool, "arguments": given},
+                {**own, "name": tool, "arguments": given},
                 target=participant,
                 to=names(to),
                 ttl=ttl,

@@ -164,6 +164,11 @@ class InboxItem:
         return self.envelope.sender
 
     @property
+    def client(self) -> str:
+        """The program that the proposer serves, as that names itself; empty: none is told."""
+        return self.call.client
+
+    @property
     def key(self) -> ProposalKey:
         """Its name, which its id alone is not."""
         return ProposalKey(self.proposer, self.id)

@@ -285,7 +285,10 @@ def card_rows(item: InboxItem, shown: ShownValue) -> Iterator[CardRow]:
     if record.endings:
         counts = ", ".join(f"{count} {state}" for state, count in record.counts.items())
         said = f"{counts} of its last {len(record.endings)}"
-    yield row(Part("proposed by ", "dim"), *name(item.proposer, "name"), Part(f"  {said}", "dim"))
+    # A client names itself, so its label stands apart from the participant's name.
+    label = (Part(", for the client ", "dim"), *name(item.client)) if item.client else ()
+    proposer = (Part("proposed by ", "dim"), *name(item.proposer, "name"))
+    yield row(*proposer, *label, Part(f"  {said}", "dim"))
     if item.rule is not None:
         yield from _rule(item.rule)
     facts = item.tool_facts

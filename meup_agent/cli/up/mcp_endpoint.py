@@ -44,9 +44,15 @@ def serves_mcp(settings: Config) -> bool:
 
 
 class McpEndpoint:
-    """An ASGI application that serves MCP clients while :meth:`run` runs."""
+    """An ASGI application that serves MCP clients while :meth:`run` runs.
 
-    def __init__(self) -> None:
+    Args:
+        answer_within: Seconds until a call that waits is answered with *still waits*; 0: never;
+            ``None``: before its client gives up.
+    """
+
+    def __init__(self, answer_within: float | None = None) -> None:
+        self._answer_within = answer_within
         self._app: ASGIApp | None = None
         self._begun = anyio.Event()
 
@@ -68,6 +74,7 @@ class McpEndpoint:
         await to_thread.run_sync(import_module, "meup_agent.mcp.server.http")
         from meup_agent.mcp.server.client_member import ClientMembers
         from meup_agent.mcp.server.http import LOOPBACK_HOSTS, McpApp
+        from meup_agent.mcp.server.tool_calls import CallSettings
         from meup_agent.transport.websocket import SpaceConnector
 
         def find(token: str) -> str | None:
@@ -86,7 +93,12 @@ class McpEndpoint:
             return agent.join(connector, token=token, beside=True)
 
         members = ClientMembers(join, find=find)
-        app = McpApp(members, hosts=LOOPBACK_HOSTS if is_loopback(host) else None, path=MCP_PATH)
+        app = McpApp(
+            members,
+            settings=CallSettings(answer_within=self._answer_within),
+            hosts=LOOPBACK_HOSTS if is_loopback(host) else None,
+            path=MCP_PATH,
+        )
         try:
             async with app.lifespan():
                 self._app = app

@@ -67,6 +67,41 @@ def describe_waiting(may_decide: Sequence[str], seconds_left: float | None) -> s
     return f"waiting for a decision by {by}{left}"
 
 
+INSTRUCTIONS: Final = (
+    "A call of a tool here may wait until a person has decided about it, which can take minutes or"
+    " more. A call that still waits is answered with an id: call meup_result with this id to wait"
+    " for its outcome, and tell the user that it waits. A rejection is final: do not repeat the"
+    " call, nor try to do the same by another way."
+)
+"""Instructions that a model gets with the tools of a space."""
+
+
+def still_waits(
+    tool: str, proposal: str, waiting: str, *, in_progress: bool, result_tool: str
+) -> str:
+    """The text for a call that is not decided, or not done, when its client would give up."""
+    state = (
+        "was approved, and is still being carried out"
+        if in_progress
+        else f"is still {waiting}; it has not been carried out so far"
+    )
+    return (
+        f"The call of {name(tool)} {state}. Its id is {proposal}. Call {result_tool} with"
+        f' {{"id": "{proposal}"}} to wait for its outcome, now or later: it is carried out as soon'
+        " as it is approved, also if nobody asks meanwhile. The same call with the same arguments"
+        " asks for that outcome, too, and makes no second one. Do not try to do the same by another"
+        " way; tell the user that it waits."
+    )
+
+
+def unknown_result(proposal: str) -> str:
+    """The text for an id under which no outcome is kept."""
+    return (
+        f"No call of yours waits under the id {words(proposal)}: its outcome was told already, or"
+        " its time is over, or the id is mistyped."
+    )
+
+
 async def undone(tool: str, outcome: Outcome, seconds: float | None) -> str:
     """The text for a proposed call, which had some seconds, that was not carried out."""
     match outcome:

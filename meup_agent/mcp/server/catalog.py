@@ -66,6 +66,9 @@ SUFFIX_CHARS: Final = 13
 WRAPPED: Final = "meup://participant/"
 """Beginning of a URI that names the participant along with its own URI."""
 
+RESULT_TOOL: Final = "meup_result"
+"""Name of our own tool, which tells what became of a call that still waited; no participant's."""
+
 _FORBIDDEN: Final = re.compile(r"[^A-Za-z0-9_-]")
 _SUFFIXED: Final = re.compile(rf"-[a-z2-7]{{{SUFFIX_CHARS}}}\Z")
 _EXPRESSION: Final = re.compile(r"(\{[^{}]*\})")
@@ -95,6 +98,7 @@ def exposed_name(participant: str, name: str) -> str:
         and "_" not in participant
         and not _FORBIDDEN.search(plain)
         and not _SUFFIXED.search(plain)
+        and plain != RESULT_TOOL
     ):
         return plain
     # The length of the participant's name keeps ("a", "b c") and ("a b", "c") apart.

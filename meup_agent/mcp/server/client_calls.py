@@ -5,18 +5,23 @@ roots), by a request to us that names the call. Only the participant that we cal
 while the call runs. In the revisions with a handshake, and under a task, the client is asked at
 once. In 2026-07-28 it is asked by the result of its own request: the call waits meanwhile, until
 the client comes back with the answers.
+
+A call that is proposed may wait for longer than its client does. It is answered before that, goes
+on without its client, and is *held*: its result is kept until its deadline, and told once.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
 import anyio
 import mcp_types as types
+import msgspec
 from anyio.lowlevel import checkpoint
 from mcp.server.connection import allowed_log_levels
 from mcp.shared.exceptions import MCPError
@@ -55,6 +60,18 @@ MAX_PROGRESS_CHARS: Final = 1000
 ANSWER_SECONDS: Final = 600.0
 """Wait for a client that was asked by a result to come back; then the call is cancelled."""
 
+MAX_HELD: Final = 256
+"""Results of a participant's calls that are kept for clients to ask for; the oldest makes room."""
+
+MAX_HELD_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of these; the newest is kept in any case."""
+
+HELD_SECONDS: Final = 60.0
+"""A result is kept so long at least, also where its deadline comes before."""
+
+MAX_HELD_SECONDS: Final = 86_400.0
+"""A result of a call without a deadline is kept so long."""
+
 STATE: Final = "meup:"
 """Beginning of a ``requestState`` of ours; others are the participants'."""
 
@@ -74,6 +91,7 @@ class ClientCall:
     Attributes:
         ids: The ids of its envelopes: a request's, or a proposal's.
         proposal: The proposal that it became, if it did.
+        detached: Its client was answered that it still waits, and hears nothing of it.
         questions: What the client is to answer by its next request, by keys of ours.
         changed: Notified when it has ended, there is a question, or its client was told of all.
     """
@@ -89,6 +107,7 @@ class ClientCall:
         self.ctx = ctx
         self.ids: set[str] = set()
         self.proposal: ProposalHandle | None = None
+        self.detached = False
         self.questions: dict[str, Question] = {}
         self.changed = Condition()
         self._start_soon = start_soon
@@ -104,6 +123,23 @@ class ClientCall:
     def is_carried_out(self) -> bool:
         """True once it runs at its participant: before a decision that has nothing to ask."""
         return self.proposal is None or self.proposal.state is not ProposalState.PENDING
+
+    def detach(self) -> None:
+        """Go on without a client."""
+        self.detached = True
+        self._notes.clear()
+        if self._relay is not None:
+            self._relay.cancel()
+
+    def attach(self, ctx: Ctx) -> None:
+        """Go on for a client that has come back with another request."""
+        self.ctx, self.detached = ctx, False
+        self._failure = None
+
+    def note_proposed(self, proposal: ProposalHandle) -> None:
+        """Note the proposal that it became."""
+        self.proposal = proposal
+        self.changed.notify_all()
 
     # --- what it tells its client ---
 
@@ -129,7 +165,7 @@ class ClientCall:
         self._put(partial(self._tell_log, params))
 
     def _put(self, note: Callable[[], Awaitable[None]]) -> None:
-        if self._ended or len(self._notes) >= MAX_NOTES:
+        if self._ended or self.detached or len(self._notes) >= MAX_NOTES:
             log.debug("left out, the client reads slowly: %r", note)
             return
         self._notes.append(note)
@@ -145,7 +181,7 @@ class ClientCall:
         """
         while self._relay is not None:
             await self.changed.wait()
-        if self._failure is not None:
+        if self._failure is not None and not self.detached:
             raise self._failure
 
     def end(self) -> None:
@@ -160,7 +196,7 @@ class ClientCall:
                 while self._notes:
                     await self._notes.popleft()()
         except Exception as error:  # the call's, and not its participant's
-            self._failure, self._ended = error, True
+            self._failure, self._ended = error, not self.detached
         finally:
             self._relay = None
             self.changed.notify_all()
@@ -191,6 +227,11 @@ class ClientCall:
         Raises:
             RequestError: It does not answer such questions, or answers with an error.
         """
+        if self.detached:
+            raise RequestError(
+                types.INVALID_REQUEST,
+                "the MCP client of this call was told that it takes longer, and cannot be asked",
+            )
         if not is_declared(self.ctx.session.client_capabilities, method):
             raise _missing_capability(method)
         self._asks += 1
@@ -225,6 +266,20 @@ class ClientCall:
 _LEVELS: Final = get_args(types.LoggingLevel)  # from the least on
 
 
+class CallKey(NamedTuple):
+    """The call that a client would make twice: its own label, and what is called.
+
+    Attributes:
+        client: The client's label.
+        tool: The tool's name for clients.
+        digest: The digest of the call.
+    """
+
+    client: tuple[str, ...]
+    tool: str
+    digest: str
+
+
 class ClientCalls:
     """The calls for the clients of a participant.
 
@@ -235,6 +290,7 @@ class ClientCalls:
     def __init__(self) -> None:
         self.running: set[ClientCall] = set()
         self._waiting: dict[str, WaitingCall] = {}
+        self._held: dict[str, WaitingCall] = {}  # by their proposals, the oldest first
 
     def find(self, sender: str, params: JsonObject) -> ClientCall | None:
         """The running call that a participant names; ``None``: none that it carries out."""
@@ -259,6 +315,46 @@ class ClientCalls:
             )
         return await call.ask(request.method, payloads.without_our_meta(request.params))
 
+    # --- calls that go on without their clients ---
+
+    @property
+    def holds(self) -> bool:
+        """True while there is an outcome that a client may ask for."""
+        self._forget_old()
+        return bool(self._held)
+
+    def hold(self, call: WaitingCall) -> None:
+        """Keep a call, whose client was answered that it still waits."""
+        assert call.call.proposal is not None, "what was not proposed does not wait"
+        self._held.setdefault(call.call.proposal.id, call)
+
+    def held(self, proposal: str) -> WaitingCall | None:
+        """The call that is held under the id of its proposal."""
+        self._forget_old()
+        return self._held.get(proposal)
+
+    def held_again(self, key: CallKey) -> WaitingCall | None:
+        """The call that the same call joins; ``None``: it is one of its own.
+
+        Only if its own call was answered with *still waits*, and no other has joined it: so that
+        two equal calls that are meant to be two stay two.
+        """
+        self._forget_old()
+        return next(
+            (each for each in self._held.values() if each.key == key and not each.readers), None
+        )
+
+    def _forget_old(self) -> None:
+        """Forget outcomes whose time is over, and the oldest of too many."""
+        now, count, size = anyio.current_time(), 0, 0
+        for name, each in reversed(list(self._held.items())):
+            if not each.ended:
+                continue  # its deadline ends it
+            count, size = count + 1, size + each.size
+            too_many = count > MAX_HELD or (size > MAX_HELD_BYTES and count > 1)
+            if (now >= each.kept_until or too_many) and not each.readers:
+                del self._held[name]
+
     # --- calls that wait for their clients ---
 
     def wait_for_client(self, call: WaitingCall) -> str:
@@ -282,23 +378,53 @@ class ClientCalls:
         call.scope.deadline = float("inf")
         return call
 
+    def told(self, call: WaitingCall) -> None:
+        """Hold a call no longer: its client has its outcome."""
+        if call.call.proposal is not None and self._held.get(call.call.proposal.id) is call:
+            del self._held[call.call.proposal.id]
+
     def forget(self, call: WaitingCall) -> None:
         for state in [each for each, waiting in self._waiting.items() if waiting is call]:
             del self._waiting[state]
 
 
 class WaitingCall:
-    """A call that runs beside its client's requests, since it may ask the client by their results.
+    """A call that runs beside its client's requests.
+
+    It may ask the client by their results, or take longer than one of them may.
 
     Args:
         call: The call.
         calls: The calls of its participant.
+        still_waits: Makes the result for a client that would give up before its end.
+        key: The call that joins it if it is made again; ``None``: none does.
+        deadline: The time of the loop at which its proposal expires.
+
+    Attributes:
+        held: Its client was answered that it still waits.
+        readers: The requests of clients that wait for it.
+        size: Bytes of its result, about.
+        kept_until: The time of the loop until which its result is kept for a client.
     """
 
-    def __init__(self, call: ClientCall, calls: ClientCalls) -> None:
+    def __init__(
+        self,
+        call: ClientCall,
+        calls: ClientCalls,
+        *,
+        still_waits: Callable[[], JsonObject] | None = None,
+        key: CallKey | None = None,
+        deadline: float = math.inf,
+    ) -> None:
         self.call = call
         self.scope = anyio.CancelScope()
         self.ended = False
+        self.held = False
+        self.readers = 0
+        self.key = key
+        self.size = 0
+        self.kept_until = min(deadline, anyio.current_time() + MAX_HELD_SECONDS)
+        self._still_waits = still_waits
         self._calls = calls
         self._result: JsonObject = {}
         self._error: Exception | None = None
@@ -317,33 +443,62 @@ class WaitingCall:
             raise
         finally:
             self.ended = True
+            self.kept_until = max(self.kept_until, anyio.current_time() + HELD_SECONDS)
+            if self.held:
+                self.size = len(msgspec.json.encode(self._result))
             self._calls.forget(self)
             self.call.changed.notify_all()
 
-    async def next_result(self) -> JsonObject:
+    async def next_result(self, within: float | None = None) -> JsonObject:
         """Wait for its result, or for questions that its client is to answer first.
 
-        A cancelled wait, of its client's request, cancels it for the same reason.
+        A cancelled wait, of its client's request, cancels it for the same reason, unless it is held
+        already: then its client knows where to ask for it.
+
+        Args:
+            within: Seconds after which its client is told that it still waits, once it is proposed.
         """
+        deadline = math.inf if within is None else anyio.current_time() + within
+        self.readers += 1
         try:
-            while True:
-                if not self.ended and not self.call.questions:
+            while not (self.ended or self.call.questions):
+                # What is not proposed yet waits for no person.
+                proposed = self._still_waits is not None and self.call.proposal is not None
+                with anyio.CancelScope(deadline=deadline if proposed else math.inf):
                     await self.call.changed.wait()
-                await checkpoint()  # several questions at once go out together
-                if self.ended or self.call.questions:
+                if proposed and anyio.current_time() >= deadline:
                     break
+            await checkpoint()  # several questions at once go out together
         except anyio.get_cancelled_exc_class():
-            self.scope.cancel()
+            if not self.held:
+                self.scope.cancel()
             raise
-        if self._error is not None:
-            raise self._error
+        finally:
+            self.readers -= 1
+            if self.held and not self.readers:
+                self.call.detach()
         if self.ended:
+            self._calls.told(self)
+            if self._error is not None:
+                raise self._error
             return self._result
+        if not self.call.questions:
+            return self._hold()
         return {
             "resultType": "input_required",
             "inputRequests": {k: each.wire() for k, each in self.call.questions.items()},
             "requestState": self._calls.wait_for_client(self),
         }
+
+    def _hold(self) -> JsonObject:
+        """Go on without a client; its result."""
+        assert self._still_waits is not None, "it has a time at which its client is answered"
+        if not self.held:
+            self.held = True
+            self._calls.hold(self)
+        if not self.readers:
+            self.call.detach()
+        return self._still_waits()
 
     def take_answers(self, answers: JsonObject, ctx: Ctx) -> None:
         """Go on with a client's answers; a question without one is asked again."""

@@ -565,7 +565,7 @@ class ClientMembers:
             await anyio.sleep(IDLE_SECONDS / 10)
             before = anyio.current_time() - IDLE_SECONDS
             for member in list(self._members.values()):
-                idle = not member.running and not len(member.sessions)
+                idle = not (member.running or len(member.sessions) or member.calls.holds)
                 if not member.own and member.joined and idle and member.used_at < before:
                     member.leave()
 

@@ -459,6 +459,7 @@ def mcp_app(
     path: str = "/mcp",
     hosts: Sequence[str] | None = LOOPBACK_HOSTS,
     ttl: Ttl = "space",
+    answer_within: float | None = None,
 ) -> McpApp:
     """A space as a mountable ASGI application for MCP clients; see :class:`McpApp`.
 
@@ -473,6 +474,9 @@ def mcp_app(
             something in front checks them.
         ttl: Seconds that a proposal waits for a decision and its result; ``None``: for ever. By
             default ``MEUP_TTL``, else 300.
+        answer_within: Seconds until a call that waits for a decision is answered with *still
+            waits*, and its client asks for the outcome later; 0: never. By default before the
+            client gives up, as far as its name tells when.
 
     Raises:
         UsageError: Clients without a token are to be let in, and there is none of this process, or
@@ -497,7 +501,7 @@ def mcp_app(
 
     return McpApp(
         ClientMembers(join, own=own),
-        settings=CallSettings(ttl=ttl),
+        settings=CallSettings(ttl=ttl, answer_within=answer_within),
         anonymous=anonymous,
         hosts=hosts,
         path=path,

@@ -18,19 +18,21 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from meup_agent.client.offers import PROMPTS, RESOURCES, TEMPLATES, TOOLS
 from meup_agent.errors import MeupError, RequestError
-from meup_agent.mcp.sdk.decisions import CANCELLED
+from meup_agent.mcp.sdk.decisions import CANCELLED, INSTRUCTIONS
 from meup_agent.mcp.sdk.messages import mcp_error
 from meup_agent.mcp.sdk.tasks import TasksExtension, TaskSupport, install_extension
 from meup_agent.mcp.server.cancellation import SDK_SECONDS, OpenStreams
-from meup_agent.mcp.server.catalog import LISTED, MAX_SUBSCRIPTIONS
+from meup_agent.mcp.server.catalog import LISTED, MAX_SUBSCRIPTIONS, RESULT_TOOL
 from meup_agent.mcp.server.client_calls import declared_only
 from meup_agent.mcp.server.tool_calls import (
     COMPLETE,
+    RESULT_TOOL_OFFER,
     CallSettings,
     call_tool,
     forwarded,
     is_withdrawn,
     propose_read,
+    result_of_held,
     tool_error,
 )
 from meup_agent.protocol.wire import payloads
@@ -94,12 +96,20 @@ class SpaceHandlers:
             ttl=waiting + RESULT_SECONDS,
         )
 
+    @property
+    def instructions(self) -> str | None:
+        """Instructions for a model, where its calls may wait for a person."""
+        return INSTRUCTIONS if self._settings.proposes else None
+
     # --- lists ---
 
     async def list_offers(self, kind: str, ctx: Ctx, _: Any) -> JsonObject:
         """The lists: of tools, prompts, resources and templates."""
         catalog = self._member_of(ctx).catalog
-        return {kind: await catalog.described(kind, ctx.protocol_version), **LISTED}
+        listed = await catalog.described(kind, ctx.protocol_version)
+        if kind == TOOLS and self._settings.answer_seconds(ctx) is not None:
+            listed = [RESULT_TOOL_OFFER, *listed]
+        return {kind: listed, **LISTED}
 
     # --- calls ---
 
@@ -109,8 +119,11 @@ class SpaceHandlers:
         result = tool_error(CANCELLED)
         with member.answering(), self._streams.track(member.key, ctx) as stream:
             await checkpoint_if_cancelled()  # of what was cancelled already, nothing is sent
-            offer = await _find(member, TOOLS, params.get("name"))
-            result = await call_tool(member, offer, params, ctx, self._settings)
+            if params.get("name") == RESULT_TOOL and self._settings.proposes:
+                result = await result_of_held(member, params, ctx, self._settings)
+            else:
+                offer = await _find(member, TOOLS, params.get("name"))
+                result = await call_tool(member, offer, params, ctx, self._settings)
         if stream.reason is not None and ctx.request is None:
             await anyio.sleep(SDK_SECONDS)
         return result
@@ -293,6 +306,7 @@ def make_server(handlers: SpaceHandlers) -> Server[Any]:
     server = _AnnouncingServer(
         "meup",
         version=version("meup-agent"),
+        instructions=handlers.instructions,
         # Else it would ask for tools/list before each call; see _task_support.
         get_tool_input_schema=lambda _: None,
         on_list_tools=partial(ours.list_offers, TOOLS),

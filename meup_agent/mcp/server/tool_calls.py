@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_REQUEST
+from mcp_types import INVALID_PARAMS, INVALID_REQUEST
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from meup_agent.client.proposal_handle import resolve_ttl
@@ -17,14 +18,17 @@ from meup_agent.client.space import propose_request
 from meup_agent.errors import MeupError, RequestError
 from meup_agent.mcp.sdk import decisions
 from meup_agent.mcp.sdk.messages import CAPABILITIES, is_declared, mcp_error
+from meup_agent.mcp.server.catalog import RESULT_TOOL
 from meup_agent.mcp.server.client_calls import (
     MAX_REQUESTS,
     STATE,
+    CallKey,
     ClientCall,
     WaitingCall,
     declared_only,
     too_many_requests,
 )
+from meup_agent.mcp.server.client_labels import ClientLabel, answer_seconds
 from meup_agent.protocol.capability import compile_announced
 from meup_agent.protocol.exchange import Wait
 from meup_agent.protocol.proposals.lifecycle import ProposalState
@@ -53,6 +57,12 @@ COMPLETE: Final = {"resultType": "complete"}
 OUTCOME: Final = "dev.meup/outcome"
 """Key of ``_meta`` in the result of a proposal that was not carried out: ``rejected`` …"""
 
+STILL_WAITS: Final = "pending"
+"""Outcome of a call that is not decided, or not done, when its client would give up."""
+
+PROPOSAL: Final = "dev.meup/proposal"
+"""Beside it: the id under which the outcome can be asked for."""
+
 REQUEST_SECONDS: Final = 600.0
 """Wait for a result, or for progress on the way to it; a client that waits less cancels."""
 
@@ -70,12 +80,21 @@ class CallSettings:
     Attributes:
         ttl: Seconds that a proposal waits for a decision and its result; ``None``: for ever.
             By default the space's (``MEUP_TTL``).
+        answer_within: Seconds until a call that waits is answered with *still waits*; 0: never;
+            ``None``: before its client gives up, as far as its name tells when.
+        proposes: Calls may become proposals.
         to: The participants that should decide proposals; empty: any that may, and then the first
             rejection decides.
     """
 
     ttl: Ttl = "space"
     to: tuple[str, ...] = ()
+    answer_within: float | None = None
+    proposes: bool = True
+
+    def answer_seconds(self, ctx: Ctx) -> float | None:
+        """Seconds until a call that still waits is answered; ``None``: it waits on."""
+        return answer_seconds(ctx, self.answer_within) if self.proposes else None
 
 
 async def call_tool(
@@ -96,22 +115,112 @@ async def call_tool(
     Raises:
         MCPError: The call was answered with an error.
     """
+    within = settings.answer_seconds(ctx)
     state = params.get("requestState")
     if isinstance(state, str) and state.startswith(STATE):
         waiting = member.calls.resume(state)
         waiting.take_answers(payloads.as_object(params.get("inputResponses")), ctx)
-        return await waiting.next_result()
+        return await waiting.next_result(within)
+    key = _key_of(offer, params, ctx)
+    held = None if within is None else member.calls.held_again(key)
+    if held is not None:
+        held.call.attach(ctx)
+        return await held.next_result(within)
     if len(member.calls.running) >= MAX_REQUESTS:
         raise too_many_requests()
     session = member.sessions.find(ctx)
     log_level = "debug" if session is None else session.log_level
     call = ClientCall(offer.participant, ctx, log_level, member.start_soon)
     work = partial(_carry_out, member, offer, params, call, settings)
-    if not _asks_by_result(ctx):
+    if within is None and not _asks_by_result(ctx):
         return await work()
-    waiting = WaitingCall(call, member.calls)
+    space = member.space
+    ttl = resolve_ttl(settings.ttl, space.proposals.ttl)
+    deadline = math.inf if ttl is None else anyio.current_time() + ttl
+
+    def still_waits() -> JsonObject:
+        assert call.proposal is not None, "it was proposed"
+        sent = forwarded(params, name=offer.name)
+        left = None if ttl is None else deadline - anyio.current_time()
+        return _still_waits(space, offer, call.proposal, sent, left, settings)
+
+    waiting = WaitingCall(
+        call,
+        member.calls,
+        still_waits=None if within is None else still_waits,
+        key=key,
+        deadline=deadline,
+    )
     member.start_soon(waiting.run, work)
-    return await waiting.next_result()
+    return await waiting.next_result(within)
+
+
+async def result_of_held(
+    member: ClientMember, params: JsonObject, ctx: Ctx, settings: CallSettings
+) -> JsonObject:
+    """The outcome of a call that still waited, or that it still waits: the answer of our own tool.
+
+    Args:
+        member: The participant that the client is.
+        params: The client's parameters.
+        ctx: The client's request.
+        settings: Settings of the calls.
+    """
+    proposal = payloads.as_object(params.get("arguments")).get("id")
+    if not isinstance(proposal, str) or not proposal:
+        raise MCPError(INVALID_PARAMS, f"{RESULT_TOOL} needs the id of a call, as a text: id")
+    held = member.calls.held(proposal)
+    if held is None:
+        return tool_error(decisions.unknown_result(proposal))
+    held.call.attach(ctx)
+    return await held.next_result(settings.answer_seconds(ctx))
+
+
+RESULT_TOOL_OFFER: Final[JsonObject] = {
+    "name": RESULT_TOOL,
+    "title": "Outcome of a call that waits",
+    "description": (
+        "Wait for the outcome of an earlier call that was answered with an id, since it still"
+        " waited for a decision. It changes nothing. An outcome is told once."
+    ),
+    "inputSchema": {
+        "type": "object",
+        "properties": {"id": {"type": "string", "description": "The id that the call was given."}},
+        "required": ["id"],
+        "additionalProperties": False,
+    },
+    "annotations": {"readOnlyHint": True, "openWorldHint": False},
+}
+"""Our own tool, as it is listed."""
+
+
+def _key_of(offer: Offer, params: JsonObject, ctx: Ctx) -> CallKey:
+    """The key by which the same call is known when it comes again."""
+    called = {"name": offer.name, "arguments": payloads.as_object(params.get("arguments"))}
+    digest = payloads.digest(payloads.TOOL_CALL, called, offer.participant)
+    return CallKey(ClientLabel.of(ctx), offer.exposed, digest or "")
+
+
+def _still_waits(
+    space: Space,
+    offer: Offer,
+    proposal: ProposalHandle,
+    sent: JsonObject,
+    left: float | None,
+    settings: CallSettings,
+) -> JsonObject:
+    """The answer to a client that would give up before its call is decided, or done.
+
+    It is an error for programs, which would look for the result of the tool in it.
+    """
+    said = decisions.still_waits(
+        offer.exposed,
+        proposal.id,
+        decisions.describe_waiting(_deciders(space, sent, settings), left),
+        in_progress=proposal.state is ProposalState.IN_PROGRESS,
+        result_tool=RESULT_TOOL,
+    )
+    return {**tool_error(said), payloads.META: {OUTCOME: STILL_WAITS, PROPOSAL: proposal.id}}
 
 
 def _asks_by_result(ctx: Ctx) -> bool:
@@ -177,7 +286,7 @@ async def _call_once(
     async with background_tasks() as tasks:
 
         def note_proposed(proposal: ProposalHandle) -> None:
-            call.proposal = proposal
+            call.note_proposed(proposal)
             if call.wants_progress:
                 tasks.start_soon(_tell_waiting, space, sent, proposal, call, settings)
 
@@ -186,6 +295,7 @@ async def _call_once(
             offer.name,
             payloads.as_object(sent["arguments"]),
             more=sent,
+            proposal_meta=_label_meta(call.ctx),
             to=settings.to,
             timeout=REQUEST_SECONDS,
             ttl=settings.ttl,
@@ -216,22 +326,30 @@ async def _tell_waiting(
     settings: CallSettings,
 ) -> None:
     """Tell the client every while that its proposal waits, and for whom."""
-    payload, ttl = (
-        payloads.request(payloads.TOOL_CALL, sent, ""),
-        resolve_ttl(settings.ttl, space.proposals.ttl),
-    )
+    ttl = resolve_ttl(settings.ttl, space.proposals.ttl)
     began = anyio.current_time()
     while proposal.state is ProposalState.PENDING:
         waited = anyio.current_time() - began
         left = None if ttl is None else ttl - waited
-        deciding = list(settings.to) or [
-            each.id
-            for each in space.participants
-            if each.id != space.me
-            and compile_announced(each.capabilities).allow(kinds.MCP_REQUEST, payload)
-        ]
-        call.put_waiting(decisions.describe_waiting(deciding, left))
+        call.put_waiting(decisions.describe_waiting(_deciders(space, sent, settings), left))
         await anyio.sleep(WAITING_SECONDS)
+
+
+def _deciders(space: Space, sent: JsonObject, settings: CallSettings) -> list[str]:
+    """The participants that may decide a call."""
+    payload = payloads.request(payloads.TOOL_CALL, sent, "")
+    return list(settings.to) or [
+        each.id
+        for each in space.participants
+        if each.id != space.me
+        and compile_announced(each.capabilities).allow(kinds.MCP_REQUEST, payload)
+    ]
+
+
+def _label_meta(ctx: Ctx) -> JsonObject:
+    """The members of a proposal's ``_meta`` that tell which client it is for."""
+    label = ClientLabel.of(ctx)
+    return {payloads.CLIENT: label.wire()} if label.name else {}
 
 
 def _wait(settings: CallSettings) -> Wait:

@@ -247,6 +247,7 @@ def proposal_as_json(proposal: AuditRecord, *, timeline: bool = False) -> JsonOb
     said: JsonObject = {
         "id": proposal.id,
         "proposer": proposal.proposer,
+        "client": call.client,
         "seq": proposal.first.seq,
         "at": rfc3339(proposal.first.at),
         "to": list(proposal.first.to),

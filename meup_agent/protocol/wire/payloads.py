@@ -41,6 +41,8 @@ ASKED_IN_REQUEST: Final = "dev.meup/request"
 """In a question to the participant that made a call: the id of the request that carries it out."""
 ASKED_IN_PROPOSAL: Final = "dev.meup/proposal"
 """Beside it: the id of the proposal that this request carries out."""
+CLIENT: Final = "dev.meup/client"
+"""In a proposal: the program that its proposer serves, as that names itself."""
 EXPIRES_AT: Final = "dev.meup/expires_at"
 TTL: Final = "ttl"
 """Beside a foreign proposal's method: the milliseconds after which its proposer gives it up."""
@@ -142,6 +144,13 @@ class Call(msgspec.Struct, frozen=True):
         """The participant that should execute a proposal (PROTOCOL 4.4)."""
         target = self.meta.get(TARGET)
         return target if isinstance(target, str) and target else None
+
+    @property
+    def client(self) -> str:
+        """The program that its proposer serves, as that names itself; empty where none is told."""
+        told = as_object(self.meta.get(CLIENT))
+        words = (told.get("name"), told.get("version"))
+        return " ".join(each for each in words if isinstance(each, str) and each)
 
     @property
     def expires_at(self) -> datetime | None:

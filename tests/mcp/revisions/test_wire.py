@@ -198,7 +198,8 @@ async def test_an_unknown_revision_without_a_handshake_is_one_error(server: Serv
 @pytest.mark.parametrize("version", ALL)
 async def test_a_list_has_the_fields_of_the_revision(server: ServedSpace, version: str) -> None:
     async with speaking(server, version) as wire:
-        (tool,) = (await wire.result("tools/list"))["tools"]
+        ours, tool = (await wire.result("tools/list"))["tools"]
+    assert ours["name"] == "meup_result"
     assert tool["name"] == "shower_show"
     assert set(tool) == KNOWN[version]
     assert {name: tool[name] for name in tool if name != "name"} == {

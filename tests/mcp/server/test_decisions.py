@@ -22,8 +22,18 @@ REFUSED = FailedFulfillment(
 )
 CANCELLED = FailedFulfillment("reviewer", Cause("timeout", "reviewer"))
 
+WAITING = decisions.describe_waiting(["reviewer"], 250)
+
 SHOWN = [
     decisions.describe_waiting(["reviewer"], 280),
+    decisions.still_waits(
+        "files_write", "0c9f2c62", WAITING, result_tool="meup_result", in_progress=False
+    ),
+    decisions.still_waits(
+        "files_write", "0c9f2c62", WAITING, result_tool="meup_result", in_progress=True
+    ),
+    decisions.unknown_result("0c9f2c62"),
+    decisions.INSTRUCTIONS,
     decisions.rejected("files_write", REJECTION, "It writes outside the folder."),
     decisions.rejected("files_write", Rejection("p1", Reason.BUSY, "reviewer"), ""),
     decisions.expired("files_write", Expiry("p1"), 300),

@@ -28,7 +28,7 @@ from meup_agent.cli.commands.hosting.gateway import (
 from meup_agent.cli.console_link import link_lines, make_console, sign_in_link
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.loading_notice import LOADING
-from meup_agent.cli.options import argument, flag, option
+from meup_agent.cli.options import AnswerWithin, answer_seconds, argument, flag, option
 from meup_agent.cli.render.output import open_prefixed, warn
 from meup_agent.cli.signals import ENDING, end_by_signals
 from meup_agent.cli.up.mcp_endpoint import MCP_PATH, McpEndpoint, serves_mcp
@@ -114,6 +114,7 @@ def up(
             " may be repeated, once for each person.",
         ),
     ] = None,
+    answer_within: AnswerWithin = None,
     new_tokens: Annotated[
         bool,
         flag(
@@ -217,7 +218,10 @@ def up(
         if bridged:
             log.info("starting %s", visible(", ".join(each.name for each in bridged), 500))
         with end_by_signals(), start_servers(bridged) as starters:
-            _run(plan, lock, starters, lambda: settings_beside(plan, read()))
+            endpoint = None
+            if serves_mcp(plan.settings):
+                endpoint = McpEndpoint(answer_seconds(answer_within))
+            _run(plan, lock, starters, lambda: settings_beside(plan, read()), endpoint)
 
 
 def _tell_neighbours(file: Path) -> None:
@@ -235,6 +239,7 @@ def _run(
     lock: GatewayLock,
     starters: Mapping[Place, ServerStarter],
     read_again: Callable[[], Config],
+    endpoint: McpEndpoint | None,
 ) -> None:
     """Run a plan until a signal."""
     from meup_agent.cli.up.children import adopt_orphans, run_children
@@ -242,7 +247,6 @@ def _run(
     from meup_agent.gateway.history import log_programs
 
     console = make_console(plan.settings)
-    endpoint = McpEndpoint() if serves_mcp(plan.settings) else None
 
     @asynccontextmanager
     async def beside(running: RunningGateway, stop: GatewayStop) -> AsyncGenerator[None]:

@@ -493,6 +493,7 @@ def _document(item: InboxItem) -> dict[str, Any]:
     return {
         "proposal": item.id,
         "proposer": item.proposer,
+        "client": item.client,
         "target": item.target,
         "method": item.method,
         "tool": item.tool,

@@ -16,10 +16,12 @@ from meup_agent.cli.address import SpaceOptions, token_from
 from meup_agent.cli.failures import require_extra
 from meup_agent.cli.options import (
     DEFAULT_TTL,
+    AnswerWithin,
     Insecure,
     TlsCertificate,
     TlsKey,
     To,
+    answer_seconds,
     argument,
     flag,
     option,
@@ -89,6 +91,7 @@ def mcp(
             show_default=False,
         ),
     ] = None,
+    answer_within: AnswerWithin = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
     insecure: Insecure = False,
@@ -96,8 +99,9 @@ def mcp(
     """Serve a space to MCP clients: the tools, resources and prompts of its participants.
 
     A call that the participant's capabilities do not allow becomes a proposal, and waits for a
-    decision. Without `--http` it serves the client that started it. With it one process serves
-    many: each client sends the token of the participant that it is.
+    decision. Most clients give up after a minute: before that, they are answered that it still
+    waits, and how to ask for the outcome. Without `--http` it serves the client that started it.
+    With it one process serves many: each client sends the token of the participant that it is.
 
     Example: `meup mcp`
 
@@ -117,7 +121,10 @@ def mcp(
 
     pace_sdk_logs()
     settings = CallSettings(
-        ttl="space" if ttl is None else seconds(ttl, "--ttl"), to=tuple(to or ())
+        ttl="space" if ttl is None else seconds(ttl, "--ttl"),
+        to=tuple(to or ()),
+        answer_within=answer_seconds(answer_within),
+        proposes=target is None,
     )
     host, port = ("", 0) if http is None else _host_and_port(http)
     tls = tls_config(tls_certificate, tls_key)
