@@ -40,6 +40,7 @@ from meup_agent.cli.render.formatting import (
     name_some,
 )
 from meup_agent.cli.render.output import Stderr
+from meup_agent.cli.up.state import find_journal
 from meup_agent.errors import ConfigurationError, InvalidEnvelope
 from meup_agent.escape import compact, visible
 from meup_agent.protocol.audit import (
@@ -184,7 +185,10 @@ class JournalOptions(HttpOptions, frozen=True):
         typer.Option(
             "--journal",
             metavar="FILE",
-            help="Read this journal of a gateway, which may run; no token is needed.",
+            help=(
+                "Read this journal of a gateway, which may run; no token is needed. Without it and"
+                " an address, that of `meup up`."
+            ),
         ),
     ] = None
     since: Annotated[
@@ -213,9 +217,12 @@ class JournalOptions(HttpOptions, frozen=True):
         begin = None if self.since is None else moment(self.since, "--since", time.time())
         if self.journal is not None and self.http is not None:
             raise ConfigurationError("give --journal or --http, not both")
-        if self.journal is not None:
+        journal = self.journal
+        if journal is None and find_http_url(self.http) is None:
+            journal = find_journal()
+        if journal is not None:
             return read_file(
-                self.journal,
+                journal,
                 self.space,
                 begin,
                 kinds,
@@ -224,8 +231,9 @@ class JournalOptions(HttpOptions, frozen=True):
             )
         if find_http_url(self.http) is None:
             raise ConfigurationError(
-                "the journal is missing; give --journal with a gateway's journal, or --http (or"
-                " MEUP_HTTP, or MEUP_URL) with the address of one that runs"
+                "the journal is missing: `meup up` has kept none here; give --journal with a"
+                " gateway's journal, or --http (or MEUP_HTTP, or MEUP_URL) with the address of one"
+                " that runs"
             )
         return read_over_http(self.address(), begin)
 

@@ -403,3 +403,22 @@ def test_a_gateway_alone_says_what_it_does_not_start(tmp_path: Path) -> None:
         gateway.until("robot is started by `meup up`, and not by a gateway alone", stream="err")
         gateway.until("listening at", stream="err")
         assert gateway.end(INTERRUPT) == exit_codes.OK
+
+
+def test_decisions_are_kept_and_found_unless_it_is_told_not_to(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    write(tmp_path)
+    for more, found in ((("--no-journal",), 0), ((), 1)):
+        checked = meup("up", "--check", *more, cwd=tmp_path, variables=state)
+        assert ("keeps its journal in memory" in checked.stdout) is (not found), checked
+        with up(tmp_path, state, *more) as process:
+            process.until("up and running", stream="err")
+        journals = [*Path(state["MEUP_STATE_DIR"]).glob("up/*.journal.db")]
+        assert len(journals) == found
+        audit = meup("audit", cwd=tmp_path, variables=state)
+        assert ("journal is missing" in audit.stderr) is (not found), audit
+    assert journals[0].stat().st_mode & 0o077 == 0
+    (tmp_path / "journal.db").touch()
+    copied = meup("journal", "backup", "copy.db", cwd=tmp_path, variables=state)
+    assert (copied.returncode, (tmp_path / "copy.db").is_file()) == (0, True)

@@ -23,6 +23,7 @@ from meup_agent.cli.failures import require_extra
 from meup_agent.cli.render.output import warn
 from meup_agent.cli.up.state import (
     digest_of,
+    journal_path,
     keep_token,
     make_folder,
     pins_path,
@@ -321,6 +322,21 @@ def _check_names(option: str, names: Iterable[str], taken: Collection[str]) -> N
             participant(each, (), ())
         except ConfigurationError as error:
             raise ConfigurationError(f"{option}: {error}") from None
+
+
+KEPT_BYTES: Final = 1_000_000_000
+"""Bytes beyond which the journal that nobody has configured forgets the oldest: years of decisions
+of a person, and a size that no disk misses."""
+
+
+def keep_decisions(settings: Config, file: Path) -> Config:
+    """The settings with a journal in the user's state, if they name none."""
+    journal = settings.journal
+    if journal.path is not None:
+        return settings
+    most = KEPT_BYTES if journal.max_bytes is None else journal.max_bytes
+    kept = replace(journal, path=journal_path(file), max_bytes=most)
+    return replace(settings, journal=kept)
 
 
 def settings_beside(running: Plan, read: Plan) -> Config:

@@ -349,6 +349,42 @@ def _read_owner(file: IO[bytes]) -> Owner | None:
         return None
 
 
+# --- journals ---
+
+JOURNAL_SUFFIX: Final = ".journal.db"
+
+MAX_LISTED: Final = 8
+"""Journals that a sentence names."""
+
+
+def journal_path(file: Path) -> Path:
+    """The journal that ``meup up`` keeps for a file that names none."""
+    return up_folder() / f"{digest_of(file)}{JOURNAL_SUFFIX}"
+
+
+def find_journal() -> Path | None:
+    """The journal that ``meup up`` has kept: of the space's file here, else the only one.
+
+    Raises:
+        ConfigurationError: There are several, and none is of this folder.
+    """
+    from meup_agent.gateway.space_yaml import find_space_file
+
+    here = find_space_file()
+    if here is not None and journal_path(here).is_file():
+        return journal_path(here)
+    if not up_folder().is_dir():
+        return None
+    written = [(each.stat().st_mtime, each) for each in up_folder().glob(f"*{JOURNAL_SUFFIX}")]
+    if len(written) > 1:
+        newest = [str(each) for _, each in sorted(written, reverse=True)[:MAX_LISTED]]
+        raise ConfigurationError(
+            "`meup up` has kept several journals; give --journal with one of them, the newest"
+            f" first: {', '.join(newest)}"
+        )
+    return written[0][1] if written else None
+
+
 # --- tokens ---
 
 

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -39,6 +40,7 @@ from meup_agent.cli.up.plan import (
     Plan,
     can_listen,
     end_loading,
+    keep_decisions,
     load_file,
     loading,
     own_program,
@@ -49,7 +51,7 @@ from meup_agent.cli.up.plan import (
     settings_beside,
     start_servers,
 )
-from meup_agent.cli.up.state import token_path
+from meup_agent.cli.up.state import make_folder, token_path, up_folder
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import visible
 from meup_agent.gateway.config import DEFAULT_PORT
@@ -122,6 +124,13 @@ def up(
             "Make new tokens in place of those that are kept in files; the old ones are void.",
         ),
     ] = False,
+    no_journal: Annotated[
+        bool,
+        flag(
+            "--no-journal",
+            "Keep what was said and decided in memory alone, also where the file names a journal.",
+        ),
+    ] = False,
     *,
     listen: ListenOptions,
 ) -> None:
@@ -141,6 +150,9 @@ def up(
     The tools of a server are accepted as they are when it is first seen. Of one that changes later
     each call is asked about, and its model reads the accepted texts, until you accept the change:
     `meup inbox accept-tools SERVER`. `"pin": "off"` in the server's entry turns that off.
+
+    What was said and decided is kept in the folder of this user's state, unless the file names a
+    journal: `meup audit` shows it, and a restart goes on where it stopped.
 
     Example: `meup up --servers mcp.json`
 
@@ -180,7 +192,7 @@ def up(
     if servers is not None:
         require_extra("MCP")
         place = servers
-        read = partial(
+        plan_of = partial(
             read_servers_plan,
             servers,
             policy,
@@ -192,9 +204,20 @@ def up(
         from meup_agent.gateway.space_yaml import find_space_file
 
         place = file or find_space_file() or DEFAULT_FILE
-        read = partial(read_plan, place, listen)
+        plan_of = partial(read_plan, place, listen)
+
+    def keep(settings: Config) -> Config:
+        if no_journal:
+            return replace(settings, journal=replace(settings.journal, path=None))
+        return keep_decisions(settings, place)
+
+    def read(*, renew: bool = False) -> Plan:
+        plan = plan_of(renew=renew)
+        return replace(plan, settings=keep(plan.settings))
+
     if listen.check:
-        settings = load_file(place, listen) if servers is None else read().settings
+        make_folder(up_folder())
+        settings = keep(load_file(place, listen)) if servers is None else read().settings
         sys.stdout.write(describe_checked(settings))
         for space in settings.spaces if servers is None else ():
             for name, entry in space.participants.items():

@@ -88,7 +88,10 @@ def audit(
     """Show what was proposed, what became of it, and who decided that, when and why.
 
     It reads the journal of a gateway: its file, or over HTTP the journal of a running one, for the
-    space of the token. It changes nothing, and the participants do not notice it.
+    space of the token. Where neither is named, it finds the one that `meup up` keeps. It changes
+    nothing, and the participants do not notice it.
+
+    Example: `meup audit`
 
     Example: `meup audit --journal journal.db --space demo`
 

@@ -29,7 +29,11 @@ def backup(
     file: Annotated[Path, argument("FILE", "The copy, a new file.")],
     journal_file: Annotated[
         Path | None,
-        option("FILE", "The journal to copy; else that of the space's file.", "--journal"),
+        option(
+            "FILE",
+            "The journal to copy; else that of the space's file, or the one that `meup up` keeps.",
+            "--journal",
+        ),
     ] = None,
     config: Annotated[
         Path | None,
@@ -61,10 +65,13 @@ def backup(
 def _configured(config: Path | None) -> Path:
     """The journal of a space's file."""
     require_extra("a gateway")
+    from meup_agent.cli.up.state import find_journal, journal_path
     from meup_agent.gateway.config_file import load_config
     from meup_agent.gateway.space_yaml import find_space_file
 
     config = config or find_space_file()
+    if config is None and (kept := find_journal()) is not None:
+        return kept
     if config is None:
         raise ConfigurationError(
             "what to copy is missing: there is no space.yaml in this folder; give --journal FILE or"
@@ -72,6 +79,9 @@ def _configured(config: Path | None) -> Path:
         )
     path = load_config(config, needs_tokens=False).journal.path
     if path is None:
+        kept = journal_path(config)
+        if kept.is_file():
+            return kept
         raise ConfigurationError(
             f"{config}: its journal is in memory, so there is no file to copy; set journal.path"
         )
