@@ -40,7 +40,7 @@ from meup_agent.mcp.bridge.offered_tools import (
     ServerNews,
     remove_unusable,
 )
-from meup_agent.mcp.bridge.transports import OnAsk, RunningCall, answered, call_asked_about
+from meup_agent.mcp.bridge.questions import OnAsk, RunningCall, answered, call_asked_about
 from meup_agent.mcp.sdk.decisions import words
 from meup_agent.mcp.sdk.messages import as_json
 from meup_agent.processes.guarded import LineLimiter, keep_running

@@ -1,8 +1,7 @@
-"""Transports to MCP servers: the program and its pipes, bounds, and its questions."""
+"""Transports to MCP servers: the program and its pipes, and bounds."""
 
 from __future__ import annotations
 
-import contextvars
 import logging
 import os
 import re
@@ -16,12 +15,8 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Collection,
-    Mapping,
 )
 from contextlib import asynccontextmanager, suppress
-from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -35,258 +30,22 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from meup_agent.client.offers import ask_each
-from meup_agent.errors import CannotConnect, MeupError, RequestError, printable
+from meup_agent.errors import CannotConnect, printable
 from meup_agent.mcp.bridge import windows_copier
 from meup_agent.mcp.bridge.config import HttpServer, Server, StdioServer
+from meup_agent.mcp.bridge.questions import current_call
 from meup_agent.mcp.sdk.messages import CAPABILITIES
 from meup_agent.mcp.sdk.streams import ForwardingReader, LineTooLong, read_lines
 from meup_agent.processes.guarded import KILL_ALL, GuardedProcess
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskGroup
-
-    from meup_agent.agent.context import Context
-    from meup_agent.client.messages import Request
     from meup_agent.mcp.sdk.streams import Item
     from meup_agent.processes.guarded import StderrTail
     from meup_agent.protocol.wire.payloads import JsonObject
 
 
-# --- server asks ---
-# Questions of a server to its client during a call: elicitation, sampling, roots.
-#
-# They go to the participant that made the call, or to a handler, as long as the call runs. A
-# server of 2026-07-28 puts them into its result and is called again with the answers; an older one
-# sends requests of its own, which do not say what call they belong to: over HTTP the stream that
-# they come on tells, and over standard input and output it is certain only while one call runs.
-
 log = logging.getLogger("meup_agent.mcp")
-
-MAY_ASK: Final = (payloads.TOOL_CALL, "prompts/get", "resources/read")
-"""Requests during which a server may ask, by 2026-07-28; older revisions name none."""
-
-MAX_ASKS: Final = 32
-"""Questions during one call: a server that asks more would ask without an end."""
-
-MAX_ROUNDS: Final = 10
-"""Results of one call that ask for input before the last one; the SDK's client has the same."""
-
-_EMPTY_ROUND_SECONDS: Final = 0.05
-"""A server that asks for nothing but to be called again is, after so long; it doubles."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A question of a server, for a handler.
-
-    Attributes:
-        server: The server's name.
-        method: ``elicitation/create``, ``sampling/createMessage`` or ``roots/list``.
-        params: Its parameters, which are the server's words.
-        participant: The participant whose call the server works on.
-        request: The id of the envelope of that call.
-        proposal: The id of the proposal that it carries out; ``None`` if it carries out none.
-    """
-
-    server: str
-    method: str
-    params: JsonObject
-    participant: str
-    request: str
-    proposal: str | None
-
-
-OnAsk = Callable[[Ask], Awaitable[Mapping[str, Any]]]
-"""Answers a question with MCP's result for it; may raise :class:`RequestError`."""
-
-current_call: ContextVar[RunningCall | None] = ContextVar("meup_agent.mcp.call", default=None)
-"""The call that a message to a server belongs to, or one that comes on the call's own stream."""
-
-
-class RunningCall:
-    """A request that a server works on.
-
-    Args:
-        server: The server's name.
-        request: The request.
-        ctx: Its handler's context.
-        on_ask: Answers in place of the participant that made the call.
-    """
-
-    _context: contextvars.Context  # that of its block
-
-    def __init__(
-        self, server: str, request: Request, ctx: Context, on_ask: OnAsk | None = None
-    ) -> None:
-        self.server = server
-        self.request = request
-        self._ctx = ctx
-        self._on_ask = on_ask
-        self._asks = 0
-        self._tasks: TaskGroup | None = None
-
-    @property
-    def asker(self) -> str:
-        """The participant that is asked: the proposer, else the requester."""
-        return self.request.proposer or self.request.sender
-
-    @property
-    def reason(self) -> str | None:
-        """The reason of its cancellation; ``None`` while it was not cancelled."""
-        cause = self._ctx.reason
-        return None if cause is None else cause.words
-
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
-        """The block in which the server works on it: its questions are answered as part of it."""
-        token = current_call.set(self)
-        try:
-            self._context = contextvars.copy_context()
-            # At its end the call has its result, so nothing waits for an answer any more.
-            async with background_tasks() as self._tasks:
-                yield
-        finally:
-            self._tasks = None
-            current_call.reset(token)
-
-    async def ask(self, method: str, params: JsonObject) -> JsonObject:
-        """Ask what the server wants to know; from any task.
-
-        Raises:
-            RequestError: It is answered with an error, or cannot be answered.
-        """
-        tasks = self._tasks
-        if method not in CAPABILITIES:
-            raise RequestError(
-                payloads.METHOD_NOT_FOUND, f"a server cannot ask for {method[:64]!r}"
-            )
-        if tasks is None:
-            raise _unanswerable("the call that it belonged to has ended")
-        self._asks += 1
-        if self._asks > MAX_ASKS:
-            raise _unanswerable(f"a server may ask {MAX_ASKS} times during one call")
-        done = anyio.Event()
-        answers: list[JsonObject | RequestError] = []
-
-        async def answer() -> None:
-            try:
-                answers.append(await self._answer(method, params))
-            except RequestError as error:
-                answers.append(error)
-            except MeupError as error:
-                answers.append(_unanswerable(f"{self.asker!r} could not be asked: {error}"))
-            except Exception:
-                log.exception("the handler for %s of %r failed", method, self.server)
-                answers.append(_unanswerable("its handler failed"))
-            finally:
-                done.set()
-
-        # In the handler's task group and with its context: a cancelled call cancels what it asks.
-        self._context.copy().run(tasks.start_soon, answer)
-        await done.wait()
-        if not answers:
-            raise _unanswerable("the call that it belonged to was cancelled")
-        if isinstance(answers[0], RequestError):
-            raise answers[0]
-        return answers[0]
-
-    async def _answer(self, method: str, params: JsonObject) -> JsonObject:
-        request = self.request
-        if self._on_ask is not None:
-            told = Ask(self.server, method, params, self.asker, request.id, request.proposal)
-            return dict(await self._on_ask(told))
-        # Which exchange it belongs to is ours to say: the server's word could name another one.
-        params = payloads.without_our_meta(params)
-        meta = payloads.as_object(params.get(payloads.META))
-        meta = {**meta, payloads.ASKED_IN_REQUEST: request.id}
-        if request.proposal is not None:
-            meta[payloads.ASKED_IN_PROPOSAL] = request.proposal
-        # A person may be asked, who takes time; it ends with the call at the latest.
-        asked = {**params, payloads.META: meta}
-        try:
-            answer = await self._ctx.space.request(self.asker, method, asked, timeout=None)
-        except RequestError as error:
-            # Ours from here on: an error of the participant would be a failure of the handler.
-            raise RequestError(
-                error.code, f"{self.asker!r} answered {method} with: {error.message}", error.data
-            ) from None
-        return payloads.as_object(answer)
-
-
-async def answered(
-    call: RunningCall, send: Callable[[JsonObject], Awaitable[JsonObject]], params: JsonObject
-) -> JsonObject:
-    """The result of a request, after what the server asked for in results before it.
-
-    Args:
-        call: The call.
-        send: Sends the request with some parameters, and gives the result.
-        params: The parameters.
-
-    Raises:
-        RequestError: The server answered with an error, or asks what cannot be answered.
-    """
-    again, wait, rounds = params, _EMPTY_ROUND_SECONDS, 0
-    while (result := await send(again)).get("resultType") == "input_required":
-        rounds += 1
-        if rounds > MAX_ROUNDS:
-            raise RequestError(
-                payloads.INTERNAL_ERROR,
-                f"the MCP server {call.server!r} asked for more input after {MAX_ROUNDS} rounds",
-            )
-        again = {name: value for name, value in params.items() if name != "inputResponses"}
-        if asked := payloads.as_object(result.get("inputRequests")):
-            again["inputResponses"] = await _ask_all(call, asked)
-        else:
-            await anyio.sleep(wait)
-            wait = min(2 * wait, 1.0)
-        if "requestState" in result:
-            again["requestState"] = result["requestState"]
-    return result
-
-
-async def _ask_all(call: RunningCall, asked: JsonObject) -> JsonObject:
-    """The answers to every question of a result, asked at the same time."""
-
-    async def ask(one: JsonObject) -> JsonObject:
-        method = one.get("method")
-        params = payloads.as_object(one.get("params"))
-        return await call.ask(method if isinstance(method, str) else "", params)
-
-    # One more than may be asked, so that it is refused at once.
-    questions = map(payloads.as_object, asked.values())
-    answers = await ask_each(questions, ask, at_a_time=MAX_ASKS + 1)
-    return dict(zip(asked, answers, strict=True))
-
-
-def call_asked_about(calls: Collection[RunningCall]) -> RunningCall:
-    """The call that the question being handled in this context belongs to.
-
-    Args:
-        calls: The calls that the server works on.
-
-    Raises:
-        RequestError: None does for certain.
-    """
-    call = current_call.get()
-    if call is not None:
-        if call not in calls:
-            raise _unanswerable("the call that it belonged to has ended")
-        return call
-    may_ask = [each for each in calls if each.request.method in MAY_ASK]
-    if not may_ask:
-        raise _unanswerable("a server may only ask while it works on a call")
-    if len(may_ask) > 1:
-        # The answer may be a secret, and another participant's call is not to get it.
-        raise _unanswerable("several calls run, and it does not say which one it belongs to")
-    return may_ask[0]
-
-
-def _unanswerable(why: str) -> RequestError:
-    return RequestError(payloads.INVALID_REQUEST, f"this cannot be answered: {why}")
 
 
 # --- watched streams ---

@@ -11,7 +11,7 @@ from meup_agent import Agent, Backoff
 from meup_agent.mcp import Bridge, HttpServer, StdioServer, ToolLock
 from meup_agent.mcp.bridge.config import Server
 from meup_agent.mcp.bridge.connection import ConnectionSettings
-from meup_agent.mcp.bridge.transports import OnAsk
+from meup_agent.mcp.bridge.questions import OnAsk
 from tests.forkserver import launched
 from tests.mcp.conftest import LogLines as LogLines
 from tests.mcp.conftest import Stage, staged

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from meup_agent.errors import RequestError
-from meup_agent.mcp.bridge.transports import RunningCall, call_asked_about, current_call
+from meup_agent.mcp.bridge.questions import RunningCall, call_asked_about, current_call
 
 
 def running(method: str) -> RunningCall:
