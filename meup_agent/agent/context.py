@@ -11,7 +11,7 @@ import anyio.from_thread
 import anyio.lowlevel
 
 from meup_agent.client.running_handler import handler_is
-from meup_agent.client.space import send_progress
+from meup_agent.client.space import send_note
 from meup_agent.client.streams import streaming_beside
 from meup_agent.client.talk import REASONING_SECONDS
 from meup_agent.protocol.wire import payloads
@@ -190,7 +190,7 @@ class Context:
             return
         self._last_progress, self._progress_at = done, now
         told = payloads.progress(token, done, total, message)
-        send_progress(self.space, told, to=self.sender, request_id=self.envelope.id)
+        send_note(self.space, told, to=(self.sender,), about=self.envelope.id)
 
 
 class SentProgress:

@@ -108,6 +108,15 @@ Insecure = Annotated[
     ),
 ]
 
+Roots = Annotated[
+    list[str] | None,
+    option(
+        "FOLDER",
+        "A folder, or its file:// URI, that the MCP servers are told as their client's root; may be"
+        " given several times. Without it they are told the roots of the client that calls.",
+    ),
+]
+
 # --- a call ---
 
 Args = Annotated[

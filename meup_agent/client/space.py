@@ -616,8 +616,14 @@ async def propose_request(
         return await proposal.outcome()
 
 
-def send_progress(space: Space, payload: JsonObject, *, to: str, request_id: str) -> None:
-    """Send the progress of a request at once: a worker thread that tells it does not await."""
-    # For the context of a handler alone; of users it would hide that nothing else gets to run.
+def send_note(
+    space: Space, payload: JsonObject, *, to: tuple[str, ...], about: str | None = None
+) -> None:
+    """Send a notification at once, about a request: a worker thread that tells it does not await.
+
+    For handlers' contexts and bridges: of users it would hide that nothing else gets to run.
+    """
     session = space._session  # pyright: ignore[reportPrivateUsage]
-    session.send_message(kinds.MCP_REQUEST, payload, to=(to,), correlation=(request_id,))
+    session.send_message(
+        kinds.MCP_REQUEST, payload, to=to, correlation=() if about is None else (about,)
+    )

@@ -53,8 +53,8 @@ class LineLimiter:
         self._count = 0
         self._left_out = 0
 
-    def line(self, text: str, level: int = logging.INFO) -> None:
-        """Log a line, or count it."""
+    def line(self, text: str, level: int = logging.INFO) -> bool:
+        """Log a line, or count it; ``True``: it was logged."""
         second = int(anyio.current_time())
         if second != self._second:
             self.flush()
@@ -62,8 +62,9 @@ class LineLimiter:
         if self._count < self._per_second:
             self._count += 1
             self._write(text, level)
-        else:
-            self._left_out += 1
+            return True
+        self._left_out += 1
+        return False
 
     def flush(self) -> None:
         """Log how many lines were left out."""

@@ -8,7 +8,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -72,8 +72,9 @@ SERVER: Final[tuple[dict[str, Any], ...]] = (
     {"kind": "mcp/request", "payload": {"method": "elicitation/create"}},
     {"kind": "mcp/request", "payload": {"method": "sampling/createMessage"}},
     {"kind": "mcp/request", "payload": {"method": "roots/list"}},
+    {"kind": "mcp/proposal", "payload": {"method": "elicitation/create"}},
 )
-"""Capabilities of a server: it answers, tells what changed, and asks during a call."""
+"""Capabilities of a server: it answers, tells what changed, and asks during a call, or a person."""
 
 CAPABILITIES: Final = {AGENT: ROLES["proposer"], YOU: ROLES["fulfiller"]}
 """Capabilities of the two who are not servers."""
@@ -185,6 +186,7 @@ class Plan:
     clients: tuple[str, ...] = (AGENT,)  # the participants that MCP clients are to be
     persons: tuple[str, ...] = (YOU,)  # who decide
     policy: Path | None = None  # that decides before `you` do
+    roots: tuple[str, ...] = ()  # that the MCP servers are told
 
     @property
     def bridged(self) -> list[Launch]:
@@ -552,6 +554,7 @@ async def run_bridge(
     starter: ServerStarter | None,
     children: Children,
     settled: anyio.Event,
+    roots: Sequence[str] = (),
 ) -> str | None:
     """Let an MCP server be a participant until everything ends; why it failed, if it did.
 
@@ -578,7 +581,7 @@ async def run_bridge(
 
     try:
         pin = open_pins(launch.pins) if server.pin else None
-        bridge = Bridge(launch.name, server, starter=starter, pin=pin)
+        bridge = Bridge(launch.name, server, starter=starter, pin=pin, roots=roots)
         entry = BridgeEntry(bridge=bridge, url=url, space=launch.space, token=launch.token)
         with anyio.CancelScope() as scope:
             async with background_tasks() as tasks:

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -18,6 +19,7 @@ from meup_agent.agent.agent import GRACE, Agent
 from meup_agent.agent.context import Context
 from meup_agent.client.messages import Request, is_own_request, read_params
 from meup_agent.client.offers import CHANGES
+from meup_agent.client.space import send_note
 from meup_agent.client.tool_changes import (
     ACCEPT_CALL,
     TOOL_CHANGES,
@@ -25,6 +27,7 @@ from meup_agent.client.tool_changes import (
     AcceptToolsParams,
 )
 from meup_agent.errors import ConfigurationError, MeupError, NotExpressible, RequestError, printable
+from meup_agent.mcp.bridge.config import root_of
 from meup_agent.mcp.bridge.connection import (
     MAX_URI_CHARS,
     Callbacks,
@@ -40,12 +43,25 @@ from meup_agent.mcp.bridge.offered_tools import (
     ServerNews,
     remove_unusable,
 )
-from meup_agent.mcp.bridge.questions import OnAsk, RunningCall, answered, call_asked_about
+from meup_agent.mcp.bridge.questions import (
+    MAX_PERSON_ASKS,
+    MAY_ASK,
+    NoCall,
+    OnAsk,
+    RunningCall,
+    UncertainCall,
+    answered,
+    ask_person,
+    call_asked_about,
+    naming_call,
+    roots_of_last_caller,
+    take_form,
+)
 from meup_agent.mcp.sdk.decisions import words
-from meup_agent.mcp.sdk.messages import as_json
+from meup_agent.mcp.sdk.messages import ELICITATION, ROOTS, as_json
 from meup_agent.processes.guarded import LineLimiter, keep_running
 from meup_agent.protocol.exchange import Participant
-from meup_agent.protocol.wire import payloads
+from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import MAX_FRAME_BYTES, encode_json
 from meup_agent.protocol.wire.kinds import ACCEPT_TOOLS
 from meup_agent.session import Settings
@@ -90,6 +106,13 @@ NEWS_SECONDS: Final = 0.5
 MAX_CHANGES: Final = 1_000
 """Resources and lists that are noted as changed until the next news."""
 
+MAX_CALLERS: Final = 64
+"""Participants that have called, and are told what the server logs outside a call."""
+
+NO_ROOTS: Final[JsonObject] = {"roots": []}
+
+LOG_MESSAGE: Final = "notifications/message"
+
 RESOURCE_UPDATED: Final = "notifications/resources/updated"
 
 LISTS: Final = {
@@ -129,6 +152,8 @@ class Bridge:
         pin: The tools that were accepted: calls of others are asked about until a person accepts
             them.
         on_ask: Answers what the server asks during a call, in place of the caller.
+        roots: Folders, or their ``file://`` URIs, that the server is told as its client's roots
+            whenever it asks; none: those of the client that calls.
         settings: Limits of the connection to the server.
         starter: Starts the server's program, if it has one, and may have done so before.
     """
@@ -140,6 +165,7 @@ class Bridge:
         *,
         pin: ToolLock | None = None,
         on_ask: OnAsk | None = None,
+        roots: Sequence[str | Path] = (),
         settings: ConnectionSettings | None = None,
         starter: ServerStarter | None = None,
     ) -> None:
@@ -148,7 +174,11 @@ class Bridge:
         self.agent.on_request("**")(self._answer)
         self.agent.on_leave(self._forget)
         self._on_ask = on_ask
-        self._calls = set[RunningCall]()
+        self._roots = [root_of(each) for each in roots]
+        self._calls: dict[RunningCall, None] = {}  # in the order in which they came
+        self._last: Request | None = None  # of the calls during which the server may ask
+        self._callers = dict[str, None]()
+        self._forms = 0
         self._news = anyio.Event()
         self._changed: set[str] = set()
         self._limiter = LineLimiter(lambda text, level: log.log(level, "%s: %s", name, text))
@@ -162,6 +192,7 @@ class Bridge:
                 beside=self._beside,
                 lost=self._lost,
                 notified=self._notified,
+                logged=self._logged,
                 asked=self._ask,
                 clean=self._clean,
             ),
@@ -245,6 +276,8 @@ class Bridge:
             case "resources/unsubscribe":
                 await self._subscriptions.unsubscribe(request.sender, _uri(request))
                 return {}
+            case method if method == ELICITATION and request.proposer == ctx.space.me:
+                return take_form(request.params)
             case method if method in OURS:
                 raise RequestError(
                     payloads.METHOD_NOT_FOUND,
@@ -289,7 +322,12 @@ class Bridge:
             was_sent = True
             return await self._connection.request(request.method, params, on_progress, check)
 
-        self._calls.add(call)
+        self._calls[call] = None
+        if request.method in MAY_ASK:
+            self._last = request
+            self._callers[call.asker] = None
+            while len(self._callers) > MAX_CALLERS:
+                del self._callers[next(iter(self._callers))]
         try:
             async with call.running():
                 result = await answered(call, send, _forwarded(request.params))
@@ -299,7 +337,7 @@ class Bridge:
             self._log_cancel(request, call)
             raise
         finally:
-            self._calls.remove(call)
+            del self._calls[call]
         return self._bounded(request, result)
 
     # --- tools that changed ---
@@ -408,7 +446,53 @@ class Bridge:
     # --- what the server does ---
 
     async def _ask(self, method: str, params: JsonObject) -> JsonObject:
-        return await call_asked_about(self._calls).ask(method, params)
+        if method == ROOTS and self._roots:
+            return {"roots": self._roots}
+        try:
+            return await call_asked_about(self._calls).ask(method, params)
+        except NoCall:
+            if method != ROOTS:
+                raise
+        except UncertainCall:
+            if method != ELICITATION or not self._may_ask_person():
+                raise
+            return await self._ask_person(params)
+        spaces = self._news_sender.spaces
+        # Servers ask as they start, before there is a space, and a caller.
+        return await roots_of_last_caller(spaces[0], self._last, self._warn) if spaces else NO_ROOTS
+
+    def _may_ask_person(self) -> bool:
+        form: JsonObject = {"method": ELICITATION, "params": {}}
+        return any(each.may(kinds.MCP_PROPOSAL, form) for each in self._news_sender.spaces[:1])
+
+    async def _ask_person(self, params: JsonObject) -> JsonObject:
+        if self._forms >= MAX_PERSON_ASKS:
+            raise busy(f"{MAX_PERSON_ASKS} forms of {self.name!r} wait for a person already")
+        self._forms += 1
+        try:
+            return await ask_person(self._news_sender.spaces[0], params)
+        finally:
+            self._forms -= 1
+
+    def _logged(self, params: JsonObject) -> None:
+        """Pass a log message on: to the caller whose call it is of, or to all that have called."""
+        about: RunningCall | None = None
+        try:
+            about = call_asked_about(self._calls)
+            to: tuple[str, ...] = (about.asker,)
+            params = naming_call(about.request, params)
+        except UncertainCall:
+            return  # it may tell of one caller's call what another is not to read
+        except RequestError:
+            to, params = tuple(self._callers), payloads.without_our_meta(params)
+        note = payloads.notification(LOG_MESSAGE, params)
+        for space in self._news_sender.spaces if to else ():
+            if not space.may(kinds.MCP_REQUEST, note, to=to):
+                continue
+            try:
+                send_note(space, note, to=to)
+            except MeupError as error:
+                log.debug("%s: a log message is not passed on: %s", self.name, error)
 
     async def _clean(self, result: JsonObject) -> None:
         problems: list[str] = []
@@ -467,6 +551,7 @@ class Bridge:
         )
 
     async def _forget(self, participant: Participant) -> None:
+        self._callers.pop(participant.id, None)
         await self._subscriptions.drop(participant.id)
 
     async def _beside(self) -> None:

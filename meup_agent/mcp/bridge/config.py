@@ -211,6 +211,20 @@ def http_server(url: str, headers: Mapping[str, str] | None = None) -> HttpServe
     return HttpServer(url, dict(headers or {}))
 
 
+def root_of(given: str | Path) -> dict[str, Any]:
+    """A root as MCP has it, of a folder or its ``file://`` URI.
+
+    Raises:
+        ConfigurationError: There is no such folder.
+    """
+    if isinstance(given, str) and given.startswith("file://"):
+        return {"uri": given}
+    folder = Path(given).expanduser().resolve()
+    if not folder.is_dir():
+        raise ConfigurationError(f"there is no folder {str(given)!r} to be a root")
+    return {"uri": folder.as_uri(), "name": folder.name or str(folder)}
+
+
 def check_name(name: str) -> None:
     """Check that a server's name can be written in a log and in a variable's name.
 

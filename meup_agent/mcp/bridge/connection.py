@@ -33,6 +33,7 @@ from meup_agent.mcp.sdk.messages import (
     ROOTS,
     SAMPLING,
     RawResult,
+    as_json,
     first_problem,
     mcp_error,
 )
@@ -113,6 +114,8 @@ class Callbacks:
         beside: Runs as long as the connection is used, and is cancelled at its end.
         lost: Told that the server has gone, and in how many seconds it is started again.
         notified: Told of a notification of the server; returns at once.
+        logged: Told of a log message of the server, as JSON values, at a bounded pace; returns at
+            once.
         asked: Answers a question of the server: its method and parameters; may raise RequestError.
         clean: Takes what is unusable out of the result of a ``tools/list``.
     """
@@ -121,6 +124,7 @@ class Callbacks:
     beside: Callable[[], Coroutine[Any, Any, None]]
     lost: Callable[[ServerGone, float], Awaitable[None]]
     notified: Callable[[types.ServerNotification], None]
+    logged: Callable[[JsonObject], None]
     asked: Callable[[str, JsonObject], Awaitable[JsonObject]]
     clean: Callable[[JsonObject], Awaitable[None]]
 
@@ -421,7 +425,10 @@ class ServerConnection:
         said = params.data if isinstance(params.data, str) else json.dumps(params.data, default=str)
         source = f"{params.logger}: " if params.logger else ""
         level = LOG_LEVELS.get(params.level, logging.INFO)
-        self._limiter.line(f"{source}{said}"[:MAX_ERROR_CHARS], level)
+        if self._limiter.line(f"{source}{said}"[:MAX_ERROR_CHARS], level):
+            short = len(said) <= MAX_ERROR_CHARS
+            data = params.data if short else said[:MAX_ERROR_CHARS]
+            self._callbacks.logged({**as_json(params), "data": data})
 
     # --- what the server asks ---
 

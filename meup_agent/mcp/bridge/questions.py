@@ -3,7 +3,9 @@
 They go to the participant that made the call, or to a handler, as long as the call runs. A server
 of 2026-07-28 puts them into its result and is called again with the answers; an older one sends
 requests of its own, which do not say what call they belong to: over HTTP the stream that they come
-on tells, and over standard input and output it is certain only while one call runs.
+on tells, and over standard input and output it is certain only while one participant's calls run.
+Where it is not, a person is asked to fill in a form, by a proposal; and outside a call roots are
+those that the bridge was given, or those of the client that called last.
 """
 
 from __future__ import annotations
@@ -19,9 +21,13 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from meup_agent.client.offers import ask_each
+from meup_agent.client.schema_check import ArgumentChecker
+from meup_agent.client.space import propose_request
 from meup_agent.errors import MeupError, RequestError
-from meup_agent.mcp.sdk.messages import CAPABILITIES
+from meup_agent.mcp.sdk.messages import CAPABILITIES, ELICITATION, ROOTS
+from meup_agent.protocol.exchange import Wait
 from meup_agent.protocol.wire import payloads
+from meup_agent.protocol.wire.outcomes import Fulfillment, Rejection
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
@@ -31,6 +37,7 @@ if TYPE_CHECKING:
 
     from meup_agent.agent.context import Context
     from meup_agent.client.messages import Request
+    from meup_agent.client.space import Space
     from meup_agent.protocol.wire.payloads import JsonObject
 
 log = logging.getLogger("meup_agent.mcp")
@@ -74,6 +81,14 @@ OnAsk = Callable[[Ask], Awaitable[Mapping[str, Any]]]
 
 current_call: ContextVar[RunningCall | None] = ContextVar("meup_agent.mcp.call", default=None)
 """The call that a message to a server belongs to, or one that comes on the call's own stream."""
+
+
+class NoCall(RequestError):
+    """A question while the server works on no call."""
+
+
+class UncertainCall(RequestError):
+    """A question while the server works on calls of several participants."""
 
 
 class RunningCall:
@@ -168,14 +183,8 @@ class RunningCall:
         if self._on_ask is not None:
             told = Ask(self.server, method, params, self.asker, request.id, request.proposal)
             return dict(await self._on_ask(told))
-        # Which exchange it belongs to is ours to say: the server's word could name another one.
-        params = payloads.without_our_meta(params)
-        meta = payloads.as_object(params.get(payloads.META))
-        meta = {**meta, payloads.ASKED_IN_REQUEST: request.id}
-        if request.proposal is not None:
-            meta[payloads.ASKED_IN_PROPOSAL] = request.proposal
         # A person may be asked, who takes time; it ends with the call at the latest.
-        asked = {**params, payloads.META: meta}
+        asked = naming_call(request, params)
         try:
             answer = await self._ctx.space.request(self.asker, method, asked, timeout=None)
         except RequestError as error:
@@ -184,6 +193,19 @@ class RunningCall:
                 error.code, f"{self.asker!r} answered {method} with: {error.message}", error.data
             ) from None
         return payloads.as_object(answer)
+
+
+def naming_call(request: Request, params: JsonObject) -> JsonObject:
+    """Parameters of a question or a note for the participant that made a call, which they name."""
+    # Which exchange it belongs to is ours to say: the server's word could name another one.
+    params = payloads.without_our_meta(params)
+    meta = {
+        **payloads.as_object(params.get(payloads.META)),
+        payloads.ASKED_IN_REQUEST: request.id,
+    }
+    if request.proposal is not None:
+        meta[payloads.ASKED_IN_PROPOSAL] = request.proposal
+    return {**params, payloads.META: meta}
 
 
 async def answered(
@@ -248,12 +270,91 @@ def call_asked_about(calls: Collection[RunningCall]) -> RunningCall:
         return call
     may_ask = [each for each in calls if each.request.method in MAY_ASK]
     if not may_ask:
-        raise _unanswerable("a server may only ask while it works on a call")
-    if len(may_ask) > 1:
+        raise _unanswerable("a server may only ask while it works on a call", NoCall)
+    if len({each.asker for each in may_ask}) > 1:
         # The answer may be a secret, and another participant's call is not to get it.
-        raise _unanswerable("several calls run, and it does not say which one it belongs to")
-    return may_ask[0]
+        raise _unanswerable(
+            "calls of several participants run, and it does not say which one it belongs to",
+            UncertainCall,
+        )
+    return may_ask[-1]  # the latest: what is asked at all is asked soon
 
 
-def _unanswerable(why: str) -> RequestError:
-    return RequestError(payloads.INVALID_REQUEST, f"this cannot be answered: {why}")
+def _unanswerable(why: str, kind: type[RequestError] = RequestError) -> RequestError:
+    return kind(payloads.INVALID_REQUEST, f"this cannot be answered: {why}")
+
+
+# --- without a call that is certain ---
+
+LAST_CALLER_SECONDS: Final = 10.0
+"""Wait for the roots of the client that called last."""
+
+MAX_PERSON_ROUNDS: Final = 5
+"""Proposals of one form, of which each was approved with arguments that do not fill it in."""
+
+MAX_PERSON_ASKS: Final = 4
+"""Forms of a server that wait for a person at once."""
+
+Say = Callable[[str], None]
+
+
+async def roots_of_last_caller(space: Space, last: Request | None, say: Say) -> JsonObject:
+    """The roots of the client whose call a server worked on last; none where it gives none."""
+    if last is None:
+        return {"roots": []}
+    asked = last.proposer or last.sender
+    try:
+        answer = await space.request(
+            asked, ROOTS, naming_call(last, {}), timeout=LAST_CALLER_SECONDS
+        )
+    except MeupError as error:
+        say(f"has no roots, {asked!r} gave none: {error}")
+        return {"roots": []}
+    return payloads.as_object(answer)
+
+
+async def ask_person(space: Space, params: JsonObject) -> JsonObject:
+    """Propose that a person fills in a form, as the arguments of the proposal.
+
+    Who approves it with other arguments has answered; a rejection declines.
+
+    Raises:
+        RequestError: The form cannot be proposed.
+    """
+    schema = payloads.as_object(params.get("requestedSchema"))
+    if params.get("mode", "form") != "form" or not schema:
+        raise _unanswerable("a person can be asked to fill in a form alone")
+    fields = payloads.as_object(schema.get("properties"))
+    empty = {key: payloads.as_object(each).get("default") for key, each in fields.items()}
+    form = {"message": params.get("message"), "requestedSchema": schema, "arguments": empty}
+    for _ in range(MAX_PERSON_ROUNDS):
+        try:
+            outcome = await propose_request(space, space.me, ELICITATION, form, wait=Wait.FIRST)
+        except MeupError as error:
+            raise _unanswerable(f"no person could be asked: {error}") from None
+        if not isinstance(outcome, Fulfillment):
+            return {"action": "decline" if isinstance(outcome, Rejection) else "cancel"}
+        if outcome.error is None:
+            return payloads.as_object(outcome.response)
+        # An approval is used once, so what lacks an answer is another proposal.
+        form = {"problem": outcome.error.get("message"), **form}
+    return {"action": "cancel"}
+
+
+def take_form(params: JsonObject) -> JsonObject:
+    """The answer that a person approved a form with.
+
+    Raises:
+        RequestError: It lacks something; the form is proposed again.
+    """
+    given = payloads.as_object(params.get("arguments"))
+    filled = {key: value for key, value in given.items() if value is not None}
+    checker = ArgumentChecker(params.get("requestedSchema"), "a form", exact=True)
+    problems = checker.problems(filled)
+    if problems:
+        said = "; ".join(map(str, problems))
+        raise RequestError(
+            payloads.INVALID_PARAMS,
+            f"this form needs your answers: {said}; approve it with other arguments",
+        )
+    return {"action": "accept", "content": filled}

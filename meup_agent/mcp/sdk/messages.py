@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import logging
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import anyio
 import mcp_types as types
@@ -13,6 +14,8 @@ from meup_agent.errors import RequestError, printable
 
 if TYPE_CHECKING:
     from meup_agent.protocol.wire.payloads import JsonObject
+
+log = logging.getLogger("meup_agent.mcp")
 
 MAX_PROBLEM_CHARS: Final = 2_000
 """Characters of what is wrong with a message."""
@@ -43,6 +46,27 @@ def first_problem(error: ValidationError, *, skip: int = 0) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(map(str, first["loc"][skip:]))
     return printable(f"{place}: {first['msg']}")[:MAX_PROBLEM_CHARS]
+
+
+# --- log messages ---
+
+_LEVELS: Final = get_args(types.LoggingLevel)  # from the least on
+
+
+def read_log_message(
+    participant: str, params: JsonObject
+) -> types.LoggingMessageNotificationParams | None:
+    """A participant's log message; ``None``: it is none of MCP."""
+    try:
+        return types.LoggingMessageNotificationParams.model_validate(params, by_name=False)
+    except ValueError:
+        log.info("%r sends a log message that is none of MCP", participant)
+        return None
+
+
+def is_wanted(said: types.LoggingMessageNotificationParams, least: types.LoggingLevel) -> bool:
+    """True if a message has at least a level."""
+    return _LEVELS.index(said.level) >= _LEVELS.index(least)
 
 
 # --- questions ---

@@ -11,6 +11,7 @@ import logging
 import math
 import re
 from base64 import b32encode
+from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -27,21 +28,21 @@ from mcp.server.subscriptions import (
 )
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import x_mcp_header_map
-from mcp_types import INVALID_PARAMS, INVALID_REQUEST
+from mcp_types import INVALID_PARAMS, INVALID_REQUEST, LoggingMessageNotification
 from mcp_types.methods import serialize_server_result
 from pydantic import ValidationError
 
 from meup_agent.client.offers import LIST_METHODS, PROMPTS, RESOURCES, TEMPLATES, TOOLS, name_field
 from meup_agent.client.space import directory_of
 from meup_agent.errors import MeupError
-from meup_agent.mcp.sdk.messages import first_problem
+from meup_agent.mcp.sdk.messages import first_problem, is_wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from mcp.server.context import ServerRequestContext
     from mcp.server.subscriptions import ServerEvent
-    from mcp_types import LoggingLevel
+    from mcp_types import LoggingLevel, LoggingMessageNotificationParams
 
     from meup_agent.client.space import Space
     from meup_agent.protocol.wire.payloads import JsonObject
@@ -470,6 +471,9 @@ MAX_SUBSCRIPTIONS: Final = 1000
 NEWS_SECONDS: Final = 0.5
 """Pause after a session was told of changes; those that come meanwhile are told once."""
 
+MAX_SESSION_LOGS: Final = 100
+"""Log messages outside a call that wait for a session."""
+
 SESSION_KEY: Final = "meup_agent.session"
 """Key of an ASGI scope at which its session's id is noted, so that it is looked for once."""
 
@@ -522,6 +526,7 @@ class ClientSession:
     def __init__(self, ctx: Ctx) -> None:
         self._session = ctx.session
         self._pending: dict[ServerEvent, None] = {}
+        self._logs: deque[LoggingMessageNotificationParams] = deque(maxlen=MAX_SESSION_LOGS)
         self._came = anyio.Event()
         self.subscribed: dict[str, OwnName] = {}
         self.log_level: LoggingLevel = "debug"
@@ -533,12 +538,21 @@ class ClientSession:
         self._pending[event] = None
         self._came.set()
 
+    def put_log(self, said: LoggingMessageNotificationParams) -> None:
+        """Tell its client a log message, soon; of very many the oldest are left out."""
+        if is_wanted(said, self.log_level):
+            self._logs.append(said)
+            self._came.set()
+
     async def run(self) -> None:
         """Tell its client of each change, until cancelled."""
         while True:
             await self._came.wait()
             self._came = anyio.Event()
             pending, self._pending = self._pending, {}
+            while self._logs:
+                note = LoggingMessageNotification(params=self._logs.popleft())
+                await self._session.send_notification(note)
             for event in pending:
                 match event:
                     case ToolsListChanged():
@@ -562,6 +576,9 @@ class ClientSessions:
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def __iter__(self) -> Iterator[ClientSession]:
+        return iter(self._sessions.values())
 
     @contextmanager
     def open(self, ctx: Ctx) -> Generator[ClientSession]:

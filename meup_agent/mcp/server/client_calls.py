@@ -17,7 +17,7 @@ import math
 import secrets
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 import mcp_types as types
@@ -30,13 +30,21 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from meup_agent.client.messages import Progress, Request
 from meup_agent.errors import RequestError
-from meup_agent.mcp.sdk.messages import CAPABILITIES, Question, RawResult, is_declared
+from meup_agent.mcp.sdk.messages import (
+    CAPABILITIES,
+    ROOTS,
+    Question,
+    RawResult,
+    is_declared,
+    is_wanted,
+    read_log_message,
+)
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.wire import payloads
 from meup_agent.transport.base import Condition
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from meup_agent.client.proposal_handle import ProposalHandle
     from meup_agent.mcp.server.catalog import Ctx
@@ -75,6 +83,12 @@ MAX_HELD_SECONDS: Final = 86_400.0
 STATE: Final = "meup:"
 """Beginning of a ``requestState`` of ours; others are the participants'."""
 
+AFTER_SECONDS: Final = 10.0
+"""Wait for a client that is asked for its roots after its call."""
+
+MAX_ENDED_CALLS: Final = 64
+"""Calls that have ended and whose participant may still ask for the client's roots."""
+
 _STEP: Final = 1e-6
 """MCP wants progress to grow: what tells of waiting is less than any real progress."""
 
@@ -111,7 +125,7 @@ class ClientCall:
         self.questions: dict[str, Question] = {}
         self.changed = Condition()
         self._start_soon = start_soon
-        self._log_level = log_level
+        self._log_level: types.LoggingLevel = log_level
         self._asks = 0
         self._done = -_STEP
         self._notes: deque[Callable[[], Awaitable[None]]] = deque()
@@ -207,14 +221,10 @@ class ClientCall:
         await self.ctx.session.report_progress(self._done, progress.total, message)
 
     async def _tell_log(self, params: JsonObject) -> None:
-        try:
-            said = types.LoggingMessageNotificationParams.model_validate(params, by_name=False)
-        except ValueError:
-            log.info("%r sends a log message that is none of MCP", self.participant)
-            return
+        said = read_log_message(self.participant, params)
         meta: Any = self.ctx.meta
         levels = allowed_log_levels(self.ctx.protocol_version, meta)
-        if said.level in levels and _LEVELS.index(said.level) >= _LEVELS.index(self._log_level):
+        if said is not None and said.level in levels and is_wanted(said, self._log_level):
             await self.ctx.session.send_notification(
                 types.LoggingMessageNotification(params=said), self.ctx.request_id
             )
@@ -237,14 +247,20 @@ class ClientCall:
         self._asks += 1
         if self._asks > MAX_ASKS:
             raise RequestError(types.INVALID_REQUEST, f"{MAX_ASKS} questions were asked already")
-        if not self.ctx.session.can_send_request:
+        if self._ended:
+            if self.ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
+                raise RequestError(types.INVALID_REQUEST, "its client is asked during calls alone")
+        elif not self.ctx.session.can_send_request:
             return await self._ask_by_result(method, params)
         request = types.Request[dict[str, Any], str](method=method, params=params)
         try:
             answer = await self.ctx.session.send_request(
                 request,  # type: ignore[arg-type] # the SDK writes any that has a method
                 RawResult,
-                metadata=ServerMessageMetadata(related_request_id=self.ctx.request_id),
+                AFTER_SECONDS if self._ended else None,
+                metadata=None
+                if self._ended
+                else ServerMessageMetadata(related_request_id=self.ctx.request_id),
             )
         except MCPError as error:
             raise RequestError(error.code, error.message, error.data) from error
@@ -261,9 +277,6 @@ class ClientCall:
         finally:
             self.questions.pop(key, None)
         return question.answer
-
-
-_LEVELS: Final = get_args(types.LoggingLevel)  # from the least on
 
 
 class CallKey(NamedTuple):
@@ -289,13 +302,29 @@ class ClientCalls:
 
     def __init__(self) -> None:
         self.running: set[ClientCall] = set()
+        self._ended: deque[ClientCall] = deque(maxlen=MAX_ENDED_CALLS)
         self._waiting: dict[str, WaitingCall] = {}
         self._held: dict[str, WaitingCall] = {}  # by their proposals, the oldest first
 
+    def end(self, call: ClientCall) -> None:
+        """Note that a call runs no more."""
+        self.running.discard(call)
+        call.end()
+        if call.is_carried_out:
+            self._ended.append(call)
+
+    def has_called(self, participant: str) -> bool:
+        """True if a participant carries out a call for a client here, or did lately."""
+        return any(call.participant == participant for call in (*self.running, *self._ended))
+
     def find(self, sender: str, params: JsonObject) -> ClientCall | None:
         """The running call that a participant names; ``None``: none that it carries out."""
+        return self._named(self.running, sender, params)
+
+    @staticmethod
+    def _named(calls: Iterable[ClientCall], sender: str, params: JsonObject) -> ClientCall | None:
         named = payloads.exchanges_of((), payloads.as_object(params.get(payloads.META)))
-        for call in self.running:
+        for call in calls:
             if call.participant != sender or not call.is_carried_out:
                 continue
             if not call.ids.isdisjoint(named):
@@ -309,6 +338,9 @@ class ClientCalls:
             RequestError: There is no such call, or its client cannot be asked.
         """
         call = self.find(request.sender, request.params)
+        if call is None and request.method == ROOTS:
+            # A server may look at them at any time, and what it works on tells nobody's secret.
+            call = self._named(self._ended, request.sender, request.params)
         if call is None:
             raise RequestError(
                 types.INVALID_REQUEST, "you may ask only during a call that you carry out for us"

@@ -15,7 +15,7 @@ from mcp.server.subscriptions import ListenHandler, ResourceUpdated
 from meup_agent.agent.agent import Agent
 from meup_agent.client.offers import CHANGES
 from meup_agent.errors import CannotObserve, MeupError, SessionEnded, TokenRefused, UsageError
-from meup_agent.mcp.sdk.messages import CAPABILITIES
+from meup_agent.mcp.sdk.messages import CAPABILITIES, read_log_message
 from meup_agent.mcp.server.catalog import Announcements, Catalog, ClientSessions, wrap_uri
 from meup_agent.mcp.server.client_calls import MAX_REQUESTS, ClientCalls, too_many_requests
 from meup_agent.protocol.space.allowance import NoticeThrottle
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from meup_agent.client.space import Space
     from meup_agent.mcp.server.catalog import OwnName
     from meup_agent.protocol.wire.envelope import Envelope
+    from meup_agent.protocol.wire.payloads import JsonObject
     from meup_agent.session.settings import Token
 
 
@@ -252,6 +253,14 @@ class ClientMember:
             self.announcements.lists_changed()
             self.on_welcome(self)
 
+    def _tell_log(self, participant: str, params: JsonObject) -> None:
+        """Tell the clients that have a session what a server logs outside their calls."""
+        said = read_log_message(participant, payloads.without_our_meta(params))
+        if said is not None:
+            said.logger = f"{participant}/{said.logger}" if said.logger else participant
+            for session in self.sessions:
+                session.put_log(said)
+
     def _read_notification(self, envelope: Envelope) -> None:
         call = payloads.read_call(envelope.payload)
         if call.method in CHANGES:
@@ -260,12 +269,18 @@ class ClientMember:
             running = self.calls.find(envelope.sender, call.params)
             if running is not None:
                 running.put_log(call.params)
+            elif self.calls.has_called(envelope.sender) and not _names_call(call.params):
+                self._tell_log(envelope.sender, call.params)
         elif call.method == "notifications/resources/updated":
             uri = call.params.get("uri")
             if isinstance(uri, str):
                 # By either its clients may have subscribed.
                 for exposed in (uri, wrap_uri(envelope.sender, uri)):
                     self.announcements.announce(ResourceUpdated(exposed))
+
+
+def _names_call(params: JsonObject) -> bool:
+    return bool(payloads.exchanges_of((), payloads.as_object(params.get(payloads.META))))
 
 
 # --- member pool ---

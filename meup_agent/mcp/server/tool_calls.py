@@ -252,8 +252,7 @@ async def _carry_out(
             result = tool_error(decisions.failed(offer.exposed, str(error)))
         await call.finish_notes()
     finally:
-        member.calls.running.discard(call)
-        call.end()
+        member.calls.end(call)
     if failure is not None:
         raise failure
     return result

@@ -1,7 +1,7 @@
 """A gateway, a bridge with a real server behind it, and participants that call it."""
 
 import os
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -25,7 +25,10 @@ BRIDGE = "server"
 """The name of the bridge's participant."""
 
 MAY: dict[str, list[dict[str, Any]]] = {
-    BRIDGE: [{"kind": "mcp/response"}, {"kind": "chat"}, {"kind": "mcp/request"}],
+    BRIDGE: [
+        *({"kind": kind} for kind in ("mcp/response", "chat", "mcp/request")),
+        {"kind": "mcp/proposal", "payload": {"method": "elicitation/create"}},
+    ],
     "caller": [{"kind": "*"}],
     "other": [{"kind": "*"}],
     "proposer": [{"kind": "mcp/proposal"}, {"kind": "mcp/withdraw"}, {"kind": "mcp/response"}],
@@ -69,11 +72,12 @@ async def bridged(
     settings: ConnectionSettings = AT_ONCE,
     pin: ToolLock | None = None,
     on_ask: OnAsk | None = None,
+    roots: Sequence[str] = (),
     caller: Agent | None = None,
 ) -> AsyncGenerator[Stage]:
     """A server in a space, for the length of a block that ends in time."""
     async with staged(**MAY) as stage:
-        bridge = Bridge(BRIDGE, server, pin=pin, on_ask=on_ask, settings=settings)
+        bridge = Bridge(BRIDGE, server, pin=pin, on_ask=on_ask, roots=roots, settings=settings)
         joined = bridge.join(stage.gateway.url, space="demo", token=stage.token(BRIDGE))
         await stage.stack.enter_async_context(joined)
         await stage.join("caller", caller)

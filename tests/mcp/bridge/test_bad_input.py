@@ -154,12 +154,9 @@ async def test_a_revision_that_nobody_knows_is_one_clear_error() -> None:
             raise AssertionError("it has not started")
 
 
-ASK = json.dumps(
-    {
-        "method": "elicitation/create",
-        "params": {"message": "?", "requestedSchema": {"type": "object", "properties": {}}},
-    }
-)
+SAMPLE = {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}}
+ANSWER = {"role": "assistant", "content": {"type": "text", "text": "4"}, "model": "ours"}
+ASK = json.dumps(SAMPLE)
 
 
 async def test_what_cannot_be_answered_is_refused_at_once() -> None:
@@ -167,21 +164,21 @@ async def test_what_cannot_be_answered_is_refused_at_once() -> None:
     asked: list[Request] = []
     agent = Agent("caller")
 
-    @agent.on_request("elicitation/create")
+    @agent.on_request("sampling/createMessage")
     async def answer(request: Request) -> dict[str, Any]:
         asked.append(request)
-        return {"action": "decline"}
+        return ANSWER
 
     async with bridged(stdio("scripted", "2025-06-18"), caller=agent) as stage:
         space = stage.caller
         other = await stage.join("other")
-        assert json.loads(await do(space, ASK)) == {"action": "decline"}
+        assert json.loads(await do(space, ASK)) == ANSWER
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(do, other, "wait")
             await anyio.lowlevel.checkpoint()
             assert await do(other, "x") == "done: x"  # so the other call has arrived
             error = json.loads(await do(space, ASK))
-            assert error["message"].startswith("this cannot be answered: several calls run")
+            assert error["message"].startswith("this cannot be answered: calls of several part")
             tasks.cancel_scope.cancel()
         ask = json.dumps({"method": "tools/list", "params": {}})
         assert json.loads(await do(space, ask))["code"] == -32601

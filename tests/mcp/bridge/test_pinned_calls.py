@@ -105,6 +105,7 @@ def unconnected() -> ServerConnection:
         beside=nothing,
         lost=nothing,
         notified=print,
+        logged=print,
         asked=nothing,
         clean=nothing,
     )

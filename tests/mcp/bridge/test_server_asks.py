@@ -9,31 +9,33 @@ from meup_agent.errors import RequestError
 from meup_agent.mcp.bridge.questions import RunningCall, call_asked_about, current_call
 
 
-def running(method: str) -> RunningCall:
-    """A call, of which nothing is used but its method."""
-    request: Any = SimpleNamespace(method=method)
+def running(method: str, sender: str) -> RunningCall:
+    """A call, of which nothing is used but its method and its caller."""
+    request: Any = SimpleNamespace(method=method, sender=sender, proposer=None)
     context: Any = None
     return RunningCall("server", request, context)
 
 
-def test_without_a_stream_only_one_call_is_certain() -> None:
-    calls = set[RunningCall]()
+def test_without_a_stream_only_one_callers_calls_are_certain() -> None:
+    calls = dict[RunningCall, None]()
     with pytest.raises(RequestError, match="only ask while it works on a call"):
         call_asked_about(calls)
-    one, two, listing = running("tools/call"), running("prompts/get"), running("tools/list")
-    calls.add(listing)
-    calls.add(one)
+    one, again = running("tools/call", "ann"), running("tools/call", "ann")
+    two, listing = running("prompts/get", "bob"), running("tools/list", "eve")
+    calls |= {listing: None, one: None}
     assert call_asked_about(calls) is one
-    calls.add(two)
-    with pytest.raises(RequestError, match="several calls run"):
+    calls[again] = None
+    assert call_asked_about(calls) is again
+    calls[two] = None
+    with pytest.raises(RequestError, match="calls of several participants run"):
         call_asked_about(calls)
-    calls.remove(one)
+    del calls[one], calls[again]
     assert call_asked_about(calls) is two
 
 
 def test_a_late_question_on_the_stream_of_a_call_goes_to_no_other_call() -> None:
     calls = set[RunningCall]()
-    ended, other = running("tools/call"), running("tools/call")
+    ended, other = running("tools/call", "ann"), running("tools/call", "ann")
     calls.add(ended)
     calls.add(other)
     token = current_call.set(ended)

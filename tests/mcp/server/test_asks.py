@@ -183,7 +183,11 @@ async def test_only_who_carries_out_a_call_may_ask_and_only_then() -> None:
                         await space.request("alice", "roots/list", params)
                 hold.set()
             with pytest.raises(RequestError, match="only during a call"):
-                await asker_space.request("alice", "roots/list", meta)
+                await asker_space.request("alice", "elicitation/create", meta)
+            # Its roots tell nothing of a call, and a server may ask for them when they change.
+            assert "roots" in await asker_space.request("alice", "roots/list", meta)
+            with pytest.raises(RequestError, match="only during a call"):
+                await mallory.request("alice", "roots/list", meta)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -7,6 +7,7 @@ message that it gets, as JSON, on standard error. The ways are what it does wron
 - `frail`: ends when it is asked what it does not know, as the oldest servers do
 - `quits`: ends at once
 - `forgetful`: offers other tools each time it is started: MEMORY names a file that counts
+- `asks`: asks for roots as it starts, and logs the answer
 - `TOOLS=path`: offers the tools in a file
 
 Its tool `do` takes `way`, which says what becomes of the call.
@@ -117,12 +118,20 @@ def call(request: dict[str, Any]) -> None:
                 send({"id": f"nag-{number}", "method": "roots/list", "params": {}})
         case "more":
             send({"id": request_id, "result": {"resultType": "input_required", "requestState": ""}})
+        case "after":
+            send({"id": request_id, "result": text("asks later")})
+            ask_outside()
         case _ if way.startswith("{"):
             # A request of its own; the answer to it becomes the result of the call.
             asked[f"ask-{request_id}"] = request_id
             send({"id": f"ask-{request_id}", **json.loads(way)})
         case _:
             send({"id": request_id, "result": text(f"done: {way}")})
+
+
+def ask_outside() -> None:
+    """Ask for roots outside a call, and log the answer."""
+    send({"id": "outside", "method": "roots/list", "params": {}})
 
 
 asked: dict[str, Any] = {}
@@ -132,7 +141,15 @@ refused: list[Any] = []
 
 def handle(message: dict[str, Any]) -> None:
     method, request_id = message.get("method"), message.get("id")
-    if method is None:
+    if request_id == "outside":
+        said = message.get("result") or message.get("error")
+        send(
+            {
+                "method": "notifications/message",
+                "params": {"level": "warning", "data": said, "logger": "roots"},
+            }
+        )
+    elif method is None:
         said = message.get("result") or message.get("error")
         call_id = asked.pop(str(request_id))
         if str(request_id).startswith("nag-"):
@@ -141,7 +158,8 @@ def handle(message: dict[str, Any]) -> None:
         if not asked:
             send({"id": call_id, "result": text(json.dumps(said))})
     elif request_id is None:
-        pass
+        if "asks" in WAYS and method == "notifications/initialized":
+            ask_outside()
     elif method == "initialize" and not MODERN:
         capabilities: dict[str, Any] = {
             "tools": {"listChanged": True},

@@ -29,7 +29,14 @@ from meup_agent.cli.commands.hosting.gateway import (
 from meup_agent.cli.console_link import link_lines, make_console, sign_in_link
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.loading_notice import LOADING
-from meup_agent.cli.options import AnswerWithin, answer_seconds, argument, flag, option
+from meup_agent.cli.options import (
+    AnswerWithin,
+    Roots,
+    answer_seconds,
+    argument,
+    flag,
+    option,
+)
 from meup_agent.cli.render.output import open_prefixed, warn
 from meup_agent.cli.signals import ENDING, end_by_signals
 from meup_agent.cli.up.mcp_endpoint import MCP_PATH, McpEndpoint, serves_mcp
@@ -55,6 +62,7 @@ from meup_agent.cli.up.state import make_folder, token_path, up_folder
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import visible
 from meup_agent.gateway.config import DEFAULT_PORT
+from meup_agent.mcp.bridge.config import root_of
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
@@ -131,6 +139,7 @@ def up(
             "Keep what was said and decided in memory alone, also where the file names a journal.",
         ),
     ] = False,
+    root: Roots = None,
     *,
     listen: ListenOptions,
 ) -> None:
@@ -226,10 +235,12 @@ def up(
         return
     from meup_agent.cli.up.state import up_lock
 
+    for each in root or ():
+        root_of(each)
     LOADING.begin()  # of the gateway, in whose place the servers take the processor
     with loading(), up_lock(place) as lock:
         _tell_neighbours(place)
-        plan = read(renew=new_tokens)
+        plan = replace(read(renew=new_tokens), roots=tuple(root or ()))
         bridged = plan.bridged
         if bridged:
             require_extra("MCP")
@@ -305,9 +316,10 @@ def _run(
                     children.start(program)
                 for launch in plan.bridged:
                     starter, url = starters.get(launch.place), running.own_url
+                    joined = settled[launch.place]
                     children.keep(
                         launch.name,
-                        partial(run_bridge, launch, url, starter, children, settled[launch.place]),
+                        partial(run_bridge, launch, url, starter, children, joined, plan.roots),
                     )
                 if not plan.bridged:
                     end_loading()

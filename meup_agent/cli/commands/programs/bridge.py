@@ -13,7 +13,7 @@ import typer
 
 from meup_agent.cli.address import Address, SpaceOptions
 from meup_agent.cli.failures import require_extra, run_joined
-from meup_agent.cli.options import LogLevel, argument, flag, option
+from meup_agent.cli.options import LogLevel, Roots, argument, flag, option
 from meup_agent.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def bridge(
     confirm: Annotated[
         bool, flag("--confirm", "With --pin: accept the tools that there are now.")
     ] = False,
+    root: Roots = None,
     *,
     at: SpaceOptions,
     log_level: Annotated[
@@ -110,7 +111,7 @@ def bridge(
         targets = _targets(servers, at)
     else:
         targets = [_target(command or [], http, header or [], env or [], name, at)]
-    _run(targets, pin, confirm=confirm, log_level=log_level)
+    _run(targets, pin, root or [], confirm=confirm, log_level=log_level)
 
 
 # --- which servers, as which participants ---
@@ -225,14 +226,22 @@ def _dev_tokens(url: str | None) -> Mapping[str, str]:
 
 
 def _run(
-    targets: Sequence[Target], pin: Path | None, *, confirm: bool, log_level: LogLevel
+    targets: Sequence[Target],
+    pin: Path | None,
+    roots: Sequence[str],
+    *,
+    confirm: bool,
+    log_level: LogLevel,
 ) -> None:
     from meup_agent.cli.render.logs import log_to_stderr
     from meup_agent.mcp.bridge.bridge import Bridge, BridgeEntry, join_bridges
+    from meup_agent.mcp.bridge.config import root_of
     from meup_agent.mcp.bridge.connection import ConnectionSettings
     from meup_agent.mcp.bridge.pin import ToolLock
     from meup_agent.mcp.sdk.logs import pace_sdk_logs, silence_sdk_logs
 
+    for each in roots:
+        root_of(each)
     lock = None if pin is None else ToolLock(pin, confirm=confirm)
     log_to_stderr(log_level.value)
     if log_level is LogLevel.DEBUG:
@@ -243,7 +252,13 @@ def _run(
     settings = ConnectionSettings(log_level=log_level.value)
     entries = [
         BridgeEntry(
-            bridge=Bridge(name, server, pin=lock if server.pin else None, settings=settings),
+            bridge=Bridge(
+                name,
+                server,
+                pin=lock if server.pin else None,
+                roots=roots,
+                settings=settings,
+            ),
             url=address.url,
             **address.identity,
         )
