@@ -79,6 +79,12 @@ IGNORED: Final = {
 """Reason for which a step changed nothing → its words."""
 
 
+def state_name(state: str, *, failed: bool = False) -> str:
+    """The name of a state; of a proposal that was fulfilled by an error, that it failed."""
+    is_failed = failed and state == ProposalState.FULFILLED
+    return FAILED if is_failed else state.replace("_", " ")
+
+
 def shown_name(name: str) -> str:
     """The name of a participant, a tool or a kind; also an id, or another word of its length."""
     return visible(name, MAX_NAME)

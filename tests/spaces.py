@@ -15,6 +15,14 @@ from meup_agent.protocol.proposals.record import ProposalKey
 from meup_agent.protocol.space import delivery
 from meup_agent.protocol.space.allowance import Allowance
 from meup_agent.protocol.space.counters import SpaceCounters
+from meup_agent.protocol.space.decisions import (
+    SORT_KEYS,
+    DecisionRow,
+    HistoryPage,
+    HistoryQuery,
+    ProposalChange,
+    select_decisions,
+)
 from meup_agent.protocol.space.journal import (
     MAX_PAGE_BYTES,
     Entry,
@@ -23,7 +31,6 @@ from meup_agent.protocol.space.journal import (
     Journal,
     MemoryJournal,
     NumberRange,
-    ProposalChange,
     Recovered,
     ignore,
 )

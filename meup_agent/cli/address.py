@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Protocol, TypedDict
 from urllib.parse import quote, urlsplit
 
 from msgspec import structs
@@ -194,12 +195,12 @@ class ActingOptions(JoinOptions, frozen=True):
         return structs.replace(self, **given | flags)
 
 
-def find_http_url(given: str | None) -> str | None:
-    """The HTTP address that is given, else the one of the gateway that MEUP_URL leads to.
+def find_http_url(given: str | None, *, at: str | None = None) -> str | None:
+    """The HTTP address that is given, else the one of the gateway at an address, or MEUP_URL.
 
     In the environment a Unix socket comes first, at which no other user can listen.
     """
-    known = os.environ.get("MEUP_URL") or None
+    known = at or os.environ.get("MEUP_URL") or None
     is_socket = known is not None and socket_path(known) is not None
     if given is None and is_socket:
         return known
@@ -302,34 +303,60 @@ ReadPage = Callable[[str | None], Awaitable[dict[str, Any]]]
 """Reads a page of what was said after a number or a time: ``messages``, ``times``, ``next``."""
 
 
+class AskHttp(Protocol):
+    """Asks the HTTP API for the JSON at a path."""
+
+    async def __call__(
+        self, path: str, /, *, method: str = "GET", **query: str | Sequence[str]
+    ) -> dict[str, Any]:
+        """The answer; raises :exc:`Failure` where there is none."""
+        ...
+
+
 @asynccontextmanager
-async def open_http_pages(
-    where: HttpAddress, *, limit: int, dialect: str
-) -> AsyncGenerator[tuple[str, ReadPage]]:
-    """The space of a token, and what reads the pages of its journal, for the length of a block."""
+async def open_http(where: HttpAddress) -> AsyncGenerator[tuple[dict[str, Any], AskHttp]]:
+    """The participant of a token (``id``, ``space``), and what asks, for the length of a block."""
     token = where.token if isinstance(where.token, str) else where.token()
     async with open_client(where.url, f"Bearer {token.strip()}") as client:
-        me = await _ask(client, where.url, "/me")
+        ask = partial(_ask, client, where.url)
+        me = await ask("/me")
         space = str(me.get("space", ""))
         if where.space not in (None, space):
             raise Misuse(
                 f"the token is for the space {shown_name(space)}, not {where.space!r};"
                 " check --space or MEUP_SPACE"
             )
+        yield me, ask
+
+
+@asynccontextmanager
+async def open_http_pages(
+    where: HttpAddress, *, limit: int, dialect: str
+) -> AsyncGenerator[tuple[str, ReadPage]]:
+    """The space of a token, and what reads the pages of its journal, for the length of a block."""
+    async with open_http(where) as (me, ask):
         path = f"/participants/{quote(str(me.get('id', '')), safe='')}/messages"
 
         async def read_page(since: str | None) -> dict[str, Any]:
             begin = {} if since is None else {"since": since}
-            return await _ask(client, where.url, path, limit=str(limit), dialect=dialect, **begin)
+            return await ask(path, limit=str(limit), dialect=dialect, **begin)
 
-        yield space, read_page
+        yield str(me.get("space", "")), read_page
 
 
-async def _ask(client: httpx.AsyncClient, url: str, path: str, **query: str) -> dict[str, Any]:
+async def _ask(
+    client: httpx.AsyncClient,
+    url: str,
+    path: str,
+    /,
+    *,
+    method: str = "GET",
+    **query: str | Sequence[str],
+) -> dict[str, Any]:
     import httpx
 
     try:
-        response = await fetch(client, path, params=query, max_bytes=MAX_PAGE_BYTES)
+        response = await fetch(client, path, method=method, params=query, max_bytes=MAX_PAGE_BYTES)
     except httpx.ConnectError as error:
         found = advice_for(error, urlsplit(url).scheme)
         found = found or Advice(reason_for(error, ANSWER_SECONDS), CHECK_ADDRESS)

@@ -61,7 +61,6 @@ from meup_agent.wording import (
     FAILED,
     IGNORED,
     MAX_NAME,
-    STATES,
     WHOLE,
     describe_changes,
     duration,
@@ -69,6 +68,7 @@ from meup_agent.wording import (
     format_proposed,
     shown_name,
     shown_names,
+    state_name,
 )
 
 if TYPE_CHECKING:
@@ -98,10 +98,7 @@ def time_of(at: int, *, beside: int | None = None) -> str:
 
 def state_of(proposal: AuditRecord) -> str:
     """The state of a proposal; fulfilled by an answer that is an error: ``failed``."""
-    answered = proposal.answered
-    if proposal.state is ProposalState.FULFILLED and answered is not None and answered.is_error:
-        return FAILED
-    return STATES[proposal.state]
+    return state_name(proposal.state, failed=proposal.has_failed)
 
 
 def why(reason: str, explanation: str = "") -> str:

@@ -41,7 +41,7 @@ from meup_agent.tracing import (
 )
 
 if TYPE_CHECKING:
-    from meup_agent.protocol.space.journal import ProposalChange
+    from meup_agent.protocol.space.decisions import ProposalChange
     from meup_agent.protocol.space.state.indexes import OpenItem
 
 

@@ -17,7 +17,7 @@ from meup_agent.transport.handshake import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
     import httpx
 
@@ -91,13 +91,18 @@ async def _on_event(name: str, info: Mapping[str, Any]) -> None:
 
 
 async def fetch(
-    client: httpx.AsyncClient, path: str, *, params: Mapping[str, str], max_bytes: int
+    client: httpx.AsyncClient,
+    path: str,
+    *,
+    params: Mapping[str, str | Sequence[str]],
+    max_bytes: int,
+    method: str = "GET",
 ) -> httpx.Response:
     """Ask, and read the answer as far as it may go."""
     import httpx
 
     body = bytearray()
-    response = await client.send(client.build_request("GET", path, params=params), stream=True)
+    response = await client.send(client.build_request(method, path, params=params), stream=True)
     try:
         async for chunk in response.aiter_raw():
             body += chunk

@@ -8,7 +8,7 @@ KEPT = frozenset(
     {
         "inbox-light", "inbox-dark", "inbox-phone", "edit-light", "timeline-light",
         "proposal-light", "participants-light", "plots-light", "sign-in-light", "envelope-light",
-        "offline-light",
+        "offline-light", "history-light",
     }
 )  # fmt: skip
 """Those that the docs show; all others are looked at by who changes a page, with `all` set."""

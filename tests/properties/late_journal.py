@@ -6,7 +6,17 @@ from functools import partial
 from typing import Any
 
 from meup_agent import Envelope
-from tests.spaces import Entry, Fact, FoldBegin, NumberRange, ProposalChange, Recovered, ignore
+from tests.spaces import (
+    Entry,
+    Fact,
+    FoldBegin,
+    HistoryPage,
+    HistoryQuery,
+    NumberRange,
+    ProposalChange,
+    Recovered,
+    ignore,
+)
 
 
 class File:
@@ -25,6 +35,22 @@ class StandIn:
 
     def find_begin(self, space: str, *, proposals: int, then: Callable[[FoldBegin], None]) -> None:
         then(FoldBegin())
+
+    def find_decisions(
+        self, space: str, query: HistoryQuery, then: Callable[[HistoryPage], None]
+    ) -> None:
+        then(HistoryPage())
+
+    def find_chain(
+        self, space: str, number: int, then: Callable[[tuple[Entry, ...]], None]
+    ) -> None:
+        then(())
+
+    def seen(self, space: str, participant: str) -> int:
+        return 0
+
+    def mark_seen(self, space: str, participant: str, at: int) -> None:
+        pass
 
     @property
     def max_bytes(self) -> int | None:

@@ -31,7 +31,7 @@ from meup_agent.protocol.audit import StepKind
 from meup_agent.protocol.wire.payloads import Call, Change, as_list, as_object
 from meup_agent.protocol.wire.payloads import changes as changes_between
 from meup_agent.protocol.wire.shown_text import Mark, marks_of, printed, segments
-from meup_agent.wording import describe_reason, duration, time_left
+from meup_agent.wording import describe_reason, duration, state_name, time_left
 
 # --- template environment ---
 # Templates, and the words and numbers in them.
@@ -91,6 +91,8 @@ def make_environment() -> Environment:
         json_lines=json_lines,
         lines=lines,
         size=size,
+        state_name=state_name,
+        waited=waited,
         compact=as_text,
         printed=printed,
     )
@@ -226,6 +228,11 @@ def iso(at: datetime | float) -> str:
     return _moment(at).isoformat(timespec="milliseconds")
 
 
+def waited(microseconds: int) -> str:
+    """The time from a proposal to its end."""
+    return duration(microseconds / 1_000_000)
+
+
 def size(count: float) -> str:
     """Bytes, as a person says them."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
@@ -283,6 +290,8 @@ STEPS: Final = {
     StepKind.RESPONDED: "answered",
     StepKind.REJECTED: "rejected it",
     StepKind.WITHDREW: "withdrew it",
+    StepKind.EXPIRED: "let it expire: no participant decided it in time",
+    StepKind.RENEWED: "gave it more time",
     StepKind.SAID: "said",
     StepKind.REFERRED: "asked for something else about it",
 }

@@ -26,7 +26,7 @@ from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.control_payloads import STATUS
 from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.protocol.wire.payloads import JsonObject, as_list, as_object
-from meup_agent.wording import describe_reason, format_call, format_proposed
+from meup_agent.wording import describe_reason, format_call, format_proposed, state_name
 
 # --- rows of the timeline, and their folds ---
 # A line of thought, or a stream, is one, its parts inside.
@@ -47,6 +47,7 @@ class TimelineRow(NamedTuple):
     words: str
     thread: str  # the key of the proposal that it belongs to; empty: none
     state: str  # the state that this proposal has now; empty: it is not known
+    word: str  # its name
     group: str  # the line of thought, or the stream, that it is folded into; empty: none
     begin: float  # the place of its sender, in percent
     ends: tuple[float, ...]  # the places of its addressees; empty: to all
@@ -475,7 +476,7 @@ class SpaceFeed:
         rows = [self.row(entry) for entry in entries]
         folds = fold_rows(reversed(rows))
         html = "" if widened else self._template.render(folds=folds, places=self.columns.places)
-        touched = {row.thread: row.state for row in rows if row.thread}
+        touched = {row.thread: (row.state, row.word) for row in rows if row.thread}
         about_members = ("system/presence", "capability/", "space/")
         who = any(entry.envelope.kind.startswith(about_members) for entry in entries)
         event = {"rows": html, "wider": widened, "touched": touched, "members": who}
@@ -499,6 +500,7 @@ class SpaceFeed:
             words=words,
             thread=key_of(proposer, proposal) if proposal else "",
             state="" if audit is None else audit.state.value,
+            word="" if audit is None else state_name(audit.state, failed=audit.has_failed),
             group=group,
             begin=place(envelope.sender),
             ends=tuple(place(each) for each in envelope.to[: MAX_COLUMNS + 1]),

@@ -25,7 +25,15 @@ import msgspec
 from meup_agent.gateway.journal.damage import good_rows, is_damage
 from meup_agent.gateway.journal.rows import checked_row, checksum, entry_of, rows_query, sealed
 from meup_agent.protocol.proposals.lifecycle import ProposalState, first_moment
-from meup_agent.protocol.space.journal import Entry, FoldBegin, ProposalChange
+from meup_agent.protocol.space.decisions import (
+    MAX_SEARCHED,
+    DecisionFollower,
+    DecisionRow,
+    HistoryPage,
+    HistoryQuery,
+    ProposalChange,
+)
+from meup_agent.protocol.space.journal import Entry, FoldBegin
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope, encode_json
 
@@ -322,30 +330,33 @@ _PROPOSALS_TABLE: Final = """CREATE TABLE proposal (
     proposer TEXT NOT NULL,
     id TEXT NOT NULL,
     tool TEXT NOT NULL,
-    expires_at INTEGER,
+    proposed_at INTEGER NOT NULL,
+    ends_at INTEGER,
     state TEXT NOT NULL,
     decided INTEGER,
+    by TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    rule TEXT NOT NULL,
+    failed INTEGER NOT NULL,
     checksum INTEGER NOT NULL
 )"""
-# "seq" is the number of the proposal, "decided" that of the entry that ended it. Neither table has
-# an index: what is appended stays together in the file, and a million rows are searched in less
-# time than a command takes to start.
+# "seq" is the number of the proposal, "decided" that of the entry that ended it.
+_ENDS_INDEX: Final = "CREATE INDEX proposal_ends ON proposal (space, ends_at, state)"
+# The newest of a million are found at once, and what is appended stays together in the file: what
+# ends, ends about now.
 
 INDEX_TABLES: Final = {"proposal": _PROPOSALS_TABLE, "names": NAMES_TABLE}
+_INDEX_FORM: Final = {**INDEX_TABLES, "proposal_ends": _ENDS_INDEX}
 
+SEEN_TABLE: Final = """CREATE TABLE IF NOT EXISTS seen (
+    space TEXT NOT NULL,
+    participant TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    PRIMARY KEY (space, participant)
+) WITHOUT ROWID"""
+# What each participant has seen of what expired. Where it is lost, it is shown once more.
 
-class DecisionRow(NamedTuple):
-    """A proposal, as the table has it."""
-
-    seq: int
-    space: str
-    proposer: str
-    id: str
-    tool: str
-    expires_at: int | None
-    # ``pending`` also where a request is out, or its time is over: what tells that is the time.
-    state: str
-    decided: int | None = None
+WRITE_SEEN: Final = "INSERT OR REPLACE INTO seen VALUES (?, ?, ?)"
 
 
 # The last place is the checksum's.
@@ -368,38 +379,6 @@ class Chains(NamedTuple):
     until: int
 
 
-class DecisionFollower:
-    """Makes the rows of what entries change; follows what is open."""
-
-    def __init__(self, rows: Iterable[DecisionRow] = ()) -> None:
-        self._open = {(row.space, row.proposer, row.id): row for row in rows}
-
-    def follow(
-        self, number: int, space: str, changes: Iterable[ProposalChange]
-    ) -> list[DecisionRow]:
-        """The rows that the entry with a number changes."""
-        rows, opened = list[DecisionRow](), self._open
-        for proposer, name, tool, expires_at, state, begins, ended in changes:
-            key = (space, proposer, name)
-            if begins:
-                row = DecisionRow(number, space, proposer, name, tool, expires_at, state)
-                opened[key] = row
-                rows.append(row)
-                continue
-            known = opened.get(key)
-            if known is None:
-                continue
-            if not ended:
-                row = opened[key] = known._replace(expires_at=expires_at)
-                rows.append(row)
-                continue
-            del opened[key]
-            if not state.is_pending:  # else it was forgotten, or its id is used again
-                decided = None if state is ProposalState.EXPIRED else number
-                rows.append(known._replace(state=state, decided=decided))
-        return rows
-
-
 def open_rows(connection: sqlite3.Connection) -> list[DecisionRow]:
     """The rows that say of no end, of all spaces, oldest first."""
     where = "WHERE state = ? ORDER BY seq DESC LIMIT ?"
@@ -415,12 +394,15 @@ def _rows(connection: sqlite3.Connection, where: str, *values: object) -> Iterat
 
 def has_index(connection: sqlite3.Connection) -> bool:
     """True if a file has the tables in this version's form."""
-    query = "SELECT name, sql FROM sqlite_schema WHERE name IN ('proposal', 'names')"
-    return dict(connection.execute(query)) == INDEX_TABLES
+    query = (
+        "SELECT name, sql FROM sqlite_schema WHERE name IN ('proposal', 'names', 'proposal_ends')"
+    )
+    return dict(connection.execute(query)) == _INDEX_FORM
 
 
 def ensure_index(connection: sqlite3.Connection, path: object) -> None:
     """Make the tables anew of the entries, unless they are there and whole."""
+    connection.execute(SEEN_TABLE)
     try:
         if has_index(connection):
             for _ in chain(_rows(connection, ""), read_names(connection)):
@@ -441,6 +423,7 @@ def make_index(connection: sqlite3.Connection, path: object) -> None:
     for name, table in INDEX_TABLES.items():
         execute(f"DROP TABLE IF EXISTS {name}")
         execute(table)
+    execute(_ENDS_INDEX)
     builder, follower = SegmentBuilder(), DecisionFollower()
     spaces: dict[str, SpaceState] = {}
     rows = good_rows(connection)
@@ -477,7 +460,7 @@ def read_open(
     Raises:
         DamagedIndex: The tables are not what was written.
     """
-    where = "WHERE space = ? AND state = ? AND expires_at >= ? AND seq < ? ORDER BY seq LIMIT ?"
+    where = "WHERE space = ? AND state = ? AND ends_at >= ? AND seq < ? ORDER BY seq LIMIT ?"
     values = (space, ProposalState.PENDING, first_moment(at), before, MAX_CHAINED + 1)
     numbers = [row.seq for row in _rows(connection, where, *values)]
     if not numbers:
@@ -507,6 +490,99 @@ def find_begin(connection: sqlite3.Connection, space: str, proposals: int) -> Fo
             if older is not None:
                 return FoldBegin(after, tuple(entry for entry in older if entry.seq <= after))
     return FoldBegin()
+
+
+def find_chain(connection: sqlite3.Connection, space: str, number: int) -> tuple[Entry, ...]:
+    """See :meth:`~meup_agent.protocol.space.journal.Journal.find_chain`."""
+    with snapshot(connection), suppress(DamagedIndex):
+        return tuple(read_chains(connection, space, [number]) or ())
+    return ()
+
+
+def read_seen(connection: sqlite3.Connection) -> dict[tuple[str, str], int]:
+    """What each participant of each space has seen of what expired, as far as it can be read."""
+    found = dict[tuple[str, str], int]()
+    with suppress(sqlite3.Error, UnicodeDecodeError):
+        for space, participant, at in connection.execute("SELECT * FROM seen"):
+            if isinstance(at, int):
+                found[space, participant] = at
+    return found
+
+
+_SORTED_BY: Final = {
+    "when": "ends_at",
+    "waited": "max(ends_at - proposed_at, 0)",
+    **{name: name for name in ("tool", "proposer", "state", "by", "rule")},
+}
+
+_ENDED: Final = (
+    "FROM proposal INDEXED BY proposal_ends"
+    " WHERE space = :space AND ends_at <= :until AND ends_at > :after"
+)
+_SEARCHED_TO: Final = f"SELECT ends_at {_ENDED} ORDER BY ends_at DESC LIMIT 1 OFFSET :searched"
+_ENDED_ROWS: Final = (
+    f"SELECT * {_ENDED} AND ends_at >= :searched_to"
+    " AND NOT (state = 'pending' AND seq IN (SELECT value FROM json_each(:still_open)))"
+)
+
+
+def find_decisions(connection: sqlite3.Connection, space: str, query: HistoryQuery) -> HistoryPage:
+    """See :meth:`~meup_agent.protocol.space.journal.Journal.find_decisions`.
+
+    A row that is not what was written is left out: the next start makes the table anew.
+    """
+    try:
+        return _find_decisions(connection, space, query)
+    except (sqlite3.OperationalError, UnicodeDecodeError) as error:
+        if is_damage(error) or "decode" not in str(error):
+            raise
+        log.error("the table of decisions is damaged, and made anew at the next start")
+        return HistoryPage()
+
+
+def _find_decisions(connection: sqlite3.Connection, space: str, query: HistoryQuery) -> HistoryPage:
+    where, values = (
+        [_ENDED_ROWS],
+        dict[str, Any](
+            space=space,
+            until=query.until,
+            after=query.after,
+            searched=MAX_SEARCHED - 1,
+            still_open=encode_json(sorted(query.still_open)).decode(),
+            skip=query.skip,
+            limit=query.limit + 1,
+        ),
+    )
+    end = connection.execute(_SEARCHED_TO, values).fetchone()
+    values["searched_to"] = query.after if end is None else end[0]
+    for column in ("tool", "proposer", "by"):
+        if wanted := getattr(query, column):
+            where.append(f"AND {column} = :{column}")
+            values[column] = wanted
+    if query.states:
+        states = {str(each) for each in query.states}
+        if ProposalState.EXPIRED in states:
+            states.add(ProposalState.PENDING)  # its time is over, and no entry said so yet
+        where.append("AND state IN (SELECT value FROM json_each(:states))")
+        values["states"] = encode_json(sorted(states)).decode()
+    if query.text:
+        searched = " || char(10) || ".join(("tool", "proposer", "by", "rule", "reason", "id"))
+        where.append(f"AND instr(lower({searched}), lower(:text))")
+        values["text"] = query.text
+    direction = "ASC" if query.ascending else "DESC"
+    by = _SORTED_BY[query.sort]
+    where.append(f"ORDER BY {by} {direction}, ends_at DESC, seq DESC LIMIT :limit OFFSET :skip")
+    found = list[DecisionRow]()
+    count = 0
+    for *said, checked in connection.execute(" ".join(where), values):
+        count += 1
+        if checked == checksum(tuple(said)):
+            row = DecisionRow._make(said)
+            is_over = row.state == ProposalState.PENDING
+            found.append(row._replace(state=ProposalState.EXPIRED) if is_over else row)
+    return HistoryPage(
+        tuple(found[: query.limit]), count > query.limit, None if end is None else end[0]
+    )
 
 
 def find_chains(connection: sqlite3.Connection, space: str, query: DecisionQuery) -> Chains | None:

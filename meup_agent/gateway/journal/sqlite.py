@@ -19,11 +19,13 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.database import BUSY_SECONDS, Database, checkpoint, error_text
 from meup_agent.gateway.journal.decisions import (
     DamagedIndex,
-    DecisionFollower,
     find_begin,
+    find_chain,
+    find_decisions,
     hashed_names,
     open_rows,
     read_open,
+    read_seen,
     resume_segment,
     snapshot,
 )
@@ -40,13 +42,18 @@ from meup_agent.gateway.journal.rows import (
     sealed,
 )
 from meup_agent.gateway.journal.threads import BatchWriter, JournalReader, Retention, Then, WriteJob
+from meup_agent.protocol.space.decisions import (
+    DecisionFollower,
+    HistoryPage,
+    HistoryQuery,
+    ProposalChange,
+)
 from meup_agent.protocol.space.journal import (
     MAX_SEQ,
     Entry,
     Fact,
     FoldBegin,
     NumberRange,
-    ProposalChange,
     Recovered,
     ignore,
     without_marks,
@@ -109,6 +116,7 @@ class SqliteJournal:
             query = "SELECT coalesce(max(last), 0) FROM names"
             names = resume_segment(writer, writer.execute(query).fetchone()[0])
             self._proposals = DecisionFollower(open_rows(writer))
+            self._seen = read_seen(writer)
         except (sqlite3.Error, DamagedIndex) as error:
             self._database.close()
             raise self._unreadable(error) from None
@@ -197,6 +205,30 @@ class SqliteJournal:
     def find_begin(self, space: str, *, proposals: int, then: Callable[[FoldBegin], None]) -> None:
         if not self._ended:
             self._reader.ask(partial(find_begin, space=space, proposals=proposals), then)
+
+    def find_decisions(
+        self, space: str, query: HistoryQuery, then: Callable[[HistoryPage], None]
+    ) -> None:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.find_decisions`."""
+        if not self._ended:
+            self._reader.ask(partial(find_decisions, space=space, query=query), then)
+
+    def find_chain(
+        self, space: str, number: int, then: Callable[[tuple[Entry, ...]], None]
+    ) -> None:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.find_chain`."""
+        if not self._ended:
+            self._reader.ask(partial(find_chain, space=space, number=number), then)
+
+    def seen(self, space: str, participant: str) -> int:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.seen`."""
+        return self._seen.get((space, participant), 0)
+
+    def mark_seen(self, space: str, participant: str, at: int) -> None:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.mark_seen`."""
+        if at > self.seen(space, participant) and not self._ended:
+            self._seen[space, participant] = at
+            self._writer.note_seen(space, participant, at)
 
     def floor(self, space: str) -> int:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.floor`."""

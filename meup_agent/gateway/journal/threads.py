@@ -13,7 +13,7 @@ from meup_agent.gateway.journal.decisions import (
     PROPOSAL_PLACES,
     WRITE_NAMES,
     WRITE_PROPOSAL,
-    DecisionRow,
+    WRITE_SEEN,
     SegmentBuilder,
 )
 from meup_agent.gateway.journal.rows import (
@@ -25,6 +25,7 @@ from meup_agent.gateway.journal.rows import (
     Row,
     sealed,
 )
+from meup_agent.protocol.space.decisions import DecisionRow
 from meup_agent.protocol.wire.envelope import encode_json
 
 if TYPE_CHECKING:
@@ -235,6 +236,7 @@ class BatchWriter(_JournalThread):
         self._names = names
         self._written = written
         self._waiting: list[WriteJob] = []
+        self._seen: dict[tuple[str, str], int] = {}  # by space and participant
         self._stopping = False
         self._changed = threading.Condition()
 
@@ -242,6 +244,12 @@ class BatchWriter(_JournalThread):
         """Hand over what is to be written next."""
         with self._changed:
             self._waiting += work
+            self._changed.notify()
+
+    def note_seen(self, space: str, participant: str, at: int) -> None:
+        """Write next what a participant has seen."""
+        with self._changed:
+            self._seen[space, participant] = at
             self._changed.notify()
 
     def stop(self, *, discard: bool = False) -> None:
@@ -263,13 +271,15 @@ class BatchWriter(_JournalThread):
     def _next(self, *, wait: bool) -> list[WriteJob] | None:
         """The next batch, empty if it is time to forget something; ``None`` at the end."""
         with self._changed:
-            if wait and not self._waiting and not self._stopping:
+            if wait and not (self._waiting or self._seen or self._stopping):
                 self._changed.wait(self._retention.interval)
-            if self._stopping and not self._waiting:
-                return None
+            seen, self._seen = self._seen, {}
+            is_over = self._stopping and not self._waiting
             work = self._waiting[:MAX_BATCH]
             del self._waiting[:MAX_BATCH]
-            return work
+        for (space, participant), at in seen.items():
+            self._connection.execute(WRITE_SEEN, (space, participant, at))
+        return None if is_over else work
 
     def _write(self, work: Sequence[WriteJob]) -> None:
         """Commit a batch, all or nothing."""

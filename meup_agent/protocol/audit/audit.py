@@ -515,7 +515,7 @@ class Audit:
                 step.ignored = Ignored.REFUSED
                 return
         item.response = step
-        item.is_error = error is not None or payloads.as_object(result).get("isError") is True
+        item.is_error = payloads.is_failure(payload)
         if len(envelope.raw_payload) <= MAX_RESULT_BYTES:
             self._index.grow(proposal, len(envelope.raw_payload))
             item.answer = {"result": result} if error is None else {"error": error}

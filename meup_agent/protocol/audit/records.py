@@ -211,6 +211,12 @@ class AuditRecord(msgspec.Struct):
         return next((item for item in items if not item.was_refused), None)
 
     @property
+    def has_failed(self) -> bool:
+        """True if the answer that came is an error."""
+        answered = self.answered
+        return answered is not None and answered.is_error
+
+    @property
     def changes(self) -> tuple[Change, ...]:
         """The edits of the fulfillment that was answered, or else of the one in progress."""
         live = (item for item in self.fulfillments if item.request.live)

@@ -14,7 +14,14 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.space.decisions import (
+    DecisionFollower,
+    DecisionRow,
+    HistoryPage,
+    HistoryQuery,
+    ProposalChange,
+    select_decisions,
+)
 from meup_agent.protocol.wire.envelope import Envelope
 
 # --- the journal ---
@@ -27,6 +34,10 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 
 ENTRY_BYTES: Final = 600
 """Memory of an entry besides its frame, as a round figure."""
+
+MAX_DECISIONS: Final = 20_000
+"""Rows of the table of decisions that a journal in memory keeps, over all spaces; the oldest
+proposal goes first."""
 
 MAX_SEQ: Final = 2**63 - 1
 """The largest number of an entry."""
@@ -52,19 +63,6 @@ def facts_under(facts: Mapping[str, V], prefix: str) -> Iterator[tuple[str, V]]:
     for key, value in facts.items():
         if key.startswith(prefix):
             yield key.removeprefix(prefix), value
-
-
-class ProposalChange(NamedTuple):
-    """A proposal that an envelope begins, gives more time, or ends; as the space decided it."""
-
-    proposer: str
-    id: str
-    tool: str  # the tool (or prompt) that it calls; empty: its method has none
-    expires_at: int | None  # its deadline, in microseconds since 1970 (UTC)
-    # Its last state, where it has ended; pending then: it was forgotten, and not decided.
-    state: ProposalState = ProposalState.PENDING
-    begins: bool = False
-    ended: bool = False
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -139,7 +137,7 @@ class Journal(Protocol):
         """Keep an envelope and, all or nothing, the facts that it makes hold, and its changes.
 
         ``at`` is the time of the decision about it, and the entry's: no clock is asked again.
-        ``changes`` are for an index of proposals; a store without one may ignore them.
+        ``changes`` are for the table of decisions; a store without one may ignore them.
         """
 
     def call_when_kept(self, then: Callable[[], None]) -> None:
@@ -161,6 +159,32 @@ class Journal(Protocol):
 
     def find_begin(self, space: str, *, proposals: int, then: Callable[[FoldBegin], None]) -> None:
         """Find the start of the fold of so many latest proposals, without reading the entries."""
+
+    def find_decisions(
+        self, space: str, query: HistoryQuery, then: Callable[[HistoryPage], None]
+    ) -> None:
+        """Find decided and expired proposals in the table of decisions, without reading entries.
+
+        A store without such a table finds none.
+        """
+
+    def find_chain(
+        self, space: str, number: int, then: Callable[[tuple[Entry, ...]], None]
+    ) -> None:
+        """Find what was said about the proposal with a number, in order.
+
+        None: it is not kept, or is too much, or the store cannot tell it from all the rest.
+        """
+
+    def seen(self, space: str, participant: str) -> int:
+        """The time up to which a participant has seen what expired; 0: it has not looked yet."""
+        ...
+
+    def mark_seen(self, space: str, participant: str, at: int) -> None:
+        """Note that a participant has seen what had expired at a time; it never goes back.
+
+        It is kept as far as the store keeps anything; a crash may lose the last ones.
+        """
 
     def floor(self, space: str) -> int:
         """The number behind which every entry of the space can be read, but for damage.
@@ -241,6 +265,9 @@ class MemoryJournal:
         self._order: deque[_Ring] = deque()
         self._bytes = 0
         self._facts: dict[str, dict[str, dict[str, Any]]] = {}
+        self._proposals = DecisionFollower()
+        self._decisions: dict[int, DecisionRow] = {}
+        self._seen: dict[tuple[str, str], int] = {}
 
     def append(
         self,
@@ -268,6 +295,10 @@ class MemoryJournal:
                 held.pop(key, None)
             else:
                 held[key] = value
+        for row in self._proposals.follow(seq, space, changes):
+            self._decisions[row.seq] = row
+        while len(self._decisions) > MAX_DECISIONS:
+            del self._decisions[next(iter(self._decisions))]
         then(entry)
 
     def call_when_kept(self, then: Callable[[], None]) -> None:
@@ -288,6 +319,27 @@ class MemoryJournal:
     def find_begin(self, space: str, *, proposals: int, then: Callable[[FoldBegin], None]) -> None:
         """See :meth:`Journal.find_begin`; all that it has is folded in a moment."""
         then(FoldBegin())
+
+    def find_decisions(
+        self, space: str, query: HistoryQuery, then: Callable[[HistoryPage], None]
+    ) -> None:
+        """See :meth:`Journal.find_decisions`."""
+        rows = (row for row in self._decisions.values() if row.space == space)
+        then(select_decisions(rows, query))
+
+    def find_chain(
+        self, space: str, number: int, then: Callable[[tuple[Entry, ...]], None]
+    ) -> None:
+        """See :meth:`Journal.find_chain`; all that it has is folded in a moment."""
+        then(())
+
+    def seen(self, space: str, participant: str) -> int:
+        """See :meth:`Journal.seen`."""
+        return self._seen.get((space, participant), 0)
+
+    def mark_seen(self, space: str, participant: str, at: int) -> None:
+        """See :meth:`Journal.mark_seen`."""
+        self._seen[space, participant] = max(at, self.seen(space, participant))
 
     def floor(self, space: str) -> int:
         ring = self._rings.get(space)

@@ -27,7 +27,8 @@ from meup_agent.protocol.space.allowance import (
     RateLimiter,
 )
 from meup_agent.protocol.space.counters import SpaceCounters
-from meup_agent.protocol.space.journal import Entry, Fact, Journal, ProposalChange
+from meup_agent.protocol.space.decisions import ProposalChange
+from meup_agent.protocol.space.journal import Entry, Fact, Journal
 from meup_agent.protocol.space.link import (
     CloseMessage,
     Connection,
@@ -263,6 +264,16 @@ class SpaceOwner:
     def end_of(self, proposal: ProposalKey) -> ProposalState | None:
         """The state in which a proposal has ended; ``None``: it is open, or was forgotten."""
         return self._state.open.end_of(proposal)
+
+    def open_at(self, at: int) -> frozenset[int]:
+        """The numbers of the proposals that are open though their deadline was before a time."""
+        return frozenset(
+            item.seq
+            for item in self._state.open.open_in_order()
+            if item.expires_at is not None
+            and item.expires_at <= at
+            and item.state_at(at).is_pending
+        )
 
     def paused_by(self, participant: str) -> str:
         """The participant whose pause holds for one; empty: none does."""

@@ -366,6 +366,12 @@ def is_refusal(response: object) -> bool:
     return data.get("reason") == REFUSED
 
 
+def is_failure(response: object) -> bool:
+    """True if a response is an error, or a result that says that it failed."""
+    result, error = read_response(response)
+    return error is not None or as_object(result).get("isError") is True
+
+
 def without_meta(params: JsonObject) -> JsonObject:
     """The parameters without ``_meta``."""
     return {name: value for name, value in params.items() if name != META}

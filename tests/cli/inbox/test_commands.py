@@ -303,3 +303,38 @@ def test_what_a_proposer_has_left_is_not_approved(
     assert (done.code, office.calls) == (exit_codes.ABSENT, [])
     assert "'visitor', whose it is, has left the space" in done.err
     assert meup("reject", "left", "--reason", "disagree").code == exit_codes.OK
+
+
+def test_the_history_tells_what_was_decided_and_what_was_missed(
+    meup: Person, office: Office
+) -> None:
+    approved, missed = office.propose("write", path="a"), office.propose("deploy", seconds=-60)
+    taken_back = office.propose("write", by="bot2", path="c")
+    office.withdraw(taken_back, by="bot2")
+    meup("approve", approved, "--yes")
+
+    def history(*options: str) -> list[dict[str, Any]]:
+        done = meup("history", "--limit", "9999", "--json", *options)
+        assert done.code == 0, done.err
+        found: list[dict[str, Any]] = json.loads(done.out)["decisions"]
+        return found
+
+    told = {each["id"]: each for each in history()}
+    assert (told[approved]["state"], told[approved]["by"]) == ("fulfilled", "alice")
+    assert (told[taken_back]["by"], told[taken_back]["reason"]) == ("bot2", "other")
+    assert (told[missed]["state"], told[missed]["seen"]) == ("expired", False)
+    assert [each["id"] for each in history("--search", approved)] == [approved]
+    waited = [each["waited"] for each in history("--sort", "waited")]
+    assert waited == sorted(waited, reverse=True)
+    # A few of them are shown, which does not make all of them seen.
+    assert "that you have not seen" in meup("history", "--limit", "1").err
+    table = meup("history", "--state", "expired", "--limit", "9999").out.splitlines()
+    heads, *rows = table
+    assert heads.split()[:3] == ["when", "id", "tool"]
+    assert [row for row in rows if missed[:8] in row and row.startswith("*") and "nobody" in row]
+    assert not any(each["seen"] is False for each in history())
+    done = meup("history", "--limit", "0")
+    assert (done.code, done.err) == (
+        exit_codes.USAGE,
+        "meup: --limit takes a number from 1 to 100,000; 0 is not\n",
+    )

@@ -115,8 +115,8 @@ PLAIN_PAGES = tuple(
     if page.method == "GET"
     and not page.is_open
     and "{" not in page.path
-    # An endless stream, and two that answer a question.
-    and page.path not in ("/events", "/participants/try", "/tools")
+    # An endless stream, and three that answer a question.
+    and page.path not in ("/events", "/participants/try", "/tools", "/history/unseen")
 )
 """The pages that need nothing but their address, the inbox first."""
 

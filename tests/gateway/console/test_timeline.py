@@ -106,8 +106,8 @@ def test_thoughts_and_streams_have_a_group() -> None:
 def row(seq: int, **values: Any) -> TimelineRow:
     given: dict[str, Any] = {
         "seq": seq, "at": 0.0, "kind": "chat", "tone": "chat", "sender": "a", "to": (),
-        "verb": "says", "words": "", "thread": "", "state": "", "group": "", "begin": 0.0,
-        "ends": (),
+        "verb": "says", "words": "", "thread": "", "state": "", "word": "", "group": "",
+        "begin": 0.0, "ends": (),
     }  # fmt: skip
     return TimelineRow(**{**given, **values})
 

@@ -21,7 +21,18 @@ from meup_agent.protocol.wire.envelope import rfc3339
 from tests.gateway.journal.conftest import Clock, change, handed_over, opened, read, settled
 from tests.gateways import SEGMENT_ENTRIES, Archive, DecisionQuery, SqliteJournal
 from tests.patience import PATIENCE
-from tests.spaces import Audit, Entry, FoldBegin, proposal_as_json, space_server
+from tests.spaces import (
+    SORT_KEYS,
+    Audit,
+    DecisionRow,
+    Entry,
+    FoldBegin,
+    HistoryPage,
+    HistoryQuery,
+    proposal_as_json,
+    select_decisions,
+    space_server,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -179,7 +190,9 @@ def check(path: Path, *, cut: bool = False) -> None:
 def decided(path: Path) -> list[tuple[Any, ...]]:
     """The rows of the table; of one that has expired it may say that, or that it is pending."""
     with closing(sqlite3.connect(path)) as connection:
-        query = "SELECT seq, id, tool, expires_at, replace(state, 'expired', 'pending'), decided"
+        query = (
+            "SELECT seq, id, tool, proposed_at, rule, replace(state, 'expired', 'pending'), decided"
+        )
         return connection.execute(f"{query} FROM proposal ORDER BY seq").fetchall()
 
 
@@ -272,6 +285,89 @@ async def test_a_long_chain_of_names_is_not_followed_to_its_end(
         await settled(history.journal)
         with closing(Archive(path)) as archive:
             assert archive.find_chains("demo", DecisionQuery("n1")) is None
+
+
+async def found(journal: SqliteJournal, query: HistoryQuery) -> HistoryPage:
+    ask = partial(journal.find_decisions, "demo", query)
+    return await handed_over(lambda then: ask(then=then))
+
+
+QUERIES: list[dict[str, Any]] = [
+    {},
+    {"limit": 3, "skip": 2},
+    {"sort": "waited", "limit": 20},
+    {"sort": "tool", "ascending": True, "skip": 4, "limit": 20},
+    {"states": frozenset({ProposalState.EXPIRED})},
+    {"states": frozenset({ProposalState.FULFILLED, ProposalState.REJECTED})},
+    {"text": "WRI", "limit": 5},
+    {"text": "unsafe"},
+    {"by": "bob"},
+    {"proposer": "alice", "tool": "read"},
+    {"text": "in none"},
+]
+
+
+@pytest.mark.rule("9.decisions")
+@pytest.mark.parametrize("seed", range(2))
+async def test_the_history_is_what_the_fold_says(
+    path: Path, clock: Clock, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with lived(path, clock, seed) as history:
+        for _ in range(STEPS):
+            await history.step()
+        await settled(history.journal)
+        until, owner = clock(), history.space.owner
+        with closing(Archive(path)) as archive:
+            whole = folded(list(archive.read("demo", after=0, until=2**62, limit=100_000)), until)
+        with closing(sqlite3.connect(path)) as connection:
+            rows = [
+                DecisionRow._make(row[:-1]) for row in connection.execute("SELECT * FROM proposal")
+            ]
+        everything = HistoryQuery(until, owner.open_at(until), limit=10_000)
+        page = await found(history.journal, everything)
+        told = {row.seq: (row.state, row.by) for row in page.rows}
+        used = Counter((each.proposer, each.id) for each in whole.proposals)
+        for each in whole.proposals:
+            if used[each.proposer, each.id] > 1:
+                continue
+            decision = each.decision
+            if each.state.is_pending:
+                assert each.first.seq not in told
+            else:
+                assert decision is not None
+                assert told[each.first.seq] == (each.state, decision.by)
+        for given in QUERIES:
+            query = everything._replace(**given)
+            page, alike = await found(history.journal, query), select_decisions(rows, query)
+            key = SORT_KEYS[query.sort]
+            assert [*map(key, page.rows)] == [*map(key, alike.rows)]
+            assert page.more == alike.more
+            if query.sort == "when":
+                assert page == alike
+        # What is not looked through in one question is in the next ones.
+        monkeypatch.setattr("meup_agent.gateway.journal.decisions.MAX_SEARCHED", 9)
+        monkeypatch.setattr("meup_agent.protocol.space.decisions.MAX_SEARCHED", 9)
+        for in_file in (True, False):
+            query, seen = everything, set[int]()
+            while True:
+                page = select_decisions(rows, query)
+                if in_file:
+                    page = await found(history.journal, query)
+                seen.update(row.seq for row in page.rows)
+                if page.searched_to is None:
+                    break
+                query = query._replace(until=min(page.searched_to, query.until - 1))
+            assert seen == told.keys()
+
+
+async def test_what_was_seen_outlives_the_process(path: Path, clock: Clock) -> None:
+    async with opened(path, clock) as journal:
+        assert journal.seen("demo", "ann") == 0
+        journal.mark_seen("demo", "ann", 7)
+        journal.mark_seen("demo", "ann", 5)
+        assert (journal.seen("demo", "ann"), journal.seen("other", "ann")) == (7, 0)
+    async with opened(path, clock) as journal:
+        assert journal.seen("demo", "ann") == 7
 
 
 def lose_a_row(path: Path, table: str, *, of: int) -> None:

@@ -41,6 +41,7 @@ from meup_agent.cli.inbox.card import (
     card_rows,
     difference_rows,
 )
+from meup_agent.cli.inbox.history import history
 from meup_agent.cli.options import (
     Timeout,
     argument,
@@ -515,3 +516,4 @@ inbox.add("approve", approve)
 inbox.add("reject", reject)
 inbox.add("vote", vote)
 inbox.add("accept-tools", accept_tools_)
+inbox.add("history", history)

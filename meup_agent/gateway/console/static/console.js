@@ -366,11 +366,10 @@
   }
   function restate(touched) {
     for (const row of all("#rows > .row")) {
-      const state = touched[row.dataset.thread];
-      if (!state || row.dataset.state === state) continue;
+      const [state, word] = touched[row.dataset.thread] || [], chip = $(".state", row);
+      if (!state) continue;
       row.dataset.state = state;
-      const chip = $(".state", row);
-      if (chip) { chip.className = `state s-${state}`; put(chip, state.replace("_", " ")); }
+      if (chip) { chip.className = `state s-${word.replace(" ", "_")}`; put(chip, word); }
     }
   }
   function timeline(data) {
@@ -486,7 +485,16 @@
     locks.request(lockOf("stream"), () => { open(); setInterval(open, 15000); return new Promise(() => {}); });
   }
 
+  // What expired is seen once its rows have been on the screen for a moment, all of them.
+  function setUpHistory() {
+    const note = $("#unseen-note[data-seen]");
+    if (!note) return;
+    const send = () => fetch(note.action, { method: "POST", redirect: "manual", body: new URLSearchParams(new FormData(note)) }).then(() => { note.hidden = true; $("#unseen")?.replaceChildren(); }).catch(() => null);
+    setTimeout(function look() { if (document.visibilityState === "visible") send(); else document.addEventListener("visibilitychange", () => setTimeout(look, 2000), { once: true }); }, 2000);
+  }
+
   tick();
+  setUpHistory();
   dropSent();
   drafts.restore();
   setUpTimeline();

@@ -30,6 +30,7 @@ from meup_agent.gateway.edge.http.context import (
     on_failure,
     on_http_exception,
 )
+from meup_agent.gateway.edge.http.history import OVER, get_history, post_seen
 from meup_agent.gateway.edge.http.messages import (
     MAX_PAGE,
     PAGE,
@@ -59,6 +60,7 @@ from meup_agent.gateway.logs import quote
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.dialects import ALSO_READ, DIALECTS
 from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.space.decisions import SORT_KEYS
 
 _SEQ: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 10**MAX_SEQ_DIGITS - 1}
 _PARTICIPANT: Final = Parameter(
@@ -71,6 +73,7 @@ _DIALECT: Final = Parameter(
     "The dialect of the envelopes; else the participant's.",
     {"type": "string", "enum": [*DIALECTS, *ALSO_READ]},
 )
+_TIME: Final[Schema] = {"type": "string", "format": "date-time"}
 _LIMIT: Final = Parameter(
     "limit",
     "query",
@@ -160,6 +163,63 @@ OPERATIONS: Final = (
             ),
             _LIMIT,
         ),
+    ),
+    Operation(
+        "GET",
+        "/spaces/{space}/history",
+        "getHistory",
+        "What was decided and what expired, from the journal's table of decisions: who decided it,"
+        " by which rule, when, and how long it waited.",
+        get_history,
+        openapi.HistoryBody,
+        (400, 403, 404, 503),
+        (
+            _SPACE,
+            Parameter(
+                "search",
+                "query",
+                "Only those with this text in the tool, the proposer, the decider, the rule, the"
+                " reason or the id.",
+                TEXT,
+            ),
+            Parameter(
+                "state",
+                "query",
+                "Only those in this state; may be given several times.",
+                {"type": "string", "enum": list(OVER)},
+            ),
+            Parameter("tool", "query", "Only calls of this tool.", TEXT),
+            Parameter("proposer", "query", "Only what this participant proposed.", TEXT),
+            Parameter("by", "query", "Only what this participant decided.", TEXT),
+            Parameter(
+                "sort",
+                "query",
+                "The order; after a minus sign the other way round.",
+                {
+                    "type": "string",
+                    "enum": [f"{sign}{each}" for each in SORT_KEYS for sign in ("", "-")],
+                    "default": "-when",
+                },
+            ),
+            Parameter("until", "query", "Only what had ended by then.", _TIME),
+            Parameter(
+                "skip",
+                "query",
+                "Leave out so many, as `next` says.",
+                {"type": "integer", "minimum": 0, "default": 0},
+            ),
+            _LIMIT,
+        ),
+    ),
+    Operation(
+        "POST",
+        "/spaces/{space}/history/seen",
+        "markSeen",
+        "Mark what had expired at a time as seen by the caller.",
+        post_seen,
+        openapi.SeenBody,
+        (400, 403, 404, 503),
+        (_SPACE, Parameter("until", "query", "The time; else now.", _TIME)),
     ),
     Operation(
         "GET",

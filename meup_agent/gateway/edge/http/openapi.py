@@ -146,6 +146,24 @@ class ProposalsBody(_ExtensibleBody):
     )
 
 
+class HistoryBody(_ExtensibleBody):
+    """What was decided and what expired, the newest first unless `sort` says otherwise."""
+
+    decisions: list[dict[str, Any]]
+    next: dict[str, str] | None = Field(
+        description="The parameters of the next page, beside those of this one; null: there is"
+        " none. A page may have fewer decisions than asked for, or none, and yet have a next one."
+    )
+    unseen: int = Field(description="Expiries that the caller has not marked as seen; at most 100.")
+    now: str = Field(description="The time up to which it looked (RFC 3339).")
+
+
+class SeenBody(_ExtensibleBody):
+    """What is left to be seen."""
+
+    unseen: int
+
+
 class Health(_ExtensibleBody):
     """The state of the gateway."""
 

@@ -21,7 +21,7 @@ from meup_agent.protocol.proposals.lifecycle import (
     renewal_problem,
 )
 from meup_agent.protocol.proposals.resolution import choose_addressed, resolve
-from meup_agent.protocol.space.journal import ProposalChange
+from meup_agent.protocol.space.decisions import ProposalChange
 from meup_agent.protocol.space.state.indexes import (
     MAX_DECIDED,
     MAX_ORIGINS,
@@ -347,10 +347,10 @@ class InFlight:
                 pass
         return None
 
-    def end(self, item: OpenItem, rule: str = "") -> None:
+    def end(self, item: OpenItem, rule: str = "", *, failed: bool = False) -> None:
         """Forget something that has ended; another one under its id stays.
 
-        ``rule`` is that by which a proposal was decided.
+        ``rule`` is that by which a proposal was decided; ``failed``: its answer is an error.
         """
         sender = item.proposer
         if item.is_proposal and not item.state.is_pending:
@@ -367,7 +367,7 @@ class InFlight:
             del self._kept_bytes[sender]
         if item.is_proposal:
             self._cancelled_requests.forget_all_of(item)
-            self._note_change(item, ended=True)
+            self._note_end(item, rule, failed=failed)
         proposal = item.fulfills
         if proposal is not None:
             del proposal.fulfilling[item.number]
@@ -539,10 +539,31 @@ class InFlight:
         changes, self._changes = tuple(self._changes), []
         return changes
 
-    def _note_change(self, item: OpenItem, *, begins: bool = False, ended: bool = False) -> None:
-        sender, name, tool = item.envelope.sender, item.envelope.id, item.called[1]
+    def _note_change(self, item: OpenItem, *, begins: bool = False) -> None:
+        (sender, name), tool = item.key, item.called[1]
         self._changes.append(
-            ProposalChange(sender, name, tool, item.expires_at, item.state, begins, ended)
+            ProposalChange(sender, name, tool, item.expires_at, item.state, begins, at=self.at)
+        )
+
+    def _note_end(self, item: OpenItem, rule: str, *, failed: bool) -> None:
+        (sender, name), tool = item.key, item.called[1]
+        # It expired at its deadline, whenever that was noticed.
+        expired = item.state is ProposalState.EXPIRED
+        expired_at = item.expires_at if expired else None
+        self._changes.append(
+            ProposalChange(
+                sender,
+                name,
+                tool,
+                item.expires_at,
+                item.state,
+                ended=True,
+                at=self.at if expired_at is None else expired_at,
+                by=item.decided_by or "",
+                reason="" if expired else item.reason or "",
+                rule=rule,
+                failed=failed,
+            )
         )
 
     # --- expiries ---
@@ -596,11 +617,12 @@ class InFlight:
                 if refused:
                     if not _is_refused_by_all(request, response.sender):
                         continue
-                elif request.fulfills is not None:
-                    self.fulfilled(request.fulfills, request.envelope.sender, request.rule)
+                elif (proposal := request.fulfills) is not None:
+                    by, failed = request.envelope.sender, payloads.is_failure(payload)
+                    self.fulfilled(proposal, by, request.rule, failed=failed)
                 self.end(request)
             if "result" in payload:
-                self._responded_late(correlated, response.sender)
+                self._responded_late(correlated, response.sender, payload)
 
     def _learn_tools(self, request_id: str, sender: str, payload: dict[str, Any]) -> None:
         """Learn from an answer to a request for tools, which may be one of several answers."""
@@ -609,25 +631,29 @@ class InFlight:
                 self.tool_owners.learn(sender, payload, each.listing)
                 return
 
-    def _responded_late(self, request_id: str, sender: str) -> None:
+    def _responded_late(self, request_id: str, sender: str, payload: JsonObject) -> None:
         """A result for a request that has ended, cancelled say: it was carried out all the same."""
         for requester, ended in self._requests.ended.under(request_id).items():
             proposal = self._in_order.get(ended.fulfills)
             if proposal is not None and ended.concerns(sender):
-                self.fulfilled(proposal, requester)
+                self.fulfilled(proposal, requester, failed=payloads.is_failure(payload))
 
-    def fulfilled(self, proposal: OpenItem, by: str, rule: str = "") -> None:
+    def fulfilled(
+        self, proposal: OpenItem, by: str, rule: str = "", *, failed: bool = False
+    ) -> None:
         """End a proposal that was answered, and whose request a participant made."""
         if proposal.state.is_pending:
             proposal.step(ProposalEvent.RESPONSE, by)
-            self.end(proposal, rule)
+            self.end(proposal, rule, failed=failed)
 
-    def answered(self, proposer: str, proposal: str, by: str, at: int) -> None:
-        """End an open proposal that a response of a participant decided by itself."""
+    def answered(
+        self, proposer: str, proposal: str, response: Envelope, payload: JsonObject, at: int
+    ) -> None:
+        """End an open proposal that a response decided by itself."""
         item = self.proposals.get((proposer, proposal))
         if item is not None:
             self.at = at
-            self.fulfilled(item, by)
+            self.fulfilled(item, response.sender, failed=payloads.is_failure(payload))
 
     def _begin(self, item: OpenItem) -> None:
         shelf, envelope = self._shelf_of(item), item.envelope

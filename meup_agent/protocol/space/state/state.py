@@ -625,7 +625,7 @@ class SpaceState:
             self.control.remember(envelope)
         if facts:
             for proposer, proposal in answers_in(facts):
-                self.open.answered(proposer, proposal, envelope.sender, at)
+                self.open.answered(proposer, proposal, envelope, payload, at)
             for gone_until in rooms_made_in(facts):
                 self.open.drop_abandoned(envelope.sender, at, gone_until)
         if envelope.kind == kinds.MCP_REQUEST and self._rpc_ids is not None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from meup_agent.protocol.space.journal import Fact, ProposalChange
+from meup_agent.protocol.space.decisions import ProposalChange
+from meup_agent.protocol.space.journal import Fact
 from meup_agent.protocol.space.state.indexes import AcceptedEnvelope, OpenItem
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import Envelope, draft, rfc3339
