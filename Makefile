@@ -28,7 +28,7 @@ WORKERS := $(shell echo $$((3 * $(CORES))))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help bench-check demo pytest test test-installed test-frameworks conformance console mcp-servers fuzz orders flips lint types mypy pyright docs-check docs format clean
+.PHONY: help bench-check container demo pytest test test-installed test-frameworks conformance console mcp-servers fuzz orders flips lint types mypy pyright docs-check docs format clean
 
 # Several targets install into one .venv, so they take turns; the checks of `test` find it there.
 ifndef CHECKS_ALONE
@@ -69,6 +69,16 @@ test-frameworks: $(VENV)/frameworks.stamp ## the adapters, with the agent framew
 	$(FRAMEWORKS) -m mypy --config-file= --strict --python-version=3.11 -p meup_agent.adapters -p tests.adapters
 	$(FRAMEWORKS) -m pytest --override-ini=addopts=--import-mode=importlib -p no:cacheprovider tests/adapters
 	$(FRAMEWORKS) -m tests.adapters.oldest $(OLDEST)
+
+# The tests read the file as far as that tells; what it makes, a builder tells.
+container: ## build the container of examples/, where there is a builder
+	@for builder in podman docker; do \
+		if $$builder info >/dev/null 2>&1; then \
+			echo "$$builder build --file examples/container/Containerfile" && \
+			exec $$builder build --file examples/container/Containerfile --tag meup-agent .; \
+		fi; \
+	done; \
+	echo "No builder of containers runs here (podman, docker): the container is not built."
 
 bench-check: $(VENV)/test.stamp ## each benchmark once, briefly: it still measures
 	$(PY) -m pytest --override-ini=addopts=--import-mode=importlib -q -p no:cacheprovider tests/bench

@@ -140,6 +140,17 @@ def up(
         ),
     ] = False,
     root: Roots = None,
+    install: Annotated[
+        bool,
+        flag(
+            "--install",
+            "Run it from now on and after each login, with the other options given: as a unit of"
+            " the user's systemd or launchd.",
+        ),
+    ] = False,
+    uninstall: Annotated[
+        bool, flag("--uninstall", "Stop what `--install` has set up for this file, and remove it.")
+    ] = False,
     *,
     listen: ListenOptions,
 ) -> None:
@@ -164,6 +175,8 @@ def up(
     journal: `meup audit` shows it, and a restart goes on where it stopped.
 
     Example: `meup up --servers mcp.json`
+
+    Example: `meup up --servers mcp.json --install`
 
     Example: `meup up --servers mcp.json --policy policy.yaml`
 
@@ -224,6 +237,15 @@ def up(
         plan = plan_of(renew=renew)
         return replace(plan, settings=keep(plan.settings))
 
+    if install or uninstall:
+        if install and uninstall:
+            raise ConfigurationError("give either --install or --uninstall")
+        if new_tokens or listen.check:
+            raise ConfigurationError(
+                "--install is for every start; leave --new-tokens and --check out"
+            )
+        _change_unit(place, read, install=install)
+        return
     if listen.check:
         make_folder(up_folder())
         settings = keep(load_file(place, listen)) if servers is None else read().settings
@@ -256,6 +278,23 @@ def up(
             if serves_mcp(plan.settings):
                 endpoint = McpEndpoint(answer_seconds(answer_within))
             _run(plan, lock, starters, lambda: settings_beside(plan, read()), endpoint)
+
+
+def _change_unit(place: Path, read: Callable[[], Plan], *, install: bool) -> None:
+    """Set up a unit of the user's service manager, or remove it."""
+    from meup_agent.cli.up import service
+    from meup_agent.cli.up.state import up_lock
+
+    unit = service.ServiceUnit.of_command_line(place.resolve(), sys.argv[1:])
+    if not install:
+        sys.stdout.write(f"{visible(service.uninstall(unit), 2_000)}\n")
+        return
+    if not service.is_installed(unit):
+        with up_lock(place):  # one that runs in a terminal would keep the unit from starting
+            pass
+    read()  # what is wrong is said here, and not in a log
+    for line in service.install(unit).splitlines():
+        sys.stdout.write(f"{visible(line, 2_000)}\n")
 
 
 def _tell_neighbours(file: Path) -> None:

@@ -1,0 +1,252 @@
+"""``meup up --install``: a unit of the user's own service manager that runs it from then on.
+
+It is systemd's on Linux and launchd's on macOS. The unit starts the same command line in the same
+folder, so that relative paths keep their meaning; only its owner can read it, since a command line
+may hold the address of a service that is told of what waits.
+"""
+
+from __future__ import annotations
+
+import os
+import plistlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from meup_agent.cli.failures import Failure
+from meup_agent.cli.up.state import STATE_VARIABLE, digest_of, up_folder
+from meup_agent.errors import ConfigurationError, system_reason
+
+UNIT_MODE: Final = 0o600
+
+COMMAND_SECONDS: Final = 60.0
+"""Seconds for the service manager to start or stop a service, which ends its programs first."""
+
+ENVIRONMENT_FILE: Final = "%h/.config/meup/environment"
+"""Further variables of the services of a user, such as those that a configuration names."""
+
+_KEPT_VARIABLES: Final = ("PATH", STATE_VARIABLE)
+_KEPT_PREFIX: Final = "MEUP_GATEWAY_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceUnit:
+    """A command line that a service manager runs for its user.
+
+    Attributes:
+        file: What it runs, which names the unit.
+        command: The program and its arguments.
+        folder: Where it runs.
+        environment: Its variables beyond those that the manager gives.
+    """
+
+    file: Path
+    command: Sequence[str]
+    folder: Path
+    environment: Mapping[str, str]
+
+    @classmethod
+    def of_command_line(cls, file: Path, arguments: Sequence[str]) -> ServiceUnit:
+        """The unit of the arguments of this process, without those that ask for a unit."""
+        kept = {
+            key: value
+            for key, value in os.environ.items()
+            if key in _KEPT_VARIABLES or key.startswith(_KEPT_PREFIX)
+        }
+        words = [each for each in arguments if each not in ("--install", "--uninstall")]
+        command = (sys.executable, "-m", "meup_agent.cli", *words)
+        unit = cls(file=file, command=command, folder=Path.cwd(), environment=kept)
+        texts = (*command, str(unit.folder), *kept.values())
+        if any(not each.isprintable() for each in texts):
+            raise ConfigurationError(
+                "a service cannot have line ends or control characters in its command line, folder"
+                " or environment; rename what has them"
+            )
+        return unit
+
+    @property
+    def name(self) -> str:
+        """The name by which the service manager knows it; the same at each start."""
+        return f"meup-{digest_of(self.file)[:8]}"
+
+    def systemd_text(self) -> str:
+        """The unit as systemd reads it."""
+        command = " ".join(_quoted(each).replace("$", "$$") for each in self.command)
+        variables = "".join(
+            f"Environment={_quoted(f'{key}={value}')}\n" for key, value in self.environment.items()
+        )
+        return f"""\
+# Written by `meup up --install`; `meup up --uninstall` removes it.
+
+[Unit]
+Description=meup up: {str(self.file).replace("%", "%%")}
+
+[Service]
+Type=exec
+ExecStart={command}
+ExecReload=kill -HUP $MAINPID
+WorkingDirectory={str(self.folder).replace("%", "%%")}
+{variables}EnvironmentFile=-{ENVIRONMENT_FILE}
+UMask=0077
+# It ends its programs itself, and the gateway after them.
+KillMode=mixed
+TimeoutStopSec=30
+Restart=on-failure
+RestartSec=5
+# A file that is wrong, or a port that is taken, is not right five seconds later.
+RestartPreventExitStatus=2
+
+[Install]
+WantedBy=default.target
+"""
+
+    def launchd_text(self) -> bytes:
+        """The property list as launchd reads it."""
+        output = str(up_folder() / f"{self.name}.log")
+        return plistlib.dumps(
+            {
+                "Label": f"dev.meup.{self.name}",
+                "ProgramArguments": [*self.command],
+                "WorkingDirectory": str(self.folder),
+                "EnvironmentVariables": {**self.environment},
+                "RunAtLoad": True,
+                "KeepAlive": {"SuccessfulExit": False},
+                "ExitTimeOut": 30,
+                "Umask": 0o077,
+                "StandardOutPath": output,
+                "StandardErrorPath": output,
+            }
+        )
+
+
+def _quoted(text: str) -> str:
+    """A word of a unit as systemd reads it: in quotes, without its specifiers."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"'
+
+
+def install(unit: ServiceUnit) -> str:
+    """Write a unit, start it, and have it started at each login; what was done, in lines.
+
+    Raises:
+        Failure: The service manager did not start it; what it said is in the sentence.
+        ConfigurationError: The unit cannot be written.
+    """
+    manager = _manager(unit)
+    _write(manager.path, manager.content)
+    for command in manager.start:
+        _run(command, f"the unit is written to {manager.path}, and does not run")
+    return "\n".join([f"{unit.file} runs from now on, and again after each login.", *manager.hints])
+
+
+def uninstall(unit: ServiceUnit) -> str:
+    """Stop a unit, and remove it; what was done, in a line.
+
+    Raises:
+        Failure: There is none, or it does not stop.
+    """
+    manager = _manager(unit)
+    if not manager.path.is_file():
+        raise Failure(f"there is no unit for {unit.file}: {manager.path} is missing")
+    for command in manager.stop:
+        _run(command, f"{manager.path} is not removed")
+    manager.path.unlink()
+    for command in manager.forget:
+        _run(command, f"{manager.path} is removed")
+    return f"{unit.file} does not run any more, and {manager.path} is removed."
+
+
+def is_installed(unit: ServiceUnit) -> bool:
+    """True if there is a unit of this name."""
+    return _manager(unit).path.is_file()
+
+
+@dataclass(frozen=True, slots=True)
+class _ManagerCommands:
+    """The file of a unit, and the commands of its service manager."""
+
+    path: Path
+    content: bytes
+    start: tuple[tuple[str, ...], ...]
+    stop: tuple[tuple[str, ...], ...]
+    forget: tuple[tuple[str, ...], ...]
+    hints: tuple[str, ...]
+
+
+def _manager(unit: ServiceUnit) -> _ManagerCommands:
+    if sys.platform == "darwin":
+        path = Path.home() / "Library" / "LaunchAgents" / f"dev.meup.{unit.name}.plist"
+        domain = f"gui/{os.getuid()}"
+        label = f"{domain}/dev.meup.{unit.name}"
+        # One that is loaded already is loaded anew: launchd has read its old file.
+        loaded = _answers("launchctl", "print", label)
+        return _ManagerCommands(
+            path,
+            unit.launchd_text(),
+            (
+                *((("launchctl", "bootout", label),) if loaded else ()),
+                ("launchctl", "bootstrap", domain, str(path)),
+            ),
+            (("launchctl", "bootout", label),) if loaded else (),
+            (),
+            (f"Its log, with what to paste into a client: {up_folder() / unit.name}.log",),
+        )
+    if not sys.platform.startswith("linux"):
+        raise Failure(
+            "only systemd and launchd have units; start `meup up` at login by other means"
+        )
+    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    service = f"{unit.name}.service"
+    path = home / "systemd" / "user" / service
+    control = ("systemctl", "--user")
+    return _ManagerCommands(
+        path,
+        unit.systemd_text().encode(),
+        (
+            (*control, "daemon-reload"),
+            (*control, "enable", service),
+            (*control, "restart", service),
+        ),
+        ((*control, "disable", "--now", service),),
+        ((*control, "daemon-reload"),),
+        (
+            f"Its log, with what to paste into a client: journalctl --user -u {unit.name}",
+            "To have it run while you are not logged in: loginctl enable-linger",
+            f"After a change of its files: systemctl --user reload {unit.name}",
+        ),
+    )
+
+
+def _answers(*command: str) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(f".{path.name}.new")
+        fresh.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+        with os.fdopen(os.open(fresh, flags, UNIT_MODE), "wb") as file:
+            file.write(content)
+        fresh.replace(path)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written ({system_reason(error)})") from None
+
+
+def _run(command: Sequence[str], outcome: str) -> None:
+    if shutil.which(command[0]) is None:
+        raise Failure(f"{outcome}: there is no command {command[0]!r} here")
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=COMMAND_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise Failure(f"{outcome}: `{' '.join(command)}` does not end") from None
+    if done.returncode:
+        said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
+        raise Failure(f"{outcome}: `{' '.join(command)}` failed: {said}")
