@@ -10,7 +10,8 @@ import pytest
 
 from meup_agent import Agent, ProposalHandle, Space
 from meup_agent.approval import Reviewer
-from meup_agent.approval.yeses.verbs import give_yes, list_yeses, revoke_yes, seen_form
+from meup_agent.approval.yeses.verbs import give_yes, list_yeses, revoke_yes
+from meup_agent.client.tool_changes import digest_of_form
 from meup_agent.protocol.wire.scoped_yes import YesTerms
 from tests.interaction.people import InMemory, Notes, join
 from tests.virtual_time import anyio_backend as anyio_backend
@@ -50,7 +51,7 @@ class Office:
         usual |= {"arguments": {"path": "/a/*"}, "proposer": "proposer"}
         if "form" not in terms:
             (tool,) = await self.person.offers.tools("tools")
-            usual["form"] = seen_form(tool)
+            usual["form"] = digest_of_form(tool)
         await anyio.sleep(1)  # virtual: the proposal is accepted meanwhile
         return await give_yes(self.person, at.id, YesTerms(**(usual | terms)))
 

@@ -45,6 +45,9 @@ from meup_agent.approval.policy.rule_set import Vote
 from meup_agent.approval.reviewer.methods import VOTE, VoteParams
 from meup_agent.approval.reviewer.told_rules import InboxRule, check_edit, read_count
 from meup_agent.approval.reviewer.tool_directory import ToolDirectory
+from meup_agent.approval.yeses.preview import read_past
+from meup_agent.approval.yeses.scopes import scopes_of
+from meup_agent.approval.yeses.verbs import give_yes, list_yeses, revoke_yes
 from meup_agent.client.messages import write_params
 from meup_agent.client.offers import TOOLS, ask_each, changed_lists
 from meup_agent.client.proposal import ProposalRecord
@@ -67,6 +70,7 @@ from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
 from meup_agent.protocol.exchange.table_context import read_participant
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.payloads import as_object
+from meup_agent.protocol.wire.scoped_yes import YesTerms
 from meup_agent.transport.base import Condition, background_tasks
 
 if TYPE_CHECKING:
@@ -77,6 +81,9 @@ if TYPE_CHECKING:
     from meup_agent.approval.inbox.item import InboxChange
     from meup_agent.approval.inbox.listing import ProposerRecord, SimilarCall
     from meup_agent.approval.reviewer.tool_directory import ToolFacts
+    from meup_agent.approval.yeses.preview import SeenCall
+    from meup_agent.approval.yeses.scopes import YesScope
+    from meup_agent.approval.yeses.verbs import KeptYes
     from meup_agent.client.messages import OnProgress
     from meup_agent.client.space import Space
     from meup_agent.client.tool_changes import ToolDifference
@@ -423,6 +430,83 @@ class Inbox(AsyncContextManagerMixin):
         held.ours = None
         if self._queue.get(held.entry.key) is held:
             self._update_item(held.entry)
+
+    # --- scoped yeses ---
+
+    @property
+    def uses_yeses(self) -> bool:
+        """True if the gateway keeps yeses, and a reviewer is here that would use them."""
+        return self._space.gateway.guarantees.keeps_yeses and self._rules.has_reviewer
+
+    def check_yes(self, item: InboxItem) -> str:
+        """Check that a yes can be given at a proposal; the form of its tool.
+
+        Raises:
+            NotOffered: We may not approve it, its tool is not known, or has changed.
+            AlreadyDecided: It waits no longer.
+            AlreadyInProgress: Another participant has approved it.
+        """
+        self._check_waits(item)
+        self._check_offered(item, Verb.APPROVE)
+        if not self._space.gateway.guarantees.keeps_yeses:
+            raise NotOffered("this gateway keeps no yeses: approve each call by itself")
+        if item.rule is not None and item.rule.is_quorum:
+            raise NotOffered("several decide about such calls, so no yes of one lets them through")
+        facts = item.tool_facts
+        if item.target is None or facts is None or not facts.seen:
+            raise NotOffered("its tool is not known here, so it could not be told when it changes")
+        if facts.form:
+            raise NotOffered(
+                "its tool is not as it was accepted; look at the change first: meup inbox"
+                f" accept-tools {item.target}"
+            )
+        return facts.seen
+
+    def offered_scopes(self, item: InboxItem) -> list[YesScope]:
+        """The scopes of a yes that are offered at a proposal, narrowest first."""
+        return scopes_of(item.call)
+
+    async def read_past(self, item: InboxItem) -> list[SeenCall]:
+        """The other calls of its tool by its proposer that are known, the latest first."""
+        return await read_past(self._space, item)
+
+    async def give_yes(self, item: InboxItem, scope: YesScope, *, seconds: float, most: int) -> str:
+        """Say yes in advance to calls like a proposal, which itself still waits.
+
+        Args:
+            item: The proposal; the yes is for its tool, its target and its proposer.
+            scope: The arguments of the calls.
+            seconds: Seconds for which it holds, 7 days at the most.
+            most: Calls that it lets through.
+
+        Returns:
+            Its id.
+
+        Raises:
+            NotOffered: As :meth:`check_yes`.
+            Refused: The gateway does not take it, and says why.
+            MeupError: It did not answer.
+        """
+        form = self.check_yes(item)
+        terms = YesTerms(item.proposer, seconds, most, form, scope.arguments, scope.others)
+        if problem := terms.problem:
+            raise NotOffered(f"no yes was given: {problem}")
+        return await give_yes(self._space, item.id, terms)
+
+    async def yeses(self, item: InboxItem | None = None) -> list[KeptYes]:
+        """List the yeses that are kept, oldest first, or those for an item's tool and proposer."""
+        if item is None:
+            return await list_yeses(self._space)
+        return await list_yeses(self._space, proposer=item.proposer, tool=item.tool)
+
+    async def revoke_yes(self, yes_id: str) -> None:
+        """Revoke a yes: what it covers is asked about again.
+
+        Raises:
+            Refused: It is not kept any more, or we may not revoke it.
+            MeupError: The gateway did not answer.
+        """
+        await revoke_yes(self._space, yes_id)
 
     async def read_tools(self, participant: str) -> ToolDifference:
         """The difference of a participant's tools from those that were accepted.

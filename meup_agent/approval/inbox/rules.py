@@ -244,6 +244,11 @@ class InboxRules:
             each.is_asked and not each.was_asked for each in self._candidates.values()
         )
 
+    @property
+    def has_reviewer(self) -> bool:
+        """True if a participant that is here has answered as a reviewer."""
+        return any(each.answers for each in self._candidates.values())
+
     def learn_from(self, other: InboxRules) -> None:
         """Take over the rules that another inbox of the same space was told, and by whom."""
         for name, each in other._candidates.items():

@@ -115,7 +115,7 @@ def _read_rule(given: object, place: str) -> PolicyRule:
         if value is None:
             raise ConfigurationError(f"{place}.{key}: has no value; write one, or take the key out")
         if key in _SPANS:
-            values[key] = _seconds(value, f"{place}.{key}")
+            values[key] = read_span(value, f"{place}.{key}")
     try:
         rule = made(**values)
     except ConfigurationError as error:
@@ -170,6 +170,21 @@ def rule_to_file(rule: PolicyRule) -> dict[str, Any]:
     return {str(rule.verdict): plain_value(body)}
 
 
+def policy_text(rules: Sequence[PolicyRule], note: str = "") -> str:
+    """A policy file of some rules, one a line, below a comment; empty without rules."""
+    import yaml
+
+    if not rules:
+        return ""
+    lines = [f"# {note}", "rules:"] if note else ["rules:"]
+    for rule in rules:
+        said: str = yaml.safe_dump(  # pyright: ignore[reportUnknownMemberType]  # its stubs' `width`
+            rule_to_file(rule), default_flow_style=True, sort_keys=False, width=10**9
+        )
+        lines.append(f"  - {said.strip()}")
+    return "\n".join([*lines, f"{END}: true", ""])
+
+
 def _span(seconds: float) -> str:
     """A time in its largest unit that it fills."""
     for unit, length in reversed(_UNITS.items()):
@@ -178,7 +193,8 @@ def _span(seconds: float) -> str:
     return f"{seconds:f}s"
 
 
-def _seconds(given: object, place: str) -> float:
+def read_span(given: object, place: str) -> float:
+    """The seconds of a span of time as files have it; ConfigurationError for another text."""
     found = _SPAN.fullmatch(given) if isinstance(given, str) else None
     if found is None:
         raise ConfigurationError(

@@ -11,7 +11,7 @@ import msgspec
 
 from meup_agent.client.offers import TOOLS
 from meup_agent.client.space import directory_of
-from meup_agent.client.tool_changes import ToolMark, read_mark
+from meup_agent.client.tool_changes import ToolMark, digest_of_form, read_mark
 from meup_agent.errors import ConnectionFailed
 from meup_agent.protocol.wire.payloads import as_object
 from meup_agent.transport.base import Condition
@@ -43,12 +43,14 @@ class ToolFacts(msgspec.Struct, frozen=True):
         schema: Its ``inputSchema``.
         annotations: Its ``annotations``, hints of MCP.
         mark: Its difference from the accepted tool; ``None``: it has none.
+        seen: Digest of its form, accepted or not.
     """
 
     description: str = ""
     schema: Mapping[str, Any] = {}
     annotations: Mapping[str, Any] = {}
     mark: ToolMark | None = None
+    seen: str = ""
 
     @property
     def form(self) -> str:
@@ -177,4 +179,5 @@ def _read(tool: Mapping[str, Any]) -> ToolFacts:
         as_object(tool.get("inputSchema")),
         as_object(tool.get("annotations")),
         read_mark(tool),
+        digest_of_form(tool),
     )

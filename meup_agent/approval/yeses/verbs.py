@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from meup_agent.client.management import AwaitedAnswer, ask, given
-from meup_agent.client.tool_changes import digest_of_form, read_mark
 from meup_agent.errors import NotOffered
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.payloads import as_text, objects_in
 from meup_agent.protocol.wire.scoped_yes import ScopedYes, YesTerms, read_described
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from meup_agent.client.space import Space
     from meup_agent.protocol.wire.envelope import Envelope
@@ -112,9 +111,3 @@ class YesWatch:
         """Look at what an envelope says."""
         if envelope.kind == kinds.YES_GIVE:
             self._given(as_text(envelope.payload_object.get("proposer")))
-
-
-def seen_form(tool: Mapping[str, Any]) -> str:
-    """Digest of the form of a tool as it is listed, whether it is marked or not."""
-    mark = read_mark(tool)
-    return mark.form if mark is not None and mark.form else digest_of_form(tool)

@@ -16,6 +16,7 @@ from meup_agent.gateway import Gateway, ThreadedGateway
 from tests.cli.commands import run
 from tests.cli.conftest import Done
 from tests.cli.participants import variables_of
+from tests.interaction.views import taped
 from tests.wire import build_proposal, kinds
 
 PROPOSE = [{"kind": "mcp/proposal"}, {"kind": "mcp/withdraw"}]
@@ -92,6 +93,20 @@ class Office:
         send = partial(self.spaces[by].send, kinds.MCP_PROPOSAL, payload, to=to)
         sent: str = self._portal.call(send)
         return sent
+
+    def until_decided(self, proposal: str, by: str = "bot2") -> None:
+        """Wait until a proposal is decided, by whomever."""
+
+        def is_decided(_: object = None) -> bool:
+            known = self.spaces[by].proposals
+            return any(each.id == proposal and not each.state.is_pending for each in known)
+
+        async def wait() -> None:
+            async with taped(self.spaces[by]) as tape:
+                if not is_decided():
+                    await tape.until(is_decided)
+
+        self._portal.call(wait)
 
     def withdraw(self, proposal: str, by: str = "bot") -> None:
         """Withdraw what was proposed so."""

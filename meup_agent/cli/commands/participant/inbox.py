@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from functools import partial
 from importlib.util import find_spec
 from typing import Annotated, Any, Final
@@ -19,6 +17,7 @@ from meup_agent.causes import REASONS_TO_REJECT, Reason, declines
 from meup_agent.cli.address import ActingOptions
 from meup_agent.cli.arguments import did_you_mean
 from meup_agent.cli.commands import CommandTyper
+from meup_agent.cli.commands.participant.yeses import list_all, revoke, say_yes
 from meup_agent.cli.decision import (
     ID_CHARS,
     Explain,
@@ -33,15 +32,9 @@ from meup_agent.cli.decision import (
     send_explained,
 )
 from meup_agent.cli.failures import Failure, Misuse, code_for
-from meup_agent.cli.inbox.card import (
-    ONLY_HEARD,
-    SHOW,
-    Notifier,
-    ShownValue,
-    card_rows,
-    difference_rows,
-)
+from meup_agent.cli.inbox.card import SHOW, Notifier, difference_rows
 from meup_agent.cli.inbox.history import history
+from meup_agent.cli.inbox.opened import find_item, opened, plain_card
 from meup_agent.cli.options import (
     Timeout,
     argument,
@@ -197,9 +190,6 @@ def withdraw(
 
 # --- inbox ---
 
-SETTLE_SECONDS: Final = 3.0
-"""Wait of a command for the rules of reviewers and the tools of executors."""
-
 inbox = CommandTyper("inbox", alone=True)
 
 
@@ -278,18 +268,8 @@ async def _show_live(session: CommandSession, *, notify: str | None, light: bool
 # --- one by one ---
 
 
-@asynccontextmanager
-async def _opened(session: CommandSession) -> AsyncGenerator[Inbox]:
-    """The inbox, once it knows what it can know."""
-    async with Inbox(session.space) as box:
-        if not box.knows_before:
-            session.stderr.note(ONLY_HEARD)
-        await box.settle(SETTLE_SECONDS)
-        yield box
-
-
 async def _list(session: CommandSession) -> None:
-    async with _opened(session) as box:
+    async with opened(session) as box:
         if session.as_json:
             await session.print_json({"proposals": [_document(each) for each in box.items]})
             return
@@ -327,12 +307,12 @@ def show(
     """
 
     async def act(session: CommandSession) -> None:
-        async with _opened(session) as box:
-            item = await _find(box, session, proposal, proposer)
+        async with opened(session) as box:
+            item = await find_item(box, session, proposal, proposer)
             if session.as_json:
                 await session.print_json(_document(item))
             else:
-                await session.output.write(_plain(item))
+                await session.output.write(plain_card(item))
 
     open_session(ctx, where).run(act)
 
@@ -354,12 +334,12 @@ def approve(
     """
 
     async def act(session: CommandSession) -> None:
-        async with _opened(session) as box:
-            items = [await _find(box, session, each, proposer) for each in proposals]
+        async with opened(session) as box:
+            items = [await find_item(box, session, each, proposer) for each in proposals]
             for item in dict.fromkeys(items):
                 if not item.may & {Verb.APPROVE, Verb.VOTE}:
                     raise NotOffered(f"proposal {item.id} is not offered to you for approval")
-                session.stderr.write_lines(_plain(item))
+                session.stderr.write_lines(plain_card(item))
             ids = IdPrefixes().of(item.id for item in items)
             for item in dict.fromkeys(items):
                 # Once more below all of them: what is above has scrolled away, perhaps.
@@ -422,8 +402,8 @@ def vote(
         raise Misuse(f"a vote is approve or reject, not {choice!r}")
 
     async def act(session: CommandSession) -> None:
-        async with _opened(session) as box:
-            item = await _find(box, session, proposal, proposer)
+        async with opened(session) as box:
+            item = await find_item(box, session, proposal, proposer)
             rule = await box.vote(item, approve=choice == "approve", explanation=explain)
             for_it = sum(each == "approve" for each in rule.votes.values())
             session.stderr.note(f"your vote is counted: {for_it} of {rule.of} are for it")
@@ -467,27 +447,6 @@ def accept_tools_(
     open_session(ctx, where).run(act)
 
 
-async def _find(box: Inbox, session: CommandSession, given: str, proposer: str | None) -> InboxItem:
-    """The item that an id, or its beginning, means."""
-    # Among all proposals that are known: the beginning may be the whole id of a decided one.
-    record = await find_pending(session.space, given, proposer=proposer, in_progress=True)
-    item = box.find(record.proposer, record.id)
-    if item is None:
-        raise Failure(
-            f"proposal {record.id} does not wait for you; meup inbox list shows those that do"
-        )
-    return item
-
-
-def _plain(item: InboxItem) -> str:
-    """A proposal as its card shows it, without a screen, and all of its call."""
-    offered = ", ".join(sorted(item.may)) or "nothing"
-    left = time_left(item.seconds_left)
-    lines = [f"proposal {shown_name(item.id)}, {left}; you may: {offered}"]
-    lines.extend(each.plain for each in card_rows(item, ShownValue(room=None)))
-    return "\n".join(lines) + "\n"
-
-
 def _document(item: InboxItem) -> dict[str, Any]:
     """A proposal for programs."""
     rule, deadline = item.rule, item.deadline
@@ -515,5 +474,8 @@ inbox.add("show", show)
 inbox.add("approve", approve)
 inbox.add("reject", reject)
 inbox.add("vote", vote)
+inbox.add("yes", say_yes)
+inbox.add("yeses", list_all)
+inbox.add("revoke-yes", revoke)
 inbox.add("accept-tools", accept_tools_)
 inbox.add("history", history)

@@ -1,0 +1,198 @@
+"""Scopes that are offered for a yes at one call, the narrowest first.
+
+Each is a pattern of arguments with words, which its giver sees and may edit. The last takes any
+arguments; every other one names something of the call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Final, Literal, NamedTuple, cast
+
+import re2
+
+from meup_agent.errors import InvalidPattern, UsageError, printable
+from meup_agent.protocol.wire.envelope import encode_leniently
+from meup_agent.protocol.wire.payloads import Call
+from meup_agent.protocol.wire.scoped_yes import MAX_YES_BYTES, ArgumentScope
+
+MAX_SCOPES: Final = 8
+"""Scopes that are offered: a key is a digit."""
+
+MAX_EXACT_CHARS: Final = 400
+"""Characters of a text that a scope holds exactly; of a longer one a person reads no end."""
+
+MAX_DEPTH: Final = 4
+"""Levels of objects that a scope holds exactly."""
+
+_MEANING: Final = re.compile(r"[*?\[\]{}!\\]")
+_PATH: Final = re.compile(r"(?:/|[A-Za-z0-9_.@+-]+/)[^\n\r\t:?#*\[\]{}!\\,;]*")
+_ABSENT: Final = object()
+
+
+class YesScope(NamedTuple):
+    """A scope of a yes.
+
+    Attributes:
+        words: What it is for, in words; the pattern's own where a person wrote it.
+        arguments: A pattern of the arguments; ``None``: any.
+        others: Arguments that are free, by name; ``any``: all that the pattern does not name.
+    """
+
+    words: str
+    arguments: dict[str, Any] | None = None
+    others: tuple[str, ...] | Literal["any"] = ()
+
+    def takes(self, arguments: dict[str, Any]) -> bool:
+        """True if it takes some arguments."""
+        return _compiled(encode_leniently([self.arguments, self.others]), self).takes(arguments)
+
+    @property
+    def shown(self) -> str:
+        """Its patterns, one a line; ``any`` behind a name that is free."""
+        if self.arguments is None:
+            return "any arguments"
+        lines = [f"{printable(key)}: {_shown(value)}" for key, value in self.arguments.items()]
+        free = "any others" if self.others == "any" else ""
+        lines += [free] if free else [f"{printable(each)}: any" for each in self.others]
+        return "\n".join(lines) or "no arguments"
+
+
+def _shown(value: Any) -> str:
+    return printable(value if isinstance(value, str) else encode_leniently(value).decode())
+
+
+class _ByWritten(NamedTuple):
+    written: bytes
+    scope: YesScope
+
+    def __hash__(self) -> int:
+        return hash(self.written)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByWritten) and other.written == self.written
+
+
+def _compiled(written: bytes, scope: YesScope) -> ArgumentScope:
+    return _compile(_ByWritten(written, scope))
+
+
+@lru_cache(maxsize=256)
+def _compile(key: _ByWritten) -> ArgumentScope:
+    return ArgumentScope(key.scope.arguments, key.scope.others)
+
+
+def scopes_of(call: Call) -> list[YesScope]:
+    """The scopes for a call, narrowest first; each takes it."""
+    found: dict[bytes, YesScope] = {}
+    for each in _drafts(call.arguments):
+        written = encode_leniently([each.arguments, each.others])
+        if written in found or len(written) > MAX_YES_BYTES:
+            continue
+        try:
+            if each.takes(call.arguments):
+                found[written] = each
+        except InvalidPattern:
+            continue
+    scopes = list(found.values())
+    return [*scopes[:-1][: MAX_SCOPES - 1], *scopes[-1:]]
+
+
+def _drafts(arguments: dict[str, Any]) -> Iterator[YesScope]:
+    exact = {key: _exact(value) for key, value in arguments.items()}
+    known = {key: value for key, value in exact.items() if value is not _ABSENT}
+    names = tuple(arguments)
+    if not names:
+        yield YesScope("exactly this call, without arguments", {})
+    elif len(known) == len(exact):
+        yield YesScope("exactly these arguments", known)
+    paths = {
+        key: folder
+        for key, value in arguments.items()
+        if isinstance(value, str) and (folder := _folder(value))
+    }
+    for ending, words in (("*", "in the same folder"), ("**", "in the same folder, or below it")):
+        if not paths:
+            break
+        within = {key: f"{folder}/{ending}" for key, folder in paths.items()}
+        where = f"{_listed(paths)} {words}"
+        if known.keys() | within.keys() == exact.keys() and len(exact) > len(paths):
+            yield YesScope(f"{where}, the rest as it is", {**known, **within})
+        rest = tuple(name for name in names if name not in within)
+        yield YesScope(f"{where}, {_listed(rest)} free" if rest else where, within, rest)
+    if not paths and 1 < len(names) <= 4:
+        for name in reversed(names):
+            others = {key: value for key, value in known.items() if key != name}
+            if len(others) == len(names) - 1:
+                yield YesScope(f"{_listed((name,))} free, the rest as it is", others, (name,))
+    for name in names if not paths and len(names) > 2 else ():
+        if name in known:
+            rest = tuple(each for each in names if each != name)
+            yield YesScope(f"{_listed((name,))} as it is, the rest free", {name: known[name]}, rest)
+    yield YesScope("any arguments")
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(printable(str(each)[:40]) for each in names)
+
+
+def _folder(path: str) -> str:
+    """The folder of a path, as a pattern that means only itself; empty: it is no path."""
+    head, _, tail = path.rpartition("/")
+    if not head or not tail or len(path) > MAX_EXACT_CHARS or not _PATH.fullmatch(path):
+        return ""
+    return (
+        "" if any(step in ("", ".", "..") for step in head.removeprefix("/").split("/")) else head
+    )
+
+
+def _exact(value: object, depth: int = 0) -> Any:
+    """A pattern that takes one value alone; ``_ABSENT`` where there is none."""
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return _exact_text(value)
+    if isinstance(value, dict) and value and depth < MAX_DEPTH:
+        members = cast("dict[str, object]", value)
+        found = {key: _exact(each, depth + 1) for key, each in members.items()}
+        plain = all(is_plain(key) for key in found)
+        return found if plain and _ABSENT not in found.values() else _ABSENT
+    return _ABSENT  # a list of patterns is a choice, and nothing is no pattern
+
+
+def _exact_text(text: str) -> Any:
+    if len(text) > MAX_EXACT_CHARS:
+        return _ABSENT
+    if is_plain(text):
+        return text
+    quoted = cast("str", re2.escape(text))  # pyright: ignore[reportUnknownMemberType] - no types
+    return f"/^(?:{quoted})\\z/"
+
+
+def is_plain(text: str) -> bool:
+    """True for a text that as a pattern means itself alone."""
+    is_regex = text.startswith("/") and text.endswith("/")
+    return bool(text) and not _MEANING.search(text) and not is_regex and text[0] not in "!$"
+
+
+def written_scope(
+    arguments: Mapping[str, Any] | None, others: tuple[str, ...] | Literal["any"]
+) -> YesScope:
+    """The scope that a person wrote.
+
+    Raises:
+        UsageError: A pattern does not compile, or it is too long to have been read.
+    """
+    size = len(encode_leniently([arguments, others]))
+    if size > MAX_YES_BYTES:
+        raise UsageError(
+            f"the patterns of the yes have {size} bytes; at most {MAX_YES_BYTES} are taken"
+        )
+    scope = YesScope("as written", None if arguments is None else dict(arguments), others)
+    try:
+        scope.takes({})
+    except InvalidPattern as error:
+        raise UsageError(f"the patterns of the yes do not compile: {error}") from None
+    return scope
