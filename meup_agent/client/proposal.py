@@ -463,6 +463,28 @@ class ProposalRecord:
         return "" if self._decision is None else self._decision.rule
 
     @property
+    def outlives(self) -> bool:
+        """True if it is wanted also where its proposer's process is gone."""
+        return self._read().outlives
+
+    @property
+    def outcome(self) -> Fulfillment | None:
+        """How it was fulfilled: of one of ours that outlives its process, as it was listed.
+
+        ``None``: it was not fulfilled, or the gateway keeps no answer to it.
+        """
+        told = [] if self._decision is None else self._decision.carried_out
+        try:
+            request, response = (decode(bytes(each)) for each in told)
+        except (ValueError, InvalidEnvelope):
+            return None
+        fulfilled = payloads.read_call(request.payload)
+        executor = request.to[0] if len(request.to) == 1 else response.sender
+        edits = payloads.changes(self._read(), fulfilled, executor)
+        answer = payloads.read_response(response.payload)
+        return Fulfillment(self.id, request.sender, executor, *answer, edits)
+
+    @property
     def _decision(self) -> ListedDecision | None:
         return None if self._listed is None else self._listed.decision
 

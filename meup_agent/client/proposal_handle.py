@@ -63,6 +63,7 @@ class ProposalHandle:
         self._session = session
         self._key = key
         self._left: Ending | None = None
+        self._kept = False
         self._explainer = explainer
         self.id = key.id
 
@@ -192,6 +193,21 @@ class ProposalHandle:
             await receipt.explain(explain)
         return receipt
 
+    def keep(self) -> None:
+        """Leave it open when its block is left, or this program ends: its deadline ends it.
+
+        From then on :meth:`withdraw` alone takes it back, while this program runs.
+
+        Raises:
+            UsageError: It does not say that it outlives its proposer's process (``outlives``).
+        """
+        if not self._session.table.keep(self._key):
+            raise UsageError(
+                f"proposal {self.id} does not say that it outlives its process; propose it with"
+                " outlives=True"
+            )
+        self._kept = True
+
     @property
     def expires_at(self) -> datetime | None:
         """The time at which we give it up, by the gateway's clock; ``None``: never."""
@@ -235,7 +251,10 @@ class ProposalHandle:
         return self._left or session.pending_calls.ended(self._key)
 
     def _leave(self) -> None:
-        """Its block is left: withdraw it if it is undecided."""
+        """Its block is left: withdraw it if it is undecided, unless it is kept."""
+        if self._kept:
+            self._left = self._session.pending_calls.drop(self._key)
+            return
         cause = partial(cause_of_leaving, self._session)
         self._left = self._session.pending_calls.leave(self._key, cause)
 

@@ -446,6 +446,7 @@ class Space:
         ttl: Ttl = "space",
         wait: Wait | str = Wait.ADDRESSED,
         depends_on: Iterable[ProposalHandle | str] = (),
+        outlives: bool = False,
         on_progress: OnProgress | None = None,
     ) -> AbstractAsyncContextManager[ProposalHandle]:
         """Propose a call of a tool; leaving the block undecided withdraws it.
@@ -463,6 +464,8 @@ class Space:
             depends_on: Proposals of ours, or their ids, that must be fulfilled first (PROTOCOL
                 4.15). Until then no participant hears of this one, and its ``ttl`` has not begun;
                 if one of them ends otherwise, or fails, this one is withdrawn.
+            outlives: It says that it is wanted also when this program is gone, and
+                :meth:`keep <ProposalHandle.keep>` leaves it open then.
             on_progress: Called with each progress; must return at once.
 
         Returns:
@@ -476,13 +479,14 @@ class Space:
         """
         _check_tool(tool)
         seconds = resolve_ttl(ttl, self._session.ttl)
+        marks = {payloads.META: {payloads.OUTLIVES: True}} if outlives else {}
 
         def begin(call: Any) -> AbstractAsyncContextManager[ProposalHandle]:
             target, check = call.participant, self._directory.check
             return propose(
                 self._session,
                 payloads.TOOL_CALL,
-                {"name": call.tool, "arguments": call.arguments},
+                {**marks, "name": call.tool, "arguments": call.arguments},
                 target=target,
                 to=names(call.to),
                 ttl=seconds,

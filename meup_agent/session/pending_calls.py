@@ -242,6 +242,10 @@ class PendingCalls:
             self.give_up(key, cause())
         return self._waits.pop(key).ending
 
+    def drop(self, key: Key) -> Ending | None:
+        """Wait for one no more, and leave it open; its ending, if it has ended."""
+        return self._waits.pop(key).ending
+
     # --- what the table tells ---
 
     def end(self, key: Key, ending: Ending) -> None:

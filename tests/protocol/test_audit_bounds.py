@@ -121,6 +121,7 @@ def test_as_json(journal: Journal) -> None:
     assert said == {
         "id": "e1",
         "proposer": "alice",
+        "client": "",
         "seq": 1,
         "at": "2023-11-14T22:13:21.000Z",
         "to": ["bob"],

@@ -94,6 +94,14 @@ def still_waits(
     )
 
 
+def answer_gone(tool: str) -> str:
+    """The text for a call that was carried out, and whose result is not kept any more."""
+    return (
+        f"The call of {name(tool)} was approved and carried out, and its result is not kept any"
+        " more. Do not call it again; look at what it has done, or ask the user."
+    )
+
+
 def unknown_result(proposal: str) -> str:
     """The text for an id under which no outcome is kept."""
     return (

@@ -71,6 +71,9 @@ ANSWER_SECONDS: Final = 600.0
 MAX_HELD: Final = 256
 """Results of a participant's calls that are kept for clients to ask for; the oldest makes room."""
 
+MAX_TOLD: Final = 4_096
+"""Outcomes of a participant that are remembered as told; an older one may be told once more."""
+
 MAX_HELD_BYTES: Final = 32 * 1024 * 1024
 """Bytes of these; the newest is kept in any case."""
 
@@ -305,6 +308,7 @@ class ClientCalls:
         self._ended: deque[ClientCall] = deque(maxlen=MAX_ENDED_CALLS)
         self._waiting: dict[str, WaitingCall] = {}
         self._held: dict[str, WaitingCall] = {}  # by their proposals, the oldest first
+        self._told: dict[str, None] = {}  # the last proposals whose outcome was told
 
     def end(self, call: ClientCall) -> None:
         """Note that a call runs no more."""
@@ -412,8 +416,16 @@ class ClientCalls:
 
     def told(self, call: WaitingCall) -> None:
         """Hold a call no longer: its client has its outcome."""
-        if call.call.proposal is not None and self._held.get(call.call.proposal.id) is call:
-            del self._held[call.call.proposal.id]
+        proposal = call.call.proposal
+        if proposal is not None and self._held.get(proposal.id) is call:
+            del self._held[proposal.id]
+            self._told[proposal.id] = None
+            if len(self._told) > MAX_TOLD:
+                del self._told[next(iter(self._told))]
+
+    def was_told(self, proposal: str) -> bool:
+        """True if a client has had the outcome of a proposal from this process."""
+        return proposal in self._told
 
     def forget(self, call: WaitingCall) -> None:
         for state in [each for each, waiting in self._waiting.items() if waiting is call]:
@@ -528,6 +540,8 @@ class WaitingCall:
         if not self.held:
             self.held = True
             self._calls.hold(self)
+            if self.call.proposal is not None:
+                self.call.proposal.keep()
         if not self.readers:
             self.call.detach()
         return self._still_waits()

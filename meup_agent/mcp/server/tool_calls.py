@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,12 +14,13 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, INVALID_REQUEST
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from meup_agent.client.proposal import ProposalRecord
 from meup_agent.client.proposal_handle import resolve_ttl
 from meup_agent.client.space import propose_request
 from meup_agent.errors import MeupError, RequestError
 from meup_agent.mcp.sdk import decisions
 from meup_agent.mcp.sdk.messages import CAPABILITIES, is_declared, mcp_error
-from meup_agent.mcp.server.catalog import RESULT_TOOL
+from meup_agent.mcp.server.catalog import RESULT_TOOL, exposed_name
 from meup_agent.mcp.server.client_calls import (
     MAX_REQUESTS,
     STATE,
@@ -29,6 +31,7 @@ from meup_agent.mcp.server.client_calls import (
     too_many_requests,
 )
 from meup_agent.mcp.server.client_labels import ClientLabel, answer_seconds
+from meup_agent.mcp.server.left_calls import find_left, outcome_of_left
 from meup_agent.protocol.capability import compile_announced
 from meup_agent.protocol.exchange import Wait
 from meup_agent.protocol.proposals.lifecycle import ProposalState
@@ -142,7 +145,7 @@ async def call_tool(
         assert call.proposal is not None, "it was proposed"
         sent = forwarded(params, name=offer.name)
         left = None if ttl is None else deadline - anyio.current_time()
-        return _still_waits(space, offer, call.proposal, sent, left, settings)
+        return _still_waits(space, offer.exposed, call.proposal, sent, left, settings)
 
     waiting = WaitingCall(
         call,
@@ -169,11 +172,39 @@ async def result_of_held(
     proposal = payloads.as_object(params.get("arguments")).get("id")
     if not isinstance(proposal, str) or not proposal:
         raise MCPError(INVALID_PARAMS, f"{RESULT_TOOL} needs the id of a call, as a text: id")
-    held = member.calls.held(proposal)
-    if held is None:
+    if member.calls.was_told(proposal):
         return tool_error(decisions.unknown_result(proposal))
+    held = member.calls.held(proposal)
+    within = settings.answer_seconds(ctx)
+    if held is None:
+        try:
+            return await _result_of_left(member.space, proposal, within, settings)
+        except RequestError as error:
+            raise mcp_error(error) from error
+        except MeupError as error:
+            return tool_error(decisions.failed(RESULT_TOOL, str(error)))
     held.call.attach(ctx)
-    return await held.next_result(settings.answer_seconds(ctx))
+    return await held.next_result(within)
+
+
+async def _result_of_left(
+    space: Space, proposal: str, within: float | None, settings: CallSettings
+) -> JsonObject:
+    """The outcome of a call of an earlier process of our participant, as the gateway tells it."""
+    record = await find_left(space, proposal)
+    if record is None:
+        return tool_error(decisions.unknown_result(proposal))
+    tool = record.tool if record.target is None else exposed_name(record.target, record.tool)
+    outcome = await outcome_of_left(space, record, within)
+    if isinstance(outcome, ProposalRecord):
+        return tool_error(decisions.answer_gone(tool))
+    if outcome is not None:
+        return await _result_of_proposal(tool, outcome, None)
+    sent = {"name": record.tool, "arguments": record.arguments}
+    left = None
+    if record.expires_at is not None:
+        left = (record.expires_at - datetime.now(UTC)).total_seconds()
+    return _still_waits(space, tool, record, sent, left, settings)
 
 
 RESULT_TOOL_OFFER: Final[JsonObject] = {
@@ -203,8 +234,8 @@ def _key_of(offer: Offer, params: JsonObject, ctx: Ctx) -> CallKey:
 
 def _still_waits(
     space: Space,
-    offer: Offer,
-    proposal: ProposalHandle,
+    tool: str,
+    proposal: ProposalHandle | ProposalRecord,
     sent: JsonObject,
     left: float | None,
     settings: CallSettings,
@@ -214,7 +245,7 @@ def _still_waits(
     It is an error for programs, which would look for the result of the tool in it.
     """
     said = decisions.still_waits(
-        offer.exposed,
+        tool,
         proposal.id,
         decisions.describe_waiting(_deciders(space, sent, settings), left),
         in_progress=proposal.state is ProposalState.IN_PROGRESS,
@@ -294,7 +325,7 @@ async def _call_once(
             offer.name,
             payloads.as_object(sent["arguments"]),
             more=sent,
-            proposal_meta=_label_meta(call.ctx),
+            proposal_meta=_proposal_meta(call.ctx, settings),
             to=settings.to,
             timeout=REQUEST_SECONDS,
             ttl=settings.ttl,
@@ -345,10 +376,13 @@ def _deciders(space: Space, sent: JsonObject, settings: CallSettings) -> list[st
     ]
 
 
-def _label_meta(ctx: Ctx) -> JsonObject:
-    """The members of a proposal's ``_meta`` that tell which client it is for."""
+def _proposal_meta(ctx: Ctx, settings: CallSettings) -> JsonObject:
+    """The members of a proposal's ``_meta``: its client, and if its client may stop waiting."""
     label = ClientLabel.of(ctx)
-    return {payloads.CLIENT: label.wire()} if label.name else {}
+    meta: JsonObject = {payloads.CLIENT: label.wire()} if label.name else {}
+    if settings.answer_seconds(ctx) is not None:
+        meta[payloads.OUTLIVES] = True
+    return meta
 
 
 def _wait(settings: CallSettings) -> Wait:

@@ -110,6 +110,7 @@ class OutboundExchange(msgspec.Struct):
     echoed: bool = False  # the gateway has ordered it
     progress: float = float("-inf")  # the last value reported
     late: bool = False  # a result came after its end
+    kept: bool = False  # a proposal that stays open when we leave
     # The time since which no participant is present that may fulfill the broadcast proposal.
     unanswerable_since: float | None = None
 
@@ -502,7 +503,7 @@ class FulfillmentCheck:
         """True if a proposer was seen to leave after it proposed, half a minute ago or more."""
         now = self._context.now
         left_at = self._context.roster.left_at(proposal.proposer, now)
-        if record is None or left_at is None:
+        if record is None or left_at is None or record.call.outlives:
             return False
         return record.seen_at <= left_at <= now - ABSENCE_SECONDS
 

@@ -386,9 +386,18 @@ class OutboundTracker(OutboundIndex):
             send_withdraws(sender, group, cause)
 
     def give_up_all(self, cause: Cause) -> None:
-        """End everything that is open: we leave."""
+        """End everything that is open, but for proposals that outlive us: we leave."""
         for exchange in list(self._open.values()):
-            self.give_up(exchange.key, cause)
+            if not exchange.kept:
+                self.give_up(exchange.key, cause)
+
+    def keep(self, key: Key) -> bool:
+        """Leave a proposal open when we leave; ``False``: it does not say that it outlives us."""
+        exchange = self._open.get(key.id)
+        if exchange is None or not exchange.is_proposal:
+            return True  # it has ended
+        exchange.kept = payloads.read_proposal(exchange.draft.payload).outlives
+        return exchange.kept
 
     def give_up_children(self, parent: Key, cause: Cause) -> None:
         """End what a handler has open: it has been cancelled, or has ended."""

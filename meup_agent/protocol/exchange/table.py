@@ -285,6 +285,10 @@ class ExchangeTable:
         self._outbound.give_up(key, cause)
         return self._flush()
 
+    def keep(self, key: Key) -> bool:
+        """Leave a proposal open when we leave; ``False``: it does not say that it outlives us."""
+        return self._outbound.keep(key)
+
     def open_proposals(self) -> list[tuple[Key, ProposalEntry]]:
         """Our open proposals, oldest first; one that waits for others has a record of its own."""
         return [

@@ -234,6 +234,9 @@ class ListedDecision(msgspec.Struct, omit_defaults=True):
     by: str = ""  # the participant that decided it; empty: it expired
     reason: str = ""
     rule: str = ""
+    # To its proposer alone, of one that outlives its process: the request that carried it out, and
+    # the answer to that.
+    carried_out: list[msgspec.Raw] = []
 
 
 class ListedProposal(msgspec.Struct, omit_defaults=True):

@@ -43,6 +43,8 @@ ASKED_IN_PROPOSAL: Final = "dev.meup/proposal"
 """Beside it: the id of the proposal that this request carries out."""
 CLIENT: Final = "dev.meup/client"
 """In a proposal: the program that its proposer serves, as that names itself."""
+OUTLIVES: Final = "dev.meup/outlives"
+"""In a proposal, ``true``: it is wanted also where its proposer's process is gone."""
 EXPIRES_AT: Final = "dev.meup/expires_at"
 TTL: Final = "ttl"
 """Beside a foreign proposal's method: the milliseconds after which its proposer gives it up."""
@@ -151,6 +153,11 @@ class Call(msgspec.Struct, frozen=True):
         told = as_object(self.meta.get(CLIENT))
         words = (told.get("name"), told.get("version"))
         return " ".join(each for each in words if isinstance(each, str) and each)
+
+    @property
+    def outlives(self) -> bool:
+        """True for a proposal that is wanted also where its proposer's process is gone."""
+        return self.meta.get(OUTLIVES) is True
 
     @property
     def expires_at(self) -> datetime | None:

@@ -33,6 +33,7 @@ SHOWN = [
         "files_write", "0c9f2c62", WAITING, result_tool="meup_result", in_progress=True
     ),
     decisions.unknown_result("0c9f2c62"),
+    decisions.answer_gone("files_write"),
     decisions.INSTRUCTIONS,
     decisions.rejected("files_write", REJECTION, "It writes outside the folder."),
     decisions.rejected("files_write", Rejection("p1", Reason.BUSY, "reviewer"), ""),

@@ -1,7 +1,7 @@
 """Calls that are answered before their client gives up, and whose outcome is asked for later."""
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -27,7 +27,7 @@ class Desk:
         self.reviewer, self.tools = Agent("reviewer"), Agent("tools")
         self.calls: list[dict[str, Any]] = []
         self.proposals: list[Proposal] = []
-        self.withdrawn = anyio.Event()
+        self.withdrawn, self.ran = anyio.Event(), anyio.Event()
         self._decided, self._seen = Condition(), Condition()
         self._verbs: dict[str, str] = {}
 
@@ -50,6 +50,7 @@ class Desk:
         def write(path: str) -> str:
             """Write a file."""
             self.calls.append({"path": path})
+            self.ran.set()
             return f"written {len(self.calls)}"
 
     def decide(self, proposal: str, verb: str = "approve") -> None:
@@ -63,14 +64,22 @@ class Desk:
 
 
 @asynccontextmanager
-async def waiting(
-    answer_within: float = 0.2, **options: Any
-) -> AsyncGenerator[tuple[Desk, ServedSpace, Stage]]:
+async def with_desk() -> AsyncGenerator[tuple[Desk, Stage]]:
     desk = Desk()
-    async with (
-        staged(desk.reviewer, desk.tools, alice=PROPOSES, bob=PROPOSES) as stage,
-        served(stage, own="alice", ttl=PATIENCE, answer_within=answer_within, **options) as server,
-    ):
+    async with staged(desk.reviewer, desk.tools, alice=PROPOSES, bob=PROPOSES) as stage:
+        yield desk, stage
+
+
+def process(stage: Stage, answer_within: float = 0.2) -> AbstractAsyncContextManager[ServedSpace]:
+    """A process that serves alice's clients."""
+    return served(stage, own="alice", ttl=PATIENCE, answer_within=answer_within)
+
+
+@asynccontextmanager
+async def waiting(
+    answer_within: float = 0.2,
+) -> AsyncGenerator[tuple[Desk, ServedSpace, Stage]]:
+    async with with_desk() as (desk, stage), process(stage, answer_within) as server:
         yield desk, server, stage
 
 
@@ -183,6 +192,32 @@ async def test_a_decision_outlives_its_client() -> None:
         desk.decide(proposal)
         async with server.client(client_info=EDITOR) as client:
             assert said(await outcome(client, proposal)) == "written 1"
+
+
+@pytest.mark.rule("4.2.outlives")
+@pytest.mark.parametrize("when", ["while it is gone", "after the next has begun"])
+async def test_a_decision_outlives_the_process_of_its_proposer(when: str) -> None:
+    async with with_desk() as (desk, stage):
+        async with process(stage) as server, server.client(client_info=EDITOR) as client:
+            approved = waits_as(await client.call_tool("tools_write", {"path": "a"}))
+            rejected = waits_as(await client.call_tool("tools_write", {"path": "b"}))
+            pending = waits_as(await client.call_tool("tools_write", {"path": "c"}))
+        if when == "while it is gone":
+            desk.decide(approved)
+            desk.decide(rejected, "reject")
+            await desk.ran.wait()
+        async with process(stage) as server, server.client(client_info=EDITOR) as client:
+            assert waits_as(await client.call_tool("meup_result", {"id": pending})) == pending
+            desk.decide(approved)
+            desk.decide(rejected, "reject")
+            assert said(await outcome(client, approved)) == "written 1"
+            assert "was rejected as unsafe by reviewer" in said(await outcome(client, rejected))
+            unknown = await client.call_tool("meup_result", {"id": pending[:8]})
+            assert "No call of yours waits" in said(unknown)
+            async with server.client(token=stage.token("bob")) as bob:
+                told = await bob.call_tool("meup_result", {"id": approved})
+                assert "No call of yours waits" in said(told)
+        assert desk.calls == [{"path": "a"}]
 
 
 async def test_a_call_that_its_client_gives_up_before_is_withdrawn() -> None:

@@ -160,7 +160,8 @@ async def get_proposals(runtime: GatewayRuntime, request: Request) -> Response:
     for each in page:
         # The time at which its proposer left, who may come back.
         pending = each.state.is_pending
-        left = host.owner.left_after(each.proposer, each.first.at) if pending else None
+        waits = pending and not each.call.outlives
+        left = host.owner.left_after(each.proposer, each.first.at) if waits else None
         shown = proposal_as_json(each, timeline=timeline)
         said.append({**shown, "proposer_left": None if left is None else rfc3339(left)})
     older = page[0].first.seq if len(found) > limit else None

@@ -80,6 +80,9 @@ class OpenItem(ProposalProgress[NotedRejection], eq=False):
     # OVER_HTTP. None: the connection that answers for its sender.
     beside: int | None = None
     orphaned: bool = False  # the process that began it is gone for good
+    outlives: bool = False  # a proposal that is wanted also when that is so
+    # Of one that outlives its process: the request that carried it out, and the answer to that.
+    carried_out: tuple[Envelope, Envelope] | None = None
 
     @property
     def is_proposal(self) -> bool:

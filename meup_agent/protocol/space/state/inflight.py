@@ -293,7 +293,11 @@ class InFlight:
             for item in self.proposals.of(participant)
             if _is_too_old(item, at)
             or not item.state_at(at).is_pending
-            or (gone_until is not None and item.at <= gone_until and not item.fulfilling)
+            or (
+                gone_until is not None
+                and item.at <= gone_until
+                and not (item.fulfilling or item.outlives)
+            )
         ]
 
     def drop_abandoned(self, participant: str, at: int, gone_until: int | None) -> None:
@@ -303,7 +307,7 @@ class InFlight:
     def orphan(self, participant: str) -> None:
         """Note that the process which began what a participant has open is gone for good."""
         for item in self.of(participant):
-            item.orphaned = item.beside is None
+            item.orphaned = item.beside is None and not item.outlives
 
     def orphaned_requests(self, withdraw: Envelope) -> list[OpenItem]:
         """The requests that are out for what a withdraw takes back, and that no process cancels."""
@@ -357,7 +361,8 @@ class InFlight:
             self._ended += 1
             item.decision = ItemDecision(self._ended, self.at, rule)
             key = (sender, item.number)
-            self._decided.put(key, item, self.at / 1_000_000, size=item.size)
+            size = item.size + sum(len(each.raw_payload) for each in item.carried_out or ())
+            self._decided.put(key, item, self.at / 1_000_000, size=size)
         if not self.is_listed(item):
             return
         self._shelf_of(item).end(item)
@@ -409,6 +414,7 @@ class InFlight:
             addressees=read_addressees(envelope, call).as_kept(),
             expires_at=call.expiry(at),
             beside=beside,
+            outlives=call.outlives,
         )
         self._begin(proposal)
         self._note_change(proposal, begins=True)
@@ -618,6 +624,7 @@ class InFlight:
                     if not _is_refused_by_all(request, response.sender):
                         continue
                 elif (proposal := request.fulfills) is not None:
+                    _keep_answer(proposal, request, response)
                     by, failed = request.envelope.sender, payloads.is_failure(payload)
                     self.fulfilled(proposal, by, request.rule, failed=failed)
                 self.end(request)
@@ -700,6 +707,13 @@ def _is_too_old(item: OpenItem, at: int) -> bool:
     return item.at < too_old and (expires_at is None or expires_at < too_old)
 
 
+def _keep_answer(proposal: OpenItem, request: OpenItem, response: Envelope) -> None:
+    """Keep the result of a proposal whose proposer may ask for it in another process."""
+    size = len(request.envelope.raw_payload) + len(response.raw_payload)
+    if proposal.outlives and request.whole and size <= MAX_ANSWER_BYTES:
+        proposal.carried_out = request.envelope, response
+
+
 def is_notification(payload: dict[str, Any]) -> bool:
     method = payload.get("method")
     return isinstance(method, str) and method.startswith(payloads.NOTIFICATION)
@@ -719,6 +733,10 @@ def _is_refused_by_all(request: OpenItem, sender: str) -> bool:
 
 
 REVOKED = str(Reason.REVOKED)
+
+MAX_ANSWER_BYTES: Final = 256 * 1024
+"""Bytes of a request and its answer that are kept for the proposer; of larger ones the journal has
+the answer."""
 
 ORPHANED: Final = "the process that wanted it is gone, and its participant has begun anew"
 """The words of an end that a new process of a participant brings."""

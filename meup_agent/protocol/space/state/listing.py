@@ -208,12 +208,15 @@ def _document(
     """A proposal as a page has it; ``None`` if the asker's dialect cannot express it."""
     decision, left, requests = None, None, list[OpenItem]()
     if item.decision is None:
-        left = absences.left_after(item.envelope.sender, item.at)
+        if not item.outlives:
+            left = absences.left_after(item.envelope.sender, item.at)
         requests = _requests_for(item)
     else:
         by, reason = item.decided_by or "", str(item.reason or "")
         _, at, rule = item.decision
         decision = ListedDecision(str(item.state), rfc3339(at), by, reason, rule)
+        if item.carried_out is not None and asker == item.proposer:
+            decision.carried_out = _answer(item.carried_out, dialect)
     rejections = sorted(item.rejections.items(), key=lambda rejection: rejection[0] != asker)
     try:
         return ListedProposal(
@@ -233,6 +236,14 @@ def _document(
         )
     except NotExpressible:
         return None
+
+
+def _answer(carried_out: tuple[Envelope, Envelope], dialect: str) -> list[msgspec.Raw]:
+    """The request that carried a proposal out, and its answer; none that have no words there."""
+    try:
+        return [msgspec.Raw(encode(each, dialect)) for each in carried_out]
+    except NotExpressible:
+        return []
 
 
 def _moment(at: int | None) -> str | None:
