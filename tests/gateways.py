@@ -38,6 +38,7 @@ from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.gateway.limits import LIMIT_ROWS
 from meup_agent.gateway.reach.bursts import BurstTracker, InboxNotice, plain_name
 from meup_agent.gateway.reach.notices import make_services
+from meup_agent.gateway.reach.push import PushSubscriptions
 from meup_agent.gateway.runtime import ForwardClock, GatewayRuntime
 from meup_agent.gateway.server import RunningGateway, serve
 from meup_agent.transport.base import (

@@ -173,8 +173,10 @@ class TlsConfig:
 class NotifyTarget:
     """A service that is told when proposals wait, and when they wait no longer."""
 
-    url: str = field(repr=False)  # of a webhook, or one of Apprise
-    # That signs a webhook: `whsec_` and Base64, or a file with it, which is made if it is missing.
+    # Of a webhook, or one of Apprise; `push`: the browsers that subscribe in the console.
+    url: str = field(repr=False)
+    # That signs a webhook: `whsec_` and Base64, or a file with it, which is made if it is missing;
+    # of `push`, the file of its key and its browsers.
     secret: str | None = field(default=None, repr=False)
     secret_file: PathOfFile | None = None
     space: str | None = None  # `None`: all that have the participant

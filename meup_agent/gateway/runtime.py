@@ -46,6 +46,7 @@ from meup_agent.protocol.token_strength import is_guessable
 if TYPE_CHECKING:
     import asyncio
 
+    from meup_agent.gateway.reach.push import PushSubscriptions
     from meup_agent.gateway.tracing import GatewayTracer
 
 MAX_NAMED: Final = 10
@@ -217,6 +218,7 @@ class GatewayRuntime:
         self.local_http = False
         self.failed = anyio.Event()
         self.failure = ""
+        self.push: PushSubscriptions | None = None  # the browsers that are told, where they are
         self._auth_throttle = AuthThrottle(self.tokens, limits, now)
         _warn_of_short_tokens(config)
         self._connections: set[OpenConnection] = set()

@@ -448,14 +448,20 @@ def _read_token(path: Path) -> str:
 
 # --- services that are told what waits ---
 
+PUSH: Final = "push"
+"""The word for browsers that subscribe in the console."""
+
 MAX_NOTIFY_BYTES: Final = 65_536
 """Bytes of a file of services."""
 
 
-def notify_targets(given: Iterable[str], *, allow_private: bool) -> Iterator[NotifyTarget]:
-    """The services of a command line: each an address, or a file with one a line.
+def notify_targets(
+    given: Iterable[str], port: int, *, allow_private: bool
+) -> Iterator[NotifyTarget]:
+    """The services of a command line: each an address, ``push``, or a file with one a line.
 
-    What signs a webhook is kept in a file of its own, with which it is the same at each start.
+    What signs a webhook is kept in a file of its own, with which it is the same at each start; so
+    are the browsers of the gateway at a port.
 
     Raises:
         ConfigurationError: A file cannot be read.
@@ -464,14 +470,15 @@ def notify_targets(given: Iterable[str], *, allow_private: bool) -> Iterator[Not
 
     folder = _state_folder("notify")
     for each in given:
-        for url in [each] if "://" in each else _read_lines(Path(each)):
+        for url in [each] if "://" in each or each == PUSH else _read_lines(Path(each)):
             name = hashlib.sha256(url.encode()).hexdigest()[:16]
-            is_webhook = url.startswith(("https://", "http://"))
-            yield NotifyTarget(
-                url=url,
-                secret_file=folder / f"{name}.secret" if is_webhook else None,
-                allow_private=allow_private,
-            )
+            kept = None
+            if url == PUSH:
+                # A browser subscribes by the address of the gateway.
+                kept = folder / f"push-{port}.json"
+            elif url.startswith(("https://", "http://")):
+                kept = folder / f"{name}.secret"
+            yield NotifyTarget(url=url, secret_file=kept, allow_private=allow_private)
 
 
 def _read_lines(path: Path) -> list[str]:

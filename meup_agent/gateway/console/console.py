@@ -14,7 +14,7 @@ import anyio
 from anyio.abc import TaskGroup
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message
@@ -49,7 +49,12 @@ from meup_agent.gateway.console.sign_in import (
     decode_form,
     read_form,
 )
-from meup_agent.gateway.console.templating import STATIC, compile_templates, make_environment
+from meup_agent.gateway.console.templating import (
+    STATIC,
+    asset,
+    compile_templates,
+    make_environment,
+)
 from meup_agent.gateway.console.timeline import SpaceFeeds
 from meup_agent.gateway.edge.http.context import Problem, with_headers
 from meup_agent.gateway.logs import log
@@ -145,10 +150,33 @@ def _make_app(state: ConsoleState) -> ASGIApp:
     routes: list[BaseRoute] = [
         Route("/", _go_home, methods=["GET"]),
         Mount("/static", _cached(StaticFiles(directory=STATIC))),
+        Route("/worker.js", _send_worker, methods=["GET"]),
+        Route("/manifest.webmanifest", _send_manifest, methods=["GET"]),
         Route("/links", partial(_make_link, state), methods=["POST"]),
         *(Route(each.path, partial(_answer, state, each), methods=[each.method]) for each in PAGES),
     ]
     return _secured(Starlette(routes=routes, exception_handlers={404: answer_unknown}))
+
+
+async def _send_worker(request: Request) -> Response:
+    """The service worker, which is for pages below its own path alone."""
+    return FileResponse(STATIC / "worker.js", headers={"Cache-Control": "no-cache"})
+
+
+async def _send_manifest(request: Request) -> Response:
+    """The manifest, by which a browser installs the console as a program of its own."""
+    icon = {"src": f"static/{asset('icon.svg')}", "sizes": "any", "type": "image/svg+xml"}
+    manifest = {
+        "name": "meup: decide about calls",
+        "short_name": "meup",
+        "start_url": "inbox",
+        "scope": "./",
+        "display": "standalone",
+        "background_color": "#ffffff",
+        "theme_color": "#2f5d50",
+        "icons": [icon],
+    }
+    return JSONResponse(manifest, media_type="application/manifest+json")
 
 
 async def _make_link(state: ConsoleState, request: Request) -> Response:

@@ -144,7 +144,7 @@ class PageContext:
 
     def html(self, template: str, /, **values: Any) -> str:
         """The HTML of a template, with what every template may use."""
-        session = self.session
+        session, push = self.session, self.state.runtime.push
         return self.state.templates.get_template(template).render(
             base=self.base,
             path=self.request.url.path.removeprefix(self.base),
@@ -152,6 +152,7 @@ class PageContext:
             space=None if session is None else session.identity.space,
             as_whom="" if session is None else session.shown_identity,
             csrf="" if session is None else session.csrf,
+            push_key="" if session is None or push is None else push.application_key,
             now=datetime.now(UTC),
             notice=self._notice(),
             waiting=0 if self.found_presence is None else self.found_presence.feed.waiting,

@@ -56,6 +56,7 @@ class BrowserSession:
     opened: float
     used: float
     notice: OutcomeNotice | None = None  # for the next page
+    push: str = ""  # the browser's address of Web Push, by which it is told no longer
     is_closed: bool = False  # it was signed out, or made room: its event streams end
     csrf: str = field(default_factory=lambda: secrets.token_urlsafe(_SECRET_BYTES), repr=False)
 
@@ -191,6 +192,8 @@ CONTENT_SECURITY_POLICY: Final = "; ".join(
         "img-src 'self'",
         "connect-src 'self'",
         "form-action 'self'",
+        "worker-src 'self'",
+        "manifest-src 'self'",
         "base-uri 'none'",
         "frame-ancestors 'none'",
     )

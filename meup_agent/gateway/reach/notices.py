@@ -12,11 +12,18 @@ from typing import Final
 import anyio
 
 from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.config import Config, NotifyTarget
 from meup_agent.gateway.logs import log
 from meup_agent.gateway.reach.bursts import BurstTracker
 from meup_agent.gateway.reach.outbound import NotDelivered
-from meup_agent.gateway.reach.services import NotifyService, make_service, new_secret
+from meup_agent.gateway.reach.push import PUSH, PushService, PushSubscriptions
+from meup_agent.gateway.reach.services import (
+    NotifyService,
+    check_extra,
+    make_service,
+    new_secret,
+)
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.protocol.space.journal import Entry
@@ -42,8 +49,21 @@ def make_services(config: Config) -> list[tuple[NotifyTarget, NotifyService]]:
     if len(config.notify) > MAX_TARGETS:
         raise ConfigurationError(f"notify: {len(config.notify)} are more than {MAX_TARGETS}")
     made: list[tuple[NotifyTarget, NotifyService]] = []
+    pushing = 0
     for at, target in enumerate(config.notify):
         place = f"notify[{at}]"
+        if target.url == PUSH:
+            check_extra(place)
+            pushing += 1
+            if target.secret_file is None:
+                raise ConfigurationError(
+                    f"{place}: push needs secret_file, a file for its key and its browsers"
+                )
+            if pushing > 1 or target.space or target.participant:
+                raise ConfigurationError(
+                    f"{place}: push is there once, for the browsers of all who sign in"
+                )
+            continue
         if not _spaces_of(target, config):
             raise ConfigurationError(f"{place}: there is no such space, or participant in it")
         made.append((target, make_service(target, place)))
@@ -58,7 +78,7 @@ def check_targets(config: Config) -> None:
     """
     made = [
         replace(each, secret=each.secret or new_secret(), secret_file=None)
-        if each.secret_file is not None and not each.secret_file.exists()
+        if each.url != PUSH and each.secret_file is not None and not each.secret_file.exists()
         else each
         for each in config.notify
     ]
@@ -115,20 +135,23 @@ async def send_notices(config: Config, runtime: GatewayRuntime) -> AsyncGenerato
         ConfigurationError: One of its services cannot be.
     """
     services = make_services(config)
-    if not services:
-        yield
-        return
-    log.info("notices of what waits go to %s", ", ".join(it.name for _, it in services))
+    push = next((each for each in config.notify if each.url == PUSH), None)
+    names = [service.name for _, service in services]
+    if push is not None and push.secret_file is not None:
+        runtime.push = PushSubscriptions(push.secret_file, allow_private=push.allow_private)
+        names.append("browsers that subscribe to it in the console")
+    log.info("notices of what waits go to %s", ", ".join(names))
     changes = ProposalChanges()
     async with AsyncExitStack() as stack:
         for space in runtime.spaces.values():
             space.fanout.subscribe(changes, None)
             stack.callback(space.fanout.unsubscribe, changes)
         # In a task of its own: a gateway may be begun by one task and ended by another.
-        sending = asyncio.create_task(_send_all(services, config, runtime, changes))
+        sending = asyncio.create_task(_send_all(services, push, config, runtime, changes))
         try:
             yield
         finally:
+            runtime.push = None
             sending.cancel()
             with anyio.CancelScope(shield=True):
                 await asyncio.wait([sending])
@@ -136,14 +159,44 @@ async def send_notices(config: Config, runtime: GatewayRuntime) -> AsyncGenerato
 
 async def _send_all(
     services: Sequence[tuple[NotifyTarget, NotifyService]],
+    push: NotifyTarget | None,
     config: Config,
     runtime: GatewayRuntime,
     changes: ProposalChanges,
 ) -> None:
     async with anyio.create_task_group() as tasks:
+        if push is not None and runtime.push is not None:
+            tasks.start_soon(_push, push, runtime.push, runtime, changes)
         for target, service in services:
             spaces = [runtime.spaces[each] for each in _spaces_of(target, config)]
             tasks.start_soon(NoticeTask(target, service, spaces).run, changes)
+
+
+async def _push(
+    target: NotifyTarget,
+    subscriptions: PushSubscriptions,
+    runtime: GatewayRuntime,
+    changes: ProposalChanges,
+) -> None:
+    """Tell the browsers of each participant that has some, in a task for each of them."""
+    running: dict[Identity, anyio.CancelScope] = {}
+
+    async def tell(identity: Identity, scope: anyio.CancelScope) -> None:
+        host = runtime.spaces[identity.space]
+        service = PushService(subscriptions, identity, host)
+        theirs = replace(target, participant=identity.participant)
+        with scope:
+            await NoticeTask(theirs, service, [host]).run(changes)
+
+    async with anyio.create_task_group() as tasks:
+        while True:
+            people = {each for each in subscriptions.people if each.space in runtime.spaces}
+            for gone in running.keys() - people:
+                running.pop(gone).cancel()
+            for identity in people - running.keys():
+                scope = running[identity] = anyio.CancelScope()
+                tasks.start_soon(tell, identity, scope)
+            await subscriptions.changed.wait()
 
 
 class NoticeTask:
@@ -186,10 +239,10 @@ class NoticeTask:
             pause = tracker.failed(anyio.current_time())
             tracker.due = anyio.current_time() + pause
             self._log_failure(str(error))
-        except Exception:
+        except Exception as error:
             # One service must not end the others; what was raised may have its address in it.
             tracker.due = anyio.current_time() + tracker.failed(anyio.current_time())
-            self._log_failure("an error in the program; please report it")
+            self._log_failure(f"an error in the program ({type(error).__name__}); please report it")
         else:
             tracker.sent(notice, anyio.current_time())
             tracker.due = anyio.current_time()

@@ -61,6 +61,20 @@ class NotifyService(Protocol):
         ...
 
 
+def check_extra(place: str) -> None:
+    """Check that what notices need is installed.
+
+    Raises:
+        ConfigurationError: It is not.
+    """
+    missing = [each for each in EXTRA if find_spec(each) is None]
+    if missing:
+        raise ConfigurationError(
+            f"{place} needs {', '.join(missing)}, not installed here;"
+            " run: pip install 'meup-agent[notify]'"
+        )
+
+
 def make_service(target: NotifyTarget, place: str) -> NotifyService:
     """The service of a target.
 
@@ -71,12 +85,7 @@ def make_service(target: NotifyTarget, place: str) -> NotifyService:
     Raises:
         ConfigurationError: There can be none.
     """
-    missing = [each for each in EXTRA if find_spec(each) is None]
-    if missing:
-        raise ConfigurationError(
-            f"{place} needs {', '.join(missing)}, not installed here;"
-            " run: pip install 'meup-agent[notify]'"
-        )
+    check_extra(place)
     plugin = _apprise_plugin(target.url)
     if plugin is not None:
         return AppriseService(plugin, place, allow_private=target.allow_private)

@@ -8,7 +8,7 @@ from meup_agent.gateway.console.templating import FOLDER, STATIC
 
 MAX_COMPRESSED = 60 * 1024
 
-SERVED = ("console.css", "console.js", "htmx.min.js", "icon.svg")
+SERVED = ("console.css", "console.js", "htmx.min.js", "icon.svg", "notices.js", "worker.js")
 
 
 def test_all_of_them_are_small() -> None:
@@ -39,6 +39,13 @@ def test_no_template_has_code_or_lets_text_become_code() -> None:
 
 
 def test_script_runs_no_text() -> None:
-    source = (STATIC / "console.js").read_text(encoding="utf-8")
-    for word in ("eval(", "new Function", "document.write", "outerHTML =", "insertAdjacentHTML"):
-        assert word not in source
+    for script in ("console.js", "notices.js", "worker.js"):
+        source = (STATIC / script).read_text(encoding="utf-8")
+        for word in (
+            "eval(",
+            "new Function",
+            "document.write",
+            "outerHTML =",
+            "insertAdjacentHTML",
+        ):
+            assert word not in source

@@ -123,8 +123,8 @@ class ListenOptions(OptionGroup, frozen=True):
         option(
             "URL",
             "Tell a service when calls wait, beside those of the file: the https address of a"
-            " webhook, one of Apprise such as `ntfys://ntfy.sh/TOPIC`, or a file with one a line;"
-            " may be given several times.",
+            " webhook, one of Apprise such as `ntfys://ntfy.sh/TOPIC`, `push` for browsers that"
+            " subscribe in the console, or a file with one a line; may be given several times.",
         ),
     ] = None
     notify_private: Annotated[
@@ -157,16 +157,17 @@ class ListenOptions(OptionGroup, frozen=True):
 
             http = replace(settings.http or HttpConfig(), enabled=True, console=True)
             settings = replace(settings, host=EVERY_ADDRESS, http=http)
+        port = settings.port if self.port is None else self.port
         return replace(
             settings,
             host=settings.host if self.host is None else self.host,
-            port=settings.port if self.port is None else self.port,
+            port=port,
             insecure=settings.insecure or self.insecure,
             history=self.history or settings.history,
             tls=tls_config(self.tls_certificate, self.tls_key, settings.tls),
             notify=(
                 *settings.notify,
-                *notify_targets(self.notify or (), allow_private=self.notify_private),
+                *notify_targets(self.notify or (), port, allow_private=self.notify_private),
             ),
             journal=replace(
                 settings.journal,

@@ -20,6 +20,7 @@ from meup_agent.gateway.console.pages import (
     inbox,
     participants,
     proposal,
+    push,
     sign_in,
     timeline,
     tools,
@@ -78,6 +79,8 @@ _SENT: Final[dict[str, PageFunction]] = {
     "/participants/status": participants.ask_status,
     "/participants/pause": participants.pause,
     "/participants/resume": participants.resume,
+    "/push": push.subscribe,
+    "/push/off": push.unsubscribe,
     "/tools/accept": tools.accept_shown_tools,
 }
 

@@ -102,6 +102,9 @@ async def enter_by_link(context: PageContext) -> Response:
 
 async def sign_out(context: PageContext) -> Response:
     """End the session."""
+    session, push = context.session, context.state.runtime.push
+    if session is not None and push is not None:
+        push.remove(session.identity, session.push)
     context.state.sessions.close(context.cookie())
     response = redirect(context, "/sign-in")
     response.delete_cookie(context.cookie_name, path=context.base, httponly=True, samesite="strict")

@@ -256,6 +256,7 @@
   const soon = (selector, wait = 300) => { clearTimeout(later); later = setTimeout(() => (isHeld(selector) ? soon(selector) : refresh(selector)), wait); };
   function title(count) {
     const badge = $("#badge");
+    document.dispatchEvent(new CustomEvent("waiting", { detail: count }));
     document.title = `${count ? `(${count}) ` : ""}${document.title.replace(/^\(\d+\) /, "")}`;
     if (badge) { badge.hidden = !count; put(badge, String(count)); }
     if ($("#desk")) { put($("#count"), String(count)); const more = $("#more"); more.hidden = count <= 50; put($("span", more), (count - 50).toLocaleString("en")); }
