@@ -83,12 +83,12 @@ if TYPE_CHECKING:
     from meup_agent.approval.reviewer.tool_directory import ToolFacts
     from meup_agent.approval.yeses.preview import SeenCall
     from meup_agent.approval.yeses.scopes import YesScope
-    from meup_agent.approval.yeses.verbs import KeptYes
     from meup_agent.client.messages import OnProgress
     from meup_agent.client.space import Space
     from meup_agent.client.tool_changes import ToolDifference
     from meup_agent.protocol.wire.envelope import Envelope
     from meup_agent.protocol.wire.outcomes import Fulfillment
+    from meup_agent.protocol.wire.scoped_yes import KeptYes
 
 LOOK_SECONDS: Final = 1.0
 """Interval at which proposals past their deadline are looked at: no envelope says that one has

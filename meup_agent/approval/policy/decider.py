@@ -23,7 +23,7 @@ from meup_agent.approval.policy.rule_set import (
     deny,
 )
 from meup_agent.approval.policy.rules import AllowRule, AskRule, QuorumRule, Verdict
-from meup_agent.approval.yeses.verbs import KeptYes, list_yeses
+from meup_agent.approval.yeses.verbs import list_yeses
 from meup_agent.causes import Reason
 from meup_agent.client.proposal import Proposal
 from meup_agent.client.schema_check import ArgumentChecker, objects_of
@@ -45,6 +45,7 @@ from meup_agent.protocol.wire.payloads import (
 
 if TYPE_CHECKING:
     from meup_agent.agent.agent import Agent
+    from meup_agent.protocol.wire.scoped_yes import KeptYes
 
 
 # --- decider ---

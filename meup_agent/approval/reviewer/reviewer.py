@@ -36,7 +36,7 @@ from meup_agent.approval.reviewer.methods import (
     hold,
 )
 from meup_agent.approval.reviewer.votes import VoteFile, VoterWatch, vote_key
-from meup_agent.approval.yeses.verbs import YES_SECONDS, KeptYes, YesWatch, list_yeses
+from meup_agent.approval.yeses.verbs import YES_SECONDS, YesWatch, list_yeses
 from meup_agent.causes import Reason
 from meup_agent.client.messages import Request, is_own_request, read_params
 from meup_agent.client.proposal_feed import ProposalFeed
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
     from meup_agent.client.proposal import Proposal
     from meup_agent.client.space import Space
+    from meup_agent.protocol.wire.scoped_yes import KeptYes
 
 log = logging.getLogger("meup_agent.approval")
 

@@ -10,7 +10,7 @@ from meup_agent.client.management import AwaitedAnswer, ask, given
 from meup_agent.errors import NotOffered
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.payloads import as_text, objects_in
-from meup_agent.protocol.wire.scoped_yes import ScopedYes, YesTerms, read_described
+from meup_agent.protocol.wire.scoped_yes import KeptYes, YesTerms, read_described
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,23 +20,6 @@ if TYPE_CHECKING:
 
 YES_SECONDS: Final = 10.0
 """Wait for the gateway to take a yes, or to list them."""
-
-
-class KeptYes(msgspec.Struct, frozen=True):
-    """A scoped yes of the gateway's list.
-
-    Attributes:
-        yes: The yes.
-        state: ``active``, ``used_up`` or ``expired``, by the gateway's clock.
-    """
-
-    yes: ScopedYes
-    state: str
-
-    @property
-    def is_active(self) -> bool:
-        """True if it lets a call through, as far as the gateway told."""
-        return self.state == "active"
 
 
 async def give_yes(space: Space, proposal: str, terms: YesTerms) -> str:

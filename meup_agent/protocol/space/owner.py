@@ -67,6 +67,7 @@ from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.protocol.wire.kinds import STREAM_OPEN
 from meup_agent.protocol.wire.management_payloads import INVITE_ACK
+from meup_agent.protocol.wire.scoped_yes import KeptYes
 from meup_agent.protocol.wire.streams import MARK, StreamInfo
 
 # --- recovery ---
@@ -249,6 +250,11 @@ class SpaceOwner:
     def streams(self) -> tuple[StreamInfo, ...]:
         """The open streams, oldest first."""
         return self._state.streams.active
+
+    @property
+    def yeses(self) -> list[KeptYes]:
+        """The scoped yeses that are kept, oldest first."""
+        return self._state.yeses.kept(self._now())
 
     def proposed_at(self, proposer: str, proposal: str) -> int | None:
         """The time of an open proposal, in microseconds since 1970; ``None``: none is open."""

@@ -8,6 +8,7 @@ reader serves the gateway, which keeps and counts them, and the participants tha
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Final, Literal
 
@@ -168,6 +169,11 @@ class ScopedYes(msgspec.Struct, frozen=True, kw_only=True, dict=True, omit_defau
         return "active" if self.left else "used_up"
 
     @property
+    def until_time(self) -> datetime:
+        """The time from which on it holds no more."""
+        return datetime.fromtimestamp(self.until / 1e6, UTC)
+
+    @property
     def name(self) -> str:
         """Its name as the rule that decided, in cards and in the audit."""
         return f"yes {self.id[:8]} of {self.by}"
@@ -194,6 +200,23 @@ class ScopedYes(msgspec.Struct, frozen=True, kw_only=True, dict=True, omit_defau
         said: JsonObject = msgspec.to_builtins(self)
         times = {"given": rfc3339(self.given), "until": rfc3339(self.until)}
         return {**said, "used": self.used, **times}
+
+
+class KeptYes(msgspec.Struct, frozen=True):
+    """A scoped yes of the gateway's list.
+
+    Attributes:
+        yes: The yes.
+        state: ``active``, ``used_up`` or ``expired``, by the gateway's clock.
+    """
+
+    yes: ScopedYes
+    state: str
+
+    @property
+    def is_active(self) -> bool:
+        """True if it lets a call through, as far as the gateway told."""
+        return self.state == "active"
 
 
 def read_described(said: object) -> ScopedYes | None:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from meup_agent.approval.yeses.preview import SeenCall, YesPreview
-    from meup_agent.approval.yeses.verbs import KeptYes
     from meup_agent.cli.session import CommandSession
+    from meup_agent.protocol.wire.scoped_yes import KeptYes
 
 USES: Final = 20
 """Calls that a yes lets through where its giver names no number."""

@@ -24,6 +24,7 @@ from meup_agent.gateway.console.pages import (
     sign_in,
     timeline,
     tools,
+    yeses,
 )
 
 
@@ -48,7 +49,9 @@ _READ: Final[dict[str, PageFunction]] = {
     "/link": sign_in.show_link,
     "/inbox": inbox.show_inbox,
     "/inbox/{key}": inbox.show_inbox,
+    "/inbox/{key}/yes": yeses.show_yes,
     "/inbox/{key}/{verb}": inbox.show_again,
+    "/yeses": yeses.show_yeses,
     "/history": history.show_history,
     "/history/unseen": history.show_unseen,
     "/timeline": timeline.show_timeline,
@@ -71,6 +74,8 @@ _SENT: Final[dict[str, PageFunction]] = {
     "/inbox/{key}/check": inbox.check_edit,
     "/inbox/{key}/reject": inbox.reject,
     "/inbox/{key}/vote": inbox.vote,
+    "/inbox/{key}/yes": yeses.give,
+    "/yeses/revoke": yeses.revoke,
     "/history/seen": history.mark_seen,
     "/participants/grant": participants.grant,
     "/participants/revoke": participants.revoke,

@@ -35,6 +35,7 @@ from meup_agent.gateway.edge.http.context import CONFLICT
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.wire.outcomes import Fulfillment
 from meup_agent.protocol.wire.payloads import digest, without_meta
+from meup_agent.protocol.wire.scoped_yes import ScopedYes
 from meup_agent.wording import describe_reason
 
 MORE_THAN_SHOWN: Final = (
@@ -121,8 +122,15 @@ def inbox_page(
     if item is not None:
         sent = edit.arguments if edit is not None and edit.is_ready else None
         values |= _card(item, sent)
+        kept = context.space_server.owner.yeses
+        values["yeses"] = [each for each in kept if is_like(each.yes, item)]
         values["form"] = values["fields"] if edit is None else edit.fields
     return context.page("inbox.html", status or (BAD_REQUEST if problem else 200), **values)
+
+
+def is_like(yes: ScopedYes, item: InboxItem) -> bool:
+    """True for a yes to calls of an item's tool by its proposer."""
+    return (yes.tool, yes.target, yes.proposer) == (item.tool, item.target, item.proposer)
 
 
 def _card(item: InboxItem, edited: dict[str, Any] | None) -> dict[str, Any]:
@@ -185,17 +193,17 @@ def shown_digest(item: InboxItem) -> str:
 
 async def approve(context: PageContext) -> Response:
     """Approve what was shown."""
-    item = _decided(context)
+    item = decided_item(context)
     if isinstance(item, Response):
         return item
-    if problem := _why_not(context, item):
+    if problem := why_not(context, item):
         return inbox_page(context, item, problem=problem)
-    return await _carry_out(context, item)
+    return await carry_out(context, item)
 
 
 async def approve_edited(context: PageContext) -> Response:
     """Show what was changed, and, once that was seen, approve it."""
-    item = _decided(context)
+    item = decided_item(context)
     if isinstance(item, Response):
         return item
     edit = await read_edit(item, context.form)
@@ -204,9 +212,9 @@ async def approve_edited(context: PageContext) -> Response:
     # A browser ends the lines of a form of its own accord with both.
     if context.form.get("seen", "").replace("\r\n", "\n") != edit.text:
         return inbox_page(context, item, edit=edit)
-    if problem := _why_not(context, item, edit.arguments):
+    if problem := why_not(context, item, edit.arguments):
         return inbox_page(context, item, problem=problem, edit=edit)
-    return await _carry_out(context, item, edit)
+    return await carry_out(context, item, edit)
 
 
 async def check_edit(context: PageContext) -> Response:
@@ -217,7 +225,7 @@ async def check_edit(context: PageContext) -> Response:
 
 async def reject(context: PageContext) -> Response:
     """Reject what was shown, with a reason and words."""
-    item = _decided(context)
+    item = decided_item(context)
     if isinstance(item, Response):
         return item
     reason = context.form.get("reason", "")
@@ -231,7 +239,7 @@ async def reject(context: PageContext) -> Response:
 
 async def vote(context: PageContext) -> Response:
     """Vote about what was shown."""
-    item = _decided(context)
+    item = decided_item(context)
     if isinstance(item, Response):
         return item
     given = context.form.get("vote")
@@ -250,7 +258,7 @@ async def vote(context: PageContext) -> Response:
     )
 
 
-def _decided(context: PageContext) -> InboxItem | Response:
+def decided_item(context: PageContext) -> InboxItem | Response:
     """The proposal that a form decides, as it was shown; or the page that says it is gone."""
     item = find_item(context.presence.inbox, context.key)
     if item is None:
@@ -264,7 +272,7 @@ def _decided(context: PageContext) -> InboxItem | Response:
     return item
 
 
-def _why_not(context: PageContext, item: InboxItem, sent: dict[str, Any] | None = None) -> str:
+def why_not(context: PageContext, item: InboxItem, sent: dict[str, Any] | None = None) -> str:
     """The reason for which a form approves nothing; empty where it does."""
     if not is_shown_whole(whole_call(item, sent)):
         return f"Not approved: {MORE_THAN_SHOWN}."
@@ -273,7 +281,7 @@ def _why_not(context: PageContext, item: InboxItem, sent: dict[str, Any] | None 
     return ""
 
 
-async def _carry_out(context: PageContext, item: InboxItem, edit: Edit | None = None) -> Response:
+async def carry_out(context: PageContext, item: InboxItem, edit: Edit | None = None) -> Response:
     """Approve, and wait a moment for the result; a longer one is told later."""
     arguments = edit.arguments if edit is not None and edit.changes else None
     presence, form = context.presence, item.form
@@ -281,11 +289,11 @@ async def _carry_out(context: PageContext, item: InboxItem, edit: Edit | None = 
     done = anyio.Event()
     outcome: list[str | MeupError] = []
 
-    async def carry_out() -> None:
+    async def run() -> None:
         try:
             # One that leaves cancels what it has begun.
             with presence.in_use():
-                async with _own_item(context, item) as (inbox, own):
+                async with own_item(context, item) as (inbox, own):
                     fulfillment = await inbox.approve(own, arguments, form=form)
             if fulfillment is None:
                 # Its rule became known at the person's own inbox session, and it counts votes.
@@ -304,7 +312,7 @@ async def _carry_out(context: PageContext, item: InboxItem, edit: Edit | None = 
         presence.notify(OutcomeNotice(told, failed, context.key))
 
     # In the presence's own tasks: a browser that goes must not stop what it has approved.
-    presence.tasks.start_soon(carry_out)
+    presence.tasks.start_soon(run)
     with anyio.move_on_after(OUTCOME_SECONDS):
         await done.wait()
     said = outcome[0] if outcome else f"Approved: {name} runs now."
@@ -325,7 +333,7 @@ def _what_came(fulfillment: Fulfillment) -> str:
 
 
 @asynccontextmanager
-async def _own_item(
+async def own_item(
     context: PageContext, item: InboxItem
 ) -> AsyncGenerator[tuple[Inbox, InboxItem]]:
     """The shown proposal, as it waits at the person's own inbox session, where it is decided."""
@@ -349,7 +357,7 @@ async def _decide(
     said: str,
 ) -> Response:
     try:
-        async with _own_item(context, item) as (inbox, own):
+        async with own_item(context, item) as (inbox, own):
             await decide(inbox, own)
     except MeupError as error:
         return _failed(context, item, error)

@@ -212,6 +212,7 @@
       }
       button.click();
     },
+    s() { $("#yes")?.click(); },
     y() { if (Date.now() - armed < 3000) keys.a(); },
     e() { const edit = $("#edit"); if (edit) { edit.open = true; ($("[data-draft]", edit) || edit).focus(); } },
     r() { $("#reason")?.focus(); },

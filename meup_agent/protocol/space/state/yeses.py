@@ -36,6 +36,7 @@ from meup_agent.protocol.wire.payloads import JsonObject
 from meup_agent.protocol.wire.scoped_yes import (
     MAX_COVERED_BYTES,
     ArgumentScope,
+    KeptYes,
     ScopedYes,
     YesTerms,
     named_yes,
@@ -241,6 +242,11 @@ class YesStore:
 
     # --- the list ---
 
+    def kept(self, at: int) -> list[KeptYes]:
+        """Those that are kept, oldest first."""
+        held = sorted(self._held.values(), key=lambda each: (each.given, each.id))
+        return [KeptYes(each, each.state_at(at)) for each in held]
+
     def list(self, question: Envelope, payload: JsonObject, at: int) -> Answer:
         """The answer to a question: those that are kept, with their uses and states.
 
@@ -248,9 +254,8 @@ class YesStore:
             InvalidEnvelope: It asks for something else.
         """
         query = read_yes_query(question, payload)
-        asked = [each for each in self._held.values() if query.takes(each)]
-        held = sorted(asked, key=lambda each: (each.given, each.id))
-        listed = [{**each.described, "state": each.state_at(at)} for each in held]
+        kept = [each for each in self.kept(at) if query.takes(each.yes)]
+        listed = [{**each.yes.described, "state": each.state} for each in kept]
         raw = encode_leniently({"yeses": listed})
 
         def write(seq: int) -> Envelope:
