@@ -267,6 +267,7 @@ class SpaceConfig(SpaceSettings):
     participants: Mapping[str, ParticipantConfig]
     # Nothing says which of the two published versions its members speak: they may speak either.
     takes_published: bool = False
+    state: Path | None = None  # `.mew` of a space in the reference's form, with its tokens
 
     def __post_init__(self) -> None:
         """Refuse names that people would take for each other, as the gateway refuses invitations.
@@ -421,8 +422,18 @@ class OurFile(Sections):
     spaces: Annotated[dict[Id, SpaceForm], Field(min_length=1)]
 
     def read(self) -> tuple[SpaceConfig, ...]:
-        """Its spaces."""
-        return tuple(form.read(name, self.defaults) for name, form in self.spaces.items())
+        """Its spaces; an MCP server in them is started unless they say otherwise."""
+        spaces: list[SpaceConfig] = []
+        for name, form in self.spaces.items():
+            space = form.read(name, self.defaults)
+            participants = {
+                each: replace(it, auto_start=True)
+                if it.mcp_server is not None and it.auto_start is None
+                else it
+                for each, it in space.participants.items()
+            }
+            spaces.append(replace(space, participants=participants))
+        return tuple(spaces)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,9 +108,13 @@ def load_config(
         config = _lay_over(config, file)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
+    # As `meup up` does by itself, which starts from the same file.
+    made = " (--make-tokens makes one)" if config.spaces[0].state is not None else ""
     for (space, name), entry in config.entries() if needs_tokens else ():
         if not entry.has_token:
-            log.warning("%s: %s in space %s has no token; it cannot join", path, name, space)
+            log.warning(
+                "%s: %s in space %s has no token; it cannot join%s", path, name, space, made
+            )
     return config
 
 

@@ -47,8 +47,8 @@ MAX_NAME_CHARS: Final = 200
 """Characters of a token file's name before its ending; file systems take 255."""
 
 MakeTokens = Literal["never", "existing", "renewed", "always"]
-"""Of participants without a token, those that get one: ``existing``, where there is ``.mew``; with
-``renewed`` those who have one there get another."""
+"""Of participants without a token, those that get one in ``.mew/tokens``: ``existing`` and
+``always`` all of them; with ``renewed`` those who have one there get another."""
 
 _LIKE_OURS: Final = 0.75
 """Likeness from which an unknown key is taken for one of ours that is misspelt."""
@@ -71,9 +71,9 @@ def base_of(path: Path) -> Path:
     return parent.parent if parent.resolve().name == MEW_FOLDER else parent
 
 
-def is_existing(path: Path) -> bool:
-    """True if a file's space was made by the reference, which keeps its state in ``.mew``."""
-    return (base_of(path) / MEW_FOLDER).is_dir()
+def state_of(path: Path) -> Path:
+    """The folder in which the reference keeps the state of a file's space."""
+    return base_of(path) / MEW_FOLDER
 
 
 # --- its keys ---
@@ -82,7 +82,7 @@ def is_existing(path: Path) -> bool:
 def understood(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """A file as our form has it, without what means nothing here; that is named in a warning."""
     file = _IgnoredFields(path).read(raw)
-    if is_existing(path) and isinstance(file.get("gateway"), dict | None):  # else it is refused
+    if isinstance(file.get("gateway"), dict | None):  # else it is refused
         file["gateway"] = {"port": REFERENCE_PORT, **as_object(file.get("gateway"))}
     return file
 
@@ -218,6 +218,11 @@ def token_variable(participant: str) -> str:
     return TOKEN_VARIABLE + participant.upper().replace("-", "_")
 
 
+def token_folder(state: Path) -> Path:
+    """The folder of the token files in the reference's folder of a space."""
+    return state / "tokens"
+
+
 def token_file(base: Path, participant: str) -> Path:
     """The file that the reference keeps a participant's token in."""
     name = quote(participant, safe=" ")
@@ -226,7 +231,7 @@ def token_file(base: Path, participant: str) -> Path:
             f"participants.{participant[:MAX_NAME_CHARS]}: no file can have this name; list its"
             " token under 'tokens'"
         )
-    return base / MEW_FOLDER / "tokens" / f"{name}{TOKEN_SUFFIX}"
+    return token_folder(base / MEW_FOLDER) / f"{name}{TOKEN_SUFFIX}"
 
 
 def with_tokens(config: Config, path: Path, *, make: MakeTokens) -> Config:
@@ -237,12 +242,12 @@ def with_tokens(config: Config, path: Path, *, make: MakeTokens) -> Config:
     """
     (space,) = config.spaces
     base = base_of(path)
-    makes = make == "always" or (make != "never" and is_existing(path))
     participants = {
-        name: _with_token(name, entry, base, make=makes, renew=make == "renewed")
+        name: _with_token(name, entry, base, make=make != "never", renew=make == "renewed")
         for name, entry in space.participants.items()
     }
-    return replace(config, spaces=(replace(space, participants=participants),))
+    space = replace(space, participants=participants, state=state_of(path))
+    return replace(config, spaces=(space,))
 
 
 def _with_token(

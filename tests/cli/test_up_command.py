@@ -1,5 +1,7 @@
 """`meup up` with a file: real programs beside a real gateway, and none left after it."""
 
+import json
+import os
 import re
 import signal
 import stat
@@ -328,7 +330,7 @@ def test_env_makes_a_terminal_a_participant(tmp_path: Path, state: dict[str, str
         "MEUP_HTTP": url.replace("ws", "http"),
         "MEUP_SPACE": "harbour",
         "MEUP_PARTICIPANT": "you",
-        "MEUP_TOKEN": (tmp_path / "you.token").read_text().strip(),
+        "MEUP_TOKEN": (tmp_path / ".mew/tokens/you.token").read_text().strip(),
     }
     assert other.stderr == (
         f"meup: the gateway at {url} has no participant 'given'; give one of: you\n"
@@ -339,7 +341,7 @@ def test_env_makes_a_terminal_a_participant(tmp_path: Path, state: dict[str, str
 
 def test_tokens_are_made_that_only_the_user_reads(tmp_path: Path, state: dict[str, str]) -> None:
     write(tmp_path, you={}, ann={"tokens": ["ann-token"]})
-    path = token_path(tmp_path, "you")
+    path = token_path(tmp_path / ".mew" / "tokens", "you")
     said = ""
     for _ in range(2):
         with up(tmp_path, state) as process:
@@ -353,7 +355,7 @@ def test_tokens_are_made_that_only_the_user_reads(tmp_path: Path, state: dict[st
             anyio.run(join)
             assert process.end(INTERRUPT) == exit_codes.OK
             said += process.out + process.err
-    assert [each.name for each in tmp_path.glob("*.token")] == ["you.token"]
+    assert [each.name for each in tmp_path.rglob("*.token")] == ["you.token"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_text().strip() not in said
 
@@ -422,3 +424,39 @@ def test_decisions_are_kept_and_found_unless_it_is_told_not_to(
     (tmp_path / "journal.db").touch()
     copied = meup("journal", "backup", "copy.db", cwd=tmp_path, variables=state)
     assert (copied.returncode, (tmp_path / "copy.db").is_file()) == (0, True)
+
+
+def test_a_terminal_of_the_reference_finds_the_space(tmp_path: Path, state: dict[str, str]) -> None:
+    """As `mew space connect` does: by a port, and a process that runs."""
+    write(tmp_path, ann={})
+    pids = tmp_path / ".mew" / "pids.json"
+    with up(tmp_path, state) as process:
+        process.until("up and running", stream="err")
+        found = json.loads(pids.read_text())
+        assert is_there(found["gateway"])
+        assert address(process).endswith(f":{found['port']}")
+        assert (found["spaceId"], found["spaceDir"]) == ("harbour", str(tmp_path))
+    assert not pids.exists()
+    for left, is_kept in (("{", False), ('{"gateway": 999999999}', False), (None, True)):
+        pids.write_text(json.dumps({"gateway": os.getpid()}) if left is None else left)
+        before = pids.read_text()
+        with running(
+            "gateway", "--port", "0", "--make-tokens", cwd=tmp_path, variables=state
+        ) as gateway:
+            gateway.until("console is at", stream="err")
+            if is_kept:
+                gateway.until("another gateway runs this space", stream="err")
+            assert gateway.end(TERMINATE) == exit_codes.OK
+        assert pids.exists() is is_kept
+    assert pids.read_text() == before
+
+
+def test_an_mcp_server_by_its_command_is_started_in_our_own_form(tmp_path: Path) -> None:
+    command = {"mcp_server": {"command": sys.executable}}
+    participants = {"one": command, "two": {**command, "auto_start": False}}
+    ours = {"spaces": {"harbour": {"participants": participants}}}
+    (tmp_path / "space.yaml").write_text(yaml.safe_dump(ours))
+    checked = meup("up", "--check", cwd=tmp_path)
+    assert [line for line in checked.stdout.splitlines() if line.startswith("starts ")] == [
+        "starts one in space harbour"
+    ]

@@ -153,7 +153,7 @@ def test_file_in_the_form_of_existing_gateways(tmp_path: Path) -> None:
     }
     assert config.tokens().identify("alice-other") == Identity("demo", "alice")
     assert "bob-token" not in repr(config)
-    assert (config.host, config.port, config.limits) == ("127.0.0.1", 8420, GatewayLimits())
+    assert (config.host, config.port, config.limits) == ("127.0.0.1", 8080, GatewayLimits())
 
 
 def test_environment_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,24 +214,27 @@ def read_plan(file: Path, listen: ListenOptions, *, renew: bool = False) -> Plan
 
     With ``renew`` tokens that are kept in files of their own are made anew.
     """
-    from meup_agent.gateway.space_yaml import base_of
+    from meup_agent.gateway.space_yaml import base_of, token_folder
 
     settings = load_file(file, listen, "renewed" if renew else "existing")
     folder = base_of(file.resolve())
     launches: list[Launch] = []
     token_files: dict[str, Path] = {}
     spaces = list(settings.spaces)
+    state = spaces[0].state
+    # The reference's form has a folder for them, of which no repository gets a part.
+    kept_in = folder if state is None else token_folder(state)
     for at, space in enumerate(spaces):
         participants = dict(space.participants)
         for name, entry in space.participants.items():
             prefix = f"{space.id}." if len(spaces) > 1 else ""
             try:
-                path = token_path(folder, prefix + name)
+                path = token_path(kept_in, prefix + name)
                 token, participants[name] = _with_token(entry, path, prefix + name, renew=renew)
                 if token is not None and not entry.starts and path.is_file():
                     token_files[name] = path
                 if token is not None and entry.starts:
-                    server, pins = _server(name, entry, folder), pins_path(folder, prefix)
+                    server, pins = _server(name, entry, folder), _pins_of(space, folder, prefix)
                     made = not entry.has_token
                     launches.append(Launch(space.id, name, token, entry, server, pins, made))
             except ConfigurationError as error:
@@ -243,7 +246,7 @@ def read_plan(file: Path, listen: ListenOptions, *, renew: bool = False) -> Plan
     settings.tokens()  # each is one participant's alone
     is_one = len(spaces) == 1
     is_for_people = is_one and all(
-        each in spaces[0].participants and token_path(folder, each).is_file()
+        each in spaces[0].participants and token_path(kept_in, each).is_file()
         for each in CAPABILITIES
     )
     return Plan(
@@ -251,8 +254,16 @@ def read_plan(file: Path, listen: ListenOptions, *, renew: bool = False) -> Plan
         folder=folder,
         launches=tuple(launches),
         token_files=token_files if is_one else {},
-        people=folder if is_for_people else None,
+        people=kept_in if is_for_people else None,
     )
+
+
+def _pins_of(space: SpaceConfig, folder: Path, prefix: str) -> Path:
+    """The file of the accepted tools of a space's servers: where it is, or is to be."""
+    beside = pins_path(folder, prefix)
+    if space.state is None or beside.exists():
+        return beside
+    return pins_path(space.state, prefix)
 
 
 def read_servers_plan(

@@ -33,6 +33,7 @@ from meup_agent.cli.options import (
 from meup_agent.cli.render.logs import log_to_stderr
 from meup_agent.cli.render.output import warn, write_note
 from meup_agent.cli.signals import ENDING, HANGUP, watch_signals
+from meup_agent.cli.up.reference import announce_to_terminals
 from meup_agent.cli.up.state import (
     GatewayLock,
     bind_socket,
@@ -264,6 +265,7 @@ def gateway_group(
         settings = listen.over(load_config(found, make_tokens=make))
     if listen.check:
         sys.stdout.write(describe_checked(settings))
+        sys.stdout.write(describe_started(settings, "`meup up` starts"))
         return
     if dev:
         from meup_agent.cli.up.state import keep_dev_tokens
@@ -284,6 +286,7 @@ def gateway_group(
     async def shown(running: RunningGateway, stop: GatewayStop) -> AsyncGenerator[None]:
         if not dev:
             async with AsyncExitStack() as stack:
+                stack.enter_context(announce_to_terminals(settings, running.port))
                 lock = _lock_for_reload(stack, file, running.url)
                 await stack.enter_async_context(reloading(running, read_again, stop, lock))
                 yield
@@ -460,6 +463,16 @@ def describe_checked(settings: Config) -> str:
         dialect = space.dialect or DEFAULT_DIALECT
         lines.append(f"space {space.id} ({dialect}): {names}")
     return "\n".join(lines) + "\n"
+
+
+def describe_started(settings: Config, verb: str) -> str:
+    """A line for each participant that ``meup up`` starts."""
+    return "".join(
+        f"{verb} {visible(name)} in space {space.id}\n"
+        for space in settings.spaces
+        for name, entry in space.participants.items()
+        if entry.starts
+    )
 
 
 def _unknown_keys(settings: Config) -> list[str]:

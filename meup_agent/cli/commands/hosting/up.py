@@ -22,6 +22,7 @@ from meup_agent.cli.commands.hosting.gateway import (
     ListenOptions,
     announced,
     describe_checked,
+    describe_started,
     log_gateway,
     reloading,
     run_gateway,
@@ -58,6 +59,7 @@ from meup_agent.cli.up.plan import (
     settings_beside,
     start_servers,
 )
+from meup_agent.cli.up.reference import announce_to_terminals
 from meup_agent.cli.up.state import make_folder, token_path, up_folder
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import visible
@@ -250,10 +252,8 @@ def up(
         make_folder(up_folder())
         settings = keep(load_file(place, listen)) if servers is None else read().settings
         sys.stdout.write(describe_checked(settings))
-        for space in settings.spaces if servers is None else ():
-            for name, entry in space.participants.items():
-                if entry.starts:
-                    sys.stdout.write(f"starts {visible(name)} in space {space.id}\n")
+        if servers is None:
+            sys.stdout.write(describe_started(settings, "starts"))
         return
     from meup_agent.cli.up.state import up_lock
 
@@ -335,6 +335,7 @@ def _run(
             background_tasks() as tasks,
         ):
             space = plan.settings.spaces[0].id
+            files.enter_context(announce_to_terminals(plan.settings, running.port))
             await files.enter_async_context(announced(lock, running, space, plan.token_files))
             if endpoint is not None:
                 tasks.start_soon(endpoint.run, running, plan.settings.host)
