@@ -54,7 +54,7 @@ _EXTRAS: Final = {
     "a QR code": ("gateway", ("segno",)),
     "the live inbox": ("tui", ("textual",)),
     "a policy file": ("gateway", ("yaml",)),
-    "MCP": ("mcp", ("mcp", "httpx2")),
+    "MCP": ("mcp", ("mcp", "httpx2", "platformdirs")),
     "an MCP server": ("mcp", ("mcp", "starlette", "uvicorn")),
 }
 """The extra that something needs, and the modules of it."""

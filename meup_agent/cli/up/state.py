@@ -137,6 +137,11 @@ def gateway_folder() -> Path:
     return _state_folder("gateway")
 
 
+def sign_in_folder() -> Path:
+    """The folder of what MCP servers gave for a sign-in."""
+    return _state_folder("sign-in")
+
+
 def _state_folder(name: str) -> Path:
     """A folder in MEUP_STATE_DIR, or where the system keeps programs' state."""
     chosen = os.environ.get(STATE_VARIABLE)

@@ -38,10 +38,13 @@ OTHER_KEYS: Final = (OTHER_ROOT, "inputs")
 """Keys of such a file: the inputs are what VS Code asks its user for."""
 
 STDIO_KEYS: Final = ("type", "command", "args", "env", "cwd", "disabled", "pin")
-HTTP_KEYS: Final = ("type", "url", "headers", "disabled", "pin")
+HTTP_KEYS: Final = ("type", "url", "headers", "oauth", "disabled", "pin")
+OAUTH_KEYS: Final = ("clientId", "clientSecret", "clientMetadataUrl", "callbackPort")
 
 HTTP_TYPES: Final = ("http", "streamable-http", "streamableHttp", "sse")
 """Names that clients have for the same transport, and that of the older one."""
+
+MAX_PORTS: Final = 65_536
 
 PINS: Final = {"on": True, "off": False, True: True, False: False}
 """Values of the key ``pin``; YAML reads ``off`` as false."""
@@ -77,6 +80,25 @@ class StdioServer:
 
 
 @dataclass(frozen=True, slots=True)
+class OAuthClient:
+    """The client that we are at a server's sign-in; it registers itself where nothing is given.
+
+    Attributes:
+        client_id: The id of a client that was registered before.
+        client_secret: Its secret, if it has one.
+        client_metadata_url: The https address of a document about the client, for servers that take
+            it in place of a registration.
+        callback_port: The port of this machine to which the sign-in page answers; else any free
+            one, and later the same.
+    """
+
+    client_id: str | None = None
+    client_secret: str | None = field(default=None, repr=False)
+    client_metadata_url: str | None = None
+    callback_port: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class HttpServer:
     """A server behind an address, spoken with over streamable HTTP.
 
@@ -85,12 +107,19 @@ class HttpServer:
         headers: Headers of every request.
         sse: It speaks the older HTTP with SSE of 2024-11-05.
         pin: Its tools are pinned where those of servers are.
+        oauth: The client that we are where it asks for a sign-in.
     """
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     sse: bool = False
     pin: bool = True
+    oauth: OAuthClient = OAuthClient()
+
+    @property
+    def may_sign_in(self) -> bool:
+        """True unless its headers say already who we are."""
+        return not any(each.lower() == "authorization" for each in self.headers)
 
 
 Server = StdioServer | HttpServer
@@ -283,7 +312,28 @@ def _server(
         server = http_server(required("url"), headers)
     except ConfigurationError as error:
         raise ConfigurationError(f"{place}.url: {error}") from None
-    return replace(server, sse=kind == "sse", pin=_pin(fields, place))
+    oauth = _oauth(fields, place, variables)
+    return replace(server, sse=kind == "sse", pin=_pin(fields, place), oauth=oauth)
+
+
+def _oauth(fields: Mapping[str, Any], place: str, variables: Mapping[str, str]) -> OAuthClient:
+    place = f"{place}.oauth"
+    given = _object(fields.get("oauth", {}), place)
+    _check_keys(given, OAUTH_KEYS, place)
+    port = given.get("callbackPort")
+    if port is not None and (not isinstance(port, int) or not 0 < port < MAX_PORTS):
+        raise ConfigurationError(f"{place}.callbackPort must be a port")
+    texts = {
+        key: _text(given[key], f"{place}.{key}", variables)
+        for key in OAUTH_KEYS[:3]
+        if key in given
+    }
+    about = texts.get("clientMetadataUrl")
+    if about is not None and not re.match(r"https://[^/]+/.+", about):
+        raise ConfigurationError(f"{place}.clientMetadataUrl must be an https address with a path")
+    if "clientSecret" in texts and "clientId" not in texts:
+        raise ConfigurationError(f"{place} has a clientSecret, and lacks the clientId")
+    return OAuthClient(texts.get("clientId"), texts.get("clientSecret"), about, port)
 
 
 def _decode(content: bytes, on_problem: Report | None) -> object:

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
@@ -26,6 +27,7 @@ from meup_agent.agent.tool import own_version
 from meup_agent.causes import Reason
 from meup_agent.errors import MeupError, RequestError, printable
 from meup_agent.mcp.bridge.config import HttpServer
+from meup_agent.mcp.bridge.sign_in import SIGN_IN_SECONDS, sign_in_at
 from meup_agent.mcp.bridge.transports import ServerMonitor, connect
 from meup_agent.mcp.sdk.messages import (
     ANSWERS,
@@ -44,6 +46,7 @@ from meup_agent.transport.base import background_tasks
 if TYPE_CHECKING:
     from anyio.abc import TaskStatus
     from mcp.client import ClientRequestContext, IncomingMessage
+    from mcp.client.auth import OAuthClientProvider
     from mcp.shared.dispatcher import ProgressFnT
 
     from meup_agent.mcp.bridge.config import Server
@@ -139,12 +142,17 @@ class ConnectionSettings:
         mode: ``auto``: the newest revision that both know; ``legacy``: one with a handshake, up to
             2025-11-25; or the newer revision itself, which is then not asked for.
         restart: Pauses before it is started again.
+        sign_in_folder: The folder in which sign-ins at servers behind an address are kept;
+            ``None``: one that asks for a sign-in cannot be spoken with.
+        open_link: Shows the link of a sign-in to a person, in place of the log.
     """
 
     log_level: types.LoggingLevel = "info"
     start_seconds: float = START_SECONDS
     mode: str = "auto"
     restart: Backoff = RESTART
+    sign_in_folder: Path | None = None
+    open_link: Callable[[str], object] | None = None
 
 
 def busy(said: str) -> RequestError:
@@ -180,6 +188,7 @@ class ServerConnection:
         self._settings = settings or ConnectionSettings()
         self._mode = self._settings.mode
         self._client: Client | None = None
+        self._auth: OAuthClientProvider | None = None
         self._ready = anyio.Event()
         self._ended = anyio.Event()
         self._gone = anyio.Event()
@@ -337,8 +346,11 @@ class ServerConnection:
         self._traffic = ServerMonitor(self._ended.set, self._callbacks.clean)
         shaken = False
         why = "ended"
+        start_seconds = self._settings.start_seconds
         try:
-            with anyio.move_on_after(self._settings.start_seconds) as scope:
+            if await self._sign_in() is not None:
+                start_seconds += SIGN_IN_SECONDS  # a person may have to
+            with anyio.move_on_after(start_seconds) as scope:
                 async with self._build_client(tail) as client:
                     self._client, shaken = client, True
                     await self._ask_for_log()
@@ -351,7 +363,7 @@ class ServerConnection:
                     self._forget_client()
                     scope.deadline = anyio.current_time() + STOP_SECONDS
             if scope.cancelled_caught and not self._ended.is_set():
-                why = f"did not answer in {self._settings.start_seconds:g} s"
+                why = f"did not answer in {start_seconds:g} s"
         except MeupError as error:
             why = f"cannot be spoken with: {error}"
         except Exception as error:
@@ -371,9 +383,18 @@ class ServerConnection:
         # Over HTTP the transport's end hides why we ended it.
         return ServerGone(self.name, self._traffic.excess or why, tail.lines)
 
+    async def _sign_in(self) -> OAuthClientProvider | None:
+        """What signs in at the server, if it is one that may ask for that."""
+        server, folder = self._server, self._settings.sign_in_folder
+        if folder is None or not isinstance(server, HttpServer) or not server.may_sign_in:
+            return None
+        if self._auth is None:
+            self._auth = await sign_in_at(self.name, server, folder, self._settings.open_link)
+        return self._auth
+
     def _build_client(self, tail: StderrTail) -> Client:
         return Client(
-            connect(self._server, self._traffic, tail, self._starter),
+            connect(self._server, self._traffic, tail, self._starter, self._auth),
             mode=self._mode,
             cache=None,
             log_level=self._settings.log_level,

@@ -394,7 +394,11 @@ _NOT_FOUND: Final = 404
 
 @asynccontextmanager
 async def connect(
-    server: Server, traffic: ServerMonitor, tail: StderrTail, starter: ServerStarter | None = None
+    server: Server,
+    traffic: ServerMonitor,
+    tail: StderrTail,
+    starter: ServerStarter | None = None,
+    auth: httpx2.Auth | None = None,
 ) -> AsyncGenerator[Any]:
     """The streams to and from a server, which is started, for the length of a block.
 
@@ -402,7 +406,7 @@ async def connect(
         CannotConnect: There is no such command or folder.
     """
     if isinstance(server, HttpServer):
-        opened = _http(server, traffic)
+        opened = _http(server, traffic, auth)
     elif sys.platform == "win32":
         opened = _stdio_of_the_sdk(server, tail)
     else:
@@ -524,7 +528,9 @@ async def _stdio_of_the_sdk(
 
 
 @asynccontextmanager
-async def _http(server: HttpServer, traffic: ServerMonitor) -> AsyncGenerator[tuple[Any, Any]]:
+async def _http(
+    server: HttpServer, traffic: ServerMonitor, auth: httpx2.Auth | None
+) -> AsyncGenerator[tuple[Any, Any]]:
     if server.sse:
         async with sse_client(
             server.url,
@@ -532,6 +538,7 @@ async def _http(server: HttpServer, traffic: ServerMonitor) -> AsyncGenerator[tu
             timeout=CONNECT_SECONDS,
             sse_read_timeout=READ_SECONDS,
             httpx_client_factory=_limited_client,
+            auth=auth,
         ) as opened:
             yield opened
         return
@@ -541,7 +548,7 @@ async def _http(server: HttpServer, traffic: ServerMonitor) -> AsyncGenerator[tu
             traffic.session_lost = True
 
     timeout = httpx2.Timeout(CONNECT_SECONDS, read=READ_SECONDS)
-    client = _limited_client(dict(server.headers), timeout)
+    client = _limited_client(dict(server.headers), timeout, auth)
     # The SDK bounds events here itself.
     client.event_hooks = {"response": [_limit_response, note_session]}
     async with (

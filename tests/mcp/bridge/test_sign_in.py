@@ -1,0 +1,136 @@
+"""Sign-in at a server behind an address; the scenarios of a whole one are the official suite's."""
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import httpx2
+import pytest
+from mcp.client.auth import AuthorizationCodeResult, OAuthFlowError
+from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata, OAuthToken
+
+from meup_agent.errors import ConfigurationError
+from meup_agent.mcp import HttpServer
+from meup_agent.mcp.bridge import sign_in
+from meup_agent.mcp.bridge.config import OAuthClient, parse_servers
+from meup_agent.mcp.bridge.sign_in import sign_in_at
+from tests.no_tls import NO_TLS
+from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.anyio
+
+FAR = HttpServer("https://far.example/mcp")
+LINK = "https://login.example/authorize?state=s1&redirect_uri=x"
+
+
+async def ask_browser(folder: Path, link: str, *queries: str) -> AuthorizationCodeResult:
+    """The answer that a sign-in takes of what comes to its port."""
+    shown: list[str] = []
+    provider = await sign_in_at("far", FAR, folder, shown.append)
+    context = provider.context
+    assert context.redirect_handler is not None
+    assert context.callback_handler is not None
+    (redirect,) = context.client_metadata.redirect_uris or []
+    await context.redirect_handler(link)
+
+    async def browse() -> None:
+        while not shown:
+            await anyio.lowlevel.checkpoint()
+        async with httpx2.AsyncClient(verify=NO_TLS) as client:
+            for query in queries:
+                await client.get(f"http://127.0.0.1:{redirect.port}/{query}")
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(browse)
+            answer = await context.callback_handler()
+    assert shown == [link]
+    return answer
+
+
+async def test_answer_is_that_of_the_link_alone(tmp_path: Path) -> None:
+    """Whoever else finds the port is not taken for the browser."""
+    strangers = ("", "callback", "callback?code=evil&state=guess", "other?code=evil&state=s1")
+    answer = await ask_browser(tmp_path, LINK, *strangers, "callback?code=good&state=s1&iss=i")
+    assert (answer.code, answer.state, answer.iss) == ("good", "s1", "i")
+
+
+async def test_refused_and_missing_sign_in_are_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ExceptionGroup) as raised:
+        await ask_browser(tmp_path, LINK, "callback?error=access_denied%1b&state=s1")
+    assert "answers 'access_denied" in str(raised.value.exceptions[0])
+    monkeypatch.setattr(sign_in, "SIGN_IN_SECONDS", 0.0)
+    with pytest.raises(ExceptionGroup) as raised:
+        await ask_browser(tmp_path, LINK)
+    assert "nobody has signed in" in str(raised.value.exceptions[0])
+
+
+@pytest.mark.parametrize("link", ["javascript:alert(1)", "file:///etc/passwd", "http://x.example/"])
+async def test_link_that_is_no_page_is_not_shown(tmp_path: Path, link: str) -> None:
+    with pytest.raises(OAuthFlowError, match="no https address"):
+        await ask_browser(tmp_path, link)
+
+
+async def test_sign_in_is_kept_for_its_user_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    context = (await sign_in_at("far", FAR, folder)).context
+    context.oauth_metadata = OAuthMetadata.model_validate(
+        {
+            "issuer": "https://login.example",
+            "authorization_endpoint": "https://login.example/authorize",
+            "token_endpoint": "https://login.example/token",
+            "response_types_supported": ["code"],
+        }
+    )
+    await context.storage.set_client_info(OAuthClientInformationFull(client_id="c1"))
+    await context.storage.set_tokens(OAuthToken(access_token="a", refresh_token="r", expires_in=-1))
+    (file,) = folder.iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+    again = (await sign_in_at("far", FAR, folder)).context
+    assert again.client_metadata.redirect_uris == context.client_metadata.redirect_uris
+    again.client_info = await again.storage.get_client_info()
+    again.current_tokens = await again.storage.get_tokens()
+    # It is renewed where it was given, and nobody is asked anew.
+    assert not again.is_token_valid()
+    assert again.can_refresh_token()
+    assert again.oauth_metadata == context.oauth_metadata
+    other = (await sign_in_at("other", HttpServer("https://other.example/mcp"), folder)).context
+    assert await other.storage.get_tokens() is None
+    file.write_text("no JSON")
+    assert await (await sign_in_at("far", FAR, folder)).context.storage.get_tokens() is None
+
+
+def entry(oauth: Any) -> dict[str, Any]:
+    return {"mcpServers": {"far": {"url": "https://far.example/mcp", "oauth": oauth}}}
+
+
+def test_client_that_was_registered_before_is_named_in_the_file() -> None:
+    given = {"clientId": "c1", "clientSecret": "${SECRET}", "callbackPort": 8765}
+    server = parse_servers(entry(given), {"SECRET": "s3cret"})["far"]
+    assert isinstance(server, HttpServer)
+    assert server.oauth == OAuthClient("c1", "s3cret", None, 8765)
+    assert "s3cret" not in repr(server)
+
+
+@pytest.mark.parametrize(
+    ("oauth", "said"),
+    [
+        ({"clientSecret": "x"}, "lacks the clientId"),
+        ({"client_id": "x"}, "did you mean 'clientId'"),
+        ({"callbackPort": 0}, "callbackPort must be a port"),
+        ({"clientMetadataUrl": "http://x/y"}, "must be an https address"),
+        (True, "oauth must be an object"),
+    ],
+)
+def test_wrong_client_is_named(oauth: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        parse_servers(entry(oauth), {})
+
+
+def test_server_with_a_token_of_its_own_is_not_signed_in_at() -> None:
+    assert not HttpServer("https://x.example", {"authorization": "Bearer x"}).may_sign_in
