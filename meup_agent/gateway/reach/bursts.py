@@ -46,7 +46,7 @@ class InboxNotice(NamedTuple):
     """Of what waits: the number of proposals. Of what is settled: those that were told of."""
     calls: tuple[OpenItem, ...] = ()  # the oldest ones; none: all that was told of is settled
     keys: tuple[ProposalKey, ...] = ()  # of all that wait
-    ends: Mapping[str, int] = {}  # of what is settled: how many ended in which state
+    ends: Mapping[str, int] = {}  # of what is settled: how many ended in which way
 
     @property
     def settled(self) -> bool:
@@ -111,6 +111,14 @@ def plain_name(name: str) -> str:
     return plain if len(cut) <= MAX_NAME_CHARS else plain[: MAX_NAME_CHARS - 1] + "…"
 
 
+def _end_in(state: ProposalState | None) -> str:
+    """The way in which a proposal waits no longer, in a word."""
+    if state is ProposalState.IN_PROGRESS:
+        return "approved"  # its call runs
+    # One that is pending was rejected by whom the notices are for, and waits for others.
+    return "forgotten" if state is None else "left to others" if state.is_pending else str(state)
+
+
 class BurstTracker:
     """Keeps what one service was told of the proposals of one space.
 
@@ -134,14 +142,14 @@ class BurstTracker:
         self,
         waiting: Sequence[OpenItem],
         now: float,
-        end_of: Callable[[ProposalKey], ProposalState | None],
+        state_of: Callable[[ProposalKey], ProposalState | None],
     ) -> InboxNotice | None:
         """The notice that is due; then :meth:`sent` or :meth:`failed` is to be called.
 
         Args:
             waiting: The proposals that wait, the oldest first.
             now: The time, in seconds of any clock.
-            end_of: Tells the state in which a proposal has ended.
+            state_of: Tells the state of a proposal; ``None``: it was forgotten.
         """
         here = {each.key: each for each in waiting}
         self._since = {key: self._since.get(key, now) for key in here}
@@ -160,7 +168,7 @@ class BurstTracker:
             self.due = min(self.due, self._not_before)
             return None
         if is_settled:
-            ends = Counter(str(end_of(key) or "forgotten") for key in self._told)
+            ends = Counter(_end_in(state_of(key)) for key in self._told)
             name = f"{self._burst}.settled"
             return InboxNotice(name, self._burst, self._space, ends.total(), ends=ends)
         self._burst = self._burst or secrets.token_hex(8)

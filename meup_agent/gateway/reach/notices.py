@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -35,6 +36,11 @@ from meup_agent.transport.base import Condition
 
 LOOK_SECONDS: Final = 0.5
 """Interval of looking while envelopes come: a look reads a thousand proposals at the most."""
+
+SHARE: Final = 0.1
+"""Share of the processor that all looks together may take while much changes: one of a thousand
+large proposals takes some hundredths of a second, and each person with Web Push has looks of its
+own."""
 
 MAX_TARGETS: Final = 20
 """Services of a gateway, each of which is a task."""
@@ -100,6 +106,8 @@ class ProposalChanges:
     def __init__(self) -> None:
         self.form = FrameFormat(DEFAULT_DIALECT, pack_entry=_changes_a_proposal)
         self.count = 0
+        self.readers = 0
+        """Number of tasks that look at what waits whenever it has changed."""
         self._changed = Condition()
 
     async def wait(self, seen: int) -> None:
@@ -212,22 +220,30 @@ class NoticeTask:
         self._service = service
         self._trackers = [(each, BurstTracker(each.name, target.after)) for each in spaces]
         self._fails = False
+        self._cost = 0.0  # seconds of the last look
 
     async def run(self, changes: ProposalChanges) -> None:
         """Look and tell, until cancelled."""
-        while True:
-            seen = changes.count
-            due = math.inf
-            for host, tracker in self._trackers:
-                await self._look(host, tracker)
-                due = min(due, tracker.due)
-            with anyio.CancelScope(deadline=due):
-                await changes.wait(seen)
-            await anyio.sleep(LOOK_SECONDS)
+        changes.readers += 1
+        try:
+            while True:
+                seen = changes.count
+                due = math.inf
+                self._cost = 0.0
+                for host, tracker in self._trackers:
+                    await self._look(host, tracker)
+                    due = min(due, tracker.due)
+                with anyio.CancelScope(deadline=due):
+                    await changes.wait(seen)
+                await anyio.sleep(max(LOOK_SECONDS, self._cost * changes.readers / SHARE))
+        finally:
+            changes.readers -= 1
 
     async def _look(self, host: SpaceServer, tracker: BurstTracker) -> None:
+        began = time.perf_counter()
         waiting = host.owner.waiting_for(self._target.participant or "")
-        notice = tracker.look(waiting, anyio.current_time(), host.owner.end_of)
+        notice = tracker.look(waiting, anyio.current_time(), host.owner.state_of)
+        self._cost += time.perf_counter() - began
         if notice is None:
             return
         if notice.settled and not self._target.settled:

@@ -267,9 +267,9 @@ class SpaceOwner:
         """
         return self._state.waiting_for(participant)
 
-    def end_of(self, proposal: ProposalKey) -> ProposalState | None:
-        """The state in which a proposal has ended; ``None``: it is open, or was forgotten."""
-        return self._state.open.end_of(proposal)
+    def state_of(self, proposal: ProposalKey) -> ProposalState | None:
+        """The state of a proposal, open or ended; ``None``: it was forgotten."""
+        return self._state.open.state_of(proposal)
 
     def open_at(self, at: int) -> frozenset[int]:
         """The numbers of the proposals that are open though their deadline was before a time."""

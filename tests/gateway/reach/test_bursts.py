@@ -138,11 +138,13 @@ def test_a_name_is_no_link_mention_or_markup(name: str, shown: str) -> None:
     assert plain_name(name) == shown
 
 
-def test_ends_are_counted_by_their_states() -> None:
-    service, first, second = Service(), proposal(), proposal()
-    service.look(0, first, second)
-    service.look(3, first, second)
-    ends = {first.key: ProposalState.EXPIRED}
-    end = service.tracker.look((), 5, lambda key: ends.get(key))
+def test_ends_are_counted_by_what_became_of_each() -> None:
+    states = (ProposalState.EXPIRED, ProposalState.IN_PROGRESS, ProposalState.PENDING, None)
+    told = [proposal() for _ in states]
+    service = Service()
+    service.look(0, *told)
+    service.look(3, *told)
+    ends = dict(zip([each.key for each in told], states, strict=True))
+    end = service.tracker.look((), 5, lambda key: ends[key])
     assert end is not None
-    assert end.ends == {"expired": 1, "forgotten": 1}
+    assert end.text == "1 expired, 1 approved, 1 left to others, 1 forgotten"

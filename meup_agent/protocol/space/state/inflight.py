@@ -223,13 +223,12 @@ class InFlight:
         item = self.proposals.get((proposer, proposal))
         return None if item is None else item.at
 
-    def end_of(self, proposal: tuple[str, str]) -> ProposalState | None:
-        """The state in which a proposal has ended; ``None``: it is open, or was forgotten."""
+    def state_of(self, proposal: tuple[str, str]) -> ProposalState | None:
+        """The state of a proposal, open or ended; ``None``: it was forgotten."""
         sender, proposal_id = proposal
         ended = self.proposals.ended.of(sender).get(proposal_id)
-        if ended is None or ended.state.is_pending or self.proposals.get(proposal) is not None:
-            return None
-        return ended.state
+        item = self.proposals.get(proposal) or ended
+        return None if item is None else item.state
 
     def find_other_owner(self, envelope_id: str, sender: str) -> str | None:
         """Another participant that began something under an id, unless the sender did, too."""
