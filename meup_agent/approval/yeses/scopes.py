@@ -196,3 +196,25 @@ def written_scope(
     except InvalidPattern as error:
         raise UsageError(f"the patterns of the yes do not compile: {error}") from None
     return scope
+
+
+def read_scope(said: object) -> YesScope:
+    """The scope in ``{"arguments": pattern or null, "others": names or "any"}``, as it is written.
+
+    Raises:
+        UsageError: It is none, or as :func:`written_scope`.
+    """
+    read = cast("dict[str, Any]", said) if isinstance(said, dict) else {"": said}
+    arguments, others = read.get("arguments"), read.get("others", [])
+    names = cast("list[object]", others) if isinstance(others, list) else None
+    is_free = others == "any" or (names is not None and all(isinstance(e, str) for e in names))
+    if not (read.keys() <= {"arguments", "others"} and isinstance(arguments, dict | None)):
+        is_free = False
+    if not is_free:
+        raise UsageError(
+            'write {"arguments": {…}, "others": […]}, with the names of what is free, or "any"'
+        )
+    pattern = cast("dict[str, Any] | None", arguments)
+    if names is None:
+        return written_scope(pattern, "any")
+    return written_scope(pattern, tuple(cast("list[str]", names)))

@@ -37,6 +37,8 @@ from meup_agent.approval.inbox.item import (
     ItemLeft,
     Verb,
 )
+from meup_agent.approval.yeses.preview import choose_scope
+from meup_agent.approval.yeses.scopes import read_scope
 from meup_agent.causes import Reason
 from meup_agent.cli.arguments import read_json
 from meup_agent.cli.inbox.card import (
@@ -47,13 +49,15 @@ from meup_agent.cli.inbox.card import (
     card_rows,
     change_rows,
     difference_rows,
+    name,
     row,
     theirs,
     title,
     why_no_approval,
     wrapped,
 )
-from meup_agent.errors import MeupError, system_reason
+from meup_agent.cli.inbox.yeses import MAX_LISTED, YesDraft, kept_rows
+from meup_agent.errors import MeupError, UsageError, system_reason
 from meup_agent.escape import visible
 from meup_agent.protocol.wire.payloads import Call, changes
 from meup_agent.protocol.wire.shown_text import Mark, segments
@@ -64,6 +68,7 @@ if TYPE_CHECKING:
 
     from meup_agent.approval.inbox.inbox import Inbox
     from meup_agent.client.tool_changes import ToolDifference
+    from meup_agent.protocol.wire.scoped_yes import ScopedYes
 
 
 # --- themes of the screen ---
@@ -311,7 +316,8 @@ HELP: Final = (
     ("r", "reject: a key for the reason; w first for words of yours"),
     ("v", "vote, for or against"),
     ("s", "how the tools of its server have changed; y accepts them"),
-    ("y", "yes, where approving asks once more"),
+    ("y", "yes, where a key asks; else: approve it and calls like it"),
+    ("Y", "the yeses to calls like it; a digit ends one"),
     ("space  ↓ ↑", "scroll; home, end, page up and page down as well"),
     ("m", "mark it; a then approves all that are marked"),
     ("t", "light or dark"),
@@ -340,6 +346,8 @@ class ScreenQuestion(StrEnum):
     REASON = "reason"
     VOTE = "vote"
     TOOLS = "tools"
+    YES = "yes"
+    YESES = "yeses"
     HELP = "help"
     LEAVE = "leave"
 
@@ -429,6 +437,20 @@ class PersonDecisions:
             said = "you voted for " if approve else "you voted against "
             self._tell(said, *title(item), style="good" if approve else "bad")
 
+    async def say_yes(self, draft: YesDraft) -> None:
+        """Give a yes, and approve the proposal at which it is given."""
+        with self._telling_failure(*title(draft.item)):
+            await self._inbox.give_yes(
+                draft.item, draft.scope, seconds=draft.seconds, most=draft.most
+            )
+            await self.approve(draft.item)
+
+    async def end_yes(self, yes: ScopedYes) -> None:
+        """End a yes before its time."""
+        with self._telling_failure("the yes to ", *name(yes.tool, "title")):
+            await self._inbox.revoke_yes(yes.id)
+            self._tell("the yes to ", *name(yes.tool, "title"), " has ended", style="bad")
+
     async def accept_tools(self, participant: str, difference: ToolDifference) -> None:
         """Accept the tools of a participant as they were shown."""
         tools = f"the tools of {shown_name(participant)}"
@@ -516,6 +538,7 @@ class InboxFrame(App[None]):
         self.marked: set[InboxItem] = set()
         self.note: tuple[Part, ...] = ()
         self.question = ScreenQuestion.NOTHING
+        self.draft: YesDraft | None = None
         self.words = ""
         self.decisions = PersonDecisions(inbox, self.show_outcome)
         self.at = 0
@@ -647,11 +670,12 @@ class InboxFrame(App[None]):
             said.append(("a", what, "bold white on #1f7a3a"))
         if Verb.APPROVE in may:
             said.append(("e", "edit", ""))
+            said.append(("y", "yes", ""))
         if Verb.REJECT in may:
             said.append(("r", "reject", "bold white on #b3261e"))
         if Verb.VOTE in may:
             said.append(("v", "vote", ""))
-        said += [("j k", "next, previous", ""), ("?", "help", ""), ("q", "leave", "")]
+        said += [("j k", "move", ""), ("?", "help", ""), ("q", "leave", "")]
         width = self.size.width - 2
         fits = sum(len(key) + len(words) + 5 for key, words, _ in said) <= width
         for key, words, style in said:
@@ -697,6 +721,26 @@ class InboxFrame(App[None]):
                 return [_answer_line("y", "carry out what you made of it")]
             case ScreenQuestion.TOOLS:
                 return [_answer_line("y", "accept these tools as they are now")]
+            case ScreenQuestion.YES:
+                if self.draft is None:
+                    return []
+                keys = [
+                    ("1-9", "which calls"),
+                    ("h", "how long"),
+                    ("n", "how many"),
+                    ("e", "write it"),
+                ]
+                told = [
+                    each
+                    for key, words in keys
+                    for each in (Part(f"{key} ", "key"), Part(f"{words}  "))
+                ]
+                doubted = [
+                    (Part("! ", "danger"), *theirs(each, "danger")) for each in self.draft.doubts
+                ]
+                return [*doubted, tuple(told), _answer_line("y", self.draft.question)]
+            case ScreenQuestion.YESES:
+                return [_answer_line("1-9", "ends that one: its calls are asked about again")]
             case ScreenQuestion.MARKED:
                 marked = [
                     (
@@ -832,8 +876,16 @@ GUARD_SECONDS: Final = 0.4
 """Time for which keys that decide do nothing after the screen has changed by itself: a person who
 presses one meant what was there before."""
 
-COVERS_CARD: Final = (ScreenQuestion.EDITED, ScreenQuestion.TOOLS)
+COVERS_CARD: Final = (
+    ScreenQuestion.EDITED,
+    ScreenQuestion.TOOLS,
+    ScreenQuestion.YES,
+    ScreenQuestion.YESES,
+)
 """Questions that show something in place of the card."""
+
+SCROLLED: Final = (ScreenQuestion.TOOLS, ScreenQuestion.YES, ScreenQuestion.YESES)
+"""Questions about something that may be longer than the screen."""
 
 SCROLLS: Final = {
     "space": RowsView.scroll_page_down,
@@ -882,6 +934,7 @@ class InboxApp(InboxFrame):
         self.drawn_at = 0.0  # when the last change of the inbox was on the screen
         self._edited: dict[str, Any] = {}
         self._tools: tuple[str, ToolDifference] | None = None
+        self._kept: list[ScopedYes] = []
 
     def on_mount(self) -> None:
         """Show the first decision, and follow the inbox."""
@@ -1016,7 +1069,7 @@ class InboxApp(InboxFrame):
         event.prevent_default()
         if self.question is ScreenQuestion.NOTHING:
             await self._browse(key)
-        elif not (self.question is ScreenQuestion.TOOLS and self._scroll(key)):
+        elif not (self.question in SCROLLED and self._scroll(key)):
             self._answer(key)
         self.show_frame()
 
@@ -1048,7 +1101,9 @@ class InboxApp(InboxFrame):
                     self._open_question(ScreenQuestion.LEAVE)
                 else:
                     self._leave_now()
-            case "a" | "e" | "r" | "v" | "m":
+            case "Y":
+                self.run_worker(self._show_yeses())
+            case "a" | "e" | "r" | "v" | "m" | "y":
                 await self._decide(key)
             case _:
                 pass
@@ -1067,6 +1122,8 @@ class InboxApp(InboxFrame):
             self._approve(item)
         elif key == "m":
             self._mark(item)
+        elif key == "y":
+            self.run_worker(self._draft_yes(item))
         elif key == "e" and not self.is_whole:
             self._refuse(TOO_LONG)
         elif key == "e" and Verb.APPROVE in item.may:
@@ -1095,6 +1152,15 @@ class InboxApp(InboxFrame):
         if question is ScreenQuestion.VOTE and key == "a" and not self.is_whole:
             self._refuse(TOO_LONG)
             return
+        draft = self.draft
+        if question is ScreenQuestion.YES and draft is not None and draft.item is item:
+            if key == "e":
+                self.run_worker(self._write_pattern(draft))
+                return
+            changed = draft.press(key)
+            if changed is not None:
+                self._show_draft(changed)
+                return
         self._close_question()
         match question, key:
             case ScreenQuestion.LEAVE, "y":
@@ -1103,8 +1169,12 @@ class InboxApp(InboxFrame):
                 self.run_worker(self.decisions.approve_all(marked))
             case ScreenQuestion.TOOLS, "y" if self._tools is not None:
                 self.run_worker(self.decisions.accept_tools(*self._tools))
+            case ScreenQuestion.YESES, _ if key.isdecimal() and 1 <= int(key) <= len(self._kept):
+                self.run_worker(self.decisions.end_yes(self._kept[int(key) - 1]))
             case _ if item is None or self.gone is not None:
                 pass
+            case ScreenQuestion.YES, "y" if draft is not None and draft.item is item:
+                self.run_worker(self.decisions.say_yes(draft))
             case ScreenQuestion.SURE, "y":
                 self.run_worker(self.decisions.approve(item))
             case ScreenQuestion.EDITED, "y":
@@ -1187,6 +1257,67 @@ class InboxApp(InboxFrame):
         self._tools = (item.target, difference)
         self.card.show(difference_rows(difference))
         self._open_question(ScreenQuestion.TOOLS)
+
+    async def _draft_yes(self, item: InboxItem) -> None:
+        """Offer the scopes of a yes to calls like the current one."""
+        if not self.is_whole:
+            self._refuse(TOO_LONG)
+            self.show_frame()
+            return
+        doubts = tuple(self.doubts(item))
+        try:
+            self.inbox.check_yes(item)
+            past = await self.inbox.read_past(item)
+        except MeupError as error:
+            self.show_outcome(*title(item), f": {visible(str(error), 300)}", style="late")
+            return
+        if self.question is not ScreenQuestion.NOTHING or self.current is not item:
+            return
+        scopes = self.inbox.offered_scopes(item)
+        number = choose_scope(scopes, past, item.arguments)
+        is_used = self.inbox.uses_yeses
+        draft = YesDraft(item, tuple(scopes), past, number, is_used=is_used, doubts=doubts)
+        self._open_question(ScreenQuestion.YES)
+        self._show_draft(draft)
+
+    def _show_draft(self, draft: YesDraft) -> None:
+        self.draft = draft
+        self.card.show(draft.rows())
+        self.show_frame()
+
+    async def _write_pattern(self, draft: YesDraft) -> None:
+        """Let the person write the patterns of a yes."""
+        if self._edit is None:
+            self._refuse("no editor is here; set EDITOR")
+            self.show_frame()
+            return
+        scope = draft.scope
+        given = {"arguments": scope.arguments, "others": scope.others}
+        try:
+            said = await edited_arguments(self._edit, given)
+            written = read_scope(said)
+        except (EditRefused, UsageError) as error:
+            self.show_outcome(visible(str(error), 300), style="late")
+            return
+        if self.question is not ScreenQuestion.YES or self.current is not draft.item:
+            return
+        if written.takes(draft.item.arguments):
+            self._show_draft(draft.written(written))
+        else:
+            self.show_outcome("what you wrote does not take this call", style="late")
+
+    async def _show_yeses(self) -> None:
+        """Show the yeses that are kept, and offer to end one."""
+        try:
+            kept = await self.inbox.yeses()
+        except MeupError as error:
+            self.show_outcome(visible(str(error), 300), style="late")
+            return
+        if self.question is not ScreenQuestion.NOTHING:
+            return
+        self._kept = [each.yes for each in reversed(kept)][:MAX_LISTED]
+        self.card.show(kept_rows(kept, self.inbox.time_of_day().timestamp()))
+        self._open_question(ScreenQuestion.YESES)
 
     async def _edit_and_ask(self, item: InboxItem) -> None:
         """Let the person edit the arguments, and show what is different before anything is sent."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final, Literal, cast
+from typing import Any, Final
 from urllib.parse import quote
 
 from starlette.responses import Response
 
 from meup_agent.approval import InboxItem
 from meup_agent.approval.yeses.preview import MAX_SHOWN, choose_scope, preview_scope
-from meup_agent.approval.yeses.scopes import YesScope, written_scope
+from meup_agent.approval.yeses.scopes import YesScope, read_scope
 from meup_agent.approval.yeses.verbs import revoke_yes
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError, NotOffered, UsageError
 from meup_agent.gateway.auth import BAD_REQUEST
@@ -117,23 +117,7 @@ def _read(text: str) -> YesScope:
         read: object = json.loads(text)
     except (ValueError, RecursionError):
         raise UsageError("What you wrote is not JSON.") from None
-    said = cast("dict[str, Any]", read) if isinstance(read, dict) else {"": read}
-    arguments, others = said.get("arguments"), said.get("others", [])
-    is_list = isinstance(others, list) and all(
-        isinstance(each, str) for each in cast("list[object]", others)
-    )
-    if (
-        not said.keys() <= {"arguments", "others"}
-        or not isinstance(arguments, dict | None)
-        or not (others == "any" or is_list)
-    ):
-        raise UsageError(
-            'Write {"arguments": {…}, "others": […]}, with the names of what is free, or "any".'
-        )
-    free: tuple[str, ...] | Literal["any"] = "any"
-    if others != "any":
-        free = tuple(cast("list[str]", others))
-    return written_scope(cast("dict[str, Any] | None", arguments), free)
+    return read_scope(read)
 
 
 async def _page(
