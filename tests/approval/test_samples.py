@@ -31,3 +31,8 @@ def test_each_pattern_of_arguments_has_samples() -> None:
 
 def test_a_regular_expression_has_none() -> None:
     assert list(samples_of(Policy([DenyRule("/^rm/")]))) == []
+
+
+def test_a_pattern_with_an_end_that_is_open_has_three_texts_near_it() -> None:
+    [(_, _, sample)] = samples_of(Policy([DenyRule("rm*")]))
+    assert (len(sample.taken), len(sample.left)) == (3, 3)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 MAX_SAMPLES: Final = 3
 
+MAX_SLIPS: Final = 8
+"""Letters of which one is left out in a text that is like what a pattern takes."""
+
 _WILDCARD: Final = re.compile(r"\*+|\?|\[[^]]*\]|\{[^}]*\}")
 
 _FILLS: Final = ("a", "a/b", ".a", "A-1", "../a", "a b", "")
@@ -70,6 +73,8 @@ def _texts_like(pattern: str) -> Iterator[str]:
             yield _fill_in(pattern, fill)
     plain = _fill_in(pattern, "a")
     yield from (plain[1:], f"x{plain}", f"{plain}x", plain[:-1], plain.swapcase())
+    # Slips of the pen, for a pattern that takes what is behind it and any case.
+    yield from (plain[:at] + plain[at + 1 :] for at in range(1, min(len(plain) - 1, MAX_SLIPS)))
 
 
 def _fill_in(pattern: str, fill: str) -> str:
