@@ -37,7 +37,7 @@ RELOAD: Final = b"reload\n"
 """All that may be asked."""
 
 ASK_SECONDS: Final = 5.0
-"""Seconds for a command to say what it wants."""
+"""Seconds for a command to say what it wants, and to take its answer."""
 
 ANSWER_SECONDS: Final = 60.0
 """Seconds that a command waits for its answer: the files may be on a slow network."""
@@ -96,11 +96,13 @@ async def take_commands(path: Path, reloader: ConfigReloader) -> AsyncGenerator[
     async def answer(stream: SocketStream) -> None:
         with suppress(anyio.BrokenResourceError, anyio.EndOfStream):
             async with stream, limiter:
+                asked = b""
                 with anyio.move_on_after(ASK_SECONDS):
-                    if await stream.receive(len(RELOAD)) != RELOAD:
-                        return
-                    said = await reloader.reload()
-                    await stream.send(msgspec.json.encode(said))
+                    asked = await stream.receive(len(RELOAD))
+                if asked == RELOAD:
+                    said = msgspec.json.encode(await reloader.reload())
+                    with anyio.move_on_after(ASK_SECONDS):
+                        await stream.send(said)
 
     with short_path(str(path)) as short:
         try:

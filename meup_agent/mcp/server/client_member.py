@@ -412,10 +412,14 @@ class ClientMembers:
             token = None
         key = "" if token is None else _digest(token)
         login = self._logins.get(key)
-        if self._find is not None and token is not None and self._find(token) is None:
-            if login is not None:
+        if self._find is not None and token is not None:
+            # The gateway may have read its tokens again: this one may be void, or another's.
+            name = self._find(token)
+            if login is not None and login.member.key != name:
                 self._forget(login)
-            return None
+                login = None
+            if name is None:
+                return None
         if login is None or not login.member.joined:
             login = await self._log_in(key, token)
         if login is not None:
