@@ -335,7 +335,7 @@ def reload(
     found = [each for each in running if port in (None, each.port)]
     ports = ", ".join(str(each.port) for each in running)
     if not found:
-        where = f"at port {port}; give one of: {ports}" if running else "of this user here"
+        where = f"at port {port}; give one of: {ports}" if running else "here, under this user"
         raise Failure(
             f"no gateway of meup gateway --config or meup up runs {where}",
             exit_codes.NO_CONNECTION,
