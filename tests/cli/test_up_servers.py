@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import httpx2
 import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import TextContent
+from mcp_types import TextContent, ToolListChangedNotification
 
 from meup_agent import Agent, Fulfillment
 from meup_agent.cli.signals import end_by_signals
@@ -306,6 +307,70 @@ def test_clients_of_one_gateway_have_an_address_and_names_of_their_own(
                 assert answer.status_code == 401
 
         anyio.run(work)
+
+
+def started_client(client: dict[str, Any], **variables: str) -> Any:
+    """The command of a client's configuration, as a client starts it."""
+    command, *arguments = launched("-m", "meup_agent.cli", *client["args"])
+    env = environment({**client["env"], **variables})
+    return stdio_client(StdioServerParameters(command=command, args=arguments, env=env))
+
+
+def test_a_client_that_starts_first_gets_the_tools_as_they_come(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    configure(tmp_path, calc=SMALL)
+    with up(tmp_path, state, *SERVERS) as process:
+        client, _ = printed(process, state)
+    changed = [anyio.Event()]
+
+    async def note(message: object) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            changed[-1].set()
+
+    async def work() -> None:
+        server = started_client(client)
+        async with Client(server, mode="legacy", message_handler=note) as mcp:
+            assert mcp.instructions
+            assert "A rejection is final" in mcp.instructions
+            with up(tmp_path, state, *SERVERS) as process:
+                await anyio.to_thread.run_sync(
+                    partial(process.until, "is 'calc' in the space 'mcp'", stream="err")
+                )
+                with anyio.fail_after(PATIENCE):
+                    while not (await mcp.list_tools()).tools:
+                        await changed[-1].wait()
+                        changed.append(anyio.Event())
+
+    anyio.run(work)
+
+
+def test_a_client_starts_the_gateway_where_it_is_told_to(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    configure(tmp_path, calc=SMALL)
+    with up(tmp_path, state, *SERVERS) as process:
+        client, _ = printed(process, state)
+        asked = re.search(r'  ("MEUP_AUTOSTART": ".*")\n', process.out)
+        assert asked
+        setting = json.loads(f"{{{asked[1]}}}")
+    assert f"--servers {tmp_path}/mcp.json" in setting["MEUP_AUTOSTART"]
+
+    async def work() -> None:
+        async with Client(started_client(client, **state, **setting), mode="legacy") as mcp:
+            with anyio.fail_after(PATIENCE):
+                while [tool.name for tool in (await mcp.list_tools()).tools] != ["calc_add"]:
+                    await anyio.lowlevel.checkpoint()
+
+    try:
+        anyio.run(work)
+    finally:
+        (lock,) = (tmp_path / "state" / "up").glob("*.lock")
+        number = json.loads(lock.read_text())["process"]
+        os.kill(number, signal.SIGTERM)
+        while lock.exists():
+            assert is_there(number)
+    assert stat.S_IMODE((lock.parent / "autostart.log").stat().st_mode) == 0o600
 
 
 @asynccontextmanager

@@ -185,6 +185,7 @@ class Plan:
     token_files: Mapping[str, Path]
     people: Path | None = None  # where the tokens of `agent` and `you` are, if it has these two
     clients: tuple[str, ...] = (AGENT,)  # the participants that MCP clients are to be
+    autostart: str = ""  # the arguments that start the same again, from any folder
     persons: tuple[str, ...] = (YOU,)  # who decide
     policy: Path | None = None  # that decides before `you` do
     roots: tuple[str, ...] = ()  # that the MCP servers are told

@@ -237,7 +237,7 @@ MAX_SESSIONS: Final = 1000
 
 _SESSION: Final = "mcp-session-id"
 
-MAX_PARTICIPANT_SESSIONS: Final = 64
+MAX_PARTICIPANT_SESSIONS: Final = 128
 """Of one participant's clients; one more ends the one that was used longest ago, so that no
 participant takes the place of the others."""
 

@@ -39,7 +39,7 @@ from meup_agent.protocol.wire import payloads
 from meup_agent.session.settings import ttl_from_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Awaitable, Callable, Generator
 
     from mcp.server.models import InitializationOptions
 
@@ -66,6 +66,10 @@ class _AnnouncingServer(Server[Any]):
         )
 
 
+class NotJoined(MCPError):
+    """The participant of a client is not in the space yet."""
+
+
 class SpaceHandlers:
     """The handlers of what MCP clients ask.
 
@@ -73,6 +77,8 @@ class SpaceHandlers:
         member_of: The participant that a request's client is.
         streams: The calls that run.
         settings: Settings of the calls.
+        joined: Waits until the participant is in the space, where that may be later than its
+            client; true if it was.
 
     Attributes:
         tasks: The calls that became tasks, for as long as it is entered.
@@ -83,7 +89,10 @@ class SpaceHandlers:
         member_of: Callable[[Ctx], ClientMember],
         streams: OpenStreams,
         settings: CallSettings,
+        *,
+        joined: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
+        self._joined = joined
         self._member_of = member_of
         self._streams = streams
         self._settings = settings
@@ -105,7 +114,10 @@ class SpaceHandlers:
 
     async def list_offers(self, kind: str, ctx: Ctx, _: Any) -> JsonObject:
         """The lists: of tools, prompts, resources and templates."""
-        catalog = self._member_of(ctx).catalog
+        try:
+            catalog = self._member_of(ctx).catalog
+        except NotJoined:
+            return {kind: [], **LISTED}  # its client is told when there are some
         listed = await catalog.described(kind, ctx.protocol_version)
         if kind == TOOLS and self._settings.answer_seconds(ctx) is not None:
             listed = [RESULT_TOOL_OFFER, *listed]
@@ -208,10 +220,13 @@ class SpaceHandlers:
 
     async def initialized(self, ctx: Ctx, _: Any) -> None:
         """``notifications/initialized``: from here to the session's end its client is told."""
+        is_late = self._joined is not None and await self._joined()
         member = self._member_of(ctx)
         if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS or member.sessions.find(ctx):
             return  # no session, or one that is told already: each would be a task
         with member.sessions.open(ctx) as session:
+            if is_late:
+                member.announcements.lists_changed()
             try:
                 await session.run()
             finally:

@@ -92,7 +92,7 @@ class Allowance:
         1_000, "proposals of a participant that are neither fulfilled nor withdrawn"
     )
     max_beside: int = limit(
-        64,
+        128,
         "connections of one participant beside the one that answers; a further one is refused "
         "with 429",
     )

@@ -40,6 +40,7 @@ from meup_agent.cli.options import (
 )
 from meup_agent.cli.render.output import open_prefixed, warn
 from meup_agent.cli.signals import ENDING, end_by_signals
+from meup_agent.cli.up.autostart import AUTOSTART_VARIABLE, autostart_words
 from meup_agent.cli.up.mcp_endpoint import MCP_PATH, McpEndpoint, serves_mcp
 from meup_agent.cli.up.plan import (
     AGENT,
@@ -262,7 +263,12 @@ def up(
     LOADING.begin()  # of the gateway, in whose place the servers take the processor
     with loading(), up_lock(place) as lock:
         _tell_neighbours(place)
-        plan = replace(read(renew=new_tokens), roots=tuple(root or ()))
+        paths = (
+            *(file, servers, policy, listen.history, listen.tls_certificate, listen.tls_key),
+            *(Path(each).expanduser() for each in root or ()),
+        )
+        autostart = autostart_words(sys.argv[2:], paths, place)
+        plan = replace(read(renew=new_tokens), roots=tuple(root or ()), autostart=autostart)
         bridged = plan.bridged
         if bridged:
             require_extra("MCP")
@@ -478,6 +484,10 @@ def _client_lines(
             yield from ("", _pasted(served), "")
             if not shows_token:
                 yield from (f"The token that belongs there is in {path}", "")
+    if plan.autostart:
+        setting = json.dumps({AUTOSTART_VARIABLE: plan.autostart}, ensure_ascii=False)[1:-1]
+        yield 'A client\'s command starts this where it does not run, with one more line in "env":'
+        yield from ("", f"  {setting}", "")
 
 
 def _pasted(client: Mapping[str, object]) -> str:

@@ -30,6 +30,7 @@ from meup_agent.cli.options import (
 )
 from meup_agent.cli.render.logs import log_to_stderr
 from meup_agent.cli.signals import ENDING, until_signal, watch_signals
+from meup_agent.cli.up.autostart import start_if_absent
 from meup_agent.errors import ConfigurationError, TokenRefused
 from meup_agent.transport.base import background_tasks
 
@@ -163,6 +164,7 @@ def mcp(
 def _pool_of_space(at: SpaceOptions, http: str | None) -> tuple[ClientMembers, bool]:
     """The participants of a gateway's space, and if there is one of this process."""
     from meup_agent.mcp.server.client_member import ClientMembers
+    from meup_agent.session import Settings
     from meup_agent.transport.websocket import SpaceConnector
 
     own = token_from(at.token, at.token_file)
@@ -170,12 +172,16 @@ def _pool_of_space(at: SpaceOptions, http: str | None) -> tuple[ClientMembers, b
         where = SpaceOptions(url=at.url, space=at.space, token="-").address()
     else:
         where = at.address()
+    if http is None:
+        start_if_absent(where.url)
 
     def join(
         agent: Agent, theirs: str | None, /, *, observe: bool = False
     ) -> AbstractAsyncContextManager[Space]:
         # Beside, so that two clients with one token do not throw each other out.
         join = partial(agent.join, observe=observe, beside=not observe, take_over=not observe)
+        if http is None:  # its client is served meanwhile
+            join = partial(join, settings=Settings(first_welcome=None))
         if theirs is not None:
             return join(SpaceConnector(where.url, where.space), token=theirs)
         return join(where.url, **where.identity)

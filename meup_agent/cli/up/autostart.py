@@ -1,0 +1,96 @@
+"""``MEUP_AUTOSTART``: a client's command starts ``meup up`` where it does not run.
+
+The variable has the arguments of ``meup up``. It is off where it is not set, and what ``meup up``
+prints to paste leaves it out: a program that an editor starts would otherwise start others by
+itself. What is started outlives its starter; the lock of its file keeps a second one from starting.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from meup_agent.cli.up.state import FILE_MODE, list_running, make_folder, up_folder
+from meup_agent.errors import ConfigurationError, system_reason
+
+AUTOSTART_VARIABLE: Final = "MEUP_AUTOSTART"
+
+LOG_NAME: Final = "autostart.log"
+"""Name of the file that has the output of what was started last."""
+
+_SECRET: Final = ("MEUP_TOKEN", "MEUP_URL", "MEUP_SPACE", "MEUP_PARTICIPANT", AUTOSTART_VARIABLE)
+
+log = logging.getLogger("meup_agent.up")
+
+
+def autostart_words(arguments: Iterable[str], paths: Iterable[Path | None], place: Path) -> str:
+    """The value of the variable that starts the same again, from any folder.
+
+    Args:
+        arguments: The arguments of ``meup up`` in this process.
+        paths: The files and folders among them.
+        place: The file that it runs, which need not be among them.
+    """
+    absolute = {str(each): str(each.absolute()) for each in paths if each is not None}
+    words: list[str] = []
+    for each in arguments:
+        name, is_set, value = each.partition("=")
+        if each in absolute:
+            words.append(absolute[each])
+        elif is_set and name.startswith("--") and value in absolute:
+            words.append(f"{name}={absolute[value]}")
+        elif each != "--new-tokens":
+            words.append(each)
+    if str(place) not in absolute:
+        words.append(str(place.absolute()))
+    return shlex.join(words)
+
+
+def start_if_absent(url: str) -> None:
+    """Start ``meup up`` as the variable says, unless a gateway of this user has the address.
+
+    Raises:
+        ConfigurationError: The variable is not a command line, or it cannot be started.
+    """
+    given = os.environ.get(AUTOSTART_VARIABLE, "").strip()
+    if not given:
+        return
+    try:
+        words: Sequence[str] = shlex.split(given)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{AUTOSTART_VARIABLE} takes the arguments of `meup up`, and cannot be read: {error}"
+        ) from None
+    folder = up_folder()
+    if any(url in (each.url, each.socket) for each in list_running(folder)):
+        return
+    make_folder(folder)
+    path = folder / LOG_NAME
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(_SECRET)}
+    try:
+        with open(path, "wb", opener=_for_user_alone) as output:
+            subprocess.Popen(
+                (sys.executable, "-m", "meup_agent.cli", "up", *words),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                cwd=Path.home(),
+                start_new_session=True,  # it outlives this process, and Ctrl-C in its terminal
+            )
+    except OSError as error:
+        raise ConfigurationError(
+            f"`meup up` could not be started ({system_reason(error)}); start it yourself, and take"
+            f" {AUTOSTART_VARIABLE} out"
+        ) from None
+    log.info("started `meup up %s`; its output is in %s", shlex.join(words), path)
+
+
+def _for_user_alone(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, FILE_MODE)
