@@ -38,7 +38,7 @@ async def ask_browser(folder: Path, link: str, *queries: str) -> AuthorizationCo
     async def browse() -> None:
         while not shown:
             await anyio.lowlevel.checkpoint()
-        async with httpx2.AsyncClient(verify=NO_TLS) as client:
+        async with httpx2.AsyncClient(verify=NO_TLS, timeout=PATIENCE) as client:
             for query in queries:
                 await client.get(f"http://127.0.0.1:{redirect.port}/{query}")
 
