@@ -47,6 +47,7 @@ async def test_ten_thousand_open_proposals(chromium: Browser) -> None:
         await expect(first).to_contain_text("bot0")
         await expect(page.locator("#queue > li")).to_have_count(50)
         # The one on the screen is decided, and the next one comes.
+        await page.keyboard.press("r")
         await page.click("#reject")
         await expect(page.locator("#call")).to_contain_text("docs/000001.md")
         await expect(page.locator("#count")).to_have_text("9999")

@@ -10,6 +10,7 @@ from meup_agent import Fulfillment, Rejection
 from meup_agent.gateway.console.sign_in import SESSION_IDLE, BrowserSessions, FormSeals
 from tests.console_browser.axe import violations
 from tests.console_browser.conftest import Desk, before_the_stream, card, settled
+from tests.console_browser.pictures import picture
 from tests.interaction.people import ended
 
 pytestmark = pytest.mark.anyio
@@ -171,7 +172,54 @@ async def test_reject_by_keyboard_alone(desk: Desk) -> None:
     await page.keyboard.type("not this one")
     await page.keyboard.press("Enter")
     outcome = await ended(proposal, Rejection)
-    assert (outcome.by, outcome.reason) == ("you", "disagree")
+    assert (outcome.by, outcome.reason) == ("you", "unsafe")
+
+
+async def test_reject_in_haste_accuses_nobody(desk: Desk) -> None:
+    proposal, page = await desk.asked(to="you")
+    await page.keyboard.press("r")
+    await page.keyboard.press("Enter")
+    assert (await ended(proposal, Rejection)).reason == "disagree"
+
+
+SMALL = {"laptop": (1280, 720), "phone": (390, 844), "old phone": (320, 568), "200 %": (640, 360)}
+
+
+@pytest.mark.parametrize("look", SMALL)
+async def test_buttons_are_always_in_view(desk: Desk, look: str) -> None:
+    width, height = SMALL[look]
+    text = "\n".join(f"line {number}" for number in range(200))
+    await desk.site.propose(await desk.site.proposer(), {"path": "a.md", "text": text}, to="you")
+    page = await desk.open(viewport={"width": width, "height": height})
+    await card(page, "a.md")
+    for where in ("0", "document.body.scrollHeight / 4", "300"):
+        await page.evaluate(f"scrollTo(0, {where})")
+        for button in ("#approve", "#rejecting summary"):
+            await expect(page.locator(button)).to_be_in_viewport(ratio=1)
+    await page.keyboard.press("r")
+    await expect(page.locator("#reject")).to_be_in_viewport(ratio=1)
+    assert await violations(page) == []
+    await picture(page, f"bar-{look.replace(' ', '-').replace('%', '')}")
+
+
+async def test_dangerous_call_takes_two_keys(desk: Desk) -> None:
+    proposal = await desk.site.propose(await desk.site.proposer(), {"path": "safe\u202egpj.exe"})
+    page = await desk.open()
+    await expect(page.locator("#sure")).to_be_visible()
+    await settled(page)
+    await page.keyboard.press("a")
+    await expect(page.locator(".notice.plain")).to_contain_text("marked as dangerous")
+    assert desk.site.ran == []
+    await page.keyboard.press("a")
+    await proposal.outcome()
+
+
+async def test_what_is_past_its_time_is_not_clicked(desk: Desk) -> None:
+    _, page = await desk.asked()
+    await page.evaluate("document.querySelector('#acts').dataset.until = '2020-01-01T00:00:00Z'")
+    await expect(page.locator("#approve")).to_be_disabled()
+    await page.keyboard.press("a")
+    assert desk.site.ran == []
 
 
 async def test_card_comes_and_goes_by_itself(desk: Desk) -> None:
@@ -286,6 +334,7 @@ async def test_what_was_typed_is_shown_after_all_else_is_forgotten(desk: Desk) -
 async def test_words_survive_a_decision_that_was_not_taken(desk: Desk) -> None:
     desk.expect("status of 403")
     _, page = await desk.asked(to="you")
+    await page.keyboard.press("r")
     await page.fill("#words", "not this one")
     await page.evaluate("document.querySelector('#reject-form [name=csrf]').value = 'earlier'")
     await page.click("#reject")

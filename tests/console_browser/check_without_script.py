@@ -21,6 +21,7 @@ async def test_decisions(desk: Desk) -> None:
     approved = await site.propose(proposer, {"path": "yes.md"})
     page = await desk.open(java_script_enabled=False)
     await expect(page.locator("#queue li")).to_have_count(3)
+    await page.click("#rejecting summary")
     await page.locator("#reason").select_option("disagree")
     await page.locator("#words").fill("not this one")
     await page.click("#reject")

@@ -90,7 +90,7 @@ async def settled(page: Page) -> None:
 async def card(page: Page, path: str) -> None:
     """Wait for the decision about a file, with what its tool says of itself, to be taken."""
     await expect(page.locator("#call")).to_contain_text(path)
-    await expect(page.locator("#word")).to_have_count(0)
+    await expect(page.locator("#sure")).to_have_count(0)
     await settled(page)
 
 

@@ -102,7 +102,7 @@ class Browser:
 
     async def decide(self, key: str, verb: str = "approve", **fields: str) -> httpx.Response:
         """Take a decision by its form, with the word that a dangerous one asks for."""
-        fields = {"word": "approve"} | fields if verb == "approve" else fields
+        fields = {"sure": "yes"} | fields if verb == "approve" else fields
         return await self.submit("/inbox", f"/inbox/{key}/{verb}", **fields)
 
     async def sign_in(self, token: str) -> httpx.Response:

@@ -86,16 +86,16 @@ async def test_decided_proposal_is_not_decided_again(site: Site) -> None:
     other = await site.browser("other")
     theirs = await other.page()
     approve = f"/inbox/{key}/approve"
-    await you.post(approve, {**fields_in(page, approve), "word": "approve"})
+    await you.post(approve, {**fields_in(page, approve), "sure": "yes"})
     await proposal.outcome()
-    answer = await other.post(approve, {**fields_in(theirs, approve), "word": "approve"})
+    answer = await other.post(approve, {**fields_in(theirs, approve), "sure": "yes"})
     assert answer.status_code in (303, 409)
     assert site.ran == [HELLO]
 
 
 async def test_other_call_than_was_shown_is_not_approved(site: Site) -> None:
     _, browser, _, key = await site.asked()
-    answer = await browser.decide(key, word="", digest="0" * 64)
+    answer = await browser.decide(key, sure="", digest="0" * 64)
     assert answer.status_code == 409
     assert "another one than you were shown" in answer.text
     assert site.ran == []
@@ -109,15 +109,15 @@ async def test_withdrawn_proposal_leaves(site: Site) -> None:
     assert "withdrawn" in (await browser.get(f"/proposals/{key}")).text
 
 
-async def test_dangerous_call_asks_for_the_word(site: Site) -> None:
+async def test_dangerous_call_asks_twice(site: Site) -> None:
     _, browser, page, key = await site.asked({"path": "safe\u202egpj.exe"})
     assert "Look twice" in page
-    for word in ("", "yes", "approve it"):
-        answer = await browser.decide(key, word=word)
+    for said in ("", "no", "yes, of course"):
+        answer = await browser.decide(key, sure=said)
         assert answer.status_code == 400
         assert "marked as dangerous" in answer.text
     assert site.ran == []
-    assert (await browser.decide(key, word=" Approve ")).status_code == 303
+    assert (await browser.decide(key, sure="yes")).status_code == 303
 
 
 async def test_card_tells_the_record_and_what_differs_from_before_one_signed_in(site: Site) -> None:

@@ -101,7 +101,7 @@ async def test_each_of_many_is_decided_as_it_was_shown(site: Site) -> None:
     you = await site.browser("you")
     for left in (2, 1, 0):
         key = key_in(await until_shown(you, "write_file", rows=left + 1))
-        answer = await you.submit(f"/inbox/{key}", f"/inbox/{key}/approve", word="approve")
+        answer = await you.submit(f"/inbox/{key}", f"/inbox/{key}/approve", sure="yes")
         assert answer.status_code == 303
     assert {each["path"] for each in site.ran} == {"0.md", "1.md", "2.md"}
     for each in proposals:

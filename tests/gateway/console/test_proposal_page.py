@@ -29,7 +29,7 @@ async def test_export_has_the_edited_chain(site: Site) -> None:
     page = await browser.submit(f"/inbox/{key}", action, arguments=given)
     assert page.status_code == 200
     # The word, since the page may ask before the tools of the executor are known.
-    fields = {**fields_in(page.text, action, "seen"), "word": "approve"}
+    fields = {**fields_in(page.text, action, "seen"), "sure": "yes"}
     done = await browser.post(action, fields)
     assert done.status_code == 303, done.text
     await proposal.outcome()

@@ -101,7 +101,7 @@ async def test_call_is_approved_with_the_form_that_was_shown(site: Site) -> None
         while (await you.fields("/inbox", action))["digest"] == fields["digest"]:
             await anyio.lowlevel.checkpoint()
         await you.key(CHANGED_WORDS)
-    answer = await you.post(f"/inbox/{key}/approve", {**fields, "word": "approve"})
+    answer = await you.post(f"/inbox/{key}/approve", {**fields, "sure": "yes"})
     assert answer.status_code == 409
     assert "The call, or its tool, is another one than you were shown" in answer.text
     assert (await you.decide(key)).status_code == 303

@@ -70,7 +70,7 @@ async def test_approval_is_a_vote_before_ones_own_session_was_told_the_rule(site
     key = key_in(page)
     assert "Approve" not in page.partition("</article>")[0].partition('id="acts"')[2]
     fields = fields_in(page, f"/inbox/{key}/vote")
-    answer = await you.post(f"/inbox/{key}/approve", {**fields, "word": "approve"})
+    answer = await you.post(f"/inbox/{key}/approve", {**fields, "sure": "yes"})
     assert answer.status_code == 303
     assert votes == [f"proposer {proposal.id} approve"]
     assert site.ran == []

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 import anyio
@@ -34,7 +34,7 @@ from meup_agent.gateway.console.timeline import words_of_answer
 from meup_agent.gateway.edge.http.context import CONFLICT
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.wire.outcomes import Fulfillment
-from meup_agent.protocol.wire.payloads import digest, without_meta
+from meup_agent.protocol.wire.payloads import TOOL_CALL, as_object, as_text, digest, without_meta
 from meup_agent.protocol.wire.scoped_yes import ScopedYes
 from meup_agent.wording import describe_reason
 
@@ -43,9 +43,6 @@ MORE_THAN_SHOWN: Final = (
 )
 """Reason for which a call is not approved here: what is cut could hide what it does."""
 
-CONFIRM_WORD: Final = "approve"
-"""The word that a dangerous call asks for."""
-
 OUTCOME_SECONDS: Final = 1.5
 """Seconds for which the answer to an approval waits for its result; later it is told by the event
 stream."""
@@ -53,14 +50,17 @@ stream."""
 MAX_CANONICAL: Final = 256 * 1024
 """Bytes of a call up to which a form has the digest that approvals have, too."""
 
+MAX_SHOWN_ARGUMENTS: Final = 40
+"""Arguments that are shown one by one; a call with more is shown as JSON."""
+
 MAX_ANSWER: Final = 200
 """Characters of a result that are told at once; all of it is on the proposal's page."""
 
 OFFERED_REASONS: Final = tuple(
     (code, describe_reason(code))
     for code in (
-        Reason.UNSAFE,
         Reason.DISAGREE,
+        Reason.UNSAFE,
         Reason.INVALID,
         Reason.POLICY,
         Reason.RESOURCE_LIMIT,
@@ -117,7 +117,6 @@ def inbox_page(
         "edit": edit,
         "topics": "inbox",
         "reasons": OFFERED_REASONS,
-        "word": CONFIRM_WORD,
     }
     if item is not None:
         sent = edit.arguments if edit is not None and edit.is_ready else None
@@ -150,11 +149,43 @@ def _card(item: InboxItem, edited: dict[str, Any] | None) -> dict[str, Any]:
         "whole": whole,
         "is_editable": is_editable,
         "fields": fields_of(schema_of(item), arguments) if is_editable else [],
+        "shown_arguments": shown_arguments(item, arguments),
         "arguments_text": editable(item.arguments) if is_editable else "",
         "ended": ENDED,
         "endings": [ENDED[each] for each in item.record.counts],
         "danger": dangers_of(item, edited),
     }
+
+
+class ShownArgument(NamedTuple):
+    """One argument of a call, as a person reads it."""
+
+    name: str
+    text: str
+    about: str  # in the words of its tool; empty: it has none
+
+
+def shown_arguments(item: InboxItem, arguments: dict[str, Any]) -> list[ShownArgument]:
+    """Every argument of a call; none where they are not all that it has, or they are too many."""
+    if item.method != TOOL_CALL or item.call.beside or len(arguments) > MAX_SHOWN_ARGUMENTS:
+        return []
+    described = as_object(schema_of(item).get("properties"))
+    return [
+        ShownArgument(
+            name, _text_of(value), as_text(as_object(described.get(name)).get("description"))
+        )
+        for name, value in arguments.items()
+    ]
+
+
+def _text_of(value: object) -> str:
+    """A text as it is, unless it could be taken for another value; anything else as JSON."""
+    if isinstance(value, str) and value.strip():
+        try:
+            json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return editable(value)
 
 
 def dangers_of(item: InboxItem, sent: dict[str, Any] | None = None) -> tuple[str, ...]:
@@ -263,6 +294,9 @@ def decided_item(context: PageContext) -> InboxItem | Response:
     item = find_item(context.presence.inbox, context.key)
     if item is None:
         return inbox_page(context, None, status=CONFLICT)
+    if item.seconds_left is not None and item.seconds_left < 0:
+        said = "Nothing was done: its time is over, and its proposer waits no longer."
+        return inbox_page(context, item, status=CONFLICT, problem=said)
     if context.form.get("digest") != shown_digest(item):
         said = (
             "The call, or its tool, is another one than you were shown. Look at it again; nothing"
@@ -276,8 +310,8 @@ def why_not(context: PageContext, item: InboxItem, sent: dict[str, Any] | None =
     """The reason for which a form approves nothing; empty where it does."""
     if not is_shown_whole(whole_call(item, sent)):
         return f"Not approved: {MORE_THAN_SHOWN}."
-    if item.danger and context.typed("word").lower() != CONFIRM_WORD:
-        return f"This call is marked as dangerous: type “{CONFIRM_WORD}” to approve it."
+    if item.danger and context.form.get("sure") != "yes":
+        return "Not approved: this call is marked as dangerous. Look at it, and say that you did."
     return ""
 
 
@@ -287,7 +321,7 @@ async def carry_out(context: PageContext, item: InboxItem, edit: Edit | None = N
     presence, form = context.presence, item.form
     name = item.tool or item.method
     done = anyio.Event()
-    outcome: list[str | MeupError] = []
+    outcome, has_failed = list[str | MeupError](), list[bool]()
 
     async def run() -> None:
         try:
@@ -299,6 +333,7 @@ async def carry_out(context: PageContext, item: InboxItem, edit: Edit | None = N
                 # Its rule became known at the person's own inbox session, and it counts votes.
                 outcome.append(f"Voted for {name}: its rule counts votes.")
             else:
+                has_failed.append(fulfillment.is_error)
                 outcome.append(f"Approved: {name} {_what_came(fulfillment)}")
         except MeupError as error:
             outcome.append(error)
@@ -307,9 +342,9 @@ async def carry_out(context: PageContext, item: InboxItem, edit: Edit | None = N
         finally:
             done.set()
         said = outcome[0]
-        failed = isinstance(said, MeupError)
-        told = f"{name} was not carried out: {said}" if failed else str(said)
-        presence.notify(OutcomeNotice(told, failed, context.key))
+        refused = isinstance(said, MeupError)
+        told = f"{name} was not carried out: {said}" if refused else str(said)
+        presence.notify(OutcomeNotice(told, refused or any(has_failed), context.key))
 
     # In the presence's own tasks: a browser that goes must not stop what it has approved.
     presence.tasks.start_soon(run)
@@ -318,7 +353,7 @@ async def carry_out(context: PageContext, item: InboxItem, edit: Edit | None = N
     said = outcome[0] if outcome else f"Approved: {name} runs now."
     if isinstance(said, MeupError):
         return _failed(context, item, said, edit)
-    return context.go_on(CONSOLE_HOME, said, proposal=context.key)
+    return context.go_on(CONSOLE_HOME, said, failed=any(has_failed), proposal=context.key)
 
 
 def _what_came(fulfillment: Fulfillment) -> str:

@@ -17,7 +17,6 @@ from meup_agent.gateway.auth import BAD_REQUEST
 from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, redirect
 from meup_agent.gateway.console.inbox_session import item_key
 from meup_agent.gateway.console.pages.inbox import (
-    CONFIRM_WORD,
     carry_out,
     dangers_of,
     decided_item,
@@ -162,7 +161,6 @@ async def _page(
         digest=shown_digest(item),
         whole_call=whole_call(item),
         danger=dangers_of(item),
-        word=CONFIRM_WORD,
         problem=problem,
     )
 

@@ -37,6 +37,9 @@
       each.value = Math.max((Date.parse(each.dataset.until) - at) / 1000, 0);
       each.classList.toggle("soon", each.value < each.max / 5);
     }
+    // What is past its time is not decided; the gateway says why when it has ended.
+    const acts = $("#acts[data-until]");
+    if (acts && Date.parse(acts.dataset.until) < at) for (const each of all("#acts button, #edit button")) { each.disabled = true; each.dataset.gone = "yes"; }
   }
   setInterval(tick, 1000);
 
@@ -44,9 +47,9 @@
   const live = $("#live"), strip = $("#offline");
   function say(text) { const line = document.createElement("p"); line.textContent = text; live.append(line); while (live.children.length > 6) live.firstChild.remove(); }
   function offline(text) { strip.hidden = !text; put(strip, text || ""); }
-  function notice(text, failed, proposal) {
+  function notice(text, failed, proposal, plain) {
     const line = document.createElement("p");
-    line.className = failed ? "notice failed" : "notice"; line.setAttribute("role", "status"); line.textContent = text;
+    line.className = failed ? "notice failed" : plain ? "notice plain" : "notice"; line.setAttribute("role", "status"); line.textContent = text;
     if (proposal) { const link = document.createElement("a"); link.href = `${base}/proposals/${encodeURIComponent(proposal)}`; link.textContent = "Look at it"; line.append(" ", link); }
     all("#main > .notice").forEach((each) => each.remove());
     $("#main").prepend(line);
@@ -168,7 +171,7 @@
     // Twice would be refused; once is enough. Later, since a disabled button sends no value.
     setTimeout(() => all("button", decides || form).forEach((each) => { each.disabled = true; }), 0);
   });
-  window.addEventListener("pageshow", () => all("button:disabled").forEach((each) => { each.disabled = false; each.classList.remove("sent"); }));
+  window.addEventListener("pageshow", () => all("button:disabled").forEach((each) => { each.disabled = false; each.classList.remove("sent"); tick(); }));
   window.addEventListener("pageshow", guardEdit);
 
   // --- a decision that has just come in the place of another is not made by what was meant for that one ---
@@ -187,11 +190,14 @@
   // --- keys ---
   let armed = 0, votes = false;
   // Its last line has been on the screen.
-  const endIsShown = (call) => call.scrollTop + call.clientHeight >= call.scrollHeight - 4 && call.getBoundingClientRect().bottom <= innerHeight + 4;
-  const isSeen = () => { const call = $("#call"); return !call || call.dataset.seen || endIsShown(call); };
+  const endIsShown = (call) => call.scrollTop + call.clientHeight >= call.scrollHeight - 4 && call.getBoundingClientRect().bottom <= visibleEnd() + 4;
+  // The bar with the buttons covers the end of the screen.
+  const visibleEnd = () => { const bar = $("#acts"), top = bar && getComputedStyle(bar).position === "sticky" ? bar.getBoundingClientRect().top : innerHeight; return top > 0 ? Math.min(top, innerHeight) : innerHeight; };
+  const partsOf = (call) => [call, ...all(".block", call)];
+  const isSeen = () => { const call = $("#call"); return !call || partsOf(call).every((each) => each.dataset.seen || endIsShown(each)); };
   document.addEventListener("scroll", () => {
     const call = $("#call");
-    if (call && endIsShown(call)) call.dataset.seen = "yes";
+    if (call) for (const each of partsOf(call)) if (endIsShown(each)) each.dataset.seen = "yes";
   }, true);
   function step(by) {
     const rows = all("#queue a"), at = rows.findIndex((each) => each.hasAttribute("aria-current"));
@@ -200,31 +206,35 @@
   const keys = {
     j: () => step(1), k: () => step(-1), n: () => step(1), p: () => step(-1),
     a() {
-      const button = $("#send-edit") || $("#approve") || $("#vote"), word = $("#word");
+      const button = $("#send-edit") || $("#approve") || $("#vote"), sure = $("#sure");
       if (!button) return;
       if (edits().length && !$("#send-edit")) { notice("Nothing was done: you are editing this call. Show what changes, or drop the edit.", true); return; }
       if (button.disabled) return;
       if (isNew()) { notice("Nothing was done: this had just changed. Look at it, and press the key again.", true); return; }
-      if (word && !word.value) { word.focus(); say("Type the word to approve this call."); return; }
-      if (!isSeen() && Date.now() - armed > 3000) {
-        armed = Date.now(); $("#call").focus();
-        notice("You have not seen all of the call. Press a or y to approve it all the same."); return;
+      const asks = sure && !sure.checked ? "It is marked as dangerous" : "", unseen = isSeen() ? "" : "You have not seen all of the call";
+      if ((asks || unseen) && Date.now() - armed > 3000) {
+        armed = Date.now(); if (unseen) $("#call").focus();
+        notice(`${[asks, unseen].filter(Boolean).join(". ")}. Press a or y to approve it all the same.`, false, "", true); return;
       }
+      if (sure) sure.checked = true;
       button.click();
     },
     s() { $("#yes")?.click(); },
     y() { if (Date.now() - armed < 3000) keys.a(); },
     e() { const edit = $("#edit"); if (edit) { edit.open = true; ($("[data-draft]", edit) || edit).focus(); } },
-    r() { $("#reason")?.focus(); },
+    r() { const form = $("#rejecting"); if (form) { form.open = true; $("#reason").focus(); } },
+    c() { const exact = $("#exact"); if (exact) { exact.open = !exact.open; if (exact.open) exact.scrollIntoView({ block: "nearest" }); } },
     v() {
       const button = $("#vote");
       if (!button || button.disabled) return;
-      button.focus(); votes = true; notice("Vote: a for it, r against it; any other key goes back.");
+      button.focus(); votes = true; notice("Vote: a for it, r against it; any other key goes back.", false, "", true);
     },
     "?"() { const help = $(".keys"); if (help) { help.open = !help.open; $("summary", help).focus(); } },
   };
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && event.target.closest("input, textarea, select")) { event.target.blur(); return; }
+    if (event.key === "Escape" && event.target.closest("input, textarea, select")) { event.target.closest("#rejecting")?.removeAttribute("open"); event.target.blur(); return; }
+    // As from a field of text; a browser would open the list.
+    if (event.key === "Enter" && event.target.id === "reason" && !event.repeat) { event.preventDefault(); const send = $("#reject"); if (!send.disabled) send.click(); return; }
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;
     // A key that is held down decides one proposal, not those that come behind it.
     if (event.repeat && !"jknp".includes(event.key)) return;
@@ -232,7 +242,7 @@
     const voting = votes;
     votes = false;
     if (voting && "ar".includes(event.key)) { event.preventDefault(); $(event.key === "a" ? "#vote" : "#vote-against")?.click(); }
-    else if (voting && event.key !== "Enter" && event.key !== "Tab") { event.preventDefault(); notice("No vote was given."); }
+    else if (voting && event.key !== "Enter" && event.key !== "Tab") { event.preventDefault(); notice("No vote was given.", false, "", true); }
     else if (Object.hasOwn(keys, event.key)) { event.preventDefault(); keys[event.key](); }
   });
 
@@ -328,7 +338,7 @@
     next.className = "button"; next.href = `${base}/inbox`; next.textContent = "Next";
     gone.append(" ", next);
     if (isEditing()) return;
-    setTimeout(() => { if (!gone.isConnected || gone.hidden || isEditing()) return; const why = gone.firstChild.parentNode.innerText.replace(/\s*Next$/, ""); const key = shownKey(); refresh("#decision", inboxOf("")).then(() => { if (shownKey() === key) return; notice(`The last one left: ${why}`); history.replaceState(null, "", `${base}/inbox`); }); }, 4000);
+    setTimeout(() => { if (!gone.isConnected || gone.hidden || isEditing()) return; const why = gone.firstChild.parentNode.innerText.replace(/\s*Next$/, ""); const key = shownKey(); refresh("#decision", inboxOf("")).then(() => { if (shownKey() === key) return; notice(`The last one left: ${why}`, false, "", true); history.replaceState(null, "", `${base}/inbox`); }); }, 4000);
   }
 
   // --- timeline ---
