@@ -15,6 +15,7 @@ from meup_agent.client.tool_changes import digest_of_form
 from meup_agent.protocol.wire.scoped_yes import YesTerms
 from tests.interaction.people import InMemory, Notes, join
 from tests.virtual_time import anyio_backend as anyio_backend
+from tests.wire import payloads
 
 pytestmark = pytest.mark.anyio
 
@@ -40,11 +41,14 @@ class Office:
     def __init__(self, meeting: InMemory, person: Space, proposer: Space, notes: Notes) -> None:
         self.meeting, self.person, self.proposer, self.notes = meeting, person, proposer, notes
         self.stack = AsyncExitStack()
+        self.proposed: dict[str, dict[str, Any]] = {}
 
     async def proposes(self, path: str, **more: Any) -> ProposalHandle:
         arguments = {"path": path, **more}
         made = self.proposer.propose("tools", "write", arguments, ttl=None)
-        return await self.stack.enter_async_context(made)
+        proposal = await self.stack.enter_async_context(made)
+        self.proposed[proposal.id] = arguments
+        return proposal
 
     async def gives(self, at: ProposalHandle, **terms: Any) -> str:
         usual: dict[str, Any] = {"seconds": 3600.0, "most": 2, "others": ("content",)}
@@ -53,6 +57,8 @@ class Office:
             (tool,) = await self.person.offers.tools("tools")
             usual["form"] = digest_of_form(tool)
         await anyio.sleep(1)  # virtual: the proposal is accepted meanwhile
+        params = {"name": "write", "arguments": self.proposed[at.id]}
+        usual["digest"] = payloads.digest("tools/call", params, "tools")
         return await give_yes(self.person, at.id, YesTerms(**(usual | terms)))
 
     async def runs(self, proposal: ProposalHandle) -> bool:

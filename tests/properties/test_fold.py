@@ -29,7 +29,7 @@ from tests.spaces import (
     TokenIssued,
     member_capabilities,
 )
-from tests.wire import Envelope, draft, encode, kinds, rfc3339
+from tests.wire import Envelope, draft, encode, kinds, payloads, rfc3339
 
 HISTORIES: Final = int(os.environ.get("MEUP_EXAMPLES") or scaled(300))
 
@@ -182,7 +182,8 @@ def _invite(act: Act) -> Said:
 def _yes(act: Act) -> Said:
     terms = {"proposer": "ann", "seconds": (100, 5_000)[act.two % 2], "most": 1 + act.three % 2}
     header = {"correlation": (IDS[act.two % 2],)}
-    return "yes.give", YESES[act.one % 2], {**terms, "form": "f"}, header
+    seen = payloads.digest("tools/call", {"name": TOOLS[act.three % 5 == 0]}, "cat")
+    return "yes.give", YESES[act.one % 2], {**terms, "form": "f", "digest": seen}, header
 
 
 def _no(act: Act) -> Said:

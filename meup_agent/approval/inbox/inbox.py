@@ -488,7 +488,10 @@ class Inbox(AsyncContextManagerMixin):
             MeupError: It did not answer.
         """
         form = self.check_yes(item)
-        terms = YesTerms(item.proposer, seconds, most, form, scope.arguments, scope.others)
+        digest = payloads.digest(item.method, item.call.params, item.target)
+        if digest is None:
+            raise NotOffered("no yes was given: the call has a value that no digest tells apart")
+        terms = YesTerms(item.proposer, seconds, most, form, digest, scope.arguments, scope.others)
         if problem := terms.problem:
             raise NotOffered(f"no yes was given: {problem}")
         return await give_yes(self._space, item.id, terms)

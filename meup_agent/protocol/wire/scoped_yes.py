@@ -88,6 +88,7 @@ class YesTerms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
         seconds: Seconds for which it holds, counted by the gateway's clock.
         most: Calls that it lets through.
         form: Digest of the form of the tool that its giver has seen (PROTOCOL 5, pinned tools).
+        digest: Digest of the call that its giver has seen (PROTOCOL 6).
         arguments: A pattern of the arguments; absent: any.
         others: Arguments that are free, by name; ``any``: all that the pattern does not name.
     """
@@ -96,6 +97,7 @@ class YesTerms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     seconds: float
     most: int
     form: str
+    digest: str
     arguments: dict[str, Any] | None = None
     others: tuple[str, ...] | Literal["any"] = ()
 

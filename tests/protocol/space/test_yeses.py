@@ -7,6 +7,7 @@ import pytest
 
 from tests.effort import scaled
 from tests.protocol.space.scene import CutOff, Scene, facts
+from tests.wire import payloads
 
 MCP = [{"kind": "mcp/request"}, {"kind": "mcp/reject"}, {"kind": "yes/*"}]
 PEOPLE: dict[str, list[dict[str, Any]]] = {
@@ -24,18 +25,21 @@ PEOPLE: dict[str, list[dict[str, Any]]] = {
 class Yeses(Scene):
     def __init__(self, **more: Any) -> None:
         super().__init__(PEOPLE, present=tuple(PEOPLE), **more)
+        self.digests: dict[str, str | None] = {}
 
     def proposes(
         self, path: str = "/a/x", *, by: str = "agent", tool: str = "write_file", **more: Any
     ) -> str:
-        proposal = self.say(by, "mcp.proposal", call(path, tool, {"dev.meup/target": "files"}))
+        wanted = call(path, tool, {"dev.meup/target": "files"})
+        proposal = self.say(by, "mcp.proposal", wanted, **more)
+        self.digests[proposal] = payloads.digest("tools/call", wanted["params"], "files")
         self.forget()
         return proposal
 
     def gives(self, proposal: str, by: str = "ann", *, id: str = "", **terms: Any) -> str:
         """The id of a yes that was given; else the error's code with its first words."""
         usual = {"proposer": "agent", "seconds": 3600, "most": 2, "form": "f" * 64}
-        usual |= {"arguments": {"path": "/a/*"}}
+        usual |= {"arguments": {"path": "/a/*"}, "digest": self.digests.get(proposal, "unknown")}
         given = {key: each for key, each in (usual | terms).items() if each is not None}
         sent = self.say(by, "yes.give", given, id=id, correlationId=proposal)
         return self.outcome(by) or sent
@@ -177,12 +181,25 @@ def test_what_its_giver_may_no_longer_it_does_not_either(scene: Yeses) -> None:
         {"most": 1_001},
         {"most": True},
         {"form": ""},
+        {"digest": "0" * 64},
         {"more": 1},
     ],
 )
 def test_terms_that_cannot_be_meant_are_refused(scene: Yeses, terms: dict[str, Any]) -> None:
     assert scene.gives(scene.proposes(), **terms) in ("invalid_yes", "invalid_envelope")
     assert scene.listed() == []
+
+
+@pytest.mark.rule("5.yes.terms")
+def test_call_that_took_the_place_of_the_one_seen_gets_none(scene: Yeses) -> None:
+    proposal = scene.proposes()
+    seen = scene.digests[proposal]
+    scene.say("agent", "mcp.withdraw", {"reason": "no_longer_needed"}, correlationId=proposal)
+    # Its tool has the same form, and the patterns take its arguments.
+    assert scene.proposes(tool="delete_file", id=proposal) == proposal
+    scene.forget()
+    assert scene.gives(proposal, digest=seen) == "invalid_yes"
+    assert scene.gives(proposal) not in ("invalid_yes", "invalid_envelope")
 
 
 @pytest.mark.rule("5.yes.terms")

@@ -124,6 +124,9 @@ class YesStore:
             return "the proposed call has parameters that no pattern sees"
         if len(item.envelope.raw_payload) > MAX_COVERED_BYTES:
             return f"the proposed call has more than {MAX_COVERED_BYTES} bytes"
+        if payloads.digest(call.method, call.params, call.target) != terms.digest:
+            # Its proposer may use an id again, for another tool of the same form.
+            return "the proposal is another call than the one of its 'digest'; look at it again"
         if not terms.compile().takes(call.arguments):
             return "its patterns do not take the call at which it is given"
         return ""
