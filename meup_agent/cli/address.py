@@ -196,7 +196,9 @@ class ActingOptions(JoinOptions, frozen=True):
 
 
 def find_http_url(given: str | None, *, at: str | None = None) -> str | None:
-    """The HTTP address that is given, else the one of the gateway at an address, or MEUP_URL.
+    """The HTTP address that is given, else the one of the gateway at an address, else MEUP_HTTP's.
+
+    Without these, the one of the gateway that MEUP_URL leads to.
 
     In the environment a Unix socket comes first, at which no other user can listen.
     """
@@ -204,7 +206,7 @@ def find_http_url(given: str | None, *, at: str | None = None) -> str | None:
     is_socket = known is not None and socket_path(known) is not None
     if given is None and is_socket:
         return known
-    url = _given(given, "MEUP_HTTP")
+    url = _given(given, "MEUP_HTTP") if at is None else given
     if url is not None:
         check_http_url(url)
         return url.rstrip("/")

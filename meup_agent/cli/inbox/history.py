@@ -145,7 +145,8 @@ async def _list(where: ActingOptions, query: dict[str, Any], limit: int) -> None
 def _http_address(where: ActingOptions) -> HttpAddress:
     """The HTTP API of the gateway that the options name."""
     address = where.address()
-    url = find_http_url(None, at=address.url)
+    # An address on the command line is not another gateway's that the environment names.
+    url = find_http_url(None, at=where.url)
     assert url is not None, "an address leads somewhere"
     return HttpAddress(url, address.token, address.space)
 
