@@ -181,7 +181,7 @@ async def _show(output: Output, found: Sequence[dict[str, Any]]) -> None:
                 cell + " " * (width - cell_len(cell))
                 for cell, width in zip(row, widths, strict=True)
             )
-            await output.write("  ".join(padded).strip() + "\n")
+            await output.write("  ".join(padded).rstrip() + "\n")
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for head in heads:

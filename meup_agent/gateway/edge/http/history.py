@@ -21,7 +21,7 @@ from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.space.decisions import SORT_KEYS, DecisionRow, HistoryPage, HistoryQuery
 from meup_agent.protocol.space.server import SpaceServer
-from meup_agent.protocol.wire.envelope import rfc3339
+from meup_agent.protocol.wire.envelope import moment_of, rfc3339
 
 MAX_UNSEEN: Final = 100
 """Expiries not seen yet that are counted; of more it is said that there are."""
@@ -52,12 +52,17 @@ class HistoryView(NamedTuple):
         """The parameters of the next page beside those of the query; none: this is the last."""
         if self.page.more:
             skip = self.query.skip + self.query.limit
-            return {"until": rfc3339(self.query.until), "skip": str(skip)}
+            return {"until": _exact(self.query.until), "skip": str(skip)}
         if self.page.searched_to is not None:
             # Those of the same moment come once more, unless they are all that was looked through.
             before = min(self.page.searched_to, self.query.until - 1)
-            return {"until": rfc3339(before)}
+            return {"until": _exact(before)}
         return {}
+
+
+def _exact(at: int) -> str:
+    """A time to the microsecond: of one that is cut, a page would leave something out."""
+    return moment_of(at).isoformat()
 
 
 def read_query(host: SpaceServer, given: QueryParams, limit: int) -> HistoryQuery:
@@ -162,7 +167,7 @@ async def get_history(runtime: GatewayRuntime, request: Request) -> Response:
             "decisions": [decision_as_json(history, each) for each in history.page.rows],
             "next": history.following or None,
             "unseen": history.unseen,
-            "now": rfc3339(query.until),
+            "now": _exact(query.until),
         }
     )
 
