@@ -177,17 +177,22 @@ def open_session(ctx: typer.Context, where: ActingOptions) -> CommandSession:
     return CommandSession(where, where.beside())
 
 
-async def confirm(stderr: Stderr, question: str) -> None:
-    """Ask the person at the terminal; return if they say yes."""
+async def confirm(stderr: Stderr, question: str, *, word: str = "") -> None:
+    """Ask the person at the terminal; return if they say yes, or type a word where one is asked."""
+    if word and not sys.stdin.isatty():
+        raise Misuse(
+            f"a rule asks for the word {word!r}, and standard input is not a terminal; approve it"
+            " in a terminal or a browser"
+        )
     if not sys.stdin.isatty():
         raise Misuse(
             "standard input is not a terminal, so you cannot be asked; read what is above, and give"
             " --yes to do it"
         )
-    stderr.prompt(f"{question} [y/N] ")
+    stderr.prompt(f"{question} Type {word}: " if word else f"{question} [y/N] ")
     # The loop goes on meanwhile: a signal ends the wait, which a thread in a read would survive.
     await anyio.wait_readable(sys.stdin)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    if sys.stdin.readline().strip().lower() not in ((word,) if word else ("y", "yes")):
         raise Failure("not confirmed; nothing was sent")
 
 

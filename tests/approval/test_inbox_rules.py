@@ -119,6 +119,22 @@ async def wiping(
         yield o, proposal, await o.until(person, until)
 
 
+async def test_rule_that_asks_for_a_word_takes_no_other_yes(meeting: Meeting, path: Path) -> None:
+    rewrite(path, "rules: [{ask: {tool: wipe, confirm: word}}]\nend: true\n")
+    async with wiping(meeting, path) as (o, proposal, item):
+        inbox = o.inboxes["mallory"]
+        for word in ("", "yes"):
+            with pytest.raises(NotOffered, match="takes the word 'approve'"):
+                await inbox.approve(item, word=word)
+        (outcome,) = await inbox.approve_all([item])
+        assert isinstance(outcome.error, NotOffered)
+        with pytest.raises(NotOffered, match="no yes"):
+            inbox.check_yes(item)
+        assert proposal.state.is_pending
+        assert await inbox.approve(item, word="Approve ") is not None
+        assert await proposal.result() == "old"
+
+
 async def test_approving_is_a_vote_where_a_reviewer_counts_it(meeting: Meeting, path: Path) -> None:
     async with office(meeting, "second", "deep", "mallory", policy=path) as o:
         async with o.proposer.propose("tools", "deploy", {"version": 7}) as proposal:

@@ -161,6 +161,7 @@ def test_without_room_to_count_nothing_passes(monkeypatch: pytest.MonkeyPatch) -
         (lambda: AskRule("a", ttl=-1), "ttl: expected a span"),
         (lambda: AskRule("a", ttl=float("nan")), "ttl: expected a span of time"),
         (lambda: AskRule("a", ttl=5, remind=5), "remind: a reminder would come after"),
+        (lambda: AskRule("a", confirm="yes"), "confirm: 'yes' is unknown; write word"),
         (lambda: QuorumRule("a", of=3, among=["b", "c"]), "3 votes cannot come of 2"),
         (lambda: QuorumRule("a", of=1, among=["b", "b"]), "stands there twice"),
         (lambda: QuorumRule("a", of=1, among="bob"), "among: expected the names"),

@@ -140,6 +140,7 @@ async def test_time_that_is_over_is_asked_about(path: Path, notes: Notes) -> Non
         "[{ask: {tool: write}}, {quorum: {tool: write, of: 1, among: [second]}}]",
         "[{ask: {tool: write}}, {limit: {tool: write, per: proposer, count: 1, every: 7d,"
         " then: ask}}]",
+        "[{ask: {tool: write}}, {ask: {tool: write, confirm: word}}]",
         # A doubt: it may be mistyped, and mean this call.
         "[{deny: {tool: writ}}]",
         "[{deny: {tool: write, arguments: {paht: '*'}}}]",

@@ -42,6 +42,7 @@ from meup_agent.approval.inbox.listing import (
 from meup_agent.approval.inbox.offers import InboxOffers
 from meup_agent.approval.inbox.rules import HeldItem, InboxQueue, InboxRules
 from meup_agent.approval.policy.rule_set import Vote
+from meup_agent.approval.policy.rules import CONFIRM_WORD
 from meup_agent.approval.reviewer.methods import VOTE, VoteParams
 from meup_agent.approval.reviewer.told_rules import InboxRule, check_edit, read_count
 from meup_agent.approval.reviewer.tool_directory import ToolDirectory
@@ -237,6 +238,7 @@ class Inbox(AsyncContextManagerMixin):
         arguments: dict[str, Any] | None = None,
         *,
         form: str | None = None,
+        word: str = "",
         timeout: float | Literal["proposer"] | None = "proposer",
         on_progress: OnProgress | None = None,
     ) -> Fulfillment | None:
@@ -247,6 +249,8 @@ class Inbox(AsyncContextManagerMixin):
             arguments: Other arguments than the proposed ones; the proposer is told the difference.
             form: The form of its tool that was shown (:attr:`ToolFacts.form`); ``None``: the one
                 that is known now. In another one its call does not run.
+            word: What the person typed, where a rule takes :data:`CONFIRM_WORD`
+                (:attr:`InboxItem.takes_word`).
             timeout: Seconds to wait for its result; by default as long as the proposer waits.
             on_progress: Called with the tool's progress.
 
@@ -269,6 +273,11 @@ class Inbox(AsyncContextManagerMixin):
                 " reject it, and say what you would approve"
             )
         self._check_offered(item, Verb.APPROVE)
+        if item.takes_word and word.strip().lower() != CONFIRM_WORD:
+            raise NotOffered(
+                f"proposal {item.id} was not approved: its rule takes the word {CONFIRM_WORD!r},"
+                " typed by who approves it"
+            )
         if form is None:
             # Before anything waits: the form that is shown at this moment.
             form = item.form
@@ -297,12 +306,15 @@ class Inbox(AsyncContextManagerMixin):
             self._undecide(held)
         return fulfillment
 
-    async def approve_all(self, items: Iterable[InboxItem]) -> list[ApprovalOutcome]:
+    async def approve_all(
+        self, items: Iterable[InboxItem], *, word: str = ""
+    ) -> list[ApprovalOutcome]:
         """Approve several proposals, each as :meth:`approve`.
 
         Args:
             items: The proposals, one by one: no pattern approves. One that stands twice is approved
                 once.
+            word: As in :meth:`approve`.
 
         Returns:
             The outcome of each, in their order.
@@ -318,7 +330,7 @@ class Inbox(AsyncContextManagerMixin):
 
         async def approve_one(item: InboxItem) -> ApprovalOutcome:
             try:
-                return ApprovalOutcome(item, await self.approve(item))
+                return ApprovalOutcome(item, await self.approve(item, word=word))
             except MeupError as error:
                 return ApprovalOutcome(item, error=error)
 
@@ -452,6 +464,10 @@ class Inbox(AsyncContextManagerMixin):
             raise NotOffered("this gateway keeps no yeses: approve each call by itself")
         if item.rule is not None and item.rule.is_quorum:
             raise NotOffered("several decide about such calls, so no yes of one lets them through")
+        if item.takes_word:
+            raise NotOffered(
+                "its rule takes a word for each call, so no yes lets them through"
+            )
         facts = item.tool_facts
         if item.target is None or facts is None or not facts.seen:
             raise NotOffered("its tool is not known here, so it could not be told when it changes")

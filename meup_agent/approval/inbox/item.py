@@ -229,6 +229,11 @@ class InboxItem:
         return None if deadline is None else (deadline - self._view.time_of_day()).total_seconds()
 
     @property
+    def takes_word(self) -> bool:
+        """True if who approves it types a word, as its rule says."""
+        return self.rule is not None and self.rule.takes_word
+
+    @property
     def votes(self) -> Mapping[str, str]:
         """The votes so far, ``approve`` or ``reject`` by participant."""
         return {} if self.rule is None else self.rule.votes

@@ -266,7 +266,7 @@ class InboxRules:
     def rule_for(self, entry: ProposalEntry, call: Call) -> InboxRule | None:
         """The rule that asks: of several reviewers', one that counts votes, else the first."""
         found = self.rules_for(entry, call)
-        return min(found, key=lambda rule: not rule.is_quorum, default=None)
+        return min(found, key=lambda rule: (not rule.is_quorum, not rule.takes_word), default=None)
 
     def rules_for(self, entry: ProposalEntry, call: Call) -> list[InboxRule]:
         """The rules that ask, one of each reviewer that has one."""

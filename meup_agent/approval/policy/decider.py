@@ -22,7 +22,13 @@ from meup_agent.approval.policy.rule_set import (
     RuleSet,
     deny,
 )
-from meup_agent.approval.policy.rules import AllowRule, AskRule, QuorumRule, Verdict
+from meup_agent.approval.policy.rules import (
+    AllowRule,
+    AskRule,
+    PolicyRule,
+    QuorumRule,
+    Verdict,
+)
 from meup_agent.approval.yeses.verbs import list_yeses
 from meup_agent.causes import Reason
 from meup_agent.client.proposal import Proposal
@@ -237,7 +243,7 @@ class Decider:
         """
         policy = self._policy()
         if policy.digest not in self._holding:
-            holding = [each for each in policy.rules if not isinstance(each, AllowRule | AskRule)]
+            holding = [each for each in policy.rules if _stands_before_a_yes(each)]
             try:
                 self._holding = {policy.digest: RuleSet([*holding, AllowRule("*")])}
             except ConfigurationError as error:
@@ -359,6 +365,13 @@ class Decider:
             if len(self._schemas) > MAX_SCHEMAS:
                 self._schemas.popitem(last=False)
         return known
+
+
+def _stands_before_a_yes(rule: PolicyRule) -> bool:
+    """True for a rule that no yes in advance beats."""
+    if isinstance(rule, AskRule):
+        return rule.confirm is not None
+    return not isinstance(rule, AllowRule)
 
 
 @contextmanager

@@ -279,6 +279,7 @@ class PolicyDecision(msgspec.Struct, frozen=True):
         explain: Words for the proposer of what is rejected.
         ttl: Seconds for people to decide.
         remind: Seconds between reminders.
+        takes_word: Who approves types a word.
         of: Votes that a quorum takes.
         among: Participants that may vote.
         counted: Counts in which the call is one more.
@@ -297,6 +298,7 @@ class PolicyDecision(msgspec.Struct, frozen=True):
     explain: str = ""
     ttl: float | None = None
     remind: float | None = None
+    takes_word: bool = False
     of: int = 0
     among: tuple[str, ...] = ()
     counted: tuple[LimitCount, ...] = ()
@@ -577,7 +579,11 @@ def _stricter(first: PolicyDecision | None, behind: PolicyDecision) -> PolicyDec
         return behind
     one, other = _STRICTNESS[first.verdict], _STRICTNESS[behind.verdict]
     is_first = one > other or (one == other and first.verdict is not Verdict.QUORUM)
-    return first if is_first else behind
+    stricter = first if is_first else behind
+    takes_word = stricter.verdict is Verdict.ASK and (first.takes_word or behind.takes_word)
+    if takes_word and not stricter.takes_word:
+        return msgspec.structs.replace(stricter, takes_word=True)
+    return stricter
 
 
 def deny(decision: PolicyDecision, reason: Reason, why: str, words: str = "") -> PolicyDecision:
@@ -600,6 +606,7 @@ def _compile(rule: PolicyRule, name: str, text: str, digest: str, index: int) ->
             given |= {"of": rule.of, "among": tuple(rule.among)}
         case AskRule():
             given = {"ttl": rule.ttl, "remind": rule.remind}
+            given |= {"takes_word": rule.confirm is not None}
         case DenyRule():
             given = {"reason": str(rule.reason), "explain": rule.explain or ""}
         case LimitRule():

@@ -161,6 +161,10 @@ class AllowRule(PolicyRule):
         return self.others or ()
 
 
+CONFIRM_WORD: Final = "approve"
+"""The word that a person types where a rule says ``confirm: word``."""
+
+
 @dataclass(frozen=True, slots=True)
 class PeopleRule(PolicyRule):
     """Calls that people decide, one or several."""
@@ -185,9 +189,19 @@ class AskRule(PeopleRule):
     Args:
         ttl: Seconds for a decision; then ``meup reviewer`` rejects the call as ``timeout``.
         remind: Seconds between two reminders in the space's chat.
+        confirm: ``word``: who approves types :data:`CONFIRM_WORD`, and no yes in advance counts.
     """
 
     verdict: ClassVar[str] = Verdict.ASK
+
+    _: KW_ONLY
+    confirm: str | None = None
+
+    def __post_init__(self) -> None:
+        """As any rule, with what confirms it."""
+        PeopleRule.__post_init__(self)
+        if self.confirm not in (None, "word"):
+            raise ConfigurationError(f"confirm: {self.confirm!r} is unknown; write word")
 
 
 @dataclass(frozen=True, slots=True)

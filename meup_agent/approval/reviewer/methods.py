@@ -214,6 +214,7 @@ class WaitingProposal(ToldCount):
     digest: str | None
     rule: RuleOfProposal
     kind: Literal["ask", "quorum"]
+    confirm: Literal["word"] | None
     explanations: dict[str, str]
     deadline: str | None
 
@@ -263,6 +264,7 @@ def describe(held: HeldProposal, now: float) -> WaitingProposal:
         "digest": held.digest,
         "rule": describe_rule(held.decision),
         "kind": "ask" if held.count is None else "quorum",
+        "confirm": "word" if held.decision.takes_word else None,
         **count.told,
         "among": list(count.voters),
         "explanations": dict(count.explanations),

@@ -57,6 +57,7 @@ class InboxRule(msgspec.Struct, frozen=True):
         votes: The votes so far, ``approve`` or ``reject`` by participant.
         deadline: The moment at which the reviewer waits no longer.
         digest: The digest of the call that it is about; empty where the reviewer does not say.
+        takes_word: Who approves types a word.
     """
 
     reviewer: str
@@ -69,6 +70,7 @@ class InboxRule(msgspec.Struct, frozen=True):
     votes: Mapping[str, str] = {}
     deadline: datetime | None = None
     digest: str = ""
+    takes_word: bool = False
 
     @property
     def is_quorum(self) -> bool:
@@ -100,6 +102,8 @@ def read_rule(reviewer: str, said: Mapping[str, Any]) -> InboxRule:
         kind="quorum" if said.get("kind") == "quorum" else "ask",
         deadline=_moment(said.get("deadline")),
         digest=digest if isinstance(digest, str) else "",
+        # What holds back is read widely: another way to confirm is not known here.
+        takes_word=said.get("confirm") is not None,
         **read_count(said),
     )
 

@@ -37,6 +37,7 @@ from meup_agent.approval.inbox.item import (
     ItemLeft,
     Verb,
 )
+from meup_agent.approval.policy.rules import CONFIRM_WORD
 from meup_agent.approval.yeses.preview import choose_scope
 from meup_agent.approval.yeses.scopes import read_scope
 from meup_agent.causes import Reason
@@ -352,6 +353,9 @@ class ScreenQuestion(StrEnum):
     LEAVE = "leave"
 
 
+CONFIRMED: Final = (ScreenQuestion.SURE, ScreenQuestion.EDITED)
+"""Questions that a word answers, too, where a rule asks for one."""
+
 NOT_OFFERED: Final = {
     "e": "you may not carry it out",
     "r": "you may not reject it",
@@ -397,12 +401,14 @@ class PersonDecisions:
     _tell: Callable[..., None]
     underway: int = 0
 
-    async def approve(self, item: InboxItem, arguments: dict[str, Any] | None = None) -> None:
+    async def approve(
+        self, item: InboxItem, arguments: dict[str, Any] | None = None, word: str = ""
+    ) -> None:
         """Approve a proposal."""
         with self._telling_failure(*title(item)):
             self.underway += 1
             try:
-                done = await self._inbox.approve(item, arguments)
+                done = await self._inbox.approve(item, arguments, word=word)
             finally:
                 self.underway -= 1
             if done is None:
@@ -772,6 +778,8 @@ class InboxFrame(App[None]):
         """Reasons for which approving asks once more."""
         view = self.card
         found = list(item.danger)
+        if item.takes_word:
+            found.append(f"its rule takes a word: press w, type {CONFIRM_WORD}, enter")
         if unseen := view.unseen_lines:
             lines = "line of it has" if unseen == 1 else "lines of it have"
             found.append(f"{unseen:,} {lines} not been on the screen")
@@ -1137,7 +1145,8 @@ class InboxApp(InboxFrame):
 
     def _answer(self, key: str) -> None:
         question, item = self.question, self.current
-        if question in (ScreenQuestion.REASON, ScreenQuestion.VOTE) and key == "w":
+        asks_word = item is not None and item.takes_word and question in CONFIRMED
+        if key == "w" and (asks_word or question in (ScreenQuestion.REASON, ScreenQuestion.VOTE)):
             self.field.display = True
             self.screen.set_focus(self.field)
             return
@@ -1176,9 +1185,9 @@ class InboxApp(InboxFrame):
             case ScreenQuestion.YES, "y" if draft is not None and draft.item is item:
                 self.run_worker(self.decisions.say_yes(draft))
             case ScreenQuestion.SURE, "y":
-                self.run_worker(self.decisions.approve(item))
+                self.run_worker(self.decisions.approve(item, word=words))
             case ScreenQuestion.EDITED, "y":
-                self.run_worker(self.decisions.approve(item, edited))
+                self.run_worker(self.decisions.approve(item, edited, words))
             case ScreenQuestion.REASON, _ if key in REASON_KEYS:
                 self.run_worker(self.decisions.reject(item, REASON_KEYS[key][0], words))
             case ScreenQuestion.VOTE, "a" | "r":

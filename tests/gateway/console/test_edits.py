@@ -155,6 +155,24 @@ async def test_edit_that_a_rule_denies_is_not_sent_and_not_lost(site: Site) -> N
     assert [each["copies"] for each in site.ran] == [4]
 
 
+async def test_rule_that_asks_for_a_word_is_answered_by_nothing_else(site: Site) -> None:
+    await site.review(
+        "rules: [{ask: {tool: send_report, name: by hand, confirm: word}}]\nend: true\n"
+    )
+    editing = await begin(site, "by hand")
+    approve = fields_in(editing.page, f"{editing.path}/approve")
+    assert "word" in approve
+    for word in ("", "yes"):
+        answer = await editing.post({**approve, "sure": "yes", "word": word}, "approve")
+        assert answer.status_code == 400
+        assert "type “approve”" in answer.text
+    seen = await editing.seen("3")
+    assert (await editing.post(seen)).status_code == 400
+    assert site.ran == []
+    await editing.run({**seen, "word": "approve"})
+    assert [each["copies"] for each in site.ran] == [3]
+
+
 async def test_edit_is_checked_while_it_is_typed(site: Site) -> None:
     editing = await begin(site)
     whole = {"csrf": editing.form["csrf"], "arguments": "{}"}

@@ -13,6 +13,7 @@ import anyio
 import typer
 
 from meup_agent.approval import Inbox, InboxItem, Verb
+from meup_agent.approval.policy.rules import CONFIRM_WORD
 from meup_agent.causes import REASONS_TO_REJECT, Reason, declines
 from meup_agent.cli.address import ActingOptions
 from meup_agent.cli.arguments import did_you_mean
@@ -345,11 +346,12 @@ def approve(
                 # Once more below all of them: what is above has scrolled away, perhaps.
                 for danger in item.danger:
                     session.stderr.write_lines(f"! {ids[item.id]}: {visible(danger)}")
-            if not yes:
+            word = CONFIRM_WORD if any(item.takes_word for item in items) else ""
+            if word or not yes:
                 count = len(set(items))
                 which = "it" if count == 1 else f"all {count}"
-                await confirm(session.stderr, f"approve {which}?")
-            outcomes = await box.approve_all(items)
+                await confirm(session.stderr, f"approve {which}?", word=word)
+            outcomes = await box.approve_all(items, word=word)
             documents: list[dict[str, Any]] = []
             failed: MeupError | None = None
             for each in outcomes:

@@ -14,6 +14,7 @@ import anyio
 from starlette.responses import JSONResponse, Response
 
 from meup_agent.approval import Inbox, InboxItem
+from meup_agent.approval.policy.rules import CONFIRM_WORD
 from meup_agent.causes import Reason
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError
 from meup_agent.gateway.auth import BAD_REQUEST
@@ -154,6 +155,7 @@ def _card(item: InboxItem, edited: dict[str, Any] | None) -> dict[str, Any]:
         "ended": ENDED,
         "endings": [ENDED[each] for each in item.record.counts],
         "danger": dangers_of(item, edited),
+        "word": CONFIRM_WORD if item.takes_word else "",
     }
 
 
@@ -312,13 +314,15 @@ def why_not(context: PageContext, item: InboxItem, sent: dict[str, Any] | None =
         return f"Not approved: {MORE_THAN_SHOWN}."
     if item.danger and context.form.get("sure") != "yes":
         return "Not approved: this call is marked as dangerous. Look at it, and say that you did."
+    if item.takes_word and context.typed("word").lower() != CONFIRM_WORD:
+        return f"Not approved: its rule asks you to type “{CONFIRM_WORD}”."
     return ""
 
 
 async def carry_out(context: PageContext, item: InboxItem, edit: Edit | None = None) -> Response:
     """Approve, and wait a moment for the result; a longer one is told later."""
     arguments = edit.arguments if edit is not None and edit.changes else None
-    presence, form = context.presence, item.form
+    presence, form, word = context.presence, item.form, context.typed("word")
     name = item.tool or item.method
     done = anyio.Event()
     outcome, has_failed = list[str | MeupError](), list[bool]()
@@ -328,7 +332,7 @@ async def carry_out(context: PageContext, item: InboxItem, edit: Edit | None = N
             # One that leaves cancels what it has begun.
             with presence.in_use():
                 async with own_item(context, item) as (inbox, own):
-                    fulfillment = await inbox.approve(own, arguments, form=form)
+                    fulfillment = await inbox.approve(own, arguments, form=form, word=word)
             if fulfillment is None:
                 # Its rule became known at the person's own inbox session, and it counts votes.
                 outcome.append(f"Voted for {name}: its rule counts votes.")

@@ -216,6 +216,8 @@
         armed = Date.now(); if (unseen) $("#call").focus();
         notice(`${[asks, unseen].filter(Boolean).join(". ")}. Press a or y to approve it all the same.`, false, "", true); return;
       }
+      const word = $("#word");
+      if (word && !word.value) { word.focus(); notice("Its rule asks for a word: type it, and Enter.", false, "", true); return; }
       if (sure) sure.checked = true;
       button.click();
     },
