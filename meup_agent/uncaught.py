@@ -25,8 +25,9 @@ def wants_tracebacks() -> bool:
 def report_briefly() -> None:
     """Report the next uncaught exception without a traceback, if no program was wrong.
 
-    That is Ctrl-C, of which nothing is said, and the connection's end, which is one sentence; also
-    in exception groups. Python's own exit codes stay: that of SIGINT, and 1.
+    That is Ctrl-C, of which nothing is said, the connection's end, and an address or a token that
+    is missing, which are one sentence each; also in exception groups. Python's own exit codes stay:
+    that of SIGINT, and 1.
     """
     import threading
 
@@ -54,12 +55,12 @@ def was_interrupted(error: BaseException | None) -> bool:
 def _report(
     kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
-    from meup_agent.errors import ConnectionFailed, leaves_of, printable
+    from meup_agent.errors import ConfigurationError, ConnectionFailed, leaves_of, printable
 
     sys.excepthook = sys.__excepthook__
     sentences: dict[str, None] = {}
     for each in leaves_of(error):
-        if isinstance(each, ConnectionFailed):
+        if isinstance(each, (ConfigurationError, ConnectionFailed)):
             sentences[printable(str(each))] = None
         elif not was_interrupted(each):
             sys.__excepthook__(kind, error, traceback)

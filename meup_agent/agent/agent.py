@@ -254,7 +254,11 @@ class Agent(Decorators):
             settings = replace(settings, mode=Mode.OBSERVING if observe else Mode.BESIDE)
         if take_over and settings.mode not in (Mode.BESIDE, Mode.OBSERVING):
             raise UsageError("take_over goes with beside=True or observe=True; pass one of them")
-        connector, where, space, token, participant = _where_to(url, space, token, participant)
+        try:
+            connector, where, space, token, participant = _where_to(url, space, token, participant)
+        except ConfigurationError:
+            report_briefly()
+            raise
         self._registry.frozen = True
         async with (
             _brief_errors() as theirs,

@@ -68,6 +68,12 @@ def test_refused_token_is_one_sentence(gateway: ThreadedGateway, backend: str, h
     assert line.startswith(f"meup: the gateway {gateway.url} refused the token")
 
 
+def test_missing_address_is_one_sentence(backend: str) -> None:
+    with program([SCRIPT, backend, "plain"], {"MEUP_URL": ""}) as script:
+        assert script.wait() == 1
+    assert script.stderr == ["meup: the url is missing; pass url=… or set MEUP_URL"]
+
+
 def test_lost_connection_is_one_sentence(gateway: ThreadedGateway, backend: str) -> None:
     with program([SCRIPT, backend, "plain"], told(gateway)) as first:
         first.wait_for("in")
