@@ -321,10 +321,11 @@ def card_rows(item: InboxItem, shown: ShownValue) -> Iterator[CardRow]:
 
 def _rule(rule: InboxRule) -> Iterator[CardRow]:
     place = "" if rule.number is None else f" (rule {rule.number + 1})"
+    text = " ".join(rule.text.split())[:MAX_VALUE]  # of a default without a policy, none
     yield row(
         *(Part("asked by ", "dim"), *name(rule.name or "a rule", "name")),
         *(Part(f"{place} of ", "dim"), *name(rule.reviewer, "name")),
-        *(Part(": ", "dim"), *theirs(" ".join(rule.text.split())[:MAX_VALUE], "dim")),
+        *((Part(": ", "dim"), *theirs(text, "dim")) if text else ()),
     )
     if not rule.is_quorum:
         return
