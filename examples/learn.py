@@ -1,4 +1,7 @@
-"""Prints rules that would have decided as people did, from a journal."""
+"""Prints rules that would have decided as people did, from a journal.
+
+Its arguments: the journal's file, a space, and the least number of decisions.
+"""
 
 import sys
 from pathlib import Path
@@ -19,6 +22,8 @@ def read(path: Path, space: str) -> DecisionLog:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4 or not Path(sys.argv[1]).is_file():
+        sys.exit("pass a journal's file, a space, and a number of decisions")
     decided = read(Path(sys.argv[1]), sys.argv[2]).decided()
     for found in suggest_rules(decided, least=int(sys.argv[3])):
         rule = found.rule

@@ -14,34 +14,30 @@ agent = Agent("librarian")
 folder = Path(*sys.argv[1:2]).resolve()
 
 
-def files() -> list[Path]:
+def files() -> dict[str, Path]:
     """The files in the folder, without hidden ones and links out of it."""
-    return [
-        path
+    return {
+        name: path
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        if "/." not in f"/{(name := path.relative_to(folder).as_posix())}"
+        and path.is_file()
         and path.resolve().is_relative_to(folder)
-        and "/." not in f"/{name(path)}"
         and path.stat().st_size <= MAX_BYTES
-    ]
-
-
-def name(path: Path) -> str:
-    return path.relative_to(folder).as_posix()
+    }
 
 
 @agent.tool(name="list", read_only=True)
 def list_files() -> list[str]:
     """List the files."""
-    return [name(path) for path in files()]
+    return list(files())
 
 
 @agent.tool(read_only=True)
 def search(words: str) -> list[str]:
     """Find the files that have these very words in them."""
     return [
-        name(path)
-        for path in files()
+        name
+        for name, path in files().items()
         if words in path.read_text(errors="replace")
     ]
 
@@ -49,11 +45,13 @@ def search(words: str) -> list[str]:
 @agent.tool(read_only=True)
 def read(path: str) -> str:
     """Read a file of those that are listed."""
-    for each in files():
-        if name(each) == path:
-            return each.read_text(errors="replace")
-    raise RequestError(-32602, "no such file; call list")
+    found = files().get(path)
+    if found is None:
+        raise RequestError(-32602, "no such file; call list")
+    return found.read_text(errors="replace")
 
 
 if __name__ == "__main__":
+    if not folder.is_dir():
+        sys.exit(f"there is no folder {folder}")
     agent.run()

@@ -22,7 +22,7 @@ class RateLimit:
     async def __call__(
         self, message: InboundMessage, call_next: CallNext
     ) -> Any:
-        if message.role in ("request", "proposal"):
+        if message.tool:  # a call, or its proposal; to list tools is free
             self._check(message.sender, time.monotonic())
         return await call_next(message)
 

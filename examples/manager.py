@@ -3,6 +3,7 @@
 It needs a gateway alone; of `meup gateway --dev` run it as admin.
 """
 
+import sys
 from typing import Any
 
 import anyio
@@ -20,9 +21,12 @@ ADD: dict[str, Any] = {
 
 async def main() -> None:
     async with agent.join() as space:
-        grant = await space.members.grant(
-            "proposer", [ADD], reason="it adds well"
-        )
+        try:
+            grant = await space.members.grant(
+                "proposer", [ADD], reason="it adds well"
+            )
+        except Refused as refused:
+            sys.exit(f"run this as one that may grant, as admin: {refused}")
         print(f"{grant.participant} may call add")
         try:
             wide = await space.members.grant("proposer", [{"kind": "mcp/*"}])

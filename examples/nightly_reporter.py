@@ -40,6 +40,7 @@ async def main() -> None:
         while True:
             if "--now" not in sys.argv:
                 now = datetime.now().astimezone()
+                print(f"the next report is at {HOUR}:00")
                 await anyio.sleep(seconds_until(HOUR, now))
             said = await report(space)
             print(said)

@@ -1,4 +1,7 @@
-"""An agent that publishes its positions to all, as long as there are any."""
+"""An agent that publishes its positions to all, as long as there are any.
+
+Run it as one that may stream: as tools.
+"""
 
 import json
 from collections.abc import AsyncIterator

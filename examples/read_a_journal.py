@@ -1,4 +1,7 @@
-"""Prints what became of each proposal, read from a gateway's journal."""
+"""Prints what became of each proposal, read from a gateway's journal.
+
+Its arguments: the journal's file, and a space.
+"""
 
 import sys
 from pathlib import Path
@@ -19,6 +22,8 @@ def read(path: Path, space: str) -> Audit:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3 or not Path(sys.argv[1]).is_file():
+        sys.exit("pass a journal's file, and a space")
     for proposal in read(Path(sys.argv[1]), sys.argv[2]).proposals:
         decided_by = (
             "nobody yet" if proposal.decision is None else proposal.decision.by

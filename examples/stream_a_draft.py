@@ -1,8 +1,14 @@
-"""A tool streams its partial result beside its answer; its caller shows it."""
+"""A tool streams its partial result beside its answer; its caller shows it.
+
+Start it as tools with `tools` behind its name first, then as fulfiller.
+"""
+
+import sys
 
 import anyio
 
 from meup_agent import Agent, Context, Space, StreamReader
+from meup_agent.errors import ParticipantGone
 
 tools = Agent("tools")
 
@@ -31,8 +37,15 @@ async def ask(space: Space) -> str:
 
 async def main() -> None:
     async with Agent("reviewer").join() as space:
+        try:
+            await space.present("tools", timeout=5)
+        except ParticipantGone as gone:
+            sys.exit(f"start this with `tools` first, as tools: {gone}")
         print(await ask(space))
 
 
 if __name__ == "__main__":
-    anyio.run(main)
+    if sys.argv[1:] == ["tools"]:
+        tools.run()
+    else:
+        anyio.run(main)

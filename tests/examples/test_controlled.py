@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
     "supervisor": [{"kind": "participant/*"}, {"kind": "mcp/*"}],
-    "worker": [],
+    "tools": [],
     "thinker": [{"kind": "reasoning/*"}],
 }
 
@@ -38,7 +38,7 @@ async def test_supervisor(
 
             async def work() -> None:
                 with pytest.raises(RemoteShutdown):
-                    async with worker.agent.join(gateway.url, token=gateway.token("worker")):
+                    async with worker.agent.join(gateway.url, token=gateway.token("tools")):
                         await anyio.sleep_forever()
 
             tasks.start_soon(work)

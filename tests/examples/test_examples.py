@@ -360,3 +360,29 @@ def test_manager_manages_a_space() -> None:
         "guest may join",
         "guest may not join any more",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "participant", "arguments", "says"),
+    [
+        pytest.param("proposer.py", "proposer", [], "start calculator.py", id="proposer"),
+        pytest.param("cascade.py", "proposer", [], "start fulfiller.py", id="cascade"),
+        pytest.param("stream_a_draft.py", "fulfiller", [], "start this with", id="draft"),
+        pytest.param("supervisor.py", "admin", [], "start controlled_worker.py", id="supervisor"),
+        pytest.param("manager.py", "proposer", [], "run this as one that may grant", id="manager"),
+        pytest.param("librarian.py", "tools", ["missing"], "there is no folder", id="librarian"),
+        pytest.param("learn.py", "proposer", [], "pass a journal's file", id="learn"),
+        pytest.param("read_a_journal.py", "proposer", [], "pass a journal's file", id="journal"),
+    ],
+)
+def test_an_example_alone_says_what_it_needs(
+    name: str, participant: str, arguments: list[str], says: str
+) -> None:
+    roles = {**ROLES, "admin": [{"kind": "*"}]}
+    with (
+        Gateway(participants=roles).in_thread() as gateway,
+        program([EXAMPLES / name, *arguments], variables_of(gateway, participant)) as alone,
+    ):
+        assert alone.wait() == 1
+    (line,) = alone.stderr
+    assert line.startswith(says)
