@@ -50,6 +50,15 @@ def test_exact_scope_takes_its_value_and_nothing_like_it(value: Any) -> None:
     assert not scope.takes({})
 
 
+@pytest.mark.parametrize("name", ["*", "p*", "**", "$.path", "{path,to}*", "!path", "[p]ath"])
+def test_name_that_would_mean_others_is_in_no_scope(name: str) -> None:
+    """A proposer chooses the names where a tool takes any, and only what it names is covered."""
+    for value in ("x", "/a/b/x.txt"):
+        assert [each.words for each in scopes_of(call(**{name: value}))] == ["any arguments"]
+        for scope in scopes_of(call(**{name: value, "path": "/a/b"}))[:-1]:
+            assert not scope.takes({"to": value, "path": "/a/b"}), scope
+
+
 @pytest.mark.parametrize("value", [[1], None, "x" * 401, [], {}])
 def test_value_that_no_pattern_names_alone_has_no_exact_scope(value: Any) -> None:
     assert [each.words for each in scopes_of(call(x=value))] == ["any arguments"]

@@ -102,7 +102,8 @@ def scopes_of(call: Call) -> list[YesScope]:
 
 def _drafts(arguments: dict[str, Any]) -> Iterator[YesScope]:
     exact = {key: _exact(value) for key, value in arguments.items()}
-    known = {key: value for key, value in exact.items() if value is not _ABSENT}
+    # A name that as a pattern means others, too, is never part of one: it may only be free.
+    known = {key: value for key, value in exact.items() if value is not _ABSENT and is_plain(key)}
     names = tuple(arguments)
     if not names:
         yield YesScope("exactly this call, without arguments", {})
@@ -111,7 +112,7 @@ def _drafts(arguments: dict[str, Any]) -> Iterator[YesScope]:
     paths = {
         key: folder
         for key, value in arguments.items()
-        if isinstance(value, str) and (folder := _folder(value))
+        if isinstance(value, str) and is_plain(key) and (folder := _folder(value))
     }
     for ending, words in (("*", "in the same folder"), ("**", "in the same folder, or below it")):
         if not paths:
