@@ -163,6 +163,31 @@ def test_what_its_giver_may_no_longer_it_does_not_either(scene: Yeses) -> None:
     assert scene.use_new(kicked) == "unknown"
 
 
+@pytest.mark.rule("5.yes.giver")
+def test_while_its_giver_is_paused_it_lets_nothing_through(scene: Yeses) -> None:
+    yes = scene.gives(scene.proposes())
+    scene.say("admin", "participant.pause", {}, to=["ann"])
+    assert scene.use_new(yes) == "not_covered"
+    scene.say("admin", "participant.resume", {}, to=["ann"])
+    assert scene.use_new(yes) == ""
+
+
+@pytest.mark.rule("5.yes.giver")
+@pytest.mark.parametrize("removed", ["ann", "agent", "files"])
+def test_it_ends_as_one_whom_it_is_about_is_removed(scene: Yeses, removed: str) -> None:
+    scene.gives(scene.proposes())
+    scene.say("admin", "space.kick", {"participant_id": removed})
+    assert scene.listed("bob") == []
+    assert not facts(scene.journal, "yes/")
+
+
+@pytest.mark.rule("5.yes.terms")
+def test_tool_with_a_long_name_gets_none(scene: Yeses) -> None:
+    """Else a few of them would make a list that no frame has room for."""
+    assert scene.gives(scene.proposes(tool="n" * 257)) == "invalid_yes"
+    assert scene.gives(scene.proposes(tool="n" * 256)) != "invalid_yes"
+
+
 @pytest.mark.rule("5.yes.terms")
 @pytest.mark.parametrize(
     "terms",

@@ -139,7 +139,7 @@ class SpaceState:
         self.management = SpaceManager(self.grants, self._present, invites)
         self._absences = AbsenceTracker()
         self.control = ParticipantControl(self.grants)
-        self.yeses = YesStore(self.grants, self.open, self.management.is_kicked)
+        self.yeses = YesStore(self.grants, self.open, self.control, self.management.is_kicked)
         self._rules = Rules(
             self.grants,
             self.management,

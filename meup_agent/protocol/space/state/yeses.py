@@ -18,6 +18,7 @@ from meup_agent.causes import Reason
 from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.space.journal import Fact, facts_under
+from meup_agent.protocol.space.state.control import ParticipantControl
 from meup_agent.protocol.space.state.grants import GrantStore
 from meup_agent.protocol.space.state.indexes import OpenItem
 from meup_agent.protocol.space.state.inflight import InFlight
@@ -67,6 +68,7 @@ class YesStore:
 
     _grants: GrantStore
     _open: InFlight
+    _control: ParticipantControl
     _is_removed: Callable[[str], bool]
     _held: dict[str, ScopedYes] = field(default_factory=dict[str, ScopedYes])
 
@@ -122,6 +124,8 @@ class YesStore:
             return "your capabilities do not allow to carry the proposed call out"
         if call.beside:
             return "the proposed call has parameters that no pattern sees"
+        if len(call.name) > payloads.MAX_NAME_CHARS:
+            return f"the name of the tool has more than {payloads.MAX_NAME_CHARS} characters"
         if len(item.envelope.raw_payload) > MAX_COVERED_BYTES:
             return f"the proposed call has more than {MAX_COVERED_BYTES} bytes"
         if payloads.digest(call.method, call.params, call.target) != terms.digest:
@@ -170,8 +174,15 @@ class YesStore:
         return (*self._drop(over), self._keep(given))
 
     def removed(self, participant: str) -> tuple[Fact, ...]:
-        """Drop the yeses of a participant that is removed, also for when it is invited again."""
-        theirs = [each.id for each in self._held.values() if each.by == participant]
+        """Drop the yeses of and for a participant that is removed.
+
+        Who is invited under its name later may be another one.
+        """
+        theirs = [
+            each.id
+            for each in self._held.values()
+            if participant in (each.by, each.proposer, each.target)
+        ]
         return tuple(self._drop(theirs))
 
     def _keep(self, held: ScopedYes) -> Fact:
@@ -229,6 +240,8 @@ class YesStore:
         # What its giver may do no longer, the yes does not either.
         if not self._may(held.by, payload, request.to):
             return f"{held.by!r}, who gave it, may not carry the call out"
+        if self._control.check_frame(held.by, at) is not None:
+            return f"{held.by!r}, who gave it, is paused"
         return ""
 
     def _may(self, giver: str, payload: JsonObject, to: tuple[str, ...]) -> bool:
