@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
 from functools import partial
@@ -24,6 +24,7 @@ from anyio.lowlevel import checkpoint
 from rich.cells import cell_len
 from rich.text import Text
 
+from meup_agent.approval.yeses.scopes import YesScope
 from meup_agent.cli.address import HttpAddress, HttpOptions, find_http_url, open_http_pages
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import flag, option
@@ -56,7 +57,15 @@ from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.space.journal import Entry, NumberRange
 from meup_agent.protocol.space.state.grants import GrantEffect
 from meup_agent.protocol.wire.envelope import TRANSIT_SECONDS, moment_of
-from meup_agent.protocol.wire.payloads import ToldRule, as_list, as_object, objects_in, read_call
+from meup_agent.protocol.wire.payloads import (
+    ToldRule,
+    as_list,
+    as_object,
+    as_text,
+    objects_in,
+    read_call,
+)
+from meup_agent.protocol.wire.scoped_yes import YesTerms
 from meup_agent.wording import (
     FAILED,
     IGNORED,
@@ -379,6 +388,8 @@ _DONE: Final = {
     "invite": "invited",
     "kick": "kicked",
     "accept_tools": "accepted the tools of",
+    "yes": "said yes in advance to calls of",
+    "revoke_yes": "revoked the yes",
 }
 
 _Item = AuditRecord | SpaceOperation
@@ -516,6 +527,8 @@ def _rejection(item: AuditRecord, step: Step) -> str:
 def _about_operation(item: SpaceOperation) -> Iterator[str]:
     if item.reason:
         yield why(item.reason)
+    if item.what == "yes":
+        yield from _terms(item.details)
     if item.rests_on:
         yield f"rests on the grant {shown_names(item.rests_on)}"
     also = [each for each in item.ended if each != item.grant]
@@ -525,6 +538,20 @@ def _about_operation(item: SpaceOperation) -> Iterator[str]:
             if item.grant
             else f"ended {shown_names(also)}"
         )
+
+
+def _terms(details: Mapping[str, Any]) -> Iterator[str]:
+    """What a yes in advance is for; nothing where it cannot be read."""
+    said = dict(details)
+    proposal = as_text(said.pop("proposal", ""))
+    try:
+        terms = msgspec.convert(said, YesTerms)
+    except msgspec.ValidationError:
+        return
+    span = duration(terms.seconds)
+    yield f"like proposal {shown_name(proposal)}, {terms.most} at most, for {span}"
+    shown = YesScope("", terms.arguments, terms.others).shown
+    yield visible(", ".join(shown.splitlines()), MAX_WORDS)
 
 
 def _operation(item: SpaceOperation) -> str:
@@ -537,6 +564,8 @@ def _operation(item: SpaceOperation) -> str:
     words += [shown_name(item.whom)] if item.whom else []
     words += [f"the grant {shown_name(item.grant)}"] if item.grant else []
     words += [f"({capabilities})"] if capabilities else []
+    if item.what == "revoke_yes":
+        return f"{words[0]} {shown_name(as_text(item.details.get('yes_id')))}"
     if not (item.whom or item.grant or capabilities):
         words.append(compact(item.details, MAX_NAME))
     return " ".join(words)

@@ -95,6 +95,9 @@ def test_what_was_done_to_the_space_is_kept(journal: Journal) -> None:
     journal.say("alice", "capability/revoke", {"recipient": "bob", "grant_id": grant_id})
     journal.say("alice", "space/invite", {"participant_id": "carol"})
     journal.say("alice", "space/kick", {"participant_id": "carol", "reason": "spam"})
+    terms = {"proposer": "bob", "seconds": 60, "most": 2, "form": "f", "digest": "d"}
+    journal.say("alice", "yes/give", terms, correlation=("p",))
+    journal.say("alice", "yes/revoke", {"yes_id": "y", "reason": "done"})
     journal.chat("alice", "hello", "nothing")
     operations = journal.audit.pop_operations()
     told = [(item.what, item.by, item.whom, item.grant, item.reason) for item in operations]
@@ -104,7 +107,10 @@ def test_what_was_done_to_the_space_is_kept(journal: Journal) -> None:
         ("revoke", "alice", "bob", grant_id, ""),
         ("invite", "alice", "carol", "", ""),
         ("kick", "alice", "carol", "", "spam"),
+        ("yes", "alice", "bob", "", ""),
+        ("revoke_yes", "alice", "", "", "done"),
     ]
+    assert operation_as_json(operations[-2])["details"] == {**terms, "proposal": "p"}
     said = operation_as_json(operations[0])
     assert said["details"]["capabilities"] == capabilities
     assert said["at"] == "2023-11-14T22:13:21.000Z"

@@ -13,7 +13,7 @@ from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntry
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.state.grants import GrantEffect
-from meup_agent.protocol.wire import payloads
+from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope, moment_of, rfc3339
 from meup_agent.protocol.wire.payloads import (
     Change,
@@ -337,7 +337,7 @@ def _step(step: Step) -> JsonObject:
 
 
 # --- operations on a space ---
-# Grants and what these rest on, invitations, kicks, acceptances.
+# Grants and what these rest on, invitations, kicks, acceptances, scoped yeses.
 
 OPERATIONS: Final = {
     "capability/grant": "grant",
@@ -345,6 +345,8 @@ OPERATIONS: Final = {
     "capability/grant-ack": "grant_ack",
     "space/invite": "invite",
     "space/kick": "kick",
+    kinds.YES_GIVE: "yes",
+    kinds.YES_REVOKE: "revoke_yes",
 }
 """Operations by kind."""
 
@@ -354,7 +356,7 @@ MAX_OPERATION_BYTES: Final = 16 * 1024
 MAX_ASKED: Final = 1_000
 """Acceptances of tools without an answer that are followed."""
 
-_WHOM: Final = ("recipient", "participant_id", "participant")
+_WHOM: Final = ("recipient", "participant_id", "participant", "proposer")
 
 
 class SpaceOperation(msgspec.Struct, frozen=True):
@@ -362,7 +364,7 @@ class SpaceOperation(msgspec.Struct, frozen=True):
 
     seq: int
     at: int  # when the gateway accepted it, in microseconds since 1970 (UTC)
-    what: str  # ``grant``, ``revoke``, ``grant_ack``, ``invite``, ``kick`` or ``accept_tools``
+    what: str  # of :data:`OPERATIONS`, or ``accept_tools``
     by: str
     id: str  # the envelope's id; of a grant, what revocations name it by
     whom: str = ""
@@ -384,6 +386,8 @@ def read_operation(entry: Entry) -> SpaceOperation | None:
     if what is None:
         return None
     payload = envelope.payload_object
+    if envelope.kind == kinds.YES_GIVE:
+        payload = {**payload, "proposal": next(iter(envelope.correlation), "")}
     effect = GrantEffect.of(entry)
     return SpaceOperation(
         seq=entry.seq,

@@ -769,9 +769,15 @@ class ToldRule(msgspec.Struct, frozen=True):
 
 
 def read_told_rule(holder: object) -> ToldRule | None:
-    """The rule in the ``_meta`` of parameters or of a payload; ``None`` where there is none."""
-    said = as_object(as_object(as_object(holder).get(META)).get(RULE))
+    """The rule in the ``_meta`` of parameters or of a payload; ``None`` where there is none.
+
+    Of a use of a scoped yes that tells none, the yes.
+    """
+    meta = as_object(as_object(holder).get(META))
+    said = as_object(meta.get(RULE))
     name = as_text(said.get("rule"), MAX_TOLD_CHARS)
+    if not name and (yes := as_text(meta.get(YES), MAX_TOLD_CHARS)):
+        return ToldRule(f"yes {yes}")
     if not name:
         return None
     of = said.get("of")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import exit_codes
+from tests.cli.commands import exit_codes, run
 from tests.cli.inbox.conftest import Office, Person
 
 
@@ -52,6 +52,22 @@ def test_written_pattern_is_used_listed_exported_and_revoked(meup: Person, offic
     done = meup("revoke-yes", given["yes"][:10])
     assert (done.code, f"yes {given['yes']} is revoked" in done.err) == (0, True)
     assert meup("revoke-yes", given["yes"][:10]).code != 0
+
+
+def test_audit_tells_who_said_it_which_calls_it_let_through_and_its_end(
+    meup: Person, office: Office, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first, like = proposed(office, path="z/a"), proposed(office, path="z/b")
+    yes = json.loads(meup("yes", first, "--at-most", "2", "--yes", "--json").out)["yes"]
+    office.until_decided(like)
+    assert meup("revoke-yes", yes).code == 0
+    assert run(["audit", "--proposal", like]) == 0
+    assert f"by the rule yes {yes[:8]} of alice" in capfd.readouterr().out
+    assert run(["audit", "--grants"]) == 0
+    *_, given, revoked = capfd.readouterr().out.splitlines()
+    assert f"  alice  said yes in advance to calls of bot  like proposal {first[:8]}" in given
+    assert given.endswith(", 2 at most, for 1 h; path: z/*")
+    assert revoked.endswith(f"  alice  revoked the yes {yes}")
 
 
 @pytest.mark.parametrize(

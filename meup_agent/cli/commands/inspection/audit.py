@@ -75,8 +75,8 @@ def audit(
         bool,
         flag(
             "--grants",
-            "Grants, revocations, invitations, removals and acceptances of tools instead of"
-            " the proposals.",
+            "Grants, revocations, invitations, removals, acceptances of tools and yeses in advance"
+            " instead of the proposals.",
         ),
     ] = False,
     as_json: Annotated[
