@@ -18,6 +18,7 @@ from meup_agent.gateway.backlog import Backlog, Backlogs
 from meup_agent.gateway.config import (
     PARTICIPANTS,
     ROLES,
+    ConfigChange,
     NotifyTarget,
     first_token,
     one_space_config,
@@ -38,6 +39,7 @@ from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.gateway.limits import LIMIT_ROWS
 from meup_agent.gateway.reach.bursts import BurstTracker, InboxNotice, plain_name
 from meup_agent.gateway.reach.notices import make_services
+from meup_agent.gateway.reach.outbound import NotDelivered, find_addresses
 from meup_agent.gateway.reach.push import PushSubscriptions
 from meup_agent.gateway.runtime import ForwardClock, GatewayRuntime
 from meup_agent.gateway.server import RunningGateway, serve

@@ -7,8 +7,11 @@ import logging
 import os
 import ssl
 import sys
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple, NoReturn
 
 from meup_agent.errors import ConfigurationError, system_reason
@@ -103,26 +106,59 @@ def server_context(tls: TlsConfig) -> ssl.SSLContext:
     """The TLS context of a port, from a certificate and a key that belong together."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    load_certificate(context, tls)
+    load_certificate(context, tls, tls)
     return context
 
 
-def load_certificate(context: ssl.SSLContext, tls: TlsConfig) -> None:
-    """Give a context a certificate and its key; connections that are open keep theirs."""
-    for key, path in (("certificate", tls.certificate), ("key", tls.key)):
+@contextmanager
+def copied_certificate(tls: TlsConfig) -> Generator[TlsConfig]:
+    """Copies of a certificate and its key, which check out, for the length of a block.
+
+    The files may be replaced at any time, and what fails half-way leaves a port without any.
+    """
+    certificate, key = _read_pem("certificate", tls.certificate), _read_pem("key", tls.key)
+    with ExitStack() as stack:
         try:
-            path.open("rb").close()
+            # Of this user alone; OpenSSL takes no content, but files.
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="meup-")))
+            copy = TlsConfig(folder / "certificate.pem", folder / "key.pem")
+            copy.certificate.write_bytes(certificate)
+            copy.key.write_bytes(key)
         except OSError as error:
-            why = system_reason(error)
-            raise ConfigurationError(f"tls.{key}: {path} cannot be read ({why})") from None
+            raise ConfigurationError(
+                f"tls: cannot be copied into a folder for a moment ({system_reason(error)})"
+            ) from None
+        load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), copy, tls)
+        yield copy
+
+
+def load_certificate(context: ssl.SSLContext, files: TlsConfig, named: TlsConfig) -> None:
+    """Give a context a certificate and its key; connections that are open keep theirs.
+
+    Args:
+        context: The context.
+        files: The files.
+        named: The files that errors name.
+    """
+    for key, path in (("certificate", files.certificate), ("key", files.key)):
+        _read_pem(key, path)
     try:
-        context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
+        context.load_cert_chain(files.certificate, files.key, password=_no_password)
     except ConfigurationError:
         raise
     except (ssl.SSLError, ValueError):
         raise ConfigurationError(
-            f"tls: {tls.certificate} and {tls.key} are not a certificate and its key in PEM form"
+            f"tls: {named.certificate} and {named.key} are not a certificate and its key in PEM"
+            " form"
         ) from None
+
+
+def _read_pem(key: str, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        why = system_reason(error)
+        raise ConfigurationError(f"tls.{key}: {path} cannot be read ({why})") from None
 
 
 def is_loopback(host: str) -> bool:

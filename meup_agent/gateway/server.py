@@ -22,6 +22,7 @@ from meup_agent.gateway.logs import log
 from meup_agent.gateway.network import (
     PortAddress,
     check_encrypted,
+    copied_certificate,
     is_loopback,
     listen_error,
     load_certificate,
@@ -137,14 +138,14 @@ class RunningGateway:
         Raises:
             ConfigurationError: It cannot be taken over; nothing has changed.
         """
-        if config.tls is not None:
-            server_context(config.tls)
-        change = self.runtime.reload(config)
-        tls = change.config.tls
-        if tls is not None:
+        tls = config.tls
+        if tls is None:
+            return self.runtime.reload(config)
+        with copied_certificate(tls) as copy:
+            change = self.runtime.reload(config)
             for context in self._contexts:
-                load_certificate(context, tls)
-        return change
+                load_certificate(context, copy, tls)
+            return change
 
     def drop(self, participant: str) -> None:
         """Drop the sockets of a participant, in each space, without a close frame."""

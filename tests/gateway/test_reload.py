@@ -1,14 +1,21 @@
 """A configuration that is read again: who is let in, who is closed, and what waits for a start."""
 
+import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx
 import pytest
+from anyio.streams.tls import TLSAttribute
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from websockets.asyncio.client import ClientConnection
 
 from meup_agent.errors import ConfigurationError
@@ -20,6 +27,7 @@ from tests.gateway.websocket_client import hear_until, open_websocket, refusal
 from tests.gateways import (
     BESIDE_HEADER,
     OBSERVE_HEADER,
+    ConfigChange,
     RunningGateway,
     new_token,
     participant,
@@ -46,6 +54,20 @@ def config(names: dict[str, Any]) -> Config:
 
 def url(gateway: RunningGateway) -> str:
     return f"{gateway.url}/ws?space=demo"
+
+
+def new_certificate() -> bytes:
+    """A certificate that nobody has seen before, and its key."""
+    key, name = generate_private_key(SECP256R1()), x509.Name([])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now)
+        .not_valid_after(now + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    written = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return made.public_bytes(Encoding.PEM) + written
 
 
 @asynccontextmanager
@@ -175,3 +197,60 @@ async def test_event_streams_end_with_their_token() -> None:
                     async for _ in stream.aiter_raw():
                         pass
             gateway.reload(config({"ann": CHAT, "bob": CHAT}))
+
+
+@pytest.mark.rule("3.reload")
+async def test_the_name_of_one_who_is_not_listed_any_more_may_be_invited() -> None:
+    async with (
+        serve(config({"ann": ALL, "bob": CHAT})) as gateway,
+        member(gateway, "ann") as ann,
+    ):
+        gateway.reload(config({"ann": ALL}))
+        invite = {"participant_id": "bob", "initial_capabilities": list(CHAT)}
+        await ann.send(envelope("ann", "space/invite", invite, id="i1"))
+        token = (await hear_until(ann, kind="space.invite-ack"))["payload"]["token"]
+        async with open_websocket(url(gateway), token) as bob:
+            await hear_until(bob, kind="system.welcome")
+            await still_there(bob, "bob")
+            gateway.reload(config({"ann": ALL}))
+            await still_there(bob, "bob")
+        assert (await refusal(url(gateway), TOKENS["bob"][0])).status_code == 401
+
+
+async def test_a_certificate_that_is_replaced_meanwhile_is_the_one_that_was_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "both.pem"
+
+    def write_certificate() -> bytes:
+        file.write_bytes(new_certificate())
+        return ssl.PEM_cert_to_DER_cert(file.read_text().partition("-----BEGIN PRIVATE")[0])
+
+    async def shown(name: str | None) -> bytes | None:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        port = gateway.port
+        async with await anyio.connect_tcp(
+            "127.0.0.1", port, ssl_context=context, tls_hostname=name or "127.0.0.1"
+        ) as stream:
+            seen: bytes | None = stream.extra(TLSAttribute.peer_certificate_binary)
+            return seen
+
+    first = write_certificate()
+    settings = replace(config({"ann": CHAT}), tls=TlsConfig(file, file))
+    async with serve(settings) as gateway:
+        assert await shown(None) == first
+        second = write_certificate()
+        take_over = gateway.runtime.reload
+
+        def replace_then(read: Config) -> ConfigChange:
+            file.write_text("half of a certificate")
+            return take_over(read)
+
+        monkeypatch.setattr(gateway.runtime, "reload", replace_then)
+        change = gateway.reload(replace(config({"ann": CHAT, "eve": CHAT}), tls=settings.tls))
+        assert str(change) == "added eve"
+        assert [await shown(None), await shown("localhost")] == [second, second]
+        with pytest.raises(ConfigurationError, match="are not a certificate"):
+            gateway.reload(settings)
+        assert await shown("localhost") == second

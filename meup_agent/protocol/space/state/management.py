@@ -103,6 +103,8 @@ class SpaceManager:
     _granted: SenderIndex[str] = field(default_factory=SenderIndex[str])
     _invited: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     _kicked: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
+    # That a configuration had, which was read again: known by name alone.
+    _gone: frozenset[str] = frozenset()
     _names: NameSet = field(init=False)
 
     def __post_init__(self) -> None:
@@ -170,7 +172,8 @@ class SpaceManager:
         """Take over the participants of a configuration that was read again.
 
         One that it has no more may do nothing from now on, and its connections are closed; its name
-        is known until the gateway restarts. Who was invited stays, and who was removed stays out.
+        is known until the gateway restarts, and may be invited. Who was invited stays, and who was
+        removed stays out.
         """
         nothing = member_capabilities([])
         known = [*self._grants]
@@ -178,6 +181,7 @@ class SpaceManager:
         done = self._grants.reconfigure({**dict.fromkeys(known, nothing), **participants}, gone)
         for name in participants:
             self._names.add(name)
+        self._gone = frozenset(gone)
         closed = (Disconnect(name, NO_TOKEN_CODE, UNCONFIGURED) for name in gone)
         return done._replace(then=tuple(closed))
 
@@ -285,15 +289,19 @@ class SpaceManager:
         name = invite.participant
         if name in kinds.GATEWAY_NAMES:
             return refuse(envelope, PARTICIPANT_EXISTS, f"{name!r} is the gateway's name")
-        if name in self._grants and name not in self._kicked:
+        if name in self._grants and name not in self._kicked and name not in self._gone:
             return _exists(envelope, name)
         if name not in self._grants and (problem := self._names.problem(name)):
             return refuse(envelope, LOOK_ALIKE, problem)
-        if name not in self._grants or name in self._invited:
+        if self._needs_token(name):
             refused = self._check_token(envelope, answers=answers)
             if refused is not None:
                 return refused
         return self._check_given(envelope, name, invite.capabilities, "initial_capabilities")
+
+    def _needs_token(self, name: str) -> bool:
+        """True unless the configuration has a token for a participant that is invited."""
+        return name not in self._grants or name in self._invited or name in self._gone
 
     def _check_token(self, envelope: Envelope, *, answers: bool) -> Refusal | None:
         """Check that a token can be made, and told to the sender alone."""
@@ -323,12 +331,13 @@ class SpaceManager:
         if self._kicked.pop(name, None) is not None:
             facts.append(Fact(KICKED_FACT + name, None))
             ack["status"] = "restored"
-        if name not in self._grants or name in self._invited:
+        if self._needs_token(name):
             assert self._invites is not None  # check() said so
             token = self._invites.new_token()
             digest = sha256(token.encode()).hexdigest()
             fact = {"by": invite.by, "id": envelope.id, "token_sha256": digest}
             self._invited[name] = fact
+            self._gone -= {name}
             self._names.add(name)
             facts.append(Fact(INVITE_FACT + name, fact))
             if name not in self._grants:
