@@ -223,6 +223,7 @@ class GatewayRuntime:
         _warn_of_short_tokens(config)
         self._connections: set[OpenConnection] = set()
         self.event_streams = set[TokenHolder]()
+        self.on_reload: list[Callable[[], object]] = []  # of whoever looks tokens up by itself
         self._invites: dict[str, _SpaceInvites] = {}
         self._empty = anyio.Event()
         self._held = False
@@ -334,6 +335,8 @@ class GatewayRuntime:
             self.spaces[space.id].owner.reconfigure(
                 {name: entry.capabilities for name, entry in space.participants.items()}
             )
+        for told in self.on_reload:
+            told()
         return change
 
     # --- connections ------------------------------------------------------------------------

@@ -99,6 +99,7 @@ class McpEndpoint:
             hosts=LOOPBACK_HOSTS if is_loopback(host) else None,
             path=MCP_PATH,
         )
+        gateway.runtime.on_reload.append(members.check_found)
         try:
             async with app.lifespan():
                 self._app = app
@@ -106,5 +107,6 @@ class McpEndpoint:
                 log.info("MCP clients find the space at %s%s", gateway.http_url, MCP_PATH)
                 await anyio.sleep_forever()
         finally:
+            gateway.runtime.on_reload.remove(members.check_found)
             self._app = None
             self._begun.set()

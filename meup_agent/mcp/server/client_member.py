@@ -426,6 +426,13 @@ class ClientMembers:
             login.member.used_at = anyio.current_time()
         return login
 
+    def check_found(self) -> None:
+        """Forget the tokens that are void by now, or another's: what is open by them ends."""
+        find = self._find
+        for login in list(self._logins.values()):
+            if find and login.token is not None and find(login.token) != login.member.key:
+                self._forget(login)
+
     async def knows(self, token: str) -> bool:
         login = self._logins.get("" if await self._is_own(token) else _digest(token))
         return login is not None and login.member.joined
