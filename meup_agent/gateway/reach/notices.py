@@ -191,7 +191,7 @@ async def _push(
 
     async def tell(identity: Identity, scope: anyio.CancelScope) -> None:
         host = runtime.spaces[identity.space]
-        service = PushService(subscriptions, identity, host)
+        service = PushService(subscriptions, identity, host, runtime.tokens)
         theirs = replace(target, participant=identity.participant)
         with scope:
             await NoticeTask(theirs, service, [host]).run(changes)

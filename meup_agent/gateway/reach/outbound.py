@@ -27,7 +27,10 @@ MAX_ADDRESSES: Final = 4
 GONE: Final = frozenset({404, 410})
 """Statuses of a service that does not know the receiver any more."""
 
-_TRANSLATED: Final = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("2002::/16"))
+_UNICAST: Final = ipaddress.ip_network("2000::/3")
+"""All of IPv6 that is given out; other addresses are of sites, or stand for some of IPv4."""
+
+_TRANSLATED: Final = ipaddress.ip_network("2002::/16")
 """IPv6 addresses that lead to an IPv4 address within them, which may be a private one."""
 
 
@@ -53,9 +56,10 @@ def is_public(address: str) -> bool:
     """True for an address of the Internet; false for one of this machine or its networks."""
     found = ipaddress.ip_address(address)
     if isinstance(found, ipaddress.IPv6Address):
-        if any(found in each for each in _TRANSLATED):
+        if found.ipv4_mapped is not None:
+            found = found.ipv4_mapped
+        elif found not in _UNICAST or found in _TRANSLATED:
             return False
-        found = found.ipv4_mapped or found
     return found.is_global and not found.is_multicast
 
 

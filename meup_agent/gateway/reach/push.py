@@ -17,10 +17,11 @@ from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
+import httpx
 import msgspec
 
 from meup_agent.errors import ConfigurationError, UsageError, system_reason
-from meup_agent.gateway.auth import Identity
+from meup_agent.gateway.auth import Identity, Tokens
 from meup_agent.gateway.reach.bursts import InboxNotice
 from meup_agent.gateway.reach.outbound import NotDelivered, post
 from meup_agent.protocol.space.server import SpaceServer
@@ -62,6 +63,7 @@ class Subscription(msgspec.Struct, frozen=True):
     endpoint: str  # an address of its push service, which is as good as a secret
     p256dh: str
     auth: str
+    token: str = ""  # the digest (hex) of the token that its person signed in with
 
     @property
     def identity(self) -> Identity:
@@ -132,13 +134,23 @@ class PushSubscriptions:
         """The participants that have browsers."""
         return frozenset(each.identity for each in self._subscriptions.values())
 
-    def add(self, identity: Identity, endpoint: str, p256dh: str, auth: str) -> None:
+    def add(
+        self, identity: Identity, endpoint: str, p256dh: str, auth: str, token: bytes = b""
+    ) -> None:
         """Tell a browser, in place of whom it belonged to before.
+
+        Args:
+            identity: Its participant.
+            endpoint: The address of its push service.
+            p256dh: Its public key.
+            auth: Its secret.
+            token: The digest of the token that its person signed in with, with which it ends.
 
         Raises:
             UsageError: It is no subscription, or too many participants have one.
         """
-        added = Subscription(identity.space, identity.participant, endpoint, p256dh, auth)
+        space, participant = identity
+        added = Subscription(space, participant, endpoint, p256dh, auth, token.hex())
         if self._subscriptions.get(endpoint) == added:
             return
         self._check(added)
@@ -172,10 +184,10 @@ class PushSubscriptions:
 
     def _check(self, given: Subscription) -> None:
         try:
-            parts = urlsplit(given.endpoint)
+            parts = urlsplit(str(httpx.URL(given.endpoint)))
             is_secure = parts.scheme == "https" or (self.allow_private and parts.scheme == "http")
             is_address = is_secure and parts.hostname and parts.port != 0 and not parts.username
-        except ValueError:
+        except (ValueError, httpx.InvalidURL):
             is_address = False
         if not is_address or len(given.endpoint) > MAX_ENDPOINT_CHARS:
             raise UsageError("the browser's push service has no https address")
@@ -225,21 +237,25 @@ class PushService:
     """The browsers of a participant; see :class:`~.services.NotifyService`."""
 
     def __init__(
-        self, subscriptions: PushSubscriptions, identity: Identity, host: SpaceServer
+        self,
+        subscriptions: PushSubscriptions,
+        identity: Identity,
+        host: SpaceServer,
+        tokens: Tokens,
     ) -> None:
         self.name = f"the browsers of {identity.participant!r} in {identity.space!r}"
         self._subscriptions = subscriptions
         self._identity = identity
         self._host = host
+        self._tokens = tokens
 
     async def send(self, notice: InboxNotice, link: str) -> None:
         """Send a notice to each of its browsers, and forget those that are gone."""
-        owner, name = self._host.owner, self._identity.participant
         browsers = self._subscriptions.of(self._identity)
-        if owner.is_kicked(name) or name not in owner.grants:
-            for each in browsers:
+        for each in tuple(browsers):
+            if not self._is_let_in(each):
+                browsers.remove(each)
                 self._subscriptions.remove(self._identity, each.endpoint)
-            return
         results: list[NotDelivered | None] = []
 
         async def send_one(browser: Subscription) -> None:
@@ -251,6 +267,12 @@ class PushService:
         failures = [each for each in results if each is not None]
         if failures and len(failures) == len(results):
             raise failures[0]
+
+    def _is_let_in(self, browser: Subscription) -> bool:
+        """True while its person could look at the console by the token of that time."""
+        if self._host.owner.is_kicked(self._identity.participant):
+            return False
+        return self._tokens.holder(bytes.fromhex(browser.token)) == self._identity
 
     async def _send(self, browser: Subscription, notice: InboxNotice) -> NotDelivered | None:
         """The reason for which a browser was not told; ``None``: it was, or is gone."""

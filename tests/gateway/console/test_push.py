@@ -116,6 +116,19 @@ async def test_a_browser_that_signs_out_or_is_gone_is_told_no_more(tmp_path: Pat
         assert kept() == set()
 
 
+async def test_a_browser_is_told_no_more_once_its_token_is_void(tmp_path: Path) -> None:
+    async with receive() as before, receive() as now:
+        async with pushing(tmp_path) as site:
+            fields = PushReader().fields(before.url)
+            assert await subscribe(await site.browser("you"), fields) == 204
+        async with pushing(tmp_path) as site:  # with other tokens
+            assert await subscribe(await site.browser("you"), PushReader().fields(now.url)) == 204
+            await site.propose(await site.proposer())
+            await now.take()
+            assert not before.received
+    assert before.url not in (tmp_path / "push.json").read_text()
+
+
 async def test_a_private_endpoint_is_not_asked(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -137,6 +150,7 @@ async def test_a_private_endpoint_is_not_asked(
         {"endpoint": "file:///etc/passwd"},
         {"endpoint": "http://user:password@127.0.0.1/"},
         {"endpoint": "https://[/"},
+        {"endpoint": "https://push.example/\x01"},
         {"endpoint": f"http://127.0.0.1/{'x' * 2_000}"},
         {"p256dh": "AAAA"},
         {"p256dh": "ä"},
@@ -170,11 +184,11 @@ async def test_the_console_can_be_installed(site: Site) -> None:
 
 
 def test_the_key_and_the_browsers_outlive_the_gateway(tmp_path: Path) -> None:
-    path = tmp_path / "state" / "push.json"
+    path, fields = tmp_path / "state" / "push.json", dict[str, Any]()
     first = PushSubscriptions(path)
     identity: Any = Identity("demo", "you")
     for number in range(9):
-        fields = PushReader().fields(f"https://push.example/{number}")
+        fields |= PushReader().fields(f"https://push.example/{number}")
         first.add(identity, **fields)
     again = PushSubscriptions(path)
     assert again.application_key == first.application_key

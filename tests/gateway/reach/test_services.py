@@ -16,7 +16,13 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import Config, Gateway
 from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.gateway.reach.receiver import receive
-from tests.gateways import NotifyTarget, make_services, one_space_config
+from tests.gateways import (
+    NotDelivered,
+    NotifyTarget,
+    find_addresses,
+    make_services,
+    one_space_config,
+)
 from tests.patience import PATIENCE
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -215,3 +221,27 @@ def test_a_secret_is_made_once(tmp_path: Path) -> None:
     assert made.secret_file.read_text() == before
     assert before.startswith("whsec_")
     assert made.secret_file.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "10.0.0.1",
+        "100.64.0.1",
+        "0.0.0.0",
+        "224.0.0.1",
+        "::1",
+        "::ffff:127.0.0.1",
+        "::127.0.0.1",
+        "64:ff9b::7f00:1",
+        "2002:7f00:1::",
+        "fec0::1",
+        "fe80::1",
+        "ff0e::1",
+    ],
+)
+async def test_what_is_no_address_of_the_internet_is_private(address: str) -> None:
+    with pytest.raises(NotDelivered, match="private address"):
+        await find_addresses(address, 443, allow_private=False)
+    for public in ("8.8.8.8", "2606:4700::1"):
+        assert await find_addresses(public, 443, allow_private=False) == [public]

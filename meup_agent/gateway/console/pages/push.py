@@ -14,12 +14,13 @@ from meup_agent.gateway.reach.push import PushSubscriptions
 async def subscribe(context: PageContext) -> Response:
     """Tell the browser, for as long as it is not signed out."""
     push = _subscriptions(context)
-    endpoint = context.typed("endpoint")
+    endpoint, session = context.typed("endpoint"), context.signed_in
+    keys = context.typed("p256dh"), context.typed("auth")
     try:
-        push.add(context.identity, endpoint, context.typed("p256dh"), context.typed("auth"))
+        push.add(context.identity, endpoint, *keys, session.token)
     except UsageError as error:
         raise RequestDenied(BAD_REQUEST, f"Nothing is sent to this browser: {error}.") from None
-    context.signed_in.push = endpoint
+    session.push = endpoint
     return Response(None, 204)
 
 
