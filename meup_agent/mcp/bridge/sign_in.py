@@ -54,6 +54,9 @@ ANSWER_SECONDS: Final = 10.0
 MAX_FILE_BYTES: Final = 262_144
 """Of a file of tokens."""
 
+MAX_LINK_CHARS: Final = 4_096
+"""Of the address of a sign-in page, which a person opens."""
+
 CALLBACK: Final = "/callback"
 
 _PAGE: Final = (
@@ -66,7 +69,8 @@ class _TokenFile:
     """The tokens of a server in a file: the SDK's ``TokenStorage``.
 
     Beside them are kept the client that we are registered as, and the server's endpoints, without
-    which a token could not be renewed after a restart.
+    which a token could not be renewed after a restart. A client that was ``given`` belongs to the
+    place at which a person signed in first: elsewhere its secret would be shown to strangers.
     """
 
     context: OAuthContext  # of the provider that reads it
@@ -107,14 +111,24 @@ class _TokenFile:
         self._kept["expires"] = None if seconds is None else time.time() + seconds
         server = self.context.oauth_metadata
         self._kept["server"] = None if server is None else _as_json(server)
+        if self._given is not None and server is not None:
+            self._kept["issuer"] = str(server.issuer)
         await self._write()
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
+        if self._given is not None:
+            issuer: Any = self._kept.get("issuer")
+            return self._given.model_copy(update={"issuer": issuer})
         with suppress(ValueError):
             return OAuthClientInformationFull.model_validate(self._kept.get("client"))
-        return self._given
+        return None
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        if self._given is not None:
+            raise OAuthFlowError(
+                "it names another place to sign in than before, which may not know our client; if"
+                f" it has moved, remove {self._path}"
+            )
         self._kept["client"] = _as_json(client_info)
         for redirect in self.context.client_metadata.redirect_uris or ():
             self._kept["port"] = redirect.port
@@ -220,6 +234,8 @@ class _Browser:
         is_here = parts.hostname in ("127.0.0.1", "::1", "localhost")
         if parts.scheme != "https" and not (parts.scheme == "http" and is_here):
             raise OAuthFlowError("its sign-in page has no https address")
+        if parts.username is not None or len(url) > MAX_LINK_CHARS:
+            raise OAuthFlowError("its sign-in page has an address that people cannot read")
         self._url = printable(url)
 
     async def wait_for_answer(self) -> AuthorizationCodeResult:

@@ -22,6 +22,12 @@ from tests.patience import PATIENCE
 pytestmark = pytest.mark.anyio
 
 FAR = HttpServer("https://far.example/mcp")
+PLACE = {
+    "issuer": "https://login.example",
+    "authorization_endpoint": "https://login.example/authorize",
+    "token_endpoint": "https://login.example/token",
+    "response_types_supported": ["code"],
+}
 LINK = "https://login.example/authorize?state=s1&redirect_uri=x"
 
 
@@ -75,17 +81,36 @@ async def test_link_that_is_no_page_is_not_shown(tmp_path: Path, link: str) -> N
         await ask_browser(tmp_path, link)
 
 
+@pytest.mark.parametrize("link", ["https://good.example@evil.example/", f"{LINK}{'x' * 5_000}"])
+async def test_link_that_misleads_is_not_shown(tmp_path: Path, link: str) -> None:
+    with pytest.raises(OAuthFlowError, match="people cannot read"):
+        await ask_browser(tmp_path, link)
+
+
+async def test_a_clients_secret_stays_with_whom_it_was_first_shown(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    server = HttpServer("https://far.example/mcp", oauth=OAuthClient("c1", "s3cret"))
+    context = (await sign_in_at("far", server, folder)).context
+    client = await context.storage.get_client_info()
+    assert client is not None
+    assert (client.client_id, client.issuer) == ("c1", None)
+    context.oauth_metadata = OAuthMetadata.model_validate(PLACE)
+    await context.storage.set_tokens(OAuthToken(access_token="a"))
+    again = (await sign_in_at("far", server, folder)).context
+    client = await again.storage.get_client_info()
+    assert client is not None
+    # Where the server names another issuer, the SDK drops the client, and would register one.
+    assert client.issuer == PLACE["issuer"]
+    with pytest.raises(OAuthFlowError, match="another place to sign in"):
+        await again.storage.set_client_info(OAuthClientInformationFull(client_id="c2"))
+    (file,) = folder.iterdir()
+    assert "s3cret" not in file.read_text()
+
+
 async def test_sign_in_is_kept_for_its_user_alone(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     context = (await sign_in_at("far", FAR, folder)).context
-    context.oauth_metadata = OAuthMetadata.model_validate(
-        {
-            "issuer": "https://login.example",
-            "authorization_endpoint": "https://login.example/authorize",
-            "token_endpoint": "https://login.example/token",
-            "response_types_supported": ["code"],
-        }
-    )
+    context.oauth_metadata = OAuthMetadata.model_validate(PLACE)
     await context.storage.set_client_info(OAuthClientInformationFull(client_id="c1"))
     await context.storage.set_tokens(OAuthToken(access_token="a", refresh_token="r", expires_in=-1))
     (file,) = folder.iterdir()
