@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
+import httpx
 import msgspec
 
 from meup_agent.errors import ConfigurationError, system_reason
@@ -106,9 +107,9 @@ def make_service(target: NotifyTarget, place: str) -> NotifyService:
 def _scheme_of(url: str) -> str:
     """The scheme of an address of a host; empty: it is none."""
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(str(httpx.URL(url)))
         return parts.scheme if parts.hostname and parts.port != 0 else ""
-    except ValueError:
+    except (ValueError, httpx.InvalidURL):
         return ""
 
 
@@ -223,7 +224,8 @@ class AppriseService:
         # Of the others the library knows the address, or it is no address but a secret.
         plugin: Any = self._plugin
         if "host" in plugin.template_tokens and not self._allow_private:
-            await find_addresses(str(plugin.host), int(plugin.port or 443), allow_private=False)
+            host = str(plugin.host).strip("[]")
+            await find_addresses(host, int(plugin.port or 443), allow_private=False)
         body = "\n".join(each for each in (notice.text, link) if each)
         self._is_sending = True
         try:

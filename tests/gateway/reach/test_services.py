@@ -195,6 +195,8 @@ async def test_apprise_follows_no_redirect_and_asks_no_private_host(
         ({"url": "nonsense://hush"}, "expected the https address"),
         ({"url": "https://"}, "expected the https address"),
         ({"url": "https://a.example:bad/hush"}, "expected the https address"),
+        ({"url": "https://①.example/hush"}, "expected the https address"),
+        ({"url": "https://a.example/\x01hush"}, "expected the https address"),
         ({"url": "http://a.example/hush"}, "could be read on its way"),
         ({"url": "https://a.example/hush", "secret": None}, "give secret_file"),
         ({"url": "https://a.example/hush", "secret": "hush"}, "24 bytes or more"),
