@@ -2,10 +2,15 @@
 
 import signal
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
 
+from meup_agent.cli.up import control
+from meup_agent.cli.up.control import ConfigReloader
 from tests.cli.commands import exit_codes
 from tests.cli.processes import DETACHED, IN_TERMINAL, TERMINATE, Running, meup, running, up
 
@@ -110,3 +115,28 @@ def test_up_keeps_its_programs_and_takes_participants(
         it.until(waits, stream="err")
         (tmp_path / "space.yaml").write_text(SPACE + runs)
         assert reload(state)[1].endswith(": removed bob\n")
+
+
+def test_a_file_that_gives_no_answer_holds_up_no_later_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = threading.Event()
+
+    class Running:
+        def reload(self, read: object) -> str:
+            return "added bob"
+
+    def read() -> Any:
+        answers.wait()
+
+    async def work() -> None:
+        running: Any = Running()
+        reloader = ConfigReloader(running, read)
+        with monkeypatch.context() as patch:
+            patch.setattr(control, "READ_SECONDS", 0.05)
+            answer = await reloader.reload()
+        answers.set()
+        assert (answer.done, "gives no answer" in answer.said) == (False, True)
+        assert (await reloader.reload()).said == "added bob"
+
+    anyio.run(work)

@@ -39,6 +39,9 @@ RELOAD: Final = b"reload\n"
 ASK_SECONDS: Final = 5.0
 """Seconds for a command to say what it wants, and to take its answer."""
 
+READ_SECONDS: Final = 45.0
+"""Seconds for reading the files: one that never answers must hold up no later attempt."""
+
 ANSWER_SECONDS: Final = 60.0
 """Seconds that a command waits for its answer: the files may be on a slow network."""
 
@@ -73,8 +76,14 @@ class ConfigReloader:
         """Read the files again; what is wrong with them leaves everything as it is."""
         async with self._turn:
             try:
-                read = await to_thread.run_sync(self._read)
+                with anyio.fail_after(READ_SECONDS):
+                    read = await to_thread.run_sync(self._read, abandon_on_cancel=True)
                 said, done = str(self._running.reload(read)), True
+            except TimeoutError:
+                said, done = (
+                    "nothing is changed: the files cannot be read, one gives no answer",
+                    False,
+                )
             except MeupError as error:
                 said, done = f"nothing is changed: {error}", False
             except Exception as error:
