@@ -113,6 +113,22 @@ async def test_what_it_covers_runs_unasked_also_what_waited_before(
 
 
 @pytest.mark.rule("5.yes.reviewer")
+async def test_call_for_which_another_was_quicker_takes_the_next_one(
+    path: Path, notes: Notes
+) -> None:
+    """Each looks at the first yes, which has one call left."""
+    async with office(ASK, path, notes) as found:
+        first = await found.proposes("/a/0")
+        given = [await found.gives(first, most=most) for most in (1, 2)]
+        await anyio.sleep(60)  # long enough that none is looked up again for being new
+        some = [await found.proposes(f"/a/{number}") for number in range(1, 5)]
+        await anyio.sleep(SECONDS)
+        assert sorted(notes.all) == sorted({*notes.all}), "each once"
+        assert sum(not each.state.is_pending for each in some) == 3
+        assert [each.yes.used for each in await list_yeses(found.person)] == [1, 2], given
+
+
+@pytest.mark.rule("5.yes.reviewer")
 async def test_what_it_does_not_cover_is_asked_about(path: Path, notes: Notes) -> None:
     async with office("[{ask: {tool: write}}]", path, notes) as found:
         yes = await found.gives(await found.proposes("/a/1"), most=9)

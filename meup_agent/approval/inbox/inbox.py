@@ -465,9 +465,7 @@ class Inbox(AsyncContextManagerMixin):
         if item.rule is not None and item.rule.is_quorum:
             raise NotOffered("several decide about such calls, so no yes of one lets them through")
         if item.takes_word:
-            raise NotOffered(
-                "its rule takes a word for each call, so no yes lets them through"
-            )
+            raise NotOffered("its rule takes a word for each call, so no yes lets them through")
         facts = item.tool_facts
         if item.target is None or facts is None or not facts.seen:
             raise NotOffered("its tool is not known here, so it could not be told when it changes")

@@ -64,6 +64,9 @@ LIST_SECONDS: Final = 5.0
 MAX_SCHEMAS: Final = 256
 """Schemas that are kept ready: compiling one takes as long as a hundred decisions."""
 
+MAX_YESES_TRIED: Final = 8
+"""Scoped yeses that are tried for one proposal, where each is used up by others just before."""
+
 SCHEMA: Final = "schema"
 """Name of the rule that rejects what does not fit the schema of its tool."""
 
@@ -135,7 +138,7 @@ class Decider:
             f" ({printable(decision.why)})" if decision.why else "",
         )
         if decision.yes:
-            if not await self.use_yes(proposal, decision):
+            if not await self.use_yes(proposal, space, decision):
                 again = await self.decide(proposal, space, again=True)
                 if again.verdict in (Verdict.ASK, Verdict.QUORUM):
                     self._held(proposal, space, again)
@@ -232,7 +235,13 @@ class Decider:
                 self._history(space).record(more, anyio.current_time())
                 why = f"{yes.used} of {yes.most} calls were let through before it"
                 return msgspec.structs.replace(
-                    asked, verdict=Verdict.ALLOW, rule=yes.name, why=why, yes=yes.id, number=None
+                    asked,
+                    verdict=Verdict.ALLOW,
+                    rule=yes.name,
+                    why=why,
+                    yes=yes.id,
+                    number=None,
+                    counted=(*asked.counted, *counted),
                 )
         return None
 
@@ -251,13 +260,28 @@ class Decider:
                 self._holding = {policy.digest: None}
         return self._holding[policy.digest]
 
-    async def use_yes(self, proposal: Proposal, decision: PolicyDecision) -> bool:
-        """Carry a proposal out by a scoped yes; ``False``: people decide it."""
+    async def use_yes(self, proposal: Proposal, space: Space, decision: PolicyDecision) -> bool:
+        """Carry a proposal out by a scoped yes; ``False``: people decide it.
+
+        Where others have used up its last call meanwhile, or it was ended, the next one is used.
+        """
         is_refused = False
         with failure_logged(proposal):
-            done = await proposal.fulfill(rule=decision.told, yes=decision.yes)
-            # Its executor may have refused it for what its tool is by now.
-            is_refused = is_refusal({"error": done.error})
+            for _ in range(MAX_YESES_TRIED):
+                try:
+                    done = await proposal.fulfill(rule=decision.told, yes=decision.yes)
+                except Refused as error:
+                    holds_no_more = error.details.get("state") in ("unknown", "expired", "used_up")
+                    if error.error != "invalid_yes" or not holds_no_more:
+                        raise
+                    found = await self.find_yes(proposal, space, decision)
+                    if found is None:
+                        raise
+                    decision = found
+                    continue
+                # Its executor may have refused it for what its tool is by now.
+                is_refused = is_refusal({"error": done.error})
+                break
         return not is_refused and proposal.state is not ProposalState.PENDING
 
     async def judge(

@@ -431,7 +431,7 @@ class Reviewer:
 
     async def _carry_out_by_yes(self, held: HeldProposal, decision: PolicyDecision) -> None:
         try:
-            await self._decider.use_yes(held.proposal, decision)
+            await self._decider.use_yes(held.proposal, held.space, decision)
         finally:
             self._counted -= 1
             self._end(held)
