@@ -61,3 +61,18 @@ def test_what_we_write_is_json_rpc() -> None:
     assert payloads.result("r1", {})["jsonrpc"] == "2.0"
     assert payloads.error(7, -32601, "no such method")["id"] == 7
     assert "id" not in payloads.notification("notifications/progress", {})
+
+
+@pytest.mark.parametrize(
+    ("told", "client"),
+    [
+        ({"name": "editor", "version": "1"}, "editor 1"),
+        ({"name": "e" * 70, "version": "1" * 60_000}, f"{'e' * 64} {'1' * 64}"),
+        ({"name": ["editor"], "version": None}, ""),
+        ("editor", ""),
+    ],
+    ids=["both", "long", "odd", "no object"],
+)
+def test_a_client_is_named_in_a_few_characters(told: object, client: str) -> None:
+    said = {"method": "tools/call", "params": {"_meta": {"dev.meup/client": told}}}
+    assert read_proposal(said).client == client

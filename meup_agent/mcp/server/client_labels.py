@@ -10,13 +10,11 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meup_agent.mcp.sdk.tasks import TaskSession
+from meup_agent.protocol.wire.payloads import MAX_LABEL_CHARS
 
 if TYPE_CHECKING:
     from meup_agent.mcp.server.catalog import Ctx
     from meup_agent.protocol.wire.payloads import JsonObject
-
-MAX_LABEL_CHARS: Final = 64
-"""Characters of a client's name, and of its version."""
 
 ANSWER_MARGIN: Final = 10.0
 """Seconds before its client's limit at which a call that still waits is answered."""

@@ -43,6 +43,8 @@ ASKED_IN_PROPOSAL: Final = "dev.meup/proposal"
 """Beside it: the id of the proposal that this request carries out."""
 CLIENT: Final = "dev.meup/client"
 """In a proposal: the program that its proposer serves, as that names itself."""
+MAX_LABEL_CHARS: Final = 64
+"""Characters of that program's name, and of its version: of more only so many are shown."""
 OUTLIVES: Final = "dev.meup/outlives"
 """In a proposal, ``true``: it is wanted also where its proposer's process is gone."""
 EXPIRES_AT: Final = "dev.meup/expires_at"
@@ -152,7 +154,7 @@ class Call(msgspec.Struct, frozen=True):
         """The program that its proposer serves, as that names itself; empty where none is told."""
         told = as_object(self.meta.get(CLIENT))
         words = (told.get("name"), told.get("version"))
-        return " ".join(each for each in words if isinstance(each, str) and each)
+        return " ".join(each[:MAX_LABEL_CHARS] for each in words if isinstance(each, str) and each)
 
     @property
     def outlives(self) -> bool:
