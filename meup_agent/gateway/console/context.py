@@ -171,10 +171,16 @@ class PageContext:
         return page
 
     def go_on(
-        self, path: str, sentence: str, *, failed: bool = False, proposal: str = ""
+        self,
+        path: str,
+        sentence: str,
+        *,
+        failed: bool = False,
+        proposal: str = "",
+        parts: tuple[OutcomeNotice, ...] = (),
     ) -> Response:
         """Send the browser to a page that shows a sentence, with a link to a proposal of a key."""
-        self.signed_in.notice = OutcomeNotice(sentence, failed, proposal)
+        self.signed_in.notice = OutcomeNotice(sentence, failed, proposal, parts)
         return redirect(self, path)
 
     def _notice(self) -> OutcomeNotice | None:

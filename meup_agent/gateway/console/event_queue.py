@@ -41,6 +41,7 @@ class OutcomeNotice(NamedTuple):
     said: str
     failed: bool = False
     proposal: str = ""  # its key, for a link to its page
+    parts: tuple[OutcomeNotice, ...] = ()  # of several decided together, what each came to
 
     def packed(self) -> bytes:
         """The event that tells it; nothing in it deceives the eye, since a script shows text."""

@@ -26,6 +26,7 @@ from meup_agent.approval import (
     ItemLeft,
 )
 from meup_agent.approval.inbox.listing import pause_for_screen
+from meup_agent.approval.inbox.together import MAX_TOGETHER, QueueRow, group_of, queue_rows
 from meup_agent.client.space import Space
 from meup_agent.errors import MeupError
 from meup_agent.gateway.auth import FORBIDDEN, UNAVAILABLE, Identity, NotAdmitted
@@ -268,7 +269,7 @@ def denied(presence: PersonPresence) -> RequestDenied:
 # --- feed ---
 # An inbox as the browsers that show it are told of it: what came, what went, and why.
 
-QUEUE_ROWS: Final = 50
+QUEUE_ROWS: Final = MAX_TOGETHER
 """Proposals that the queue beside a decision shows; of more it says how many."""
 
 MAX_SAID: Final = 5
@@ -302,9 +303,9 @@ class InboxFeed:
         self._why = make_environment().get_template("inbox_left.html")
         self._epoch = secrets.token_hex(4)
         self._number = 0
-        self._visible: list[str] = [each for each, _ in self._newest()]
+        self._visible: dict[str, QueueRow] = self.rows()
         # Where the feed before shows the same, no page has to load it anew.
-        same = before is not None and before._visible == self._visible
+        same = before is not None and [*before._visible] == [*self._visible]
         self.version: str = before.version if before and same else f"{self._epoch}:0"
         """The state of the queue that the last event led to."""
 
@@ -327,40 +328,47 @@ class InboxFeed:
             published = anyio.current_time()
             self._publish([change, *changes.taken()])
 
-    def _newest(self) -> list[tuple[str, InboxItem]]:
-        return [(item_key(item), item) for item in self.inbox.items[:QUEUE_ROWS]]
+    def rows(self) -> dict[str, QueueRow]:
+        """The rows of the queue, by their addresses, in their order."""
+        rows = queue_rows(self.inbox.items[:QUEUE_ROWS])
+        return {item_key(each.item): each for each in rows}
 
     def _publish(self, changes: list[InboxChange]) -> None:
-        shown = self._newest()
-        keys = [key for key, _ in shown]
-        was, before = self.version, {key: at for at, key in enumerate(self._visible)}
-        self._visible = keys
+        shown = self.rows()
+        was, before = self.version, self._visible
+        places = {key: at for at, key in enumerate(before)}
+        self._visible = shown
         self._number += 1
         self.version = f"{self._epoch}:{self._number}"
         if not self.queues.wants("inbox"):
             return  # whoever comes next reads the page as it is then
         altered = {item_key(each.item) for each in changes if isinstance(each, ItemChanged)}
         gone = {item_key(each.item): each for each in changes if isinstance(each, ItemLeft)}
+        # From the last to the first, so that the row before which one goes is there.
         puts: list[dict[str, str]] = []
-        for (key, item), following in zip(shown, [*keys[1:], ""], strict=False):
-            # Behind it is another row than before, which was there before, too.
-            is_moved = key in before and before[key] > before.get(following, len(before))
-            if key not in before or key in altered or is_moved:
+        following, least = "", len(before)
+        for key, row in reversed(shown.items()):
+            # Before each row that stays there is none that stood behind it.
+            stays = places.get(key, len(before)) < least
+            if stays:
+                least = places[key]
+            if not stays or key in altered or before[key] != row:
                 html = self._row.render(
-                    item=item,
+                    row=row,
                     key=key,
+                    group=row_group(row.item),
                     base=CONSOLE_PATH,
                     current="",
                     proposed_at=self.proposed_at,
                 )
                 puts.append({"id": key, "before": following, "html": html})
+            following = key
         event: dict[str, Any] = {
             "was": was,
             "version": self.version,
             "waiting": self.waiting,
-            # From the last to the first, so that the row before which one goes is there.
-            "put": puts[::-1],
-            "drop": sorted(before.keys() - keys),
+            "put": puts,
+            "drop": sorted(before.keys() - shown.keys()),
             "left": {key: self._why.render(left=left) for key, left in gone.items()},
             "changed": sorted(altered),
             "said": _read_out(changes),
@@ -378,6 +386,11 @@ def proposed_in(host: SpaceServer, item: InboxItem) -> float | None:
 def item_key(item: InboxItem) -> str:
     """The address of a proposal that waits."""
     return key_of(item.proposer, item.id)
+
+
+def row_group(item: InboxItem) -> str:
+    """The group of a row, by which a page marks all of it."""
+    return key_of("group", json.dumps(group_of(item)))
 
 
 def _read_out(changes: list[InboxChange]) -> list[str]:

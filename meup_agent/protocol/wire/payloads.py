@@ -526,19 +526,19 @@ def _compare(path: str, before: object, after: object, found: list[Change]) -> N
                 _compare(inner, old[name], new[name], found)
             else:
                 found.append(Change(inner, old.get(name), new.get(name)))
-    elif not _same(before, after):
+    elif not is_same_json(before, after):
         found.append(Change(path, before, after))
 
 
-def _same(before: object, after: object) -> bool:
+def is_same_json(before: object, after: object) -> bool:
     """True if two JSON values are one: ``1`` and ``1.0`` are, ``1`` and ``true`` are not."""
     both = _objects(before, after)
     if both is not None:
         old, new = both
-        return old.keys() == new.keys() and all(_same(old[name], new[name]) for name in old)
+        return old.keys() == new.keys() and all(is_same_json(old[name], new[name]) for name in old)
     if isinstance(before, list) and isinstance(after, list):
         items, others = cast("list[object]", before), cast("list[object]", after)
-        return len(items) == len(others) and all(map(_same, items, others))
+        return len(items) == len(others) and all(map(is_same_json, items, others))
     return isinstance(before, bool) == isinstance(after, bool) and before == after
 
 

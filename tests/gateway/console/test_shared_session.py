@@ -175,7 +175,15 @@ async def test_answer_to_a_form_can_be_loaded_anew(site: Site) -> None:
 
 def test_feed_of_another_session_begins_where_pages_are_if_it_shows_the_same() -> None:
     def inbox(*ids: str) -> Any:
-        return SimpleNamespace(items=[SimpleNamespace(proposer="bot", id=each) for each in ids])
+        given: dict[str, Any] = {
+            "client": "",
+            "target": "tools",
+            "method": "tools/call",
+            "tool": "read",
+        }
+        given |= {"arguments": {}, "envelope": SimpleNamespace(raw_payload=b"{}")}
+        items = [SimpleNamespace(proposer="bot", id=each, **given) for each in ids]
+        return SimpleNamespace(items=items)
 
     def feed(shown: Any, before: InboxFeed | None = None) -> InboxFeed:
         return InboxFeed(shown, lambda _: None, before)

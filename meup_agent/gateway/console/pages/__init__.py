@@ -23,6 +23,7 @@ from meup_agent.gateway.console.pages import (
     push,
     sign_in,
     timeline,
+    together,
     tools,
     yeses,
 )
@@ -69,6 +70,7 @@ _SENT: Final[dict[str, PageFunction]] = {
     "/sign-in": sign_in.sign_in,
     "/link": sign_in.enter_by_link,
     "/sign-out": sign_in.sign_out,
+    "/inbox": together.decide_together,
     "/inbox/{key}/approve": inbox.approve,
     "/inbox/{key}/edit": inbox.approve_edited,
     "/inbox/{key}/check": inbox.check_edit,

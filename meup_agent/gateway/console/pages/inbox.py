@@ -16,11 +16,11 @@ from starlette.responses import JSONResponse, Response
 from meup_agent.approval import Inbox, InboxItem
 from meup_agent.approval.policy.rules import CONFIRM_WORD
 from meup_agent.causes import Reason
-from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError
+from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError, NotOffered
 from meup_agent.gateway.auth import BAD_REQUEST
 from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, redirect
 from meup_agent.gateway.console.event_queue import OutcomeNotice
-from meup_agent.gateway.console.inbox_session import QUEUE_ROWS, item_key
+from meup_agent.gateway.console.inbox_session import QUEUE_ROWS, item_key, row_group
 from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.console.templating import (
     Edit,
@@ -109,7 +109,8 @@ def inbox_page(
     values: dict[str, Any] = {
         "item": item,
         "key": context.key if item is None else item_key(item),
-        "queue": [(item_key(each), each) for each in feed.inbox.items[:QUEUE_ROWS]],
+        "queue": feed.rows(),
+        "group_of": row_group,
         "more": max(feed.waiting - QUEUE_ROWS, 0),
         "proposed_at": feed.proposed_at,
         "left_out": feed.inbox.left_out,
@@ -296,16 +297,21 @@ def decided_item(context: PageContext) -> InboxItem | Response:
     item = find_item(context.presence.inbox, context.key)
     if item is None:
         return inbox_page(context, None, status=CONFLICT)
-    if item.seconds_left is not None and item.seconds_left < 0:
-        said = "Nothing was done: its time is over, and its proposer waits no longer."
+    if said := why_not_as_shown(item, context.form.get("digest", "")):
         return inbox_page(context, item, status=CONFLICT, problem=said)
-    if context.form.get("digest") != shown_digest(item):
-        said = (
+    return item
+
+
+def why_not_as_shown(item: InboxItem, shown: str) -> str:
+    """The reason for which nothing is done about a call of which a digest was shown; or empty."""
+    if item.seconds_left is not None and item.seconds_left < 0:
+        return "Nothing was done: its time is over, and its proposer waits no longer."
+    if shown != shown_digest(item):
+        return (
             "The call, or its tool, is another one than you were shown. Look at it again; nothing"
             " was done."
         )
-        return inbox_page(context, item, status=CONFLICT, problem=said)
-    return item
+    return ""
 
 
 def why_not(context: PageContext, item: InboxItem, sent: dict[str, Any] | None = None) -> str:
@@ -322,42 +328,79 @@ def why_not(context: PageContext, item: InboxItem, sent: dict[str, Any] | None =
 async def carry_out(context: PageContext, item: InboxItem, edit: Edit | None = None) -> Response:
     """Approve, and wait a moment for the result; a longer one is told later."""
     arguments = edit.arguments if edit is not None and edit.changes else None
-    presence, form, word = context.presence, item.form, context.typed("word")
-    name = item.tool or item.method
     done = anyio.Event()
-    outcome, has_failed = list[str | MeupError](), list[bool]()
+    told: list[Outcome] = []
+
+    def tell(outcome: Outcome) -> None:
+        told.append(outcome)
+        done.set()
+        context.presence.notify(outcome.notice)
+
+    start_approval(context, item, tell, arguments)
+    with anyio.move_on_after(OUTCOME_SECONDS):
+        await done.wait()
+    if not told:
+        said = f"Approved: {item.tool or item.method} runs now."
+        return context.go_on(CONSOLE_HOME, said, proposal=context.key)
+    (outcome,) = told
+    if outcome.error is not None:
+        return _failed(context, item, outcome.error, edit)
+    said, failed, *_ = outcome.notice
+    return context.go_on(CONSOLE_HOME, said, failed=failed, proposal=context.key)
+
+
+class Outcome(NamedTuple):
+    """The end of an approval."""
+
+    notice: OutcomeNotice
+    error: MeupError | None = None
+
+
+def start_approval(
+    context: PageContext,
+    item: InboxItem,
+    tell: Callable[[Outcome], None],
+    arguments: dict[str, Any] | None = None,
+    check: Callable[[InboxItem], str] = lambda item: "",
+) -> None:
+    """Begin to carry out a proposal, and tell what came of it.
+
+    Args:
+        context: The request that approves it.
+        item: The proposal.
+        tell: Told of the outcome.
+        arguments: Those of an edit.
+        check: Says why it is not approved so, as the person's own inbox session sees it.
+    """
+    presence, form, key = context.presence, item.form, item_key(item)
+    word, name = context.typed("word"), item.tool or item.method
 
     async def run() -> None:
+        error: MeupError | None = None
+        said, failed = f"{name} was cancelled.", True
         try:
             # One that leaves cancels what it has begun.
             with presence.in_use():
                 async with own_item(context, item) as (inbox, own):
+                    if why := check(own):
+                        raise NotOffered(f"it is approved alone, since {why}")
                     fulfillment = await inbox.approve(own, arguments, form=form, word=word)
             if fulfillment is None:
                 # Its rule became known at the person's own inbox session, and it counts votes.
-                outcome.append(f"Voted for {name}: its rule counts votes.")
+                said, failed = f"Voted for {name}: its rule counts votes.", False
             else:
-                has_failed.append(fulfillment.is_error)
-                outcome.append(f"Approved: {name} {_what_came(fulfillment)}")
-        except MeupError as error:
-            outcome.append(error)
+                said, failed = f"Approved: {name} {_what_came(fulfillment)}", fulfillment.is_error
+        except MeupError as raised:
+            error = raised
         except RequestDenied as denied:
-            outcome.append(MeupError(str(denied)))
+            error = MeupError(str(denied))
         finally:
-            done.set()
-        said = outcome[0]
-        refused = isinstance(said, MeupError)
-        told = f"{name} was not carried out: {said}" if refused else str(said)
-        presence.notify(OutcomeNotice(told, refused or any(has_failed), context.key))
+            if error is not None:
+                said = f"{name} was not carried out: {error}"
+            tell(Outcome(OutcomeNotice(said, failed, key), error))
 
     # In the presence's own tasks: a browser that goes must not stop what it has approved.
     presence.tasks.start_soon(run)
-    with anyio.move_on_after(OUTCOME_SECONDS):
-        await done.wait()
-    said = outcome[0] if outcome else f"Approved: {name} runs now."
-    if isinstance(said, MeupError):
-        return _failed(context, item, said, edit)
-    return context.go_on(CONSOLE_HOME, said, failed=any(has_failed), proposal=context.key)
 
 
 def _what_came(fulfillment: Fulfillment) -> str:

@@ -47,10 +47,11 @@
   const live = $("#live"), strip = $("#offline");
   function say(text) { const line = document.createElement("p"); line.textContent = text; live.append(line); while (live.children.length > 6) live.firstChild.remove(); }
   function offline(text) { strip.hidden = !text; put(strip, text || ""); }
+  function linkTo(proposal) { const link = document.createElement("a"); link.href = `${base}/proposals/${encodeURIComponent(proposal)}`; link.textContent = "Look at it"; return link; }
   function notice(text, failed, proposal, plain) {
     const line = document.createElement("p");
     line.className = failed ? "notice failed" : plain ? "notice plain" : "notice"; line.setAttribute("role", "status"); line.textContent = text;
-    if (proposal) { const link = document.createElement("a"); link.href = `${base}/proposals/${encodeURIComponent(proposal)}`; link.textContent = "Look at it"; line.append(" ", link); }
+    if (proposal) line.append(" ", linkTo(proposal));
     all("#main > .notice").forEach((each) => each.remove());
     $("#main").prepend(line);
   }
@@ -166,13 +167,17 @@
     const form = event.target;
     if (!all("[data-json]", form).every(check)) { event.preventDefault(); $("[aria-invalid=true]", form).focus(); return; }
     const decides = form.closest("#acts");
+    // By an edit one means another call: it is not approved with the others.
+    if (form.id === "mark-form") for (const each of marked()) each.value = sessionStorage.getItem(`draft ${base} ${body.dataset.signedIn} ${each.id.slice(2)}`) ? "edited" : "yes";
     if (decides && isNew()) { event.preventDefault(); notice("Nothing was done: this had just changed. Look at it, and choose again.", true); return; }
+    if (decides && $("#marked")) sessionStorage.removeItem(MARKS);
     if (decides) { try { sessionStorage.setItem(SENT, drafts.key()); } catch { /* full: the draft stays */ } event.submitter?.classList.add("sent"); }
     // Twice would be refused; once is enough. Later, since a disabled button sends no value.
     setTimeout(() => all("button", decides || form).forEach((each) => { each.disabled = true; }), 0);
   });
   window.addEventListener("pageshow", () => all("button:disabled").forEach((each) => { each.disabled = false; each.classList.remove("sent"); tick(); }));
   window.addEventListener("pageshow", guardEdit);
+  window.addEventListener("pageshow", (event) => { if (event.persisted) restoreMarks(); });
 
   // --- a decision that has just come in the place of another is not made by what was meant for that one ---
   const GUARD = 400; // ms, as in the terminal
@@ -186,6 +191,30 @@
     if (!document.activeElement || document.activeElement === body) $("#card-title")?.focus({ preventScroll: true });
   }
   function markNew() { for (const each of all("#acts button")) if (isNew()) each.ariaDisabled = "true"; else each.removeAttribute("aria-disabled"); }
+
+  // --- marks: what is decided together; they outlive the page, since each card is one ---
+  const MARKS = `marks ${base} ${body.dataset.signedIn}`;
+  const boxes = () => all("#queue input[type=checkbox]"), marked = () => boxes().filter((each) => each.checked);
+  let lastBox = "";
+  function readMarks() { try { return JSON.parse(sessionStorage.getItem(MARKS)) || []; } catch { return []; } }
+  function keepMarks() { try { sessionStorage.setItem(MARKS, JSON.stringify(marked().map((each) => each.id))); } catch { /* full: they stay on the page */ } showMarks(); }
+  function showMarks() {
+    const form = $("#mark-form"), count = marked().length;
+    if (!form) return;
+    form.hidden = !count; $("#unmark").hidden = false; put($("#together"), count === 1 ? "Look at the one marked" : `Look at the ${count} marked together`);
+  }
+  // Those of a row that was drawn anew, too; what waits no longer is marked no longer.
+  function restoreMarks() { const kept = new Set(readMarks()); for (const each of boxes()) each.checked = kept.has(each.id); if ($("#mark-form")) keepMarks(); }
+  const rowOfCard = () => document.getElementById(`q-${$("#decision")?.dataset.key}`);
+  function lookTogether() { if (!marked().length) return false; $("#mark-form").requestSubmit(); return true; }
+  document.addEventListener("click", (event) => {
+    const box = event.target.closest("#queue input[type=checkbox]");
+    if (event.target.closest("#unmark")) { boxes().forEach((each) => { each.checked = false; }); keepMarks(); }
+    if (!box) return;
+    const ids = boxes().map((each) => each.id), from = ids.indexOf(lastBox), to = ids.indexOf(box.id);
+    if (event.shiftKey && from >= 0) for (const each of boxes().slice(Math.min(from, to), Math.max(from, to) + 1)) each.checked = box.checked;
+    lastBox = box.id; keepMarks();
+  });
 
   // --- keys ---
   let armed = 0, votes = false;
@@ -205,7 +234,15 @@
   }
   const keys = {
     j: () => step(1), k: () => step(-1), n: () => step(1), p: () => step(-1),
+    x() { const box = rowOfCard() && $("input", rowOfCard()); if (!box) return; box.checked = !box.checked; keepMarks(); if (box.checked) step(1); },
+    X() {
+      const group = rowOfCard()?.dataset.group; if (!group) return;
+      const its = boxes().filter((each) => each.closest("li").dataset.group === group), mark = its.some((each) => !each.checked);
+      for (const each of its) each.checked = mark;
+      keepMarks();
+    },
     a() {
+      if (lookTogether()) return;
       const button = $("#send-edit") || $("#approve") || $("#vote"), sure = $("#sure");
       if (!button) return;
       if (edits().length && !$("#send-edit")) { notice("Nothing was done: you are editing this call. Show what changes, or drop the edit.", true); return; }
@@ -224,7 +261,7 @@
     s() { $("#yes")?.click(); },
     y() { if (Date.now() - armed < 3000) keys.a(); },
     e() { const edit = $("#edit"); if (edit) { edit.open = true; ($("[data-draft]", edit) || edit).focus(); } },
-    r() { const form = $("#rejecting"); if (form) { form.open = true; $("#reason").focus(); } },
+    r() { if (lookTogether()) return; const form = $("#rejecting"); if (form) { form.open = true; $("#reason").focus(); } },
     c() { const exact = $("#exact"); if (exact) { exact.open = !exact.open; if (exact.open) exact.scrollIntoView({ block: "nearest" }); } },
     v() {
       const button = $("#vote");
@@ -237,10 +274,10 @@
     if (event.key === "Escape" && event.target.closest("input, textarea, select")) { event.target.closest("#rejecting")?.removeAttribute("open"); event.target.blur(); return; }
     // As from a field of text; a browser would open the list.
     if (event.key === "Enter" && event.target.id === "reason" && !event.repeat) { event.preventDefault(); const send = $("#reject"); if (!send.disabled) send.click(); return; }
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([type=checkbox]), textarea, select")) return;
     // A key that is held down decides one proposal, not those that come behind it.
     if (event.repeat && !"jknp".includes(event.key)) return;
-    if (!$("#desk")) return;
+    if (!$("#desk, #marked")) return;
     const voting = votes;
     votes = false;
     if (voting && "ar".includes(event.key)) { event.preventDefault(); $(event.key === "a" ? "#vote" : "#vote-against")?.click(); }
@@ -286,6 +323,7 @@
     inbox(data) {
       title(data.waiting);
       data.said.forEach(say);
+      for (const [key, html] of Object.entries(data.left)) { const line = $(`#t-${key} .gone`); if (line) { line.replaceChildren(parse(html)); line.hidden = false; } }
       const aside = $(".queue");
       if (!aside) return;
       const queue = $("#queue"), shown = shownKey(), why = Object.hasOwn(data.left, shown) ? data.left[shown] : "";
@@ -302,6 +340,7 @@
         queue.insertBefore(row, each.before ? document.getElementById(`q-${each.before}`) : null);
         if (held) $("a", row).focus({ preventScroll: true });
       }
+      restoreMarks();
       if (why) return;
       // It comes back, as after the gateway was away.
       const isBack = $("#gone")?.hidden === false && data.put.some((each) => each.id === shown);
@@ -321,7 +360,14 @@
         else refresh("#decision", inboxOf(shown));
       });
     },
-    told(data) { notice(data.said, data.failed, data.proposal); say(data.said); },
+    told(data) {
+      say(data.said);
+      // Of several that were decided together each stays.
+      const outcomes = $("#outcomes");
+      if (!outcomes) { notice(data.said, data.failed, data.proposal); return; }
+      const line = document.createElement("li");
+      line.className = data.failed ? "failed" : ""; line.append(data.said, " ", linkTo(data.proposal)); outcomes.append(line); outcomes.parentNode.open = true;
+    },
     space(data) {
       if ($("#timeline")) timeline(data);
       const chain = $("#chain");
@@ -419,7 +465,7 @@
     else if (target?.id === "timeline" && $("#older .htmx-request")) { event.preventDefault(); soon("#timeline"); }
     if (signedOut || other) handlers.gone({ other });
   });
-  document.addEventListener("htmx:after:swap", () => { if ($("#filters")) { fold(); filter(); } drafts.restore(); noticeChange(); });
+  document.addEventListener("htmx:after:swap", () => { if ($("#filters")) { fold(); filter(); } drafts.restore(); restoreMarks(); noticeChange(); });
 
   // --- one event stream for all tabs ---
   function listen() {
@@ -511,6 +557,7 @@
   setUpHistory();
   dropSent();
   drafts.restore();
+  restoreMarks();
   setUpTimeline();
   if (body.dataset.signedIn) listen();
   ($("#seen-title") || $("#card-title"))?.focus({ preventScroll: !$("#seen-title") });
