@@ -175,6 +175,6 @@ def test_a_proposals_record_shows_users_attributes_only() -> None:
             "client",
             "target",
         ),
-        *("expires_at", "state", "in_progress_by", "rejections", "decided_by", "reason"),
+        *("expires_at", "state", "in_progress_by", "rejections", "told", "decided_by", "reason"),
         *("seq", "decided_at", "rule", "outlives", "outcome"),
     }

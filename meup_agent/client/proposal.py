@@ -437,6 +437,11 @@ class ProposalRecord:
         return tuple(self._entry.rejections.values())
 
     @property
+    def told(self) -> dict[str, str]:
+        """Last words of each participant that considers or queues it, as far as we have heard."""
+        return dict(self._entry.told or {})
+
+    @property
     def decided_by(self) -> str | None:
         """The participant that brought it to its final state."""
         return self._entry.decided_by

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from meup_agent import Agent, Fulfillment, Reason, Rejection, Space
+from meup_agent import Agent, Context, Fulfillment, Proposal, Reason, Rejection, Space
 from meup_agent.approval import (
     Departure,
     Inbox,
@@ -14,9 +14,11 @@ from meup_agent.approval import (
     InboxItem,
     InboxRenewed,
     ItemArrived,
+    ItemChanged,
     ItemLeft,
     Verb,
 )
+from meup_agent.cli.inbox.card import ShownValue, card_rows
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError, NotOffered
 from tests.interaction.cast import calculator
 from tests.interaction.people import Meeting, ended, gathered, join, until
@@ -83,6 +85,26 @@ async def test_a_second_decision_is_refused(meeting: Meeting) -> None:
                     await decide
         assert (await left(changes)).words == "rejected by reviewer: unsafe"
         assert inbox.items == []
+
+
+async def test_what_another_says_of_it_meanwhile_stands_on_its_card(meeting: Meeting) -> None:
+    second, seen = Agent("second"), anyio.Event()
+
+    @second.on_proposal
+    async def consider(proposal: Proposal, ctx: Context) -> None:
+        await seen.wait()
+        ctx.progress(0.1, message="behind two others")
+
+    async with opened(meeting, second) as (_, changes, proposer, _):
+        async with proposer.propose("tools", "add", {"a": 1, "b": 2}, on_progress=print):
+            item = await arrived(changes)
+            assert item.told == {}
+            seen.set()
+            while not item.told:
+                assert isinstance(await anext(changes), ItemChanged)
+            assert item.told == {"second": "behind two others"}
+            card = [each.plain for each in card_rows(item, ShownValue())]
+            assert "second says: behind two others" in card
 
 
 async def test_a_withdrawal_takes_away_exactly_one_with_why(meeting: Meeting) -> None:

@@ -36,3 +36,28 @@ async def test_the_proposer_hears_that_it_is_considered(
         [said] = tape.calls(kinds.PROGRESS)
         assert said.correlation == (proposal.id,)
         assert call_of(said).params["message"] == "behind two others"
+
+
+async def test_a_failed_handler_is_told_once_where_others_may_decide(
+    meeting: Meeting, notes: Notes
+) -> None:
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal
+    async def decide(proposal: Proposal) -> None:
+        raise LookupError("a path of ours")
+
+    def heard(progress: Progress) -> None:
+        notes(progress.message)
+
+    async with (
+        gathered(meeting, reviewer, "proposer") as (_, space),
+        taped(space) as tape,
+        space.propose("tools", "x", on_progress=heard) as proposal,
+    ):
+        words = "its handler failed; others may still decide"
+        await notes.until(words)
+        assert proposal.state is ProposalState.PENDING
+        [record] = space.proposals
+        assert record.told == {"reviewer": words}
+        assert len(tape.calls(kinds.PROGRESS)) == 1

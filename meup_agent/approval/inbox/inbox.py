@@ -649,7 +649,8 @@ class Inbox(AsyncContextManagerMixin):
         if held.offers is None:
             held.offers = self._offers.allowed(item.call)
         rule = self._rules.rule_for(held.entry, item.call)
-        was, held.rejections = (item.rule, item.may, held.rejections), len(item.rejections)
+        was = (item.rule, item.may, held.heard)
+        held.heard = (len(item.rejections), *item.told.items())
         item.rule = rule
         item.may = self._offers.offered(item, held.offers)
         away = held.ours or self._away(item)
@@ -660,7 +661,7 @@ class Inbox(AsyncContextManagerMixin):
             moved = self._queue.insert(held)
             if arrives and is_new:
                 self._publish(ItemArrived(item))
-            elif not arrives and (moved or was != (item.rule, item.may, held.rejections)):
+            elif not arrives and (moved or was != (item.rule, item.may, held.heard)):
                 self._publish(ItemChanged(item))
         elif held.place is not None:
             self._queue.remove(held)

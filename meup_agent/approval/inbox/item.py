@@ -209,6 +209,11 @@ class InboxItem:
         return self._record.rejections
 
     @property
+    def told(self) -> Mapping[str, str]:
+        """Last words of each participant that considers or queues it, or whose handler failed."""
+        return self._record.told
+
+    @property
     def marks(self) -> tuple[str, ...]:
         """Characters of its call that hide or deceive, in words."""
         # Once: the row of each of fifty in a queue asks whether there are any.

@@ -54,7 +54,7 @@ class HeldItem(msgspec.Struct, eq=False):
     place: _Place | None = None  # None: it does not wait now
     ours: ItemLeft | None = None  # our own decision, of which the gateway may not have told yet
     offers: frozenset[Verb] | None = None  # what our capabilities allow; None: not looked at yet
-    rejections: int = 0  # rejections of others that readers know of
+    heard: tuple[object, ...] = ()  # what others said of it, as far as readers know
 
 
 class InboxQueue:

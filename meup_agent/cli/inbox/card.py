@@ -313,6 +313,8 @@ def card_rows(item: InboxItem, shown: ShownValue) -> Iterator[CardRow]:
             continue
         said = f"{shown_name(rejection.by)}: {shown_name(rejection.reason)}"
         yield row(Part("rejected already by ", "dim"), said)
+    for by, words in item.told.items():
+        yield row(*name(by, "dim"), Part(" says: ", "dim"), *theirs(words, "dim"))
     yield CardRow()
     yield from call_rows(item, shown)
     yield CardRow()

@@ -725,7 +725,10 @@ class HandlerScheduler:
                 elif exchange.fulfillment is not None:
                     exchange.fulfillment.carried_out = True
             elif exchange.is_proposal and not self._fulfillment_sent(exchange):
-                self.responses.rejection(exchange, Reason.OTHER)
+                if exchange.addressed:
+                    self.responses.rejection(exchange, Reason.OTHER)
+                elif begun:
+                    self.responses.told_failure(exchange)
         self._close(exchange)
 
     # --- the lifecycle ---

@@ -36,6 +36,9 @@ Each sender has a share, so that one that asks a lot does not have another's req
 MAX_QUOTED_CHARS = 100
 """Characters of a stranger's words that an error repeats."""
 
+HANDLER_FAILED = "its handler failed; others may still decide"
+"""Words for a proposer; what the handler raised stays in its own log."""
+
 Name = tuple[str, str]
 """A sender, and an id of its own."""
 
@@ -269,6 +272,27 @@ class ResponseWriter:
         if exchange.addressed and pending and not exchange.rejected:
             exchange.rejected = True
             self.reject(exchange.proposal_key, reason)
+
+    def told_failure(self, exchange: InboundExchange) -> None:
+        """Tell the proposer of what all may decide that our handler failed: it waits for others."""
+        record, envelope, context = exchange.record, exchange.work.envelope, self._context
+        if record is None or not record.state.is_pending or record.refused:
+            return
+        # Without a token of its proposer's the id stands for it: the words are for people.
+        token = payloads.read_proposal(envelope.payload).meta.get(payloads.PROGRESS_TOKEN)
+        if not isinstance(token, int | str) or payloads.rpc_name(token) is None:
+            token = envelope.id
+        said = payloads.progress(token, 0, None, HANDLER_FAILED)
+        to = (record.proposer,)
+        if context.roster.is_allowed(context.me, kinds.MCP_REQUEST, said, to):
+            context.envelope_sender.send(
+                kinds.MCP_REQUEST,
+                said,
+                priority=Priority.TALK,
+                to=to,
+                correlation=(envelope.id,),
+                concerned=to,
+            )
 
     def reject(
         self,

@@ -15,7 +15,7 @@ from meup_agent.protocol.exchange.lifecycle import OutboundEvent, OutboundState
 from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange, cause_of
 from meup_agent.protocol.exchange.table_context import Mode, TableContext
 from meup_agent.protocol.proposals.fold import Folded
-from meup_agent.protocol.proposals.lifecycle import ProposalEvent
+from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState
 from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
 from meup_agent.protocol.proposals.resolution import find_answered, resolve
 from meup_agent.protocol.wire import kinds, payloads
@@ -290,16 +290,33 @@ class ResponseReader(TablePart):
     # --- progress ---
 
     def receive_progress(self, envelope: Envelope, params: payloads.JsonObject) -> None:
-        """Report the progress of an exchange of ours; it only increases (PROTOCOL 4.9)."""
+        """Report the progress of an exchange of ours; it only increases (PROTOCOL 4.9).
+
+        Of a proposal that nobody carries out yet, several may tell: new words count as well.
+        """
         done = payloads.number(params.get("progress"))
+        is_new = self._note_told(envelope, payloads.as_text(params.get("message")))
         exchange = self._reported(envelope, params.get(payloads.PROGRESS_TOKEN))
-        if exchange is None or done is None or done <= exchange.progress:
+        if exchange is None or done is None or (done <= exchange.progress and not is_new):
             return
         exchange.note_progress(done, self._context.now)
         total = payloads.number(params.get("total"))
         text = payloads.as_text(params.get("message"))
         self._context.effects.append(Progressed(exchange.key, done, total, text))
         self._relays.send_progress(exchange, done, total, text)
+
+    def _note_told(self, envelope: Envelope, words: str) -> bool:
+        """Keep what a participant that may decide a proposal says of it while it waits."""
+        context = self._context
+        record = resolve(envelope, context.proposal_store, context.now).record
+        if record is None or record.state is not ProposalState.PENDING:
+            return False
+        deciders, sender = record.deciders, envelope.sender
+        if sender == record.proposer or (deciders and sender not in deciders):
+            return False
+        request, to = payloads.fulfilling_request(record.call)
+        able = context.roster.is_allowed(sender, kinds.MCP_REQUEST, request, to)
+        return able and record.note_told(sender, words)
 
     def _reported(self, envelope: Envelope, token: object) -> OutboundExchange | None:
         """The exchange that a progress is about: our request, or our proposal in progress."""

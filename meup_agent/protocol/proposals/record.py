@@ -30,6 +30,12 @@ from meup_agent.protocol.wire.payloads import (
     read_proposal,
 )
 
+MAX_TOLD: Final = 8
+"""Participants whose words about a proposal that waits are kept; they are for people."""
+
+MAX_TOLD_CHARS: Final = 200
+"""Characters kept of each one's words."""
+
 MAX_REJECTIONS: Final = 1024
 """Rejections that are kept for one proposal: one a participant, and spaces are smaller."""
 
@@ -221,6 +227,8 @@ class ProposalEntry(ProposalProgress[Rejection]):
     failed: FailedFulfillment | None = None  # the last of them that came to nothing
     # Exchanges and handlers of ours that are about it; while there are any, it is not forgotten.
     holders: int = 0
+    # The last words of each participant that considers or queues it (PROTOCOL 4.9).
+    told: dict[str, str] | None = None
     handled: bool = False  # a handler of ours has begun on it
     refused: bool = False  # we have rejected it; without echoes ``rejections`` does not show that
     # The participants that have decided to reject it, we included: neither is a request of theirs
@@ -293,6 +301,15 @@ class ProposalEntry(ProposalProgress[Rejection]):
             ),
             None,
         )
+
+    def note_told(self, by: str, words: str) -> bool:
+        """Keep words of a participant that considers it; ``False``: they are not kept, or old."""
+        told, words = self.told or {}, words[:MAX_TOLD_CHARS]
+        has_room = by in told or len(told) < MAX_TOLD
+        if not words or not has_room or told.get(by) == words:
+            return False
+        self.told = {**told, by: words}
+        return True
 
     def step(self, event: ProposalEvent, by: str, reason: str | None = None) -> bool:
         """Take a step of the lifecycle; ``False`` if it has none for this event."""

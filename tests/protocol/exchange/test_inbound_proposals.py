@@ -107,8 +107,12 @@ def test_running_raises_rejects_what_was_addressed_to_us(
 
 
 @pytest.mark.rule("5.proposal.running.raises")
-def test_running_raises_on_a_broadcast_says_nothing(me: Peer) -> None:
-    assert said(me.raises(running(me, to=()))) == []
+def test_running_raises_on_a_broadcast_rejects_nothing_and_tells_the_proposer(me: Peer) -> None:
+    [told] = said(me.raises(running(me, to=())))
+    assert (told.kind, told.to, told.correlation) == ("mcp/request", ("alice",), ("p1",))
+    params = {"progressToken": "p1", "progress": 0}
+    params["message"] = "its handler failed; others may still decide"
+    assert told.payload["params"] == params
 
 
 @pytest.mark.rule("5.proposal.fulfillment_out")
