@@ -302,7 +302,10 @@ class OfferDirectory:
             raise
         except MeupError as error:
             why = printable(str(error))
-            log.info("the %s of %r are not known: %s", key.kind, key.participant, why)
+            # Most agents have no such lists; that is no news of a failure.
+            has_none = isinstance(error, RequestError) and error.code in payloads.UNKNOWN_METHOD
+            level = logging.DEBUG if has_none else logging.INFO
+            log.log(level, "the %s of %r are not known: %s", key.kind, key.participant, why)
             if (known := self._fresh(key)) is not None:
                 return known
             if key.participant in roster:
@@ -459,7 +462,7 @@ class OfferDirectory:
                 if not isinstance(cursor, str):
                     break
         except RequestError as error:
-            if error.code == payloads.METHOD_NOT_FOUND:  # it has none, and is not asked again
+            if error.code in payloads.UNKNOWN_METHOD:  # it has none, and is not asked again
                 self._keep(key, fetch, [], is_whole=False)
             raise
         is_whole = not more and size <= MAX_LIST_CHARS
