@@ -6,7 +6,8 @@ import re
 import pytest
 
 from meup_agent import Fulfillment, ProposalHandle, Space
-from meup_agent.approval import Reviewer
+from meup_agent.approval import Inbox, InboxItem, Reviewer
+from meup_agent.errors import AlreadyInProgress
 from tests.gateway.console.conftest import Browser, Site
 
 pytestmark = pytest.mark.anyio
@@ -43,6 +44,26 @@ async def test_yes_is_given_used_shown_and_ended(site: Site) -> None:
     assert "path: docs/*" in page
     assert (await you.submit("/yeses", "/yeses/revoke")).status_code == 303
     assert "There are none" in (await you.get("/yeses")).text
+
+
+async def test_yes_that_holds_is_told_also_where_the_approval_failed(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proposer, you = await reviewed(site)
+    await propose(site, proposer, "docs/a.md")
+    key = await you.key("Yes, and calls like it")
+    fields = await you.fields(f"/inbox/{key}/yes", f"/inbox/{key}/yes")
+    fields |= {"scope": "1", "seconds": "3600", "most": "1"}
+
+    async def approve(self: Inbox, item: InboxItem, *more: object, **others: object) -> None:
+        raise AlreadyInProgress(item.id, "another")
+
+    monkeypatch.setattr(Inbox, "approve", approve)
+    assert (await you.post(f"/inbox/{key}/yes", fields)).status_code == 303
+    page = text_of((await you.get("/inbox")).text)
+    assert "Not done: " in page
+    assert "Your yes to calls like it holds; the page Yeses ends it." in page
+    assert "0 of 1 used" in text_of((await you.get("/yeses")).text)
 
 
 def text_of(page: str) -> str:

@@ -325,8 +325,13 @@ def why_not(context: PageContext, item: InboxItem, sent: dict[str, Any] | None =
     return ""
 
 
-async def carry_out(context: PageContext, item: InboxItem, edit: Edit | None = None) -> Response:
-    """Approve, and wait a moment for the result; a longer one is told later."""
+async def carry_out(
+    context: PageContext, item: InboxItem, edit: Edit | None = None, *, also: str = ""
+) -> Response:
+    """Approve, and wait a moment for the result; a longer one is told later.
+
+    ``also`` is said behind it, whatever comes of it.
+    """
     arguments = edit.arguments if edit is not None and edit.changes else None
     done = anyio.Event()
     told: list[Outcome] = []
@@ -339,13 +344,14 @@ async def carry_out(context: PageContext, item: InboxItem, edit: Edit | None = N
     start_approval(context, item, tell, arguments)
     with anyio.move_on_after(OUTCOME_SECONDS):
         await done.wait()
-    if not told:
-        said = f"Approved: {item.tool or item.method} runs now."
-        return context.go_on(CONSOLE_HOME, said, proposal=context.key)
-    (outcome,) = told
-    if outcome.error is not None:
-        return _failed(context, item, outcome.error, edit)
-    said, failed, *_ = outcome.notice
+    said, failed = f"Approved: {item.tool or item.method} runs now.", False
+    if told:
+        (outcome,) = told
+        if outcome.error is not None:
+            return _failed(context, item, outcome.error, edit, also=also)
+        said, failed, *_ = outcome.notice
+    if also:
+        said = f"{said.removesuffix('.')}. {also}"
     return context.go_on(CONSOLE_HOME, said, failed=failed, proposal=context.key)
 
 
@@ -448,11 +454,16 @@ async def _decide(
 
 
 def _failed(
-    context: PageContext, item: InboxItem, error: MeupError, edit: Edit | None = None
+    context: PageContext,
+    item: InboxItem,
+    error: MeupError,
+    edit: Edit | None = None,
+    *,
+    also: str = "",
 ) -> Response:
+    words = f"Not done: {error}" + (f". {also}" if also else "")
     late = isinstance(error, AlreadyDecided | AlreadyInProgress)
     waits = find_item(context.presence.inbox, item_key(item)) is not None
     if late or not waits:
-        said = f"Not done: {error}"
-        return context.go_on(CONSOLE_HOME, said, failed=True, proposal=item_key(item))
-    return inbox_page(context, item, problem=f"Not done: {error}", edit=edit)
+        return context.go_on(CONSOLE_HOME, words, failed=True, proposal=item_key(item))
+    return inbox_page(context, item, problem=words, edit=edit)

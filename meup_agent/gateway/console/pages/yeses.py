@@ -39,6 +39,9 @@ WRITTEN: Final = "written"
 
 YESES: Final = "/yeses"
 
+GIVEN: Final = "Your yes to calls like it holds; the page Yeses ends it."
+"""Said with what came of the approval: the yes holds also where that failed."""
+
 
 async def show_yes(context: PageContext) -> Response:
     """The scopes that are offered at a decision, each with what it takes and what it does not."""
@@ -80,7 +83,7 @@ async def give(context: PageContext) -> Response:
             await inbox.give_yes(own, scope, seconds=seconds, most=int(most))
     except MeupError as error:
         return await _page(context, item, problem=f"Not done: {error}")
-    return await carry_out(context, item)
+    return await carry_out(context, item, also=GIVEN)
 
 
 async def show_yeses(context: PageContext) -> Response:
