@@ -41,7 +41,7 @@ from meup_agent.cli.render.formatting import (
     name_some,
 )
 from meup_agent.cli.render.output import Stderr
-from meup_agent.cli.up.state import find_journal
+from meup_agent.cli.up.state import find_journal, journal_of_ended
 from meup_agent.errors import ConfigurationError, InvalidEnvelope
 from meup_agent.escape import compact, visible
 from meup_agent.protocol.audit import (
@@ -224,8 +224,9 @@ class JournalOptions(HttpOptions, frozen=True):
         if self.journal is not None and self.http is not None:
             raise ConfigurationError("give --journal or --http, not both")
         journal = self.journal
-        if journal is None and find_http_url(self.http) is None:
-            journal = find_journal()
+        if journal is None:
+            url = find_http_url(self.http)
+            journal = find_journal() if url is None else journal_of_ended(url)
         if journal is not None:
             return read_file(
                 journal,

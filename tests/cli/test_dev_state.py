@@ -260,7 +260,7 @@ def test_env_says_what_is_missing(command: Here) -> None:
 
     none = "no gateway of meup up or meup gateway --dev runs"
     assert failed(exit_codes.NO_CONNECTION, "proposer") == (
-        f"{none} here; start one in another terminal: meup gateway --dev\n"
+        f"{none} here; start one in another terminal, for example: meup up --servers mcp.json\n"
     )
     with announced(HARBOUR):
         assert failed(exit_codes.USAGE, "proposr") == (

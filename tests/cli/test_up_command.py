@@ -15,6 +15,7 @@ import yaml
 
 from meup_agent import Agent
 from meup_agent.cli.up.state import token_path
+from meup_agent.transport.handshake import socket_url
 from tests.cli.commands import exit_codes
 from tests.cli.participants import variables_printed
 from tests.cli.processes import (
@@ -416,10 +417,15 @@ def test_decisions_are_kept_and_found_unless_it_is_told_not_to(
         assert ("keeps its journal in memory" in checked.stdout) is (not found), checked
         with up(tmp_path, state, *more) as process:
             process.until("up and running", stream="err")
+            (socket,) = Path(state["MEUP_STATE_DIR"]).glob("up/*.sock")
         journals = [*Path(state["MEUP_STATE_DIR"]).glob("up/*.journal.db")]
         assert len(journals) == found
         audit = meup("audit", cwd=tmp_path, variables=state)
         assert ("journal is missing" in audit.stderr) is (not found), audit
+        # Also in a terminal that was a participant while it ran.
+        there = {**state, "MEUP_URL": socket_url(str(socket)), "MEUP_TOKEN": "ended"}
+        ended = meup("audit", cwd=tmp_path, variables=there)
+        assert ("no gateway answers" in ended.stderr) is (not found), ended
     assert journals[0].stat().st_mode & 0o077 == 0
     (tmp_path / "journal.db").touch()
     copied = meup("journal", "backup", "copy.db", cwd=tmp_path, variables=state)

@@ -28,7 +28,7 @@ from meup_agent.cli import exit_codes
 from meup_agent.cli.failures import Failure
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.gateway.auth import new_token, renew_token
-from meup_agent.transport.handshake import short_path, socket_url
+from meup_agent.transport.handshake import short_path, socket_path, socket_url
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import NotifyTarget
@@ -290,7 +290,7 @@ def find_gateway(port: int | None) -> Owner:
     if not found:
         where = f"at port {port}; give one of: {ports}"
         if not running:
-            where = "here; start one in another terminal: meup gateway --dev"
+            where = "here; start one in another terminal, for example: meup up --servers mcp.json"
         raise Failure(
             f"no gateway of meup up or meup gateway --dev runs {where}", exit_codes.NO_CONNECTION
         )
@@ -365,6 +365,15 @@ MAX_LISTED: Final = 8
 def journal_path(file: Path) -> Path:
     """The journal that ``meup up`` keeps for a file that names none."""
     return up_folder() / f"{digest_of(file)}{JOURNAL_SUFFIX}"
+
+
+def journal_of_ended(address: str) -> Path | None:
+    """The journal that the ``meup up`` has kept whose socket this address was, and is gone."""
+    path = socket_path(address)
+    if path is None or os.path.exists(path) or Path(path).parent != up_folder():
+        return None
+    kept = Path(path).with_suffix(JOURNAL_SUFFIX)
+    return kept if kept.is_file() else None
 
 
 def find_journal() -> Path | None:
