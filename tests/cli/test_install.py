@@ -87,7 +87,7 @@ def test_what_is_wrong_is_said_and_nothing_is_set_up(
     (folder / "space.yaml").write_text("space: {id: harbour}\nparticipants: {ann: {}}\n")
     (tmp_path / "broken").touch()
     failed = meup("up", "--install", cwd=folder, variables=home)
-    assert failed.returncode == exit_codes.FAILED
+    assert (failed.returncode, units(home)) == (exit_codes.FAILED, [])
     assert "`systemctl --user daemon-reload` failed: exit code 1" in failed.stderr
 
 

@@ -137,8 +137,19 @@ def install(unit: ServiceUnit) -> str:
         ConfigurationError: The unit cannot be written.
     """
     manager = _manager(unit)
+    is_new = not manager.path.is_file()
     _write(manager.path, manager.content)
-    for command in manager.start:
+    first, *then = manager.start
+    try:
+        _run(first, f"{unit.file} is not installed")
+    except Failure as error:
+        if not is_new:
+            raise
+        manager.path.unlink()  # or it would start at a login that nobody expects
+        raise Failure(
+            f"{error}; where that cannot be mended, start `meup up` by other means"
+        ) from None
+    for command in then:
         _run(command, f"the unit is written to {manager.path}, and does not run")
     return "\n".join([f"{unit.file} runs from now on, and again after each login.", *manager.hints])
 
