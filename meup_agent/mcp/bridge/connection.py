@@ -378,6 +378,9 @@ class ServerConnection:
         ):
             # Some old servers end at the question that only newer ones know.
             self._mode = "legacy"
+            log.info(
+                "%s: ended before it answered; started anew, and asked as an older one", self.name
+            )
             self._ended = anyio.Event()
             return await self._connect_once(connected)
         # Over HTTP the transport's end hides why we ended it.

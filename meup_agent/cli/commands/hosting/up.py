@@ -80,9 +80,9 @@ DEFAULT_FILE: Final = Path("space.yaml")
 MAX_NAMED: Final = 8
 """Servers that are named in a line."""
 
-BANNER_SECONDS: Final = 10.0
+BANNER_SECONDS: Final = 12.0
 """Seconds that the configuration for clients waits for the servers, so that it stands below what
-their start says; one that has to be downloaded takes longer."""
+their start says: an old server is asked again after ten; one that is downloaded takes longer."""
 
 log = logging.getLogger("meup_agent.up")
 
