@@ -36,6 +36,8 @@ def meup(
 ) -> None:
     """Agents that propose, fulfill, reject, withdraw and cancel, and the gateway they meet at.
 
+    Example: `meup up --servers mcp.json` puts an approval in front of MCP servers.
+
     Example: `meup demo` shows four agents at work.
     """
     if debug:

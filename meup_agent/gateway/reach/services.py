@@ -99,7 +99,7 @@ def make_service(target: NotifyTarget, place: str) -> NotifyService:
     if scheme == "http" and not target.allow_private:
         raise ConfigurationError(
             f"{place}: a notice could be read on its way; give an https address, or say"
-            " allow_private for one of your own network"
+            " allow_private (--notify-private) for one of your own network"
         )
     return Webhook(target, place)
 
