@@ -24,7 +24,6 @@ from anyio.lowlevel import checkpoint
 from rich.cells import cell_len
 from rich.text import Text
 
-from meup_agent.approval.yeses.scopes import YesScope
 from meup_agent.cli.address import HttpAddress, HttpOptions, find_http_url, open_http_pages
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import flag, option
@@ -551,6 +550,8 @@ def _terms(details: Mapping[str, Any]) -> Iterator[str]:
         return
     span = duration(terms.seconds)
     yield f"like proposal {shown_name(proposal)}, {terms.most} at most, for {span}"
+    from meup_agent.approval.yeses.scopes import YesScope  # loads an agent
+
     shown = YesScope("", terms.arguments, terms.others).shown
     yield visible(", ".join(shown.splitlines()), MAX_WORDS)
 
