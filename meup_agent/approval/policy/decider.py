@@ -241,6 +241,7 @@ class Decider:
                     why=why,
                     yes=yes.id,
                     number=None,
+                    policy="",
                     counted=(*asked.counted, *counted),
                 )
         return None

@@ -312,7 +312,8 @@ class PolicyDecision(msgspec.Struct, frozen=True):
     @property
     def told(self) -> dict[str, Any]:
         """The rule as it stands in ``_meta`` of what is sent (PROTOCOL 6)."""
-        return {"verdict": str(self.verdict), "rule": self.rule, "policy": self.policy}
+        policy = {"policy": self.policy} if self.policy else {}
+        return {"verdict": str(self.verdict), "rule": self.rule, **policy}
 
 
 class History:

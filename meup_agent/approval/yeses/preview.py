@@ -59,6 +59,13 @@ class YesPreview(NamedTuple):
     looked_at: int
 
     @property
+    def summary(self) -> str:
+        """How many of the known calls it takes, in words that follow "it"."""
+        if not self.looked_at:
+            return "is for calls of which no other is known yet"
+        return f"takes {len(self.covered)} of {self.looked_at} other calls that are known"
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """Reasons to choose another scope, in words."""
         found: list[str] = []
@@ -67,7 +74,7 @@ class YesPreview(NamedTuple):
             found.append(f"it takes {against} of the calls that were rejected")
         if self.looked_at >= FEW and len(self.covered) == self.looked_at:
             found.append(f"it takes each of the {self.looked_at} other calls that are known")
-        if not self.covered:
+        if self.looked_at and not self.covered:
             found.append("it takes no other call that is known")
         if not self.near:
             found.append("it takes every call of this tool")

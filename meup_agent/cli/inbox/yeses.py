@@ -94,8 +94,7 @@ class YesDraft:
                 yield row(*theirs(line, "string"), indent=6)
         yield CardRow()
         preview = preview_scope(self.scope, self.item.call, self.past)
-        said = f"takes {len(preview.covered)} of {preview.looked_at} other calls that are known"
-        yield row(Part(said, "dim"))
+        yield row(Part(preview.summary, "dim"))
         for seen in preview.covered[:MAX_SHOWN]:
             by = f" by {seen.by}" if seen.by else ""
             yield row(Part("+ ", "good"), *_call(seen), *theirs(f"  {seen.state}{by}", "dim"))

@@ -124,7 +124,7 @@ async def test_a_terminal_of_40_by_10_decides() -> None:
     ):
         await d.arrived(2)
         await d.press("k")
-        assert "a approve e edit r reject j k ? q" in d.looks()
+        assert "a approve e edit y r reject j k ? q" in d.looks()
         # It does not fit such a screen, so that it takes a second key.
         await d.press("a", "y")
         assert await first.result() == "text of a"

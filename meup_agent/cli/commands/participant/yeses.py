@@ -165,7 +165,7 @@ def _scope_lines(scopes: list[YesScope], chosen: YesScope) -> Iterator[str]:
 
 
 def _preview_lines(preview: YesPreview) -> Iterator[str]:
-    yield f"it takes {len(preview.covered)} of {preview.looked_at} other calls that are known"
+    yield f"it {preview.summary}"
     yield from (f"  + {_call(each)}" for each in preview.covered[:MAX_SHOWN])
     if preview.near:
         yield "it does not take, for example"
