@@ -60,9 +60,9 @@ def queue_rows(items: Sequence[InboxItem]) -> list[QueueRow]:
 
 def _rows_of(group: list[InboxItem]) -> Iterable[QueueRow]:
     # A large call is told by none of its arguments: it would be compared at each change.
-    told = [each for each in group if len(each.envelope.raw_payload) <= MAX_CALL_CHARS]
+    told = {each: None for each in group if len(each.envelope.raw_payload) <= MAX_CALL_CHARS}
     names = dict.fromkeys(name for each in told for name in each.arguments)
-    differing = [name for name in names if _differs(name, told)]
+    differing = [name for name in names if _differs(name, [*told])]
     for place, each in enumerate(group):
         of = 0 if place else len(group)
         if each not in told:

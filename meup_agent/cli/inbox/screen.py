@@ -7,11 +7,12 @@ import os
 import shlex
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence, Set
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import anyio
@@ -37,16 +38,25 @@ from meup_agent.approval.inbox.item import (
     ItemLeft,
     Verb,
 )
+from meup_agent.approval.inbox.together import (
+    MAX_TOGETHER,
+    QueueRow,
+    group_of,
+    queue_rows,
+    why_alone,
+)
 from meup_agent.approval.policy.rules import CONFIRM_WORD
 from meup_agent.approval.yeses.preview import choose_scope
 from meup_agent.approval.yeses.scopes import read_scope
 from meup_agent.causes import Reason
 from meup_agent.cli.arguments import read_json
 from meup_agent.cli.inbox.card import (
+    MAX_SHOWN,
     ONLY_HEARD,
     CardRow,
     Part,
     ShownValue,
+    call_rows,
     card_rows,
     change_rows,
     difference_rows,
@@ -232,14 +242,19 @@ class QueueView(LinesView):
     """The queue: a line for each proposal that waits, and a mark for what is chosen."""
 
     _items: Sequence[InboxItem] = ()
+    _rows: Mapping[InboxItem, QueueRow] = MappingProxyType({})
     _current: InboxItem | None = None
     _marked: Set[InboxItem] = frozenset()
 
     def show(
-        self, items: Sequence[InboxItem], current: InboxItem | None, marked: Set[InboxItem]
+        self,
+        items: Sequence[InboxItem],
+        rows: Mapping[InboxItem, QueueRow],
+        current: InboxItem | None,
+        marked: Set[InboxItem],
     ) -> None:
         """Show a queue, with the one that is decided now."""
-        self._items, self._marked = items, marked
+        self._items, self._rows, self._marked = items, rows, marked
         if current is not None and current is not self._current and current in items:
             self.measure()
             at = items.index(current) * 2
@@ -265,12 +280,23 @@ class QueueView(LinesView):
         base, styles = self.base, self.styles_by_name
         if is_current:
             base += Style.parse("on #2d3a52" if styles is DARK else "on #d7e3f7")
+        row = self._rows.get(item)
+        is_first = row is None or row.of > 0
+        told = "" if row is None else "  ".join(f"{name} {value}" for name, value in row.differs)
         if line == 0:
             sign = "●" if item in self._marked else "▌" if is_current else " "
-            parts = [Part(f"{sign} ", "late" if item in self._marked else "key"), *title(item)]
+            parts = [Part(f"{sign} ", "late" if item in self._marked else "key")]
+            if is_first:
+                parts += title(item)
+            else:
+                parts.append(Part(f"  {visible(told, 100) or 'the same arguments'}"))
+            if row is not None and row.of > 1:
+                parts.append(Part(f"  {row.of} calls", "dim"))
             return to_strip(parts, styles, base, width)
         left = time_left(item.seconds_left).removesuffix(" left")
-        who = visible(item.proposer, 40)
+        who = visible(item.proposer, 40) if is_first else ""
+        if is_first and row is not None and row.of > 1 and told:
+            who = f"{who}  {visible(told, 100)}"
         room = max(width - cell_len(left) - 4, 4)
         parts = [Part(f"  {set_cell_size(who, room)} ", "dim")]
         parts.append(Part(left, "late" if "past" in left else "dim"))
@@ -292,8 +318,8 @@ def to_strip(parts: Iterable[Part], styles: dict[str, str], base: Style, width: 
 # --- questions of the screen ---
 # Which are asked, in which words, and the keys that answer them.
 
-MAX_MARKED: Final = 20
-"""Proposals that are approved at once: those that a question can name."""
+GROUPED: Final = 2 * MAX_TOGETHER
+"""Proposals at the head of the queue that stand in groups."""
 
 REASON_KEYS: Final = {
     "d": (Reason.DISAGREE, "I disagree"),
@@ -320,7 +346,7 @@ HELP: Final = (
     ("y", "yes, where a key asks; else: approve it and calls like it"),
     ("Y", "the yeses to calls like it; a digit ends one"),
     ("space  ↓ ↑", "scroll; home, end, page up and page down as well"),
-    ("m", "mark it; a then approves all that are marked"),
+    ("x  X", "mark it; mark its group; a or r then decides all that are marked"),
     ("t", "light or dark"),
     ("q", "leave; what you did not decide goes on waiting, or expires"),
 )
@@ -328,7 +354,7 @@ HELP: Final = (
 
 SHORT_HELP: Final = (
     *(("j k", "next, previous"), ("a", "approve"), ("e", "edit"), ("r", "reject"), ("v", "vote")),
-    *(("y", "yes"), ("space", "scroll"), ("m", "mark"), ("s", "tools"), ("t", "theme")),
+    *(("y", "yes"), ("space", "scroll"), ("x X", "mark"), ("s", "tools"), ("t", "theme")),
     ("q", "leave"),
 )
 """The same for a terminal of a few lines."""
@@ -425,11 +451,29 @@ class PersonDecisions:
             outcomes = await self._inbox.approve_all(items)
         finally:
             self.underway -= len(items)
-        failed = [each.error for each in outcomes if each.error is not None]
-        said = f"{len(items) - len(failed)} of {len(items)} are done"
-        if failed:
-            said += f"; {visible(str(failed[0]), 300)}"
-        self._tell(said, style="danger" if failed else "good")
+        failed = [(each.item, str(each.error)) for each in outcomes if each.error is not None]
+        failed += [
+            (each.item, "it ran, and failed")
+            for each in outcomes
+            if each.fulfillment is not None and each.fulfillment.is_error
+        ]
+        self._tell_all("are done", len(items), failed)
+
+    async def reject_all(self, items: list[InboxItem], reason: Reason, words: str) -> None:
+        """Reject several proposals, one after the other."""
+        failed: list[tuple[InboxItem, str]] = []
+        for each in items:
+            try:
+                await self._inbox.reject(each, reason, words)
+            except MeupError as error:
+                failed.append((each, str(error)))
+        self._tell_all("are rejected", len(items), failed)
+
+    def _tell_all(self, done: str, count: int, failed: list[tuple[InboxItem, str]]) -> None:
+        said = f"{count - len(failed)} of {count} {done}"
+        whose = [f"{shown_name(item.tool or item.method)}: {why}" for item, why in failed]
+        words = visible("; ".join([said, *whose]), 500)
+        self._tell(words, style="danger" if failed else "good")
 
     async def reject(self, item: InboxItem, reason: Reason, words: str) -> None:
         with self._telling_failure(*title(item)):
@@ -499,7 +543,8 @@ class InboxFrame(App[None]):
     Attributes:
         current: The proposal that is decided now; ``None``: nothing waits.
         gone: Why it waits no longer, while it is still shown.
-        marked: The proposals that are approved together.
+        marked: The proposals that are decided together.
+        rejecting: Those of them that the open question rejects.
         note: The line above the keys.
         question: The question that is open.
         decisions: The decisions that were made, and how many approved calls run.
@@ -542,6 +587,7 @@ class InboxFrame(App[None]):
         self.current: InboxItem | None = None
         self.gone: ItemLeft | None = None
         self.marked: set[InboxItem] = set()
+        self.rejecting: list[InboxItem] = []
         self.note: tuple[Part, ...] = ()
         self.question = ScreenQuestion.NOTHING
         self.draft: YesDraft | None = None
@@ -626,10 +672,11 @@ class InboxFrame(App[None]):
         """Draw everything around the card."""
         if not self.is_drawn:
             return
-        items = self.inbox.items
+        rows = self.rows()
+        items = self.in_groups(rows)
         if self.current is not None and self.gone is None and self.current in items:
             self.at = items.index(self.current)
-        self.query_one("#queue", QueueView).show(items, self.current, self.marked)
+        self.query_one("#queue", QueueView).show(items, rows, self.current, self.marked)
         self.show_times()
         banner = self.query_one("#banner", Static)
         banner.display = self.gone is not None
@@ -644,6 +691,14 @@ class InboxFrame(App[None]):
         keys.update(
             self._keys() if self.question is ScreenQuestion.NOTHING else Text(), layout=False
         )
+
+    def rows(self) -> dict[InboxItem, QueueRow]:
+        """The rows of the head of the queue, in groups."""
+        return {each.item: each for each in queue_rows(self.inbox.items[:GROUPED])}
+
+    def in_groups(self, rows: Mapping[InboxItem, QueueRow]) -> list[InboxItem]:
+        """The queue in the order in which it is shown."""
+        return [*rows, *self.inbox.items[GROUPED:]]
 
     def tick(self) -> None:
         """Show the times of this second, and a scrollbar for all that waits by now."""
@@ -748,17 +803,12 @@ class InboxFrame(App[None]):
             case ScreenQuestion.YESES:
                 return [_answer_line("1-9", "ends that one: its calls are asked about again")]
             case ScreenQuestion.MARKED:
-                marked = [
-                    (
-                        Part("● ", "late"),
-                        *title(each),
-                        Part(f"  of {visible(each.proposer, 40)}", "dim"),
-                    )
-                    for each in self.marked_in_order()
-                ]
-                return [*marked, _answer_line("y", "approve all of these")]
+                count = len(self.marked)
+                return [_answer_line("y", f"approve all {count}, in the order of their arrival")]
             case ScreenQuestion.REASON:
-                return [*(_wrap_keys(REASON_CODES) if is_small else _in_columns()), words]
+                head = [(Part(f"reject all {len(self.rejecting)} that are marked", "danger"),)]
+                reasons = _wrap_keys(REASON_CODES) if is_small else _in_columns()
+                return [*(head if self.rejecting else []), *reasons, words]
             case ScreenQuestion.VOTE:
                 for_it = (Part("a ", "key"), Part("for it"))
                 against = (Part("r ", "key"), Part("against it"))
@@ -886,13 +936,19 @@ presses one meant what was there before."""
 
 COVERS_CARD: Final = (
     ScreenQuestion.EDITED,
+    ScreenQuestion.MARKED,
     ScreenQuestion.TOOLS,
     ScreenQuestion.YES,
     ScreenQuestion.YESES,
 )
 """Questions that show something in place of the card."""
 
-SCROLLED: Final = (ScreenQuestion.TOOLS, ScreenQuestion.YES, ScreenQuestion.YESES)
+SCROLLED: Final = (
+    ScreenQuestion.MARKED,
+    ScreenQuestion.TOOLS,
+    ScreenQuestion.YES,
+    ScreenQuestion.YESES,
+)
 """Questions about something that may be longer than the screen."""
 
 SCROLLS: Final = {
@@ -966,6 +1022,8 @@ class InboxApp(InboxFrame):
             shown = self.gone is None and self.question not in COVERS_CARD
             if touched and shown and self.show_card(anew=False):
                 self._changed_by_itself()
+            if self.question is ScreenQuestion.MARKED:
+                self._show_marked(anew=False)
             self.show_frame()
             self.call_after_refresh(self._note_drawn)
 
@@ -1015,7 +1073,7 @@ class InboxApp(InboxFrame):
         self._changed_at = self._clock()
 
     def _go_to(self, at: int, *, by_itself: bool) -> None:
-        items = self.inbox.items
+        items = self.in_groups(self.rows())
         self.gone = None
         self.at = min(max(at, 0), max(len(items) - 1, 0))
         self.current = items[self.at] if items else None
@@ -1111,7 +1169,7 @@ class InboxApp(InboxFrame):
                     self._leave_now()
             case "Y":
                 self.run_worker(self._show_yeses())
-            case "a" | "e" | "r" | "v" | "m" | "y":
+            case "a" | "e" | "r" | "v" | "m" | "x" | "X" | "y":
                 await self._decide(key)
             case _:
                 pass
@@ -1120,6 +1178,13 @@ class InboxApp(InboxFrame):
         item = self.current
         if key == "a" and self.marked:
             self._open_question(ScreenQuestion.MARKED)
+            self._show_marked(anew=True)
+        elif key == "r" and self.marked:
+            self.rejecting = [each for each in self.marked_in_order() if Verb.REJECT in each.may]
+            if self.rejecting:
+                self._open_question(ScreenQuestion.REASON)
+            else:
+                self._refuse("you may reject none of those that are marked")
         elif item is None:
             self._refuse("nothing waits for you")
         elif self.gone is not None:
@@ -1128,8 +1193,10 @@ class InboxApp(InboxFrame):
             self._refuse("the screen has just changed; look, and press it again")
         elif key == "a":
             self._approve(item)
-        elif key == "m":
+        elif key in ("m", "x"):
             self._mark(item)
+        elif key == "X":
+            self._mark_group(item)
         elif key == "y":
             self.run_worker(self._draft_yes(item))
         elif key == "e" and not self.is_whole:
@@ -1137,6 +1204,7 @@ class InboxApp(InboxFrame):
         elif key == "e" and Verb.APPROVE in item.may:
             self.run_worker(self._edit_and_ask(item))
         elif key == "r" and Verb.REJECT in item.may:
+            self.rejecting = []
             self._open_question(ScreenQuestion.REASON)
         elif key == "v" and Verb.VOTE in item.may:
             self._open_question(ScreenQuestion.VOTE)
@@ -1155,8 +1223,9 @@ class InboxApp(InboxFrame):
             self._refuse("the screen has just changed; look, and press it again")
             return
         marked = self.marked_in_order()
-        if question is ScreenQuestion.TOOLS and key == "y" and self.card.unseen_lines:
-            self._refuse("scroll to its end first; you accept all of it")
+        whole = (ScreenQuestion.TOOLS, ScreenQuestion.MARKED)
+        if question in whole and key == "y" and self.card.unseen_lines:
+            self._refuse("scroll to its end first: space; you say yes to all of it")
             return
         if question is ScreenQuestion.VOTE and key == "a" and not self.is_whole:
             self._refuse(TOO_LONG)
@@ -1180,6 +1249,10 @@ class InboxApp(InboxFrame):
                 self.run_worker(self.decisions.accept_tools(*self._tools))
             case ScreenQuestion.YESES, _ if key.isdecimal() and 1 <= int(key) <= len(self._kept):
                 self.run_worker(self.decisions.end_yes(self._kept[int(key) - 1]))
+            case ScreenQuestion.REASON, _ if self.rejecting:
+                if key in REASON_KEYS:
+                    reason = REASON_KEYS[key][0]
+                    self.run_worker(self.decisions.reject_all(self.rejecting, reason, words))
             case _ if item is None or self.gone is not None:
                 pass
             case ScreenQuestion.YES, "y" if draft is not None and draft.item is item:
@@ -1223,15 +1296,52 @@ class InboxApp(InboxFrame):
     def _mark(self, item: InboxItem) -> None:
         if item in self.marked:
             self.marked.remove(item)
-        elif len(self.marked) >= MAX_MARKED:
-            self._refuse(f"{MAX_MARKED} are marked; approve these first")
-        elif not item.may & {Verb.APPROVE, Verb.VOTE}:
-            self._refuse(why_no_approval(item))
-        elif self.doubts(item):
-            self._refuse("this one asks once more when it is approved, so it is approved alone")
+        elif why := self._why_unmarked(item):
+            self._refuse(why)
         else:
             self.marked.add(item)
             self._go_to(self.at + 1, by_itself=False)
+
+    def _mark_group(self, item: InboxItem) -> None:
+        """Mark all that wait of one tool and proposer, or, once all are, none of them."""
+        group = [each for each in self.rows() if group_of(each) == group_of(item)]
+        left = [each for each in group if each not in self.marked]
+        whys: list[str] = []
+        for each in left:
+            if why := self._why_unmarked(each):
+                whys.append(why)
+            else:
+                self.marked.add(each)
+        if len(whys) == len(left):
+            self.marked.difference_update(group)
+        if whys:
+            self._refuse(f"{len(whys)} of the group: {whys[0]}")
+
+    def _why_unmarked(self, item: InboxItem) -> str:
+        if len(self.marked) >= MAX_TOGETHER:
+            return f"{MAX_TOGETHER} are marked; decide these first"
+        why = why_alone(item)
+        return f"it is approved alone: {visible(why, 200)}" if why else ""
+
+    def _show_marked(self, *, anew: bool) -> None:
+        """Show all that are marked as they will run; what is approved alone is marked no longer."""
+        shown, rows = list[InboxItem](), list[CardRow]()
+        for each in self.marked_in_order():
+            whole = ShownValue(MAX_SHOWN // MAX_TOGETHER)
+            call = [row(Part("of ", "dim"), *name(each.proposer, "name")), *call_rows(each, whole)]
+            why = why_alone(each) or ("" if whole.is_whole else "it is long")
+            if why:
+                self.marked.discard(each)
+                self._refuse(f"one is marked no more, and approved alone: {visible(why, 200)}")
+            else:
+                shown.append(each)
+                rows += [*call, CardRow()]
+        if not shown:
+            self._close_question()
+            self.show_frame()
+        elif anew or tuple(rows) != self.card.rows:
+            self.card.show(rows, anew=anew)
+            self._changed_at = self._changed_at if anew else self._clock()
 
     def _approve(self, item: InboxItem) -> None:
         why = why_no_approval(item)

@@ -1,14 +1,17 @@
 """The inbox's screen, by its pilot: what a person sees, presses, and gets."""
 
 import json
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
 
 import pytest
 
-from meup_agent import Rejection
+from meup_agent import Fulfillment, Rejection
 from meup_agent.cli.inbox.screen import GUARD_SECONDS, REASON_KEYS
 from tests.cli.commands import ScreenQuestion
+from tests.cli.inbox.people import Desk, desk, shown
 from tests.cli.inbox.people import anyio_backend as anyio_backend
-from tests.cli.inbox.people import desk, shown
 from tests.interaction.people import ended, join
 from tests.wire import REASONS_TO_REJECT
 
@@ -200,10 +203,75 @@ async def test_several_are_approved_by_their_list() -> None:
         await d.press("k", "m", "m", "m")
         assert "approved alone" in d.text("#note")  # a dangerous one
         await d.press("a")
-        assert d.text("#ask").count("tools.read") == 2
+        assert [f'path: "{each}"' in d.text("#card") for each in "ab"] == [True, True]
         await d.press("y")
         assert [await first.result(), await second.result()] == ["text of a", "text of b"]
         assert len(d.inbox) == 1
+
+
+def has_left(desk: Desk, count: int) -> bool:
+    return len(desk.inbox) == count and not desk.app.marked
+
+
+async def test_twenty_mixed_calls_take_few_keys() -> None:
+    calls: list[tuple[str, dict[str, Any]]] = []
+    calls += [("read", {"path": f"{number}.md"}) for number in range(10)]
+    calls += [("deploy", {"version": number}) for number in range(5)]
+    calls += [("wipe", {"disk": f"d{number}"}) for number in range(3)]
+    async with desk(size=(120, 30)) as d, AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        made = [await enter(d.proposer.propose("tools", *each, ttl=600)) for each in calls]
+        other = await enter(join(d.meeting, "mallory"))
+        theirs = [other.propose("tools", "read", {"path": path}, ttl=600) for path in "xy"]
+        made += [await enter(each) for each in theirs]
+        await d.arrived(20)
+        await d.press("k")
+        d.pressed = 0
+        for left in (10, 5):
+            await d.press("X", "a")
+            while d.app.card.unseen_lines:
+                await d.press("space")
+            await d.press("y")
+            await d.until(partial(has_left, d, left))
+        for left in range(4, -1, -1):
+            await d.press("a")
+            if d.asks(ScreenQuestion.SURE):  # the dangerous ones
+                await d.press("y")
+            await d.until(partial(has_left, d, left))
+        for each in made:
+            assert isinstance(await each.outcome(), Fulfillment)
+        assert d.pressed <= 20
+
+
+async def test_all_that_are_marked_are_rejected_by_two_keys() -> None:
+    async with (
+        desk() as d,
+        d.proposer.propose("tools", "read", {"path": "a"}, ttl=60, to="reviewer") as first,
+        d.proposer.propose("tools", "read", {"path": "b"}, ttl=90, to="reviewer") as second,
+    ):
+        await d.arrived(2)
+        await d.press("X", "r")
+        assert "reject all 2" in d.text("#ask")
+        await d.press("d")
+        for each in (first, second):
+            assert (await ended(each, Rejection)).reason == "disagree"
+        await d.until(lambda: "2 of 2 are rejected" in d.text("#note"))
+
+
+async def test_what_is_marked_and_grows_dangerous_is_not_approved_with_the_others() -> None:
+    async with desk() as d, join(d.meeting, "mallory") as other:
+        async with (
+            d.proposer.propose("tools", "read", {"path": "a"}, ttl=60) as first,
+            d.proposer.propose("tools", "read", {"path": "b"}, ttl=90) as second,
+        ):
+            await d.arrived(2)
+            await d.press("X", "a")
+            await other.proposals.get(second.id).reject("policy")
+            await d.until(lambda: len(d.app.marked) == 1)
+            assert "mallory is against it" in d.text("#note")
+            await d.press("y")
+            assert await first.result() == "text of a"
+            assert [each.id for each in d.inbox.items] == [second.id]
 
 
 async def test_hostile_text_is_inert_and_marked() -> None:
