@@ -24,7 +24,7 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
     "carol": [],
 }
 
-LIMITS = GatewayLimits(max_queued_frames=64, max_message_bytes=100_000)
+LIMITS = GatewayLimits(max_queued_frames=64, max_message_bytes=100_000, joins_burst=1_000)
 
 
 class Place(Protocol):
