@@ -70,6 +70,13 @@ def test_folder_that_would_mean_others_is_no_scope() -> None:
             assert scope.words in ("exactly these arguments", "any arguments"), path
 
 
+def test_folder_in_a_command_line_is_no_scope() -> None:
+    calls = [call(x=each) for each in ("cat docs/x", "/bin/sh -c a/b", "/a/$(id)/x", "/a/b&c/x")]
+    calls += [call(command="/bin/ls"), call(Cmd="bin/ls", path="a")]
+    for each in calls:
+        assert not [s.words for s in scopes_of(each) if "folder" in s.words], each
+
+
 def test_narrowest_scope_that_takes_another_call_is_chosen() -> None:
     scopes = scopes_of(WRITE)
     past = [SeenCall({"path": "/a/b/y.txt", "content": "z"}, "fulfilled", "ann")]

@@ -28,7 +28,9 @@ MAX_DEPTH: Final = 4
 """Levels of objects that a scope holds exactly."""
 
 _MEANING: Final = re.compile(r"[*?\[\]{}!\\]")
-_PATH: Final = re.compile(r"(?:/|[A-Za-z0-9_.@+-]+/)[^\n\r\t:?#*\[\]{}!\\,;]*")
+# A command line is none, though words of it may be: behind a folder's `*` a shell reads more.
+_PATH: Final = re.compile(r"(?:/|[A-Za-z0-9_.@+-]+/)[^\s:?#*\[\]{}!\\,;&|<>$`\"'()]*")
+_COMMANDS: Final = frozenset({"arg", "args", "argv", "cmd", "code", "command", "script", "shell"})
 _ABSENT: Final = object()
 
 
@@ -112,7 +114,10 @@ def _drafts(arguments: dict[str, Any]) -> Iterator[YesScope]:
     paths = {
         key: folder
         for key, value in arguments.items()
-        if isinstance(value, str) and is_plain(key) and (folder := _folder(value))
+        if isinstance(value, str)
+        and is_plain(key)
+        and key.lower() not in _COMMANDS
+        and (folder := _folder(value))
     }
     for ending, words in (("*", "in the same folder"), ("**", "in the same folder, or below it")):
         if not paths:
