@@ -48,7 +48,8 @@ class TimelineRow(NamedTuple):
     thread: str  # the key of the proposal that it belongs to; empty: none
     state: str  # the state that this proposal has now; empty: it is not known
     word: str  # its name
-    group: str  # the line of thought, or the stream, that it is folded into; empty: none
+    # The line of thought, the stream, or the asker's lists that it is folded into; empty: none.
+    group: str
     begin: float  # the place of its sender, in percent
     ends: tuple[float, ...]  # the places of its addressees; empty: to all
 
@@ -57,7 +58,7 @@ class FoldedRow(NamedTuple):
     """A row of the timeline as it stands there."""
 
     lead: TimelineRow  # the newest
-    key: str  # of the line of thought, or the stream; empty: it is a row by itself
+    key: str  # of its group; empty: it is a row by itself
     parts: list[TimelineRow]  # all of them, the newest first; none of a row by itself
 
 
@@ -84,6 +85,8 @@ MAX_WORDS: Final = 240
 
 REASONING: Final = "reasoning/"
 STREAM: Final = "stream/"
+LISTS: Final = "lists/"
+"""Beginning of the group of what one participant asks for lists, with the answers."""
 
 _WORDS: Final = {
     kinds.MCP_PROPOSAL: "proposes",
@@ -265,7 +268,11 @@ def names_in(envelope: Envelope) -> tuple[str, ...]:
 
 
 def _group(envelope: Envelope, known: str) -> str:
-    """The line of thought, or the stream, that an envelope is folded into."""
+    """The line of thought, the stream, or the asker's lists that an envelope is folded into."""
+    if envelope.kind == kinds.MCP_REQUEST and _is_chatter(envelope):
+        return f"{LISTS}{envelope.sender}"
+    if envelope.kind == kinds.MCP_RESPONSE and known.startswith(LISTS):
+        return known
     if envelope.kind == kinds.REASONING_CANCEL and known.startswith(REASONING):
         return known  # also that of another participant, who stops it
     if envelope.kind.startswith(REASONING):
@@ -274,6 +281,15 @@ def _group(envelope: Envelope, known: str) -> str:
         return ""
     stream = _stream_of(envelope) or envelope.id
     return known if known.startswith(STREAM) else f"{STREAM}{stream}"
+
+
+def _is_chatter(envelope: Envelope) -> bool:
+    """True for a request of what there is, or whether one is there: programs ask at every turn."""
+    raw = envelope.raw_payload
+    if b"/list" not in raw and b"ping" not in raw:
+        return False  # most are read by this alone
+    method = payloads.read_call(envelope.payload).method
+    return method == payloads.PING or method.endswith("/list")
 
 
 def _stream_of(envelope: Envelope) -> str:

@@ -103,6 +103,24 @@ def test_thoughts_and_streams_have_a_group() -> None:
     assert threads.of(envelope("chat", "h", {})).group == ""
 
 
+def test_lists_that_one_asks_for_are_folded_with_their_answers() -> None:
+    threads = ThreadIndex()
+    asked = [
+        envelope("mcp/request", "l", {"method": "tools/list"}),
+        envelope("mcp/response", "m", {"result": {"tools": []}}, correlation=("l",), sender="b"),
+        envelope("mcp/request", "n", {"method": "ping"}),
+    ]
+    assert {threads.of(each).group for each in asked} == {"lists/a"}
+    called = envelope("mcp/request", "o", {"method": "tools/call", "params": {"name": "a/list"}})
+    for each in (
+        called,
+        envelope("mcp/response", "p", {"result": {}}, correlation=("o",), sender="b"),
+    ):
+        assert threads.of(each).group == ""
+    other = envelope("mcp/request", "q", {"method": "resources/list"}, sender="b")
+    assert threads.of(other).group == "lists/b"
+
+
 def row(seq: int, **values: Any) -> TimelineRow:
     given: dict[str, Any] = {
         "seq": seq, "at": 0.0, "kind": "chat", "tone": "chat", "sender": "a", "to": (),
