@@ -1,5 +1,6 @@
 """One inbox for all who see the same, and an own one for who does not."""
 
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -173,17 +174,23 @@ async def test_answer_to_a_form_can_be_loaded_anew(site: Site) -> None:
         assert answer.headers["location"] == f"/console/inbox/{key}"
 
 
+@dataclass(eq=False)
+class Shown:
+    """A proposal that is shown."""
+
+    id: str
+    proposer: str = "bot"
+    client: str = ""
+    target: str = "tools"
+    method: str = "tools/call"
+    tool: str = "read"
+    arguments: Any = field(default_factory=dict[str, Any])
+    envelope: Any = field(default_factory=lambda: SimpleNamespace(raw_payload=b"{}"))
+
+
 def test_feed_of_another_session_begins_where_pages_are_if_it_shows_the_same() -> None:
     def inbox(*ids: str) -> Any:
-        given: dict[str, Any] = {
-            "client": "",
-            "target": "tools",
-            "method": "tools/call",
-            "tool": "read",
-        }
-        given |= {"arguments": {}, "envelope": SimpleNamespace(raw_payload=b"{}")}
-        items = [SimpleNamespace(proposer="bot", id=each, **given) for each in ids]
-        return SimpleNamespace(items=items)
+        return SimpleNamespace(items=[Shown(each) for each in ids])
 
     def feed(shown: Any, before: InboxFeed | None = None) -> InboxFeed:
         return InboxFeed(shown, lambda _: None, before)
