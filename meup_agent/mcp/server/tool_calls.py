@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, INVALID_REQUEST
+from mcp_types import INVALID_REQUEST
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from meup_agent.client.proposal import ProposalRecord
@@ -171,7 +171,8 @@ async def result_of_held(
     """
     proposal = payloads.as_object(params.get("arguments")).get("id")
     if not isinstance(proposal, str) or not proposal:
-        raise MCPError(INVALID_PARAMS, f"{RESULT_TOOL} needs the id of a call, as a text: id")
+        # As a tool's own answer: a model reads that, and asks again.
+        return tool_error(decisions.failed(RESULT_TOOL, "it needs the id of a call, as a text: id"))
     if member.calls.was_told(proposal):
         return tool_error(decisions.unknown_result(proposal))
     held = member.calls.held(proposal)
