@@ -541,7 +541,7 @@ def _about_operation(item: SpaceOperation) -> Iterator[str]:
 
 
 def _terms(details: Mapping[str, Any]) -> Iterator[str]:
-    """What a yes in advance is for; nothing where it cannot be read."""
+    """The scope, count and time of a yes in advance, in lines; none where it cannot be read."""
     said = dict(details)
     proposal = as_text(said.pop("proposal", ""))
     try:

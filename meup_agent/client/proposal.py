@@ -474,7 +474,7 @@ class ProposalRecord:
 
     @property
     def outcome(self) -> Fulfillment | None:
-        """How it was fulfilled: of one of ours that outlives its process, as it was listed.
+        """The fulfillment of a proposal of ours that outlives its process, as it was listed.
 
         ``None``: it was not fulfilled, or the gateway keeps no answer to it.
         """

@@ -557,7 +557,7 @@ def _differing(old: Any, new: Any) -> list[str]:
 
 
 def _admission(entry: ParticipantConfig) -> tuple[object, ...]:
-    """What a participant's admission depends on."""
+    """The parts of a participant's entry by which it is admitted, to be compared."""
     tokens = {*map(digest_of_token, entry.known_tokens), *map(bytes.fromhex, entry.token_hashes)}
     return entry.capabilities.patterns, tokens, entry.dialect
 

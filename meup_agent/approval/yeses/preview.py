@@ -60,7 +60,7 @@ class YesPreview(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """How many of the known calls it takes, in words that follow "it"."""
+        """The number of known calls that it takes, as a verb phrase: its subject is the yes."""
         if not self.looked_at:
             return "is for calls of which no other is known yet"
         return f"takes {len(self.covered)} of {self.looked_at} other calls that are known"

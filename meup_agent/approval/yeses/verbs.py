@@ -22,6 +22,11 @@ YES_SECONDS: Final = 10.0
 """Wait for the gateway to take a yes, or to list them."""
 
 
+async def _ask(space: Space, kind: str, payload: dict[str, Any], **more: Any) -> Envelope:
+    session = space._session  # pyright: ignore[reportPrivateUsage]
+    return await ask(session, kind, payload, timeout=YES_SECONDS, **more)
+
+
 async def give_yes(space: Space, proposal: str, terms: YesTerms) -> str:
     """Give a scoped yes at a pending proposal; its id.
 
@@ -33,8 +38,7 @@ async def give_yes(space: Space, proposal: str, terms: YesTerms) -> str:
     if not space.gateway.guarantees.keeps_yeses:
         raise NotOffered("this gateway keeps no yeses: approve each call by itself")
     payload: dict[str, Any] = msgspec.to_builtins(terms)
-    session = space._session  # pyright: ignore[reportPrivateUsage]
-    said = await ask(session, kinds.YES_GIVE, payload, correlation=(proposal,), timeout=YES_SECONDS)
+    said = await _ask(space, kinds.YES_GIVE, payload, correlation=(proposal,))
     return said.id
 
 
@@ -46,8 +50,7 @@ async def revoke_yes(space: Space, yes_id: str, reason: str = "") -> None:
         MeupError: As :meth:`Members.grant`.
     """
     payload = {"yes_id": yes_id, **given(reason=reason)}
-    session = space._session  # pyright: ignore[reportPrivateUsage]
-    await ask(session, kinds.YES_REVOKE, payload, timeout=YES_SECONDS)
+    await _ask(space, kinds.YES_REVOKE, payload)
 
 
 async def list_yeses(space: Space, *, proposer: str = "", tool: str = "") -> list[KeptYes]:
@@ -63,14 +66,8 @@ async def list_yeses(space: Space, *, proposer: str = "", tool: str = "") -> lis
     """
     if not space.gateway.guarantees.keeps_yeses:
         return []
-    session = space._session  # pyright: ignore[reportPrivateUsage]
-    answer = await ask(
-        session,
-        kinds.YES_LIST,
-        given(proposer=proposer, tool=tool),
-        answer=AwaitedAnswer(kinds.YES_LISTED),
-        timeout=YES_SECONDS,
-    )
+    query = given(proposer=proposer, tool=tool)
+    answer = await _ask(space, kinds.YES_LIST, query, answer=AwaitedAnswer(kinds.YES_LISTED))
     found: list[KeptYes] = []
     for each in objects_in(answer.payload_object.get("yeses")):
         state = each.pop("state", "")

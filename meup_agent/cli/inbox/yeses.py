@@ -107,7 +107,7 @@ class YesDraft:
 
     @property
     def question(self) -> str:
-        """What is asked."""
+        """The question that `y` answers."""
         calls = "1 call" if self.most == 1 else f"{self.most} calls"
         return f"approve it, and for {duration(self.seconds)} at most {calls} like it"
 

@@ -390,7 +390,7 @@ def settings_beside(running: Plan, read: Plan) -> Config:
 
 
 def _program_of(launch: Launch | None) -> tuple[object, ...] | None:
-    """What is started for a participant."""
+    """The program of a participant, to be compared; ``None``: it has none."""
     if launch is None:
         return None
     entry = launch.entry

@@ -500,7 +500,7 @@ def find_chain(connection: sqlite3.Connection, space: str, number: int) -> tuple
 
 
 def read_seen(connection: sqlite3.Connection) -> dict[tuple[str, str], int]:
-    """What each participant of each space has seen of what expired, as far as it can be read."""
+    """The time until which each participant of a space has seen expiries, without damaged rows."""
     found = dict[tuple[str, str], int]()
     with suppress(sqlite3.Error, UnicodeDecodeError):
         for space, participant, at in connection.execute("SELECT * FROM seen"):

@@ -47,7 +47,7 @@ TOKEN_SECONDS: Final = 6 * 3_600
 """Seconds for which a signature is valid; push services take a day at the most."""
 
 SUBJECT: Final = "https://pypi.org/project/meup-agent/"
-"""Who sends, for the operators of push services, who ask for an address."""
+"""Address of the sender, which push services ask for (RFC 8292)."""
 
 FILE_MODE: Final = 0o600
 

@@ -114,7 +114,7 @@ def _scheme_of(url: str) -> str:
 
 
 def _apprise_plugin(url: str) -> NotifyBase | None:
-    """What Apprise makes of an address; ``None``: nothing."""
+    """Apprise's plugin for an address; ``None``: it has none."""
     for each in LOGS_OF_ADDRESSES:
         logging.getLogger(each).disabled = True
     import apprise

@@ -387,7 +387,7 @@ class ServerConnection:
         return ServerGone(self.name, self._traffic.excess or why, tail.lines)
 
     async def _sign_in(self) -> OAuthClientProvider | None:
-        """What signs in at the server, if it is one that may ask for that."""
+        """The OAuth client for the server; ``None``: it is no server that may ask for a sign-in."""
         server, folder = self._server, self._settings.sign_in_folder
         if folder is None or not isinstance(server, HttpServer) or not server.may_sign_in:
             return None

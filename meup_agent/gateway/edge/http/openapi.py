@@ -147,7 +147,7 @@ class ProposalsBody(_ExtensibleBody):
 
 
 class HistoryBody(_ExtensibleBody):
-    """What was decided and what expired, the newest first unless `sort` says otherwise."""
+    """Decisions and expiries, the newest first unless `sort` says otherwise."""
 
     decisions: list[dict[str, Any]]
     next: dict[str, str] | None = Field(
@@ -159,7 +159,7 @@ class HistoryBody(_ExtensibleBody):
 
 
 class SeenBody(_ExtensibleBody):
-    """What is left to be seen."""
+    """The number of expiries that are not marked as seen."""
 
     unseen: int
 
