@@ -50,9 +50,13 @@ async def test_twenty_mixed_calls_take_few_keys(desk: Desk) -> None:
     keys = Keys(page)
     await picture(page, "queue-grouped")
     assert await violations(page) == []
-    for left in (10, 5):
+    left = 20
+    for _ in range(2):
         await settled(page)
         await keys.press("X")
+        # Which group comes first depends on which of the cards was shown first.
+        await expect(page.locator("#unmark")).to_be_visible()
+        left -= await page.locator("#queue input:checked").count()
         assert await violations(page) == []
         await keys.press("a")
         await expect(page.locator("#marked #approve")).to_be_visible()
@@ -65,8 +69,9 @@ async def test_twenty_mixed_calls_take_few_keys(desk: Desk) -> None:
         if await page.locator(".notice.plain").count():
             await keys.press("a")
         await wait_for(page, left)
+    assert left in (5, 10)
     await picture(page, "together-outcomes")
-    for left in range(4, -1, -1):
+    for left in range(left - 1, -1, -1):
         await settled(page)
         await keys.press("a")
         await wait_for(page, left)
