@@ -10,12 +10,20 @@ from tests.cli.conftest import Here, assert_fails
 from tests.cli.processes import COMMAND, PYTHON, meup
 
 COMMANDS = list(commands.COMMANDS)
+FIRST = ("up", "console", "inbox")
 
 
 def test_without_arguments_it_shows_its_help() -> None:
     done = meup()
     assert (done.returncode, done.stderr) == (exit_codes.OK, "")
     assert all(command in done.stdout for command in COMMANDS)
+
+
+@pytest.mark.parametrize("columns", ["50", "90"])
+def test_a_newcomer_finds_the_first_commands_first(columns: str, command: Here) -> None:
+    shown = command("--help", COLUMNS=columns).out
+    first, *others = (shown.index(panel) for panel in commands.PANELS)
+    assert all(first < shown.index(f" {name} ", first) < min(others) for name in FIRST)
 
 
 def test_it_tells_its_version() -> None:

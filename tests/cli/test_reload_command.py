@@ -58,7 +58,8 @@ def test_a_gateway_reads_its_file_again_or_says_what_is_wrong(
         code, said = reload(state, "--port", "1")
         assert (code, port in said) == (exit_codes.NO_CONNECTION, True)
         assert gateway.end(TERMINATE) == exit_codes.OK
-    assert reload(state)[0] == exit_codes.NO_CONNECTION
+    code, said = reload(state)
+    assert (code, "meup gateway --config" in said) == (exit_codes.NO_CONNECTION, True)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signal")

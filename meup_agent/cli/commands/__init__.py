@@ -31,42 +31,55 @@ from meup_agent.cli.options import expand_groups
 CommandLineError: Final = cast("type[Exception]", typer.BadParameter.__mro__[2])
 """A command line that is wrong. Typer keeps a copy of click, whose names are not public."""
 
-COMMANDS: Final = {
-    "audit": "inspection.audit",
-    "bridge": "programs.bridge",
-    "call": "participant.call",
-    "chat": "participant.chat",
-    "console": "hosting.console",
-    "demo": "programs.demo",
-    "doctor": "inspection.doctor",
-    "env": "hosting.env",
-    "fulfill": "participant.fulfill",
-    "gateway": "hosting.gateway",
-    "grant": "participant.management",
-    "inbox": "participant.inbox",
-    "init": "hosting.init",
-    "invite": "participant.management",
-    "journal": "inspection.journal",
-    "kick": "participant.management",
-    "mcp": "programs.mcp",
-    "policy": "inspection.policy",
-    "propose": "participant.call",
-    "reject": "participant.inbox",
-    "reviewer": "programs.reviewer",
-    "revoke": "participant.management",
-    "run": "programs.run",
-    "tail": "participant.tail",
-    "token": "hosting.token",
-    "tools": "participant.tools",
-    "up": "hosting.up",
-    "who": "participant.who",
-    "withdraw": "participant.inbox",
+PANELS: Final = {
+    "Start here": {
+        "up": "hosting.up",
+        "console": "hosting.console",
+        "inbox": "participant.inbox",
+    },
+    "See what happens": {
+        "audit": "inspection.audit",
+        "tail": "participant.tail",
+        "who": "participant.who",
+        "tools": "participant.tools",
+        "doctor": "inspection.doctor",
+        "demo": "programs.demo",
+    },
+    "Take part from the shell": {
+        "call": "participant.call",
+        "propose": "participant.call",
+        "withdraw": "participant.inbox",
+        "fulfill": "participant.fulfill",
+        "reject": "participant.inbox",
+        "chat": "participant.chat",
+    },
+    "Run programs that take part": {
+        "mcp": "programs.mcp",
+        "bridge": "programs.bridge",
+        "reviewer": "programs.reviewer",
+        "policy": "inspection.policy",
+        "run": "programs.run",
+        "env": "hosting.env",
+    },
+    "Run a space of your own": {
+        "init": "hosting.init",
+        "gateway": "hosting.gateway",
+        "token": "hosting.token",
+        "invite": "participant.management",
+        "kick": "participant.management",
+        "grant": "participant.management",
+        "revoke": "participant.management",
+        "journal": "inspection.journal",
+    },
 }
-"""The commands in the order of the alphabet and the help, and their modules; each is what has its
-name there.
+"""The panels of the help: their commands and the modules of these, in the order of the help.
 
-The help of a group is the docstring of its callback, ``token_group`` of ``hosting.token``.
+Each command is what has its name in its module. The help of a group is the docstring of its
+callback, ``token_group`` of ``hosting.token``.
 """
+
+COMMANDS: Final = dict(sorted(each for panel in PANELS.values() for each in panel.items()))
+"""The commands and their modules, in the order of the alphabet."""
 
 
 class _Coercion:
@@ -146,12 +159,22 @@ class CommandGroup(Group):
     """The group of all commands, as typer makes it of a program that has no commands itself."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Their names, for which none is loaded."""
-        return list(COMMANDS)
+        """Their names in the order of the help, for which none is loaded."""
+        return [name for panel in PANELS.values() for name in panel]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A command as a list shows it: its name and help alone."""
-        return Command(cmd_name, help=_read_help(cmd_name)) if cmd_name in COMMANDS else None
+        if cmd_name not in COMMANDS:
+            return None
+        panel = next(panel for panel, names in PANELS.items() if cmd_name in names)
+        return Command(cmd_name, help=_read_help(cmd_name), rich_help_panel=panel)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the panels as sections, where the terminal is too narrow for frames."""
+        for panel, names in PANELS.items():
+            rows = [(each, self.get_command(ctx, each).get_short_help_str()) for each in names]
+            with formatter.section(panel):
+                formatter.write_dl(rows)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that arguments name, loaded, and the arguments that are left."""

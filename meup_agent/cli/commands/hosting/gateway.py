@@ -335,7 +335,12 @@ def reload(
     found = [each for each in running if port in (None, each.port)]
     ports = ", ".join(str(each.port) for each in running)
     if not found:
-        where = f"at port {port}; give one of: {ports}" if running else "here, under this user"
+        where = f"at port {port}; give one of: {ports}"
+        if not running:
+            where = (
+                "here, under this user; start one, which reads its files as it does: meup up"
+                " --servers mcp.json, or meup gateway --config space.yaml"
+            )
         raise Failure(
             f"no gateway of meup gateway --config or meup up runs {where}",
             exit_codes.NO_CONNECTION,

@@ -157,11 +157,11 @@ def up(
     *,
     listen: ListenOptions,
 ) -> None:
-    """Run a gateway, and beside it the programs that its file lists, until Ctrl-C or SIGTERM.
+    """Put MCP servers behind approval, or run a space and its programs, until Ctrl-C or SIGTERM.
 
-    A participant with a `command` is started with its address and its token in the environment
-    (MEUP_URL, MEUP_SPACE, MEUP_TOKEN), and again after a pause whenever it fails. The first Ctrl-C
-    ends the programs, then the gateway; a second one hurries.
+    Of a space's file, a participant with a `command` is started with its address and its token in
+    the environment (MEUP_URL, MEUP_SPACE, MEUP_TOKEN), and again after a pause whenever it fails.
+    The first Ctrl-C ends the programs, then the gateway; a second one hurries.
 
     With `--servers` each server of the configuration is a participant, `agent` may list their tools
     and propose calls, and `you` may decide. It prints what to paste into an MCP client: a command

@@ -17,6 +17,7 @@ from meup_agent.cli.decision import ProposalId, Proposer, Yes, confirm, open_ses
 from meup_agent.cli.failures import Failure, Misuse
 from meup_agent.cli.inbox.opened import find_item, opened, plain_card
 from meup_agent.cli.options import argument, flag, option
+from meup_agent.cli.render.formatting import IdPrefixes
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.errors import ConfigurationError, UsageError
 from meup_agent.escape import visible
@@ -24,7 +25,7 @@ from meup_agent.protocol.wire.outcomes import value_of
 from meup_agent.wording import duration, shown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from meup_agent.approval.yeses.preview import SeenCall, YesPreview
     from meup_agent.cli.session import CommandSession
@@ -214,21 +215,22 @@ def list_all(
             await session.print_json({"yeses": documents})
             return
         now = ProposalFeed(session.space).time_of_day.timestamp()
+        shown = IdPrefixes().of([each.yes.id for each in kept])
         for one in kept:
-            await session.output.write("\n".join(yes_lines(one, now)) + "\n")
+            await session.output.write("\n".join(yes_lines(one, now, shown)) + "\n")
         if not kept:
             session.stderr.note("no yes is kept")
 
     open_session(ctx, where).run(act)
 
 
-def yes_lines(kept: KeptYes, now: float) -> Iterator[str]:
+def yes_lines(kept: KeptYes, now: float, shown_ids: Mapping[str, str]) -> Iterator[str]:
     """A yes in words, with its patterns below; ``now`` in seconds since 1970."""
     yes = kept.yes
     end = f"{duration(max(0.0, yes.until / 1e6 - now))} left" if kept.is_active else kept.state
     calls = f"{shown_name(yes.target)}.{shown_name(yes.tool)} by {shown_name(yes.proposer)}"
     used = f"{yes.used} of {yes.most} used"
-    yield f"{yes.id[:8]}  {end.replace('_', ' ')}, {used}  {calls}  of {shown_name(yes.by)}"
+    yield f"{shown_ids[yes.id]}  {end.replace('_', ' ')}, {used}  {calls}  of {shown_name(yes.by)}"
     scope = YesScope("", yes.arguments, yes.others)
     yield from (f"    {visible(line, 500)}" for line in scope.shown.splitlines())
 
