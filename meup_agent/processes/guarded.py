@@ -240,7 +240,7 @@ class GuardedProcess:
         *,
         stdin: int,
         stdout: int,
-        stderr: int,
+        stderr: int | None,
         alone_seconds: float = 0.0,
     ) -> None:
         self.pid: int | None = None

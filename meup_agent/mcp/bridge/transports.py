@@ -6,8 +6,6 @@ import logging
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import (
@@ -35,8 +33,8 @@ from meup_agent.mcp.bridge import windows_copier
 from meup_agent.mcp.bridge.config import HttpServer, Server, StdioServer
 from meup_agent.mcp.bridge.questions import current_call
 from meup_agent.mcp.sdk.messages import CAPABILITIES
-from meup_agent.mcp.sdk.streams import ForwardingReader, LineTooLong, read_lines
-from meup_agent.processes.guarded import KILL_ALL, GuardedProcess
+from meup_agent.mcp.sdk.streams import ForwardingReader
+from meup_agent.processes.piped import LineTooLong, PipedProcess, read_lines
 from meup_agent.protocol.wire import kinds, payloads
 
 if TYPE_CHECKING:
@@ -210,17 +208,6 @@ class WatchedWriter(ObjectSendStream[SessionMessage]):
 MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
 """Bytes of a server's message that are read: twice what fits a message of the space."""
 
-EXIT_SECONDS: Final = 2.0
-"""Seconds that a server has to end after its input was closed, and again after SIGTERM."""
-
-LEFT_SECONDS: Final = 5.0
-"""Seconds in which a guard ends what a server has left running: it kills that after one."""
-
-ALONE_SECONDS: Final = 3.0
-"""Seconds that a server has to end after its input ended because we were killed."""
-
-_CHUNK: Final = 65_536
-
 
 def server_environment(server: StdioServer) -> dict[str, str]:
     """The environment of a server: few variables of ours, and its own."""
@@ -242,7 +229,7 @@ def check_startable(server: StdioServer) -> None:
         raise CannotConnect(f"there is no command {server.command!r}")
 
 
-class ServerProcess:
+class ServerProcess(PipedProcess):
     """A server's program that runs.
 
     Args:
@@ -257,85 +244,25 @@ class ServerProcess:
 
     def __init__(self, server: StdioServer) -> None:
         check_startable(server)
-        self._command = server.command
         self.stderr, errors = os.pipe()
+        os.set_blocking(self.stderr, False)
         try:
-            self._program = GuardedProcess(
+            super().__init__(
                 (server.command, *server.args),
                 server_environment(server),
                 server.cwd,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
                 stderr=errors,
-                alone_seconds=ALONE_SECONDS,
             )
-        except (OSError, ValueError) as error:
+        except CannotConnect:
             os.close(self.stderr)
-            why = error.strerror if isinstance(error, OSError) else "a character of it is invalid"
-            raise CannotConnect(f"{server.command!r} cannot be started: {why}") from None
+            raise
         finally:
             os.close(errors)
-        guard = self._program.guard
-        assert guard.stdin is not None, "it is a pipe"
-        assert guard.stdout is not None, "it is a pipe"
-        self._stdin, self._stdout = guard.stdin, guard.stdout
-        for descriptor in (self.stderr, self._stdin.fileno(), self._stdout.fileno()):
-            os.set_blocking(descriptor, False)
-
-    async def read(self) -> bytes:
-        """The next bytes of its standard output; none at its end."""
-        source = self._stdout.fileno()
-        while True:
-            await anyio.wait_readable(source)
-            with suppress(BlockingIOError):
-                return os.read(source, _CHUNK)
-
-    async def write(self, data: bytes) -> None:
-        """Write to its standard input; an OSError if it reads no more."""
-        rest = memoryview(data)
-        while rest:
-            target = self._stdin.fileno()
-            try:
-                rest = rest[os.write(target, rest) :]
-            except BlockingIOError:
-                await anyio.wait_writable(target)
-
-    def terminate(self) -> None:
-        self._program.send_signal(signal.SIGTERM)
-
-    async def end(self) -> None:
-        """Close its input, then terminate it, then kill it; returns when all of it has ended."""
-        self._stdin.close()
-        for number in (signal.SIGTERM, KILL_ALL, None):
-            with anyio.move_on_after(EXIT_SECONDS):
-                await self._program.wait_ended()
-                break
-            if number is not None:
-                self._program.send_signal(number)
-        self._program.leave()
-        with anyio.move_on_after(LEFT_SECONDS):
-            await self._program.wait_gone()
 
     def close(self) -> None:
         """Kill what still runs of it, and close the pipes."""
-        self._program.kill()
-        self._program.leave()
-        self._program.has_gone()
-        self._stdin.close()
-        self._stdout.close()
+        super().close()
         os.close(self.stderr)
-
-    @property
-    def last_words(self) -> str:
-        """The end of the program in words; empty: it is not known."""
-        if self._program.error is not None:
-            return f"cannot start {self._command!r}: {self._program.error.strerror}\n"
-        status = self._program.status
-        if status is None:
-            return ""
-        if status >= 0:
-            return f"the server ended with exit status {status}\n"
-        return f"the server was ended by signal {-status}\n"
 
 
 class ServerStarter:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 from mcp.server.stdio import stdio_server
 from mcp_types import INTERNAL_ERROR
 
-from meup_agent.mcp.sdk.streams import ForwardingReader, read_lines
+from meup_agent.mcp.sdk.streams import ForwardingReader
 from meup_agent.mcp.server.cancellation import CancellingStream, OpenStreams
 from meup_agent.mcp.server.space_server import NotJoined, SpaceHandlers, make_server
+from meup_agent.processes.piped import read_from, read_lines
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
@@ -27,8 +29,6 @@ log = logging.getLogger("meup_agent.mcp")
 
 MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 """Of one message; the largest that a client sends has a file in it."""
-
-_CHUNK: Final = 1 << 16
 
 UNHEARD_SECONDS: Final = 5.0
 """Until it is logged that no gateway has answered."""
@@ -49,12 +49,7 @@ async def _read_stdin(fd: int) -> AsyncGenerator[str]:
     The SDK reads in a thread, which ends only with the next line: a process that was told to stop
     would wait for its client.
     """
-
-    async def read() -> bytes:
-        await anyio.wait_readable(fd)
-        return os.read(fd, _CHUNK)
-
-    async for line in read_lines(read, MAX_LINE_BYTES):
+    async for line in read_lines(partial(read_from, fd), MAX_LINE_BYTES):
         yield line.decode("utf-8", "replace")
 
 
