@@ -38,7 +38,9 @@ LAYERS = {
     "types": 7,
     "mcp": 7,
     "approval": 7,
-    "adapters": 8,
+    # Coding agents: beside the SDK's own side of MCP, whose words for a model they use.
+    "doors": 8,
+    "adapters": 9,
     "testing": 7,
     # The page of a gateway, which stands on what decides: a gateway gets it handed in.
     "gateway/console": 8,

@@ -76,9 +76,11 @@ class InboundRequests(TablePart):
     def _is_answered_here(self, request: Envelope, call: Call, means: Folded) -> bool:
         """True if this connection of ours answers a request (PROTOCOL 3).
 
-        What belongs to an exchange of ours is for the connection that began it; what carries a
-        proposal out is for the one that answers, whoever proposed it.
+        What belongs to an exchange of ours is for the connection that began it, and so is a permit;
+        what else carries a proposal out is for the one that answers, whoever proposed it.
         """
+        if means.record is not None and means.record.asks_permit:
+            return self._outbound.knows(means.record.key.id)
         if means.record is not None or means.doubt is not None:
             return self._context.mode.answers
         names = payloads.exchanges_of(request.correlation, call.meta)

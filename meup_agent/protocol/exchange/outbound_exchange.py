@@ -391,7 +391,7 @@ class AbsenceWatch:
         if record is None:
             to = exchange.draft.to
             at = context.absent_for_good(to, to_answer=True)
-            if at is None or exchange.fulfilling is not None or not _is_question(exchange.draft):
+            if at is None or not self._is_for_beside(exchange):
                 return at
             # The connection beside that began what it is about answers it (PROTOCOL 3).
             return context.absent_for_good(to, to_answer=False)
@@ -414,6 +414,13 @@ class AbsenceWatch:
         return any(not each.capabilities for each in others) or bool(
             able_to_fulfill(record, roster)
         )
+
+    def _is_for_beside(self, exchange: OutboundExchange) -> bool:
+        """True if a connection beside may answer a request: a question, or one that is a permit."""
+        if exchange.fulfilling is None:
+            return _is_question(exchange.draft)
+        record = exchange.fulfilling.record
+        return record is not None and record.asks_permit
 
     def _awaited(self, exchange: OutboundExchange, record: ProposalEntry) -> tuple[str, ...]:
         """The participants that could answer a proposal; of one in progress, its fulfillers.

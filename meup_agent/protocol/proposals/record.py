@@ -267,6 +267,11 @@ class ProposalEntry(ProposalProgress[Rejection]):
         return read_proposal(self.envelope.payload)
 
     @property
+    def asks_permit(self) -> bool:
+        """True if its proposer runs the call itself once it may (PROTOCOL 4.20)."""
+        return self.call.asks_permit(self.key.proposer)
+
+    @property
     def called(self) -> tuple[str, str]:
         """Its method and its tool (or prompt); a request that carries it out has the same."""
         if self.named_call is None:

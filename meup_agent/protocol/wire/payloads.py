@@ -45,6 +45,11 @@ CLIENT: Final = "dev.meup/client"
 """In a proposal: the program that its proposer serves, as that names itself."""
 MAX_LABEL_CHARS: Final = 64
 """Characters of that program's name, and of its version: of more only so many are shown."""
+DOOR: Final = "dev.meup/door"
+"""In a proposal to its proposer itself, an object: what the program that asks tells of itself. The
+fulfilling request is its permit (PROTOCOL 4.20)."""
+PERMITTED: Final = "dev.meup/permitted"
+"""In the result of a permit, ``true``: its executor runs the call itself from now on."""
 OUTLIVES: Final = "dev.meup/outlives"
 """In a proposal, ``true``: it is wanted also where its proposer's process is gone."""
 EXPIRES_AT: Final = "dev.meup/expires_at"
@@ -155,6 +160,19 @@ class Call(msgspec.Struct, frozen=True):
         told = as_object(self.meta.get(CLIENT))
         words = (told.get("name"), told.get("version"))
         return " ".join(each[:MAX_LABEL_CHARS] for each in words if isinstance(each, str) and each)
+
+    @property
+    def door(self) -> JsonObject | None:
+        """The words of the program that asks for a permit; ``None``: it is no proposal of a door.
+
+        Labels: no rule and no capability rests on them.
+        """
+        told = self.meta.get(DOOR)
+        return cast("JsonObject", told) if isinstance(told, dict) else None
+
+    def asks_permit(self, proposer: str) -> bool:
+        """True for a proposal whose proposer runs the call itself once it may (PROTOCOL 4.20)."""
+        return self.door is not None and self.target == proposer
 
     @property
     def outlives(self) -> bool:

@@ -81,6 +81,7 @@ class OpenItem(ProposalProgress[NotedRejection], eq=False):
     beside: int | None = None
     orphaned: bool = False  # the process that began it is gone for good
     outlives: bool = False  # a proposal that is wanted also when that is so
+    asks_permit: bool = False  # a proposal whose proposer runs the call itself
     # Of one that outlives its process: the request that carried it out, and the answer to that.
     carried_out: tuple[Envelope, Envelope] | None = None
 
@@ -180,6 +181,7 @@ class EndedItem(msgspec.Struct):
     called: tuple[str, str] = ("", "")
     addressees: Addressees = Addressees()
     declined: Mapping[str, Reason] = _NOBODY
+    asks_permit: bool = False
     call: payloads.Call = payloads.Call("", {})  # it is not kept
     earlier: tuple[EndedItem, ...] = ()
 
@@ -281,7 +283,7 @@ class ItemIndex:
         ended = EndedItem(sender, item.envelope.to, item.state, fulfills, item.listing)
         if item.state.is_pending:  # of what is decided no request passes
             ended.called, ended.addressees = item.called, item.addressees
-            ended.declined = item.declined
+            ended.declined, ended.asks_permit = item.declined, item.asks_permit
         self.ended.put(sender, envelope_id, ended)
 
     def round_robin(self) -> Iterator[OpenItem]:

@@ -414,6 +414,7 @@ class InFlight:
             expires_at=call.expiry(at),
             beside=beside,
             outlives=call.outlives,
+            asks_permit=call.asks_permit(envelope.sender),
         )
         self._begin(proposal)
         self._note_change(proposal, begins=True)

@@ -429,17 +429,19 @@ class Rules:
     def _check_answering(self, arrival: InboundFrame) -> Refusal | None:
         """Refuse a request that no connection of its addressees answers (PROTOCOL 3).
 
-        What is asked about an exchange of theirs is for the connection that began it; what carries
-        a proposal out is for the one that answers, whatever else it names.
+        What is asked about an exchange of theirs is for the connection that began it, and so is a
+        permit; what else carries a proposal out is for the one that answers, whatever it names.
         """
         request = arrival.envelope
         if not request.to:
             return None
         names: tuple[str, ...] = ()
-        carries_out = bool(request.correlation) and bool(
-            self._open.find_proposed(request, payloads.read_call(arrival.payload))
-        )
-        if not carries_out:
+        found: list[KnownItem] = []
+        if request.correlation:
+            found = self._open.find_proposed(request, payloads.read_call(arrival.payload))
+        if any(each.asks_permit for each in found):
+            names = request.correlation
+        elif not found:
             meta = payloads.meta_of(arrival.payload)
             names = payloads.exchanges_of(request.correlation, meta)
         for each in request.to:

@@ -1,0 +1,389 @@
+"""The permit: a call that a coding agent runs itself, once the space lets it (PROTOCOL 4.20).
+
+A :class:`Door` is a participant that proposes ``tools/call`` to itself. Who may, fulfills such a
+proposal as any other; the fulfilling request is the permit, and the door answers it *permitted*.
+Only when the gateway has taken that answer does :meth:`Door.ask` return :class:`Permitted`, and
+from then on nothing withdraws, cancels or repeats it: one proposal, one permit. Every other end is
+a :class:`Denied`, whose words are for the model. Use it so::
+
+    door = Door()
+    async with door.join(url, space="demo", token=token):
+        answer = await door.ask(HostCall("Bash", {"command": "ls"}, agent="claude-code"), ttl=300)
+        if isinstance(answer, Permitted):
+            ...  # tell the host to run answer.arguments, and nothing else
+
+**To withdraw**, cancel the task (or scope) that awaits ``ask``: the host has hung up, or was
+interrupted. It never raises for anything that a space, a gateway or a person does.
+
+**Edits.** ``answer.arguments`` are those that were fulfilled, which may be others than asked for. A
+door whose host takes no other arguments says ``edits=False`` in its :class:`HostCall`: faces offer
+no edit then, and an edited fulfillment is a denial.
+
+**One call, one proposal.** A call with the same agent, session and ``call_id`` that is asked about
+again, at once or later, gets the answer of the first, and no card of its own.
+
+A door joins beside other connections of its participant, so that any number of doors, and an MCP
+client, can have one token; each permit comes to the connection that asked.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from meup_agent.agent.agent import Agent
+from meup_agent.client.messages import Request
+from meup_agent.client.proposal_handle import resolve_ttl
+from meup_agent.errors import ConfigurationError, MeupError, Refused, RequestError, UsageError
+from meup_agent.mcp.sdk import decisions
+from meup_agent.protocol.wire import payloads
+from meup_agent.protocol.wire.outcomes import Expiry, Fulfillment, Gone, Rejection, Withdrawal
+from meup_agent.protocol.wire.ttl_map import TTLMap
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable
+    from typing import Self
+
+    from meup_agent.client.proposal_handle import Ttl
+    from meup_agent.client.space import Space
+    from meup_agent.protocol.wire.outcomes import CallOutcome
+
+MAX_ANSWERED: Final = 4_096
+"""Calls whose answer is remembered, for a host that asks about the same one again."""
+
+ANSWERED_SECONDS: Final = 24 * 3_600.0
+"""Time for which it is."""
+
+MAX_TOLD_CHARS: Final = 1_024
+"""Characters of each thing that a host tells of itself: they are labels for people."""
+
+PERMITTED: Final = "permitted: the agent that asked runs it itself from now on"
+"""The answer to a request that is a permit, for people."""
+
+# --- a call, and its answers ---
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """A call that a coding agent is about to run with its own hands.
+
+    Attributes:
+        tool: The tool's name, as the agent calls it: ``Bash``, ``Edit``.
+        arguments: All of its input, as JSON values.
+        agent: The agent's program: ``claude-code``, ``codex``.
+        session: The agent's own id of its session.
+        call_id: The agent's own id of the call, unique in its session; empty: it has none, and each
+            call is another one.
+        cwd: The folder in which it works.
+        mode: Its permission mode, as it names that.
+        edits: It can run other arguments than these, where it is told so.
+    """
+
+    tool: str
+    arguments: dict[str, Any]
+    agent: str
+    session: str = ""
+    call_id: str = ""
+    cwd: str = ""
+    mode: str = ""
+    edits: bool = True
+
+    @property
+    def key(self) -> tuple[str, str, str] | None:
+        """Its name among all calls of all hosts; ``None``: it has none."""
+        return (self.agent, self.session, self.call_id) if self.call_id else None
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """What its proposal tells of the program that asks (PROTOCOL 4.20)."""
+        told = {
+            "agent": self.agent,
+            "session": self.session,
+            "call": self.call_id,
+            "cwd": self.cwd,
+            "mode": self.mode,
+        }
+        labels: dict[str, Any] = {
+            name: text[:MAX_TOLD_CHARS] for name, text in told.items() if text
+        }
+        return labels if self.edits else {**labels, "edits": False}
+
+
+@dataclass(frozen=True)
+class Permitted:
+    """The call may run: with these arguments, once.
+
+    Attributes:
+        proposal: The id of its proposal.
+        arguments: The arguments to run it with.
+        by: The participant that permitted it.
+        edited: They are others than it was proposed with.
+    """
+
+    proposal: str
+    arguments: dict[str, Any]
+    by: str
+    edited: bool = False
+
+
+class Why(StrEnum):
+    """The reason for which a call must not run."""
+
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    """No participant decided in time."""
+    WITHDRAWN = "withdrawn"
+    """The proposal was taken back elsewhere, or by the gateway."""
+    GONE = "gone"
+    """No participant is left that could decide."""
+    EDITED = "edited"
+    """It was permitted with other arguments, which this host cannot run."""
+    ELSEWHERE = "elsewhere"
+    """Another participant has carried it out."""
+    RUN_BEFORE = "run_before"
+    """The same call was permitted before, and its host has reported that it ran."""
+    UNREACHABLE = "unreachable"
+    """It could not be proposed, or its outcome is not known."""
+
+
+@dataclass(frozen=True)
+class Denied:
+    """The call must not run.
+
+    Attributes:
+        why: The reason.
+        words: What the model reads: what happened, by whom, and what to do now.
+        proposal: The id of its proposal; empty: there was none.
+        by: The participant that rejected it; empty: none did.
+        reason: The reason code of a rejection.
+    """
+
+    why: Why
+    words: str
+    proposal: str = ""
+    by: str = ""
+    reason: str = ""
+
+
+Answer = Permitted | Denied
+
+# --- the door ---
+
+
+@dataclass(eq=False)
+class _Asked:
+    """A call that waits."""
+
+    call: HostCall
+    ended: anyio.Event = field(default_factory=anyio.Event)
+    proposal: str = ""
+    # Those of the request that was answered last; of several, only the last answer can have left.
+    permitted: dict[str, Any] | None = None
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+
+class Door:
+    """A participant that asks the space before a coding agent runs something.
+
+    Args:
+        name: The name of its agent, for logs.
+
+    Attributes:
+        agent: Its agent; :meth:`join` has it join a space.
+        space: The space, while it is in one.
+    """
+
+    def __init__(self, name: str = "meup-door") -> None:
+        self.agent = Agent(name)
+        self.agent.on_request(payloads.TOOL_CALL)(self._permit)
+        self.space: Space | None = None
+        self._waiting: dict[str, _Asked] = {}  # by their proposals
+        self._asking: dict[tuple[str, str, str], _Asked] = {}
+        self._answered: TTLMap[tuple[str, str, str], tuple[HostCall, Answer]] = TTLMap(
+            count=MAX_ANSWERED, seconds=ANSWERED_SECONDS
+        )
+
+    @asynccontextmanager
+    async def join(self, *args: Any, **options: Any) -> AsyncGenerator[Self]:
+        """Be in a space for the length of a block; takes what :meth:`meup_agent.Agent.join` does.
+
+        It joins beside other connections of its participant.
+
+        Raises:
+            MeupError: As :meth:`meup_agent.Agent.join`.
+        """
+        if self.space is not None:
+            raise UsageError("a door is in one space at a time; make another one")
+        async with self.agent.join(*args, **{"beside": True, **options}) as self.space:
+            try:
+                yield self
+            finally:
+                self.space = None
+
+    async def ask(
+        self, call: HostCall, *, ttl: Ttl = "space", to: str | Iterable[str] = ()
+    ) -> Answer:
+        """Propose a call, and wait until it may run, or must not.
+
+        Cancelling it withdraws the proposal. It raises nothing of a space's: what goes wrong there
+        is a denial.
+
+        Args:
+            call: The call.
+            ttl: Seconds to wait for a decision; ``None``: as long as it takes. By default the
+                space's. Take less than the host waits.
+            to: The participants that should decide; empty: any that may.
+
+        Raises:
+            UsageError: The door is in no space.
+        """
+        space, key = self.space, call.key
+        if space is None:
+            raise UsageError("the door is in no space; enter async with door.join(…) first")
+        if key is None:
+            return await self._propose(space, _Asked(call), ttl, to)
+        while (other := self._asking.get(key)) is not None:
+            await other.ended.wait()
+        known = self._answered.get(key, anyio.current_time())
+        if known is not None:
+            return _again(call, *known)
+        asked = self._asking[key] = _Asked(call)
+        try:
+            answer = await self._propose(space, asked, ttl, to)
+            if isinstance(answer, Permitted) or answer.why is Why.REJECTED:
+                self._answered.put(key, (call, answer), anyio.current_time())
+            return answer
+        finally:
+            del self._asking[key]
+            asked.ended.set()
+
+    async def _propose(
+        self, space: Space, asked: _Asked, ttl: Ttl, to: str | Iterable[str]
+    ) -> Answer:
+        call, seconds = asked.call, resolve_ttl(ttl, space.proposals.ttl)
+
+        def proposed(proposal: str) -> None:
+            asked.proposal = proposal
+            self._waiting[proposal] = asked
+
+        outcome: CallOutcome | None = None
+        try:
+            with asked.scope:
+                outcome = await space.invoke(
+                    space.me,
+                    call.tool,
+                    call.arguments,
+                    to=to,
+                    ttl=seconds,
+                    as_proposal=True,
+                    proposal_meta={payloads.DOOR: call.labels},
+                    on_begun=proposed,
+                )
+        except ConfigurationError:
+            raise
+        except MeupError as error:
+            return _unreachable(call, asked, error)
+        finally:
+            self._waiting.pop(asked.proposal, None)
+        if outcome is None:
+            return _edited(call, asked)
+        return await self._answer(space, asked, outcome, seconds)
+
+    async def _answer(
+        self, space: Space, asked: _Asked, outcome: CallOutcome, seconds: float | None
+    ) -> Answer:
+        """The answer to a host, of the outcome that the gateway has ordered."""
+        call, proposal = asked.call, asked.proposal
+        match outcome:
+            case Fulfillment():
+                if asked.permitted is not None and _is_permit(outcome, space.me):
+                    edited = bool(outcome.changes)
+                    return Permitted(proposal, asked.permitted, outcome.by, edited)
+                words = (
+                    f"The call of {decisions.name(call.tool)} was carried out by"
+                    f" {decisions.participant(outcome.executor)} in your place. Do not run it"
+                    " yourself; ask the user for its result."
+                )
+                return Denied(Why.ELSEWHERE, words, proposal, outcome.by)
+            case Rejection():
+                words = await decisions.undone(call.tool, outcome, seconds)
+                return Denied(Why.REJECTED, words, proposal, outcome.by, outcome.reason)
+            case Expiry() | Withdrawal() | Gone():
+                words = await decisions.undone(call.tool, outcome, seconds)
+                return Denied(_WHY[type(outcome)], words, proposal)
+            case _:
+                raise AssertionError("a proposal is answered with the outcome of one")
+
+    async def _permit(self, request: Request) -> dict[str, Any]:
+        """Answer a request as permitted, if it carries out a call that waits here.
+
+        The answer counts where the gateway orders it before a withdrawal, and not before; until
+        then the host hears nothing.
+        """
+        space, asked = self.space, self._waiting.get(request.proposal or "")
+        ours = space is not None and request.proposer == space.me
+        call = None if asked is None else asked.call
+        if asked is None or call is None or not ours or request.params.get("name") != call.tool:
+            raise _refusal("no call waits here for this permit; it may have been taken back")
+        arguments = payloads.as_object(request.params.get("arguments"))
+        proposed = {"name": call.tool, "arguments": call.arguments}
+        given = {**payloads.without_meta(request.params), "arguments": arguments}
+        is_edited = arguments != call.arguments
+        if given.keys() != proposed.keys() or (is_edited and not call.edits):
+            asked.scope.cancel()
+            raise _refusal(
+                f"{call.agent} runs its calls only as it has proposed them; it was denied this"
+                " edited one"
+            )
+        asked.permitted = arguments
+        text = {"type": "text", "text": PERMITTED}
+        return {"content": [text], payloads.META: {payloads.PERMITTED: True}}
+
+
+def _is_permit(outcome: Fulfillment, me: str) -> bool:
+    meta = payloads.as_object(payloads.as_object(outcome.response).get(payloads.META))
+    return outcome.executor == me and not outcome.is_error and meta.get(payloads.PERMITTED) is True
+
+
+_WHY: Final = {Expiry: Why.EXPIRED, Withdrawal: Why.WITHDRAWN, Gone: Why.GONE}
+
+
+def _refusal(text: str) -> RequestError:
+    return RequestError(payloads.EXCHANGE_ERROR, text, {"reason": payloads.REFUSED})
+
+
+def _again(call: HostCall, before: HostCall, answer: Answer) -> Answer:
+    """The answer to a call that was asked about before; another call under its id gets none."""
+    if call.tool == before.tool and call.arguments == before.arguments:
+        return answer
+    words = (
+        f"The call of {decisions.name(call.tool)} has the id of another call that was decided"
+        " before. It was not carried out. Tell the user."
+    )
+    return Denied(Why.UNREACHABLE, words)
+
+
+def _edited(call: HostCall, asked: _Asked) -> Denied:
+    words = (
+        f"The call of {decisions.name(call.tool)} was approved with other arguments than these,"
+        " which cannot be run here. It was not carried out. Do not run it as it was; ask the user"
+        " which arguments are wanted."
+    )
+    return Denied(Why.EDITED, words, asked.proposal)
+
+
+def _unreachable(call: HostCall, asked: _Asked, error: MeupError) -> Denied:
+    said = decisions.failed(call.tool, str(error))
+    words = (
+        f"{said} It was not carried out, since nobody could decide about it. That is neither a"
+        " refusal nor a permission: do not try to do the same by another way. Tell the user."
+    )
+    return Denied(Why.UNREACHABLE, words, asked.proposal, reason=_code(error))
+
+
+def _code(error: MeupError) -> str:
+    return error.error if isinstance(error, Refused) else ""

@@ -1,0 +1,231 @@
+"""Permits: a coding agent's own calls, which it runs itself once somebody lets it."""
+
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent import Agent, Fulfillment, Proposal, Space
+from meup_agent.doors.permit import Denied, Door, HostCall, Permitted, Why
+from meup_agent.errors import AlreadyDecided, UsageError
+from tests.interaction.people import EVERYTHING, PROPOSALS, Meeting, join, open_meeting, until
+from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.anyio
+
+PARTICIPANTS = {
+    "coder": PROPOSALS,
+    "ann": EVERYTHING,
+    "mallory": EVERYTHING,
+    "deaf": [{"kind": "chat"}],
+}
+
+
+@pytest.fixture(params=["memory", "sockets"])
+def meeting(request: pytest.FixtureRequest) -> Generator[Meeting]:
+    with open_meeting(request.param, PARTICIPANTS) as meeting:
+        yield meeting
+
+
+def bash(command: str, **told: Any) -> HostCall:
+    return HostCall("Bash", {"command": command}, agent="claude-code", **told)
+
+
+def approver(decide: Callable[[Proposal], Any]) -> Agent:
+    agent = Agent("ann")
+    agent.on_proposal(tool="*")(decide)
+    return agent
+
+
+@asynccontextmanager
+async def doors(
+    meeting: Meeting, *others: Agent | str, count: int = 1, name: str = "coder"
+) -> AsyncGenerator[tuple[tuple[Door, ...], tuple[Space, ...]]]:
+    """Doors of one participant, and others of the space, for a block that may not hang."""
+    async with AsyncExitStack() as stack:
+        stack.enter_context(anyio.fail_after(PATIENCE))
+        spaces = [await stack.enter_async_context(join(meeting, each)) for each in others]
+        made = [
+            await stack.enter_async_context(
+                Door().join(meeting.connector(name), token=meeting.token(name))
+            )
+            for _ in range(count)
+        ]
+        yield tuple(made), tuple(spaces)
+
+
+async def fulfill(proposal: Proposal) -> Fulfillment:
+    return await proposal.fulfill()
+
+
+@pytest.mark.rule("4.20.permit")
+async def test_a_permit_has_the_call_that_was_fulfilled(meeting: Meeting) -> None:
+    async def decide(proposal: Proposal) -> None:
+        assert proposal.target == proposal.proposer == "coder"
+        edited = {"command": "ls"} if proposal.arguments["command"] == "rm" else None
+        outcome = await proposal.fulfill(edited)
+        assert outcome.response["_meta"] == {"dev.meup/permitted": True}
+
+    async with doors(meeting, approver(decide)) as ((door,), _):
+        as_it_was, edited = await door.ask(bash("pwd")), await door.ask(bash("rm"))
+    assert isinstance(as_it_was, Permitted)
+    assert (as_it_was.arguments, as_it_was.edited) == ({"command": "pwd"}, False)
+    assert isinstance(edited, Permitted)
+    assert (edited.arguments, edited.edited, edited.by) == ({"command": "ls"}, True, "ann")
+
+
+@pytest.mark.rule("4.20.connection")
+async def test_each_permit_comes_to_the_door_that_asked(meeting: Meeting) -> None:
+    """Beside an agent of the same participant, which runs a tool of that name by request."""
+    coder, ran = Agent("coder"), []
+
+    @coder.tool(name="Bash")
+    async def run(command: str) -> None:
+        ran.append(command)
+
+    answers: dict[str, Any] = {}
+
+    async def ask(door: Door, command: str) -> None:
+        answers[command] = await door.ask(bash(command))
+
+    async with (
+        doors(meeting, coder, approver(fulfill), count=3) as (three, _),
+        anyio.create_task_group() as tasks,
+    ):
+        for number in range(9):
+            tasks.start_soon(ask, three[number % 3], f"echo {number}")
+    assert {each.arguments["command"] for each in answers.values()} == set(answers)
+    assert len(answers) == 9
+    assert ran == []
+
+
+@pytest.mark.rule("4.20.edits")
+async def test_an_edit_that_the_host_cannot_run_is_a_denial(meeting: Meeting) -> None:
+    refused = anyio.Event()
+
+    async def decide(proposal: Proposal) -> None:
+        outcome = await proposal.fulfill({"command": "ls"})
+        assert outcome.error is not None
+        assert outcome.error["data"] == {"reason": "refused"}
+        refused.set()
+
+    async with doors(meeting, approver(decide)) as ((door,), (ann,)):
+        answer = await door.ask(bash("rm", edits=False))
+        assert isinstance(answer, Denied)
+        assert answer.why is Why.EDITED
+        await until(lambda: ann.proposals[0].state == "withdrawn")
+
+
+async def test_what_is_rejected_tells_the_model_why(meeting: Meeting) -> None:
+    async def decide(proposal: Proposal) -> None:
+        await proposal.reject("unsafe", explain="never on\x1b[2J Fridays")
+
+    async with doors(meeting, approver(decide)) as ((door,), _):
+        answer = await door.ask(bash("rm -rf /"))
+    assert isinstance(answer, Denied)
+    assert (answer.why, answer.by, answer.reason) == (Why.REJECTED, "ann", "unsafe")
+    assert "never on" in answer.words
+    assert "\x1b" not in answer.words
+    assert "nor try to do the same by another way" in answer.words
+
+
+async def test_silence_denies_and_says_that_nobody_decided(meeting: Meeting) -> None:
+    async with doors(meeting, "ann") as ((door,), _):
+        answer = await door.ask(bash("ls"), ttl=0.05)
+    assert isinstance(answer, Denied)
+    assert answer.why is Why.EXPIRED
+    assert "do not try to do the same by another way" in answer.words
+
+
+async def test_what_may_not_be_proposed_is_denied(meeting: Meeting) -> None:
+    async with doors(meeting, name="deaf") as ((door,), _):
+        answer = await door.ask(bash("ls"))
+    assert isinstance(answer, Denied)
+    assert answer.why is Why.UNREACHABLE
+    assert "nobody could decide" in answer.words
+
+
+async def test_a_cancelled_wait_withdraws_and_is_permitted_no_more(meeting: Meeting) -> None:
+    async with doors(meeting, "ann") as ((door,), (ann,)):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(door.ask, bash("ls"))
+            await until(lambda: len(ann.proposals) == 1)
+            tasks.cancel_scope.cancel()
+        record = ann.proposals[0]
+        await until(lambda: record.state == "withdrawn")
+        with pytest.raises(AlreadyDecided):
+            await ann.proposals.get(record).fulfill()
+
+
+@pytest.mark.rule("4.20.permit")
+async def test_no_request_but_a_permit_is_answered(meeting: Meeting) -> None:
+    """Not one of its own accord, and not one for another's proposal to the door."""
+    async with doors(meeting, "ann", "mallory") as ((door,), (ann, mallory)):
+        assert door.space is not None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(door.ask, bash("ls"))
+            await until(lambda: len(ann.proposals) == 1)
+            async with mallory.propose("coder", "Bash", {"command": "ls"}) as copied:
+                await until(lambda: len(ann.proposals) == 2)
+                with pytest.raises(Exception, match="not_answering"):
+                    await ann.proposals.get(copied.id).fulfill()
+            assert ann.proposals[0].state == "pending"
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.rule("4.20.one_call")
+async def test_one_call_is_one_proposal_and_has_one_answer(meeting: Meeting) -> None:
+    answers: list[Any] = []
+
+    async def decide(proposal: Proposal) -> None:
+        if proposal.arguments["command"] == "rm":
+            await proposal.reject("unsafe")
+        else:
+            await proposal.fulfill()
+
+    async with doors(meeting, approver(decide)) as ((door,), (ann,)):
+        for command in ("ls", "rm"):
+            call = bash(command, session="s1", call_id=f"toolu_{command}")
+            answers.clear()
+
+            async def ask(call: HostCall = call) -> None:
+                answers.append(await door.ask(call))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask)
+                tasks.start_soon(ask)
+            await ask()
+            assert answers[0] == answers[1] == answers[2]
+        other = await door.ask(bash("rm -rf /", session="s1", call_id="toolu_ls"))
+        assert isinstance(other, Denied)
+        assert len(ann.proposals) == 2
+        await door.ask(bash("ls", session="s2", call_id="toolu_ls"))
+        assert len(ann.proposals) == 3
+
+
+async def test_a_wait_goes_on_for_another_that_asks_as_the_first_hangs_up(
+    meeting: Meeting,
+) -> None:
+    call = bash("ls", session="s1", call_id="toolu_1")
+    async with doors(meeting, "ann") as ((door,), (ann,)), anyio.create_task_group() as tasks:
+        async with anyio.create_task_group() as first:
+            first.start_soon(door.ask, call)
+            await until(lambda: len(ann.proposals) == 1)
+            answered = anyio.Event()
+
+            async def second() -> None:
+                assert isinstance(await door.ask(call), Permitted)
+                answered.set()
+
+            tasks.start_soon(second)
+            first.cancel_scope.cancel()
+        await until(lambda: len(ann.proposals) == 2)
+        await ann.proposals.get(ann.proposals[1]).fulfill()
+        await answered.wait()
+
+
+async def test_a_door_that_is_in_no_space_says_so() -> None:
+    with pytest.raises(UsageError, match="in no space"):
+        await Door().ask(bash("ls"))
