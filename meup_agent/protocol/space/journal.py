@@ -295,10 +295,10 @@ class MemoryJournal:
                 held.pop(key, None)
             else:
                 held[key] = value
-        for row in self._proposals.follow(seq, space, changes):
+        for row in self._proposals.follow(seq, space, changes) if changes else ():
             self._decisions[row.seq] = row
-        while len(self._decisions) > MAX_DECISIONS:
-            del self._decisions[next(iter(self._decisions))]
+            if len(self._decisions) > MAX_DECISIONS:
+                del self._decisions[next(iter(self._decisions))]
         then(entry)
 
     def call_when_kept(self, then: Callable[[], None]) -> None:

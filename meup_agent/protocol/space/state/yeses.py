@@ -251,8 +251,9 @@ class YesStore:
 
     def use(self, payload: JsonObject) -> tuple[Fact, ...]:
         """Count a request that :meth:`check_use` let through, if it names a yes."""
-        held = self._held.get(str(named_yes(payload)))
-        if held is None or named_yes(payload) is None:
+        named = named_yes(payload) if self._held else None
+        held = self._held.get(named) if isinstance(named, str) else None
+        if held is None:
             return ()
         return (self._keep(msgspec.structs.replace(held, used=held.used + 1)),)
 
