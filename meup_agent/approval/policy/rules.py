@@ -384,8 +384,9 @@ def _check_alternatives(patterns: Sequence[object], key: str) -> None:
 
 def _check_method(pattern: str) -> None:
     """A method of MCP that is nearly one: the rule would match nothing."""
-    known = get_close_matches(pattern, MCP_METHODS, 1, _ALIKE)
-    if known and pattern not in MCP_METHODS and not is_glob(pattern) and pattern[0] not in "!/":
+    if pattern in MCP_METHODS or is_glob(pattern) or pattern[0] in "!/":
+        return
+    if known := get_close_matches(pattern, MCP_METHODS, 1, _ALIKE):
         raise ConfigurationError(
             f"method: {pattern!r} is not a method of MCP; did you mean {known[0]}?"
         )
