@@ -113,7 +113,8 @@ Roots = Annotated[
     option(
         "FOLDER",
         "A folder, or its file:// URI, that the MCP servers are told as their client's root; may be"
-        " given several times. Without it they are told the roots of the client that calls.",
+        " given several times. Without it they are told the roots of the client that calls. Who"
+        " decides about a call that writes a file below it is shown what would change.",
     ),
 ]
 

@@ -49,6 +49,7 @@ from meup_agent.approval.reviewer.tool_directory import ToolDirectory
 from meup_agent.approval.yeses.preview import read_past
 from meup_agent.approval.yeses.scopes import scopes_of
 from meup_agent.approval.yeses.verbs import give_yes, list_yeses, revoke_yes
+from meup_agent.client.file_difference import read_file_difference
 from meup_agent.client.messages import write_params
 from meup_agent.client.offers import TOOLS, ask_each, changed_lists
 from meup_agent.client.proposal import ProposalRecord
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from meup_agent.approval.reviewer.tool_directory import ToolFacts
     from meup_agent.approval.yeses.preview import SeenCall
     from meup_agent.approval.yeses.scopes import YesScope
+    from meup_agent.client.file_difference import FileDifference
     from meup_agent.client.messages import OnProgress
     from meup_agent.client.space import Space
     from meup_agent.client.tool_changes import ToolDifference
@@ -524,6 +526,17 @@ class Inbox(AsyncContextManagerMixin):
             MeupError: The gateway did not answer.
         """
         await revoke_yes(self._space, yes_id)
+
+    async def read_file(self, item: InboxItem) -> FileDifference:
+        """The difference that a proposal's call would make to the file that it writes.
+
+        Raises:
+            MeupError: As :meth:`Space.request`; its server reads no files, or we do not decide.
+        """
+        executor = item.target or await self._space.proposals.get(item.envelope).find_executor()
+        return await read_file_difference(
+            self._space, executor, proposer=item.proposer, proposal=item.id
+        )
 
     async def read_tools(self, participant: str) -> ToolDifference:
         """The difference of a participant's tools from those that were accepted.

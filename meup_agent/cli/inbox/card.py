@@ -16,6 +16,7 @@ from anyio import AsyncContextManagerMixin
 from rich.cells import cell_len, chop_cells
 
 from meup_agent.approval.inbox.item import InboxItem, Verb
+from meup_agent.client.file_difference import read_written_file
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.escape import compact, visible
 from meup_agent.protocol.wire.payloads import TOOL_CALL, Change, without_meta
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from meup_agent.approval.reviewer.told_rules import InboxRule
+    from meup_agent.client.file_difference import FileDifference
     from meup_agent.client.tool_changes import ToolDifference
 
 
@@ -317,6 +319,8 @@ def card_rows(item: InboxItem, shown: ShownValue) -> Iterator[CardRow]:
         yield row(*name(by, "dim"), Part(" says: ", "dim"), *theirs(words, "dim"))
     yield CardRow()
     yield from call_rows(item, shown)
+    if read_written_file(item.call) is not None:
+        yield row(Part("key f shows what it changes in the file", "dim"), indent=2)
     yield CardRow()
     yield from _similar(item)
 
@@ -402,6 +406,26 @@ def difference_rows(difference: ToolDifference) -> Iterator[CardRow]:
         yield CardRow()
         said = f"and {difference.omitted} more differences, for which there is no room"
         yield row(Part(said, "danger"))
+
+
+def file_rows(difference: FileDifference) -> Iterator[CardRow]:
+    """The difference that a call would make to a file, and the moment at which that was read."""
+    if difference.path:
+        yield row(
+            Part("What its call would change in ", "heading"), *theirs(difference.path, "key")
+        )
+    if difference.said:
+        yield row(*theirs(difference.said, "late"))
+    if difference.read_at:
+        said = f"As the file was at {difference.read_at}; it may change until the call runs."
+        yield row(*theirs(said, "dim"))
+    yield CardRow()
+    styles = {"-": "bad", "+": "good", "@": "dim", "\\": "dim"}
+    for each in difference.lines:
+        style = styles.get(each[:1], "")
+        yield CardRow((Part(each[:1], style), *theirs(each[1:].expandtabs(4), style)), 2)
+    if difference.omitted:
+        yield row(Part(f"and {difference.omitted:,} more lines", "danger"))
 
 
 def why_no_approval(item: InboxItem) -> str:

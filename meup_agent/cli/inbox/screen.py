@@ -60,6 +60,7 @@ from meup_agent.cli.inbox.card import (
     card_rows,
     change_rows,
     difference_rows,
+    file_rows,
     name,
     row,
     theirs,
@@ -343,6 +344,7 @@ HELP: Final = (
     ("r", "reject: a key for the reason; w first for words of yours"),
     ("v", "vote, for or against"),
     ("s", "how the tools of its server have changed; y accepts them"),
+    ("f", "what it changes in the file that it writes"),
     ("y", "yes, where a key asks; else: approve it and calls like it"),
     ("Y", "the yeses to calls like it; a digit ends one"),
     ("space  ↓ ↑", "scroll; home, end, page up and page down as well"),
@@ -354,7 +356,14 @@ HELP: Final = (
 
 SHORT_HELP: Final = (
     *(("j k", "next, previous"), ("a", "approve"), ("e", "edit"), ("r", "reject"), ("v", "vote")),
-    *(("y", "yes"), ("space", "scroll"), ("x X", "mark"), ("s", "tools"), ("t", "theme")),
+    *(
+        ("y", "yes"),
+        ("space", "scroll"),
+        ("x X", "mark"),
+        ("f", "file"),
+        ("s", "tools"),
+        ("t", "theme"),
+    ),
     ("q", "leave"),
 )
 """The same for a terminal of a few lines."""
@@ -373,6 +382,7 @@ class ScreenQuestion(StrEnum):
     REASON = "reason"
     VOTE = "vote"
     TOOLS = "tools"
+    FILE = "file"
     YES = "yes"
     YESES = "yeses"
     HELP = "help"
@@ -782,6 +792,8 @@ class InboxFrame(App[None]):
                 return [_answer_line("y", "carry out what you made of it")]
             case ScreenQuestion.TOOLS:
                 return [_answer_line("y", "accept these tools as they are now")]
+            case ScreenQuestion.FILE:
+                return [(Part("any key goes back to the call", "dim"),)]
             case ScreenQuestion.YES:
                 if self.draft is None:
                     return []
@@ -936,6 +948,7 @@ presses one meant what was there before."""
 
 COVERS_CARD: Final = (
     ScreenQuestion.EDITED,
+    ScreenQuestion.FILE,
     ScreenQuestion.MARKED,
     ScreenQuestion.TOOLS,
     ScreenQuestion.YES,
@@ -944,6 +957,7 @@ COVERS_CARD: Final = (
 """Questions that show something in place of the card."""
 
 SCROLLED: Final = (
+    ScreenQuestion.FILE,
     ScreenQuestion.MARKED,
     ScreenQuestion.TOOLS,
     ScreenQuestion.YES,
@@ -1157,6 +1171,8 @@ class InboxApp(InboxFrame):
                 self._go_to(self.at - 1, by_itself=False)
             case "s":
                 self.run_worker(self._show_tools())
+            case "f":
+                self.run_worker(self._show_file())
             case "t":
                 self.theme = "meup-light" if self.current_theme.dark else "meup-dark"
                 self.show_card(anew=False)
@@ -1376,6 +1392,22 @@ class InboxApp(InboxFrame):
         self._tools = (item.target, difference)
         self.card.show(difference_rows(difference))
         self._open_question(ScreenQuestion.TOOLS)
+
+    async def _show_file(self) -> None:
+        """Show what the current call would change in the file that it writes."""
+        item = self.current
+        if item is None:
+            self.show_outcome("nothing waits for you", style="late")
+            return
+        try:
+            difference = await self.inbox.read_file(item)
+        except (MeupError, UsageError) as error:
+            self.show_outcome(*title(item), f": {visible(str(error), 300)}", style="late")
+            return
+        if self.question is not ScreenQuestion.NOTHING or self.current is not item:
+            return
+        self.card.show(file_rows(difference))
+        self._open_question(ScreenQuestion.FILE)
 
     async def _draft_yes(self, item: InboxItem) -> None:
         """Offer the scopes of a yes to calls like the current one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,8 +18,16 @@ from anyio import to_thread
 
 from meup_agent.agent.agent import GRACE, Agent
 from meup_agent.agent.context import Context
+from meup_agent.client.file_difference import (
+    FILE_DIFFERENCE,
+    FileDifference,
+    FileQuestion,
+    read_written_file,
+    seal_difference,
+)
 from meup_agent.client.messages import Request, is_own_request, read_params
 from meup_agent.client.offers import CHANGES
+from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.client.space import send_note
 from meup_agent.client.tool_changes import (
     ACCEPT_CALL,
@@ -27,7 +36,7 @@ from meup_agent.client.tool_changes import (
     AcceptToolsParams,
 )
 from meup_agent.errors import ConfigurationError, MeupError, NotExpressible, RequestError, printable
-from meup_agent.mcp.bridge.config import root_of
+from meup_agent.mcp.bridge.config import HttpServer, root_of
 from meup_agent.mcp.bridge.connection import (
     MAX_URI_CHARS,
     Callbacks,
@@ -37,6 +46,7 @@ from meup_agent.mcp.bridge.connection import (
     Subscriptions,
     busy,
 )
+from meup_agent.mcp.bridge.file_reader import difference_of, folder_of
 from meup_agent.mcp.bridge.offered_tools import (
     TOOLS_CHANGED,
     OfferedTools,
@@ -64,6 +74,7 @@ from meup_agent.protocol.exchange import Participant
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import MAX_FRAME_BYTES, encode_json
 from meup_agent.protocol.wire.kinds import ACCEPT_TOOLS
+from meup_agent.protocol.wire.payloads import read_proposal
 from meup_agent.session import Settings
 from meup_agent.transport.websocket import SpaceConnector
 
@@ -109,6 +120,9 @@ MAX_CHANGES: Final = 1_000
 MAX_CALLERS: Final = 64
 """Participants that have called, and are told what the server logs outside a call."""
 
+MAX_READERS: Final = 2
+"""Files that are read and compared at once, each in a thread."""
+
 NO_ROOTS: Final[JsonObject] = {"roots": []}
 
 LOG_MESSAGE: Final = "notifications/message"
@@ -153,7 +167,8 @@ class Bridge:
             them.
         on_ask: Answers what the server asks during a call, in place of the caller.
         roots: Folders, or their ``file://`` URIs, that the server is told as its client's roots
-            whenever it asks; none: those of the client that calls.
+            whenever it asks; none: those of the client that calls. Files below them are read for
+            who decides about a call that writes them.
         settings: Limits of the connection to the server.
         starter: Starts the server's program, if it has one, and may have done so before.
     """
@@ -205,6 +220,13 @@ class Bridge:
             self.agent.on_request(TOOL_CHANGES)(self._tell_changes)
             self.agent.on_request(ACCEPT_TOOLS)(self._accept_tools)
             self.agent.on_request(ACCEPT_CALL)(self._accept_call)
+        # The files of a server elsewhere are not ours, and Windows opens no file by its folder.
+        is_here = not isinstance(server, HttpServer) and os.open in os.supports_dir_fd
+        found = (folder_of(each["uri"]) for each in self._roots if is_here)
+        self._folders = [each for each in found if each is not None]
+        self._readers = anyio.CapacityLimiter(MAX_READERS)
+        if self._folders:
+            self.agent.on_request(FILE_DIFFERENCE)(self._tell_file)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Bridge]:
@@ -362,7 +384,7 @@ class Bridge:
         return {"tool": given.tool, "form": given.form}
 
     def _check_person(self, request: Request, ctx: Context) -> None:
-        """Refuse an acceptance whose sender is not certain, or not the one that decided it.
+        """Refuse a request whose sender is not certain, or not the one that decided it.
 
         The gateway has let it pass, so its sender's capabilities allow it.
 
@@ -371,13 +393,52 @@ class Bridge:
         """
         said = ""
         if not ctx.space.gateway.guarantees.identity_checked:
-            said = "the gateway does not check who speaks, so nobody can accept tools here"
+            said = "the gateway does not check who speaks, so this is done for nobody"
         elif request.sender == ctx.space.me:
-            said = "a server does not accept its own tools"
+            said = "a server does not decide about itself"
         elif not is_own_request(request.envelope):
-            said = "it was proposed by another participant; accept tools by a request of your own"
+            said = "it was proposed by another participant; send a request of your own"
         if said:
             raise RequestError(payloads.INVALID_PARAMS, said)
+
+    # --- files that calls write ---
+
+    async def _tell_file(self, request: Request, ctx: Context) -> dict[str, Any]:
+        """Tell who decides about a call what it would change in a file.
+
+        Who may neither carry the proposal out nor reject it is told nothing, and nothing is read;
+        a refusal says nothing about the file, since everybody hears it.
+        """
+        self._check_person(request, ctx)
+        question = read_params(request, FileQuestion)
+        feed, asker = ProposalFeed(ctx.space), request.sender
+        found = [
+            each
+            async for each in ctx.space.proposals.list(
+                id=question.proposal, proposer=question.proposer
+            )
+            if each.id == question.proposal
+        ]
+        if not found:
+            raise RequestError(payloads.INVALID_PARAMS, "no such proposal is open")
+        call = read_proposal(found[0].envelope.payload)
+        if (
+            call.target not in (None, ctx.space.me)
+            or asker == question.proposer
+            or not (feed.may_carry_out(asker, call) or feed.may_reject(asker, question.proposer))
+        ):
+            raise RequestError(payloads.INVALID_PARAMS, "you do not decide about this call")
+        written = read_written_file(call)
+        difference = FileDifference(said="This call names no file that it writes.")
+        if written is not None:
+            difference = await to_thread.run_sync(
+                difference_of,
+                written,
+                self._folders,
+                limiter=self._readers,
+                abandon_on_cancel=True,
+            )
+        return seal_difference(question, difference)
 
     def _check(self, request: Request) -> None:
         """Refuse what the server cannot or shall not do.

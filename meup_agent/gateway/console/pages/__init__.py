@@ -51,6 +51,7 @@ _READ: Final[dict[str, PageFunction]] = {
     "/inbox": inbox.show_inbox,
     "/inbox/{key}": inbox.show_inbox,
     "/inbox/{key}/yes": yeses.show_yes,
+    "/inbox/{key}/file": inbox.show_file,
     "/inbox/{key}/{verb}": inbox.show_again,
     "/yeses": yeses.show_yeses,
     "/history": history.show_history,

@@ -16,7 +16,8 @@ from starlette.responses import JSONResponse, Response
 from meup_agent.approval import Inbox, InboxItem
 from meup_agent.approval.policy.rules import CONFIRM_WORD
 from meup_agent.causes import Reason
-from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError, NotOffered
+from meup_agent.client.file_difference import read_written_file
+from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError, NotOffered, UsageError
 from meup_agent.gateway.auth import BAD_REQUEST
 from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, redirect
 from meup_agent.gateway.console.event_queue import OutcomeNotice
@@ -91,6 +92,21 @@ async def show_again(context: PageContext) -> Response:
     return redirect(context, f"{CONSOLE_HOME}/{quote(context.key)}")
 
 
+async def show_file(context: PageContext) -> Response:
+    """The difference that a proposal's call would make to the file that it writes, as it is now."""
+    item = find_item(context.presence.inbox, context.key)
+    if item is None:
+        return redirect(context, f"{CONSOLE_HOME}/{quote(context.key)}")
+    try:
+        async with own_item(context, item) as (inbox, own):
+            difference, problem = await inbox.read_file(own), ""
+    except (MeupError, UsageError) as error:
+        difference, problem = None, str(error)
+    return context.page(
+        "file.html", item=item, key=context.key, difference=difference, problem=problem
+    )
+
+
 def find_item(inbox: Inbox, key: str) -> InboxItem | None:
     """The proposal with an address, if it waits."""
     return next((each for each in inbox.items if item_key(each) == key), None)
@@ -157,6 +173,7 @@ def _card(item: InboxItem, edited: dict[str, Any] | None) -> dict[str, Any]:
         "endings": [ENDED[each] for each in item.record.counts],
         "danger": dangers_of(item, edited),
         "word": CONFIRM_WORD if item.takes_word else "",
+        "writes_file": read_written_file(item.call) is not None,
     }
 
 

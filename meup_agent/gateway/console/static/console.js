@@ -260,6 +260,7 @@
     },
     s() { $("#yes")?.click(); },
     y() { if (Date.now() - armed < 3000) keys.a(); },
+    f() { ($("#file") || $("#back"))?.click(); },
     e() { const edit = $("#edit"); if (edit) { edit.open = true; ($("[data-draft]", edit) || edit).focus(); } },
     r() { if (lookTogether()) return; const form = $("#rejecting"); if (form) { form.open = true; $("#reason").focus(); } },
     c() { const exact = $("#exact"); if (exact) { exact.open = !exact.open; if (exact.open) exact.scrollIntoView({ block: "nearest" }); } },
@@ -277,7 +278,7 @@
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([type=checkbox]), textarea, select")) return;
     // A key that is held down decides one proposal, not those that come behind it.
     if (event.repeat && !"jknp".includes(event.key)) return;
-    if (!$("#desk, #marked")) return;
+    if (!$("#desk, #marked, #back")) return;
     const voting = votes;
     votes = false;
     if (voting && "ar".includes(event.key)) { event.preventDefault(); $(event.key === "a" ? "#vote" : "#vote-against")?.click(); }
