@@ -7,6 +7,7 @@ file: their fields are its keys, and the annotations of the fields say what a fi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -75,6 +76,12 @@ def _below_folder(path: object, info: ValidationInfo) -> object:
     return Path(info.context or "", path) if type(path) is str else path
 
 
+def _check_prefix(prefix: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,32}", prefix):
+        raise ConfigurationError("expected 1 to 32 ASCII letters, digits, '-' and '_'")
+    return prefix
+
+
 def _check_dialect(name: str) -> str:
     if (known := spoken(name)) is None:
         raise ConfigurationError(f"expected one of {', '.join(DIALECTS)}")
@@ -129,6 +136,58 @@ NO_CAPABILITIES: Final = _compile(())
 # --- records ---
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NatsTlsConfig:
+    """Certificates for the way to NATS, as PEM files."""
+
+    ca: PathOfFile | None = None  # that signed the servers'; `None`: those of the system
+    certificate: PathOfFile | None = None  # of the gateway, and its key
+    key: PathOfFile | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a certificate without its key.
+
+        Raises:
+            ConfigurationError: There is only one of them.
+        """
+        if (self.certificate is None) != (self.key is None):
+            raise ConfigurationError("expected 'certificate' and 'key' together, or neither")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NatsConfig:
+    """``journal.nats``: the journal on NATS JetStream."""
+
+    servers: Annotated[tuple[str, ...], Field(min_length=1)]
+    # One of these says who the gateway is: a file of credentials, or a user and a password.
+    credentials: PathOfFile | None = None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tls: NatsTlsConfig | None = None
+    # Begins the names of its streams: two clusters of gateways have two.
+    prefix: Annotated[str, AfterValidator(_check_prefix)] = "meup"
+    replicas: Literal[1, 3, 5] = 3  # copies of what is kept, each on another server
+
+    def __post_init__(self) -> None:
+        """Refuse what says twice, or by half, who the gateway is.
+
+        Raises:
+            ConfigurationError: It does.
+        """
+        if self.credentials is not None and self.user is not None:
+            raise ConfigurationError("expected one of 'credentials' and 'user', not both")
+        if (self.user is None) != (self.password is None):
+            raise ConfigurationError("expected 'user' and 'password' together, or neither")
+
+
+def _read_nats(nats: object) -> object:
+    return {"servers": nats.split(",")} if isinstance(nats, str) else nats
+
+
+NatsOfFile = Annotated[NatsConfig, BeforeValidator(_read_nats)]
+"""The journal's NATS, or the addresses of its servers alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class JournalConfig:
     """The journal: its place, and how much it keeps."""
@@ -145,6 +204,17 @@ class JournalConfig:
     # Envelopes, and their bytes, that are kept in memory where there is no file.
     memory_entries: Annotated[int, Field(gt=0)] = MAX_ENTRIES
     memory_bytes: Annotated[int, Field(gt=0)] = MAX_BYTES
+    # Streams of NATS JetStream in place of a file; a text: the addresses of its servers.
+    nats: NatsOfFile | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse two places.
+
+        Raises:
+            ConfigurationError: There are.
+        """
+        if self.path is not None and self.nats is not None:
+            raise ConfigurationError("expected one of 'path' and 'nats', not both")
 
     def open_memory(self, now: Callable[[], int]) -> MemoryJournal:
         """A journal in memory."""

@@ -305,7 +305,9 @@ async def serve(
         history = None
         if config.history is not None:
             history = stack.enter_context(open_history(config.history, wall_clock))
-        journal = await stack.enter_async_context(open_journal(config.journal, wall_clock))
+        most = config.limits.max_message_bytes
+        opened = open_journal(config.journal, wall_clock, max_message_bytes=most)
+        journal = await stack.enter_async_context(opened)
         gateway = RunningGateway(config, journal, history)
         stack.enter_context(connect_outputs(config, gateway.runtime))
         await stack.enter_async_context(notices_of(config, gateway.runtime))

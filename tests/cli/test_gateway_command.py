@@ -379,16 +379,16 @@ def test_without_the_extra_it_is_said_how_to_get_it(arguments: tuple[str, ...]) 
 
 
 def test_check_asks_the_engine_of_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[JournalConfig] = []
+    asked: list[tuple[JournalConfig, int]] = []
 
-    def check(journal: JournalConfig) -> str:
-        asked.append(journal)
+    def check(journal: JournalConfig, most: int) -> str:
+        asked.append((journal, most))
         return "elsewhere"
 
     monkeypatch.setitem(ENGINES, "sqlite", ELSEWHERE._replace(check=check))
     settings = dev_config()
     assert "keeps its journal in elsewhere\n" in describe_checked(settings)
-    assert asked == [settings.journal]
+    assert asked == [(settings.journal, settings.limits.max_message_bytes)]
 
 
 def test_a_log_as_json_has_an_object_in_each_line(tmp_path: Path) -> None:

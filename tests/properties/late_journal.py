@@ -56,6 +56,14 @@ class StandIn:
     def max_bytes(self) -> int | None:
         return None
 
+    @property
+    def max_frame_bytes(self) -> int | None:
+        return None
+
+    @property
+    def problem(self) -> str:
+        return ""
+
     def size(self) -> int | None:
         return None
 

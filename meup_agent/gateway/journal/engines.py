@@ -19,9 +19,9 @@ class Engine(NamedTuple):
 
     serves: Callable[[JournalConfig], bool]
     open: Callable[[JournalConfig, Clock], Journal]
-    # Looks without changing anything if it can be opened, and returns the place of the entries, for
-    # people; raises ConfigurationError.
-    check: Callable[[JournalConfig], str]
+    # Looks without changing anything if it can be opened and takes frames of so many bytes, and
+    # returns the place of the entries, for people; raises ConfigurationError.
+    check: Callable[[JournalConfig, int], str]
 
 
 def _has_file(config: JournalConfig) -> bool:
@@ -32,11 +32,43 @@ def _has_no_file(config: JournalConfig) -> bool:
     return config.path is None
 
 
-def _in_memory(_: JournalConfig) -> str:
+def _has_nats(config: JournalConfig) -> bool:
+    return config.nats is not None
+
+
+def _open_nats(config: JournalConfig, now: Clock) -> Journal:
+    from meup_agent.gateway.journal.nats.journal import NatsJournal  # which not all have installed
+
+    return NatsJournal(config, now)
+
+
+def _check_nats(config: JournalConfig, max_message_bytes: int) -> str:
+    from meup_agent.gateway.journal.nats.journal import check
+
+    place, takes = check(config)
+    check_size(takes, max_message_bytes)
+    return place
+
+
+def check_size(takes: int | None, sent: int) -> None:
+    """Refuse a journal that does not take what members may send, both in bytes.
+
+    Raises:
+        ConfigurationError: It does not.
+    """
+    if takes is not None and takes < sent:
+        raise ConfigurationError(
+            f"gateway.max_message_bytes: members may send {sent} bytes, and the journal takes"
+            f" {max(0, takes)} (max_payload of NATS, less 64 KiB); set max_message_bytes to that or"
+            " less, or raise max_payload on each server of NATS"
+        )
+
+
+def _in_memory(_: JournalConfig, max_message_bytes: int) -> str:
     return "memory"
 
 
-def _check_file(config: JournalConfig) -> str:
+def _check_file(config: JournalConfig, max_message_bytes: int) -> str:
     """Look at a journal's file; a gateway that runs may have it open."""
     from meup_agent.gateway.journal.archive import Archive  # no gateway that runs needs it
 
@@ -57,6 +89,7 @@ def _check_file(config: JournalConfig) -> str:
 
 
 ENGINES: Final[dict[str, Engine]] = {
+    "nats": Engine(_has_nats, _open_nats, _check_nats),
     "sqlite": Engine(_has_file, SqliteJournal, _check_file),
     "memory": Engine(_has_no_file, JournalConfig.open_memory, _in_memory),
 }
@@ -71,10 +104,17 @@ def engine_of(config: JournalConfig) -> Engine:
 
 
 @asynccontextmanager
-async def open_journal(config: JournalConfig, now: Clock) -> AsyncGenerator[Journal]:
-    """Open a journal, whose clock tells microseconds since 1970, for the length of a block."""
+async def open_journal(
+    config: JournalConfig, now: Clock, *, max_message_bytes: int = 0
+) -> AsyncGenerator[Journal]:
+    """Open a journal, whose clock tells microseconds since 1970, for the length of a block.
+
+    Raises:
+        ConfigurationError: It cannot be opened, or does not take messages of so many bytes.
+    """
     journal = engine_of(config).open(config, now)
     try:
+        check_size(journal.max_frame_bytes, max_message_bytes)
         yield journal
     finally:
         await journal.aclose()

@@ -152,6 +152,16 @@ class SqliteJournal:
 
     # --- the contract -----------------------------------------------------------------------
 
+    @property
+    def max_frame_bytes(self) -> int | None:
+        """See :attr:`~meup_agent.protocol.space.journal.Journal.max_frame_bytes`."""
+        return None
+
+    @property
+    def problem(self) -> str:
+        """See :attr:`~meup_agent.protocol.space.journal.Journal.problem`."""
+        return ""
+
     def append(
         self,
         space: str,

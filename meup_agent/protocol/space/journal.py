@@ -68,7 +68,7 @@ def facts_under(facts: Mapping[str, V], prefix: str) -> Iterator[tuple[str, V]]:
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """An accepted envelope, and the facts that it made hold."""
 
-    seq: int  # its number: grows over all spaces of a gateway, and over its restarts
+    seq: int  # its number: grows in its space, also over restarts of the gateway
     space: str
     at: int  # the time of the decision, in microseconds since 1970 (UTC), by the gateway's clock
     envelope: Envelope  # with the frame as it came, if a member sent it
@@ -123,6 +123,16 @@ class Journal(Protocol):
     @property
     def max_bytes(self) -> int | None:
         """Bytes beyond which it forgets the oldest entries; ``None``: it keeps all."""
+        ...
+
+    @property
+    def max_frame_bytes(self) -> int | None:
+        """Bytes of the largest frame that it takes; ``None``: it takes any."""
+        ...
+
+    @property
+    def problem(self) -> str:
+        """The reason for which what is appended now waits, while that lasts; empty: it does not."""
         ...
 
     def append(
@@ -300,6 +310,16 @@ class MemoryJournal:
             if len(self._decisions) > MAX_DECISIONS:
                 del self._decisions[next(iter(self._decisions))]
         then(entry)
+
+    @property
+    def max_frame_bytes(self) -> int | None:
+        """See :attr:`Journal.max_frame_bytes`."""
+        return None
+
+    @property
+    def problem(self) -> str:
+        """See :attr:`Journal.problem`."""
+        return ""
 
     def call_when_kept(self, then: Callable[[], None]) -> None:
         then()

@@ -3,7 +3,9 @@
 import sqlite3
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,10 +14,12 @@ import pytest
 
 from meup_agent import Envelope
 from meup_agent.gateway import JournalConfig
+from meup_agent.gateway.config import NatsConfig
 from meup_agent.gateway.journal import engines
 from tests.gateway.journal.elsewhere import ELSEWHERE
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateways import ENGINES, SqliteJournal
+from tests.nats_servers import NatsServer, shared_server
 from tests.patience import PATIENCE
 from tests.spaces import Entry, Fact, Journal
 from tests.wire import decode
@@ -74,7 +78,24 @@ def fill_disk(journal: Journal, pages: int = 20) -> None:
     journal._database.writer.execute(f"PRAGMA max_page_count = {pages}")
 
 
-ALL_ENGINES = {**ENGINES, "elsewhere": ELSEWHERE}
+def nats_config(path: Path, server: NatsServer | None = None, **more: Any) -> NatsConfig:
+    """The journal's place on a server: the same again for the same path."""
+    url = (server or shared_server()).url
+    prefix = sha256(str(path).encode()).hexdigest()[:24]
+    return NatsConfig(servers=(url,), prefix=prefix, replicas=1, **more)
+
+
+def _open_at_nats(config: JournalConfig, clock: Callable[[], int]) -> Journal:
+    assert config.path is not None
+    there = replace(config, path=None, nats=nats_config(config.path))
+    return ENGINES["nats"].open(there, clock)
+
+
+ALL_ENGINES = {
+    **ENGINES,
+    "nats": ENGINES["nats"]._replace(open=_open_at_nats),
+    "elsewhere": ELSEWHERE,
+}
 """Every engine of the gateway, and one whose store is on another machine."""
 
 DURABLE_ENGINES = [name for name in ALL_ENGINES if name != "memory"]

@@ -156,4 +156,4 @@ class RemoteJournal(StandIn):
             self._then.popleft()[1]()
 
 
-ELSEWHERE = Engine(lambda _: True, RemoteJournal, lambda _: "elsewhere")
+ELSEWHERE = Engine(lambda _: True, RemoteJournal, lambda *_: "elsewhere")

@@ -449,7 +449,8 @@ def describe_checked(settings: Config) -> str:
         from meup_agent.gateway.reach.notices import check_targets
 
         check_targets(settings)
-    journal = engine_of(settings.journal).check(settings.journal)
+    most = settings.limits.max_message_bytes
+    journal = engine_of(settings.journal).check(settings.journal, most)
     for sentence in _unknown_keys(settings):
         warn(sentence)
     secure = "" if settings.tls is None else "s"

@@ -77,7 +77,13 @@ def _configured(config: Path | None) -> Path:
             "what to copy is missing: there is no space.yaml in this folder; give --journal FILE or"
             " --config FILE"
         )
-    path = load_config(config, needs_tokens=False).journal.path
+    settings = load_config(config, needs_tokens=False).journal
+    path = settings.path
+    if settings.nats is not None:
+        raise ConfigurationError(
+            f"{config}: its journal is on NATS, so there is no file to copy; copy its streams with"
+            " 'nats stream backup'"
+        )
     if path is None:
         kept = journal_path(config)
         if kept.is_file():

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
 
-from meup_agent.gateway.auth import FORBIDDEN, UNAVAILABLE
+from meup_agent.gateway.auth import FORBIDDEN, RETRY_AFTER, UNAVAILABLE
 from meup_agent.gateway.config import REFERENCE_DIALECT
 from meup_agent.gateway.edge.handshake import is_seq
 from meup_agent.gateway.edge.http.context import (
@@ -318,6 +318,10 @@ async def get_ready(runtime: GatewayRuntime, request: Request) -> Response:
     """Members can join, and the journal keeps what they say."""
     if not runtime.accepting:
         raise Problem(UNAVAILABLE, "unavailable", "the gateway does not listen")
+    if runtime.journal.problem:
+        said = f"the journal keeps nothing now: {runtime.journal.problem}"
+        after = {"Retry-After": str(RETRY_AFTER)}
+        raise Problem(UNAVAILABLE, "unavailable", said, headers=after, retry_after=RETRY_AFTER)
 
     def ask(tell: Callable[[None], None]) -> None:
         runtime.journal.call_when_kept(partial(tell, None))

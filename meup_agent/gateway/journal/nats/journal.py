@@ -1,0 +1,590 @@
+"""The engine on NATS JetStream, as the spaces of a gateway see it: on the gateway's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import anyio
+import anyio.to_thread
+
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.journal.nats.link import Link, NoAnswer
+from meup_agent.gateway.journal.nats.log import (
+    CHECKPOINT_ENTRIES,
+    CHECKPOINT_SECONDS,
+    SpaceLog,
+    Waiting,
+)
+from meup_agent.gateway.journal.nats.records import (
+    Checkpoint,
+    ForeignMessage,
+    Ownership,
+    encode_entry,
+    read_batch,
+)
+from meup_agent.protocol.space.decisions import (
+    DecisionFollower,
+    DecisionRow,
+    HistoryPage,
+    HistoryQuery,
+    ProposalChange,
+    select_decisions,
+)
+from meup_agent.protocol.space.journal import (
+    MAX_DECISIONS,
+    Entry,
+    Fact,
+    FoldBegin,
+    NumberRange,
+    Recovered,
+    ignore,
+    without_marks,
+)
+
+if TYPE_CHECKING:
+    from meup_agent.gateway.config import JournalConfig
+    from meup_agent.protocol.wire.envelope import Envelope
+
+log = logging.getLogger("meup_agent.gateway")
+
+MAX_PENDING: Final = 10_000
+"""Envelopes that wait to be kept; with more, members are not read from until it is half."""
+
+MAX_PENDING_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of the same."""
+
+A_TURN: Final = 256
+"""Envelopes that are delivered in one turn of the loop, so that what else is due is not late."""
+
+MAX_RECOVERED_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of frames of the latest entries that are read when a gateway starts."""
+
+START_SECONDS: Final = 600.0
+"""For a gateway that starts to read the log of one space."""
+
+CLOSE_SECONDS: Final = 5.0
+"""For what waits to be kept before the end; what NATS does not answer for by then is lost."""
+
+RECOVER_PAGE: Final = 256
+"""Messages that are read at a time when a gateway starts."""
+
+
+class Pending(NamedTuple):
+    """An entry that waits to be kept, or a call that waits for all before it."""
+
+    then: Callable[..., None]
+    log: SpaceLog | None = None
+    at: int = 0
+    envelope: Envelope | None = None
+    facts: tuple[Fact, ...] = ()
+    changes: tuple[ProposalChange, ...] = ()
+    size: int = 0
+
+
+@dataclass(eq=False)
+class _Space:
+    """A space, on the gateway's loop."""
+
+    log: SpaceLog
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    seen: dict[str, int] = field(default_factory=dict[str, int])
+    unwritten: int = 0  # entries with facts since the last checkpoint
+    # The numbers of those that are kept, of entries that have not been delivered.
+    kept: deque[int] = field(default_factory=deque[int])
+    reported: int = 0  # the sequence of the last message that is known here to be kept
+    decisions: dict[int, DecisionRow] = field(default_factory=dict[int, DecisionRow])
+    timer: asyncio.TimerHandle | None = None
+
+    def hold(self, facts: tuple[Fact, ...]) -> bool:
+        """Take in what holds from now on; true if that is anything."""
+        held = without_marks(facts)
+        for key, value in held:
+            if value is None:
+                self.facts.pop(key, None)
+            else:
+                self.facts[key] = value
+        return bool(held)
+
+    def decide(self, rows: list[DecisionRow]) -> None:
+        """Take in rows of the table of decisions."""
+        for row in rows:
+            self.decisions[row.seq] = row
+        while len(self.decisions) > MAX_DECISIONS:
+            del self.decisions[next(iter(self.decisions))]
+
+
+class NatsJournal:
+    """A :class:`~meup_agent.protocol.space.journal.Journal` on NATS JetStream.
+
+    Made on the loop that it is used on, where a space's log is read when it is first asked for:
+    that blocks, and a gateway asks for each while it starts. :meth:`aclose` ends its thread. After
+    a failure nothing is called any more, since nothing is kept.
+    """
+
+    def __init__(self, config: JournalConfig, now: Callable[[], int]) -> None:
+        nats = config.nats
+        assert nats is not None, "the table of engines asked before"
+        self._loop = asyncio.get_running_loop()
+        self.on_full: Callable[[bool], None] = ignore
+        self.on_failed: Callable[[str], None] = ignore
+        self.max_bytes = config.max_bytes
+        """See :attr:`~meup_agent.protocol.space.journal.Journal.max_bytes`; of each space."""
+        self.problem = ""
+        """See :attr:`~meup_agent.protocol.space.journal.Journal.problem`."""
+        self._config = config
+        self._nats = nats
+        # What a stream forgets must have been written down, also that it held no facts.
+        self._forgets = config.max_age is not None or config.max_bytes is not None
+        self._now = now
+        self._ownership = Ownership(socket.gethostname(), secrets.token_hex(16), _version(), now())
+        self._spaces: dict[str, _Space] = {}
+        self._proposals = DecisionFollower()
+        self._pending: deque[Pending] = deque()
+        self._work: dict[SpaceLog, list[Pending]] = {}
+        self._bytes = 0
+        self._count = 0
+        self._full = self._draining = self._ended = False
+        self._flushing: list[anyio.Event] = []
+        self._link = Link(nats, partial(self._to_loop, self._on_away))
+        self._link.open()
+
+    @property
+    def max_frame_bytes(self) -> int | None:
+        """See :attr:`~meup_agent.protocol.space.journal.Journal.max_frame_bytes`."""
+        return max_frame_bytes(self._link)
+
+    def _space(self, name: str) -> _Space:
+        space = self._spaces.get(name)
+        if space is None:
+            space_log = SpaceLog(
+                self._link,
+                self._nats,
+                name,
+                self._now,
+                partial(self._to_loop, self._on_kept),
+                partial(self._to_loop, self._fail),
+            )
+            opened = space_log.open(self._config, self._ownership)
+            self._link.wait(opened, START_SECONDS)
+            space = self._spaces[name] = _Space(space_log, reported=space_log.last)
+            self._read_facts(space)
+        return space
+
+    # --- the contract -----------------------------------------------------------------------
+
+    def append(
+        self,
+        space: str,
+        at: int,
+        envelope: Envelope,
+        facts: tuple[Fact, ...],
+        then: Callable[[Entry], None],
+        changes: tuple[ProposalChange, ...] = (),
+    ) -> None:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.append`."""
+        if self._ended:
+            return
+        space_log = self._space(space).log
+        pending = Pending(then, space_log, at, envelope, facts, changes, len(envelope.frame))
+        self._pending.append(pending)
+        self._count += 1
+        self._bytes += pending.size
+        if not self._work:
+            # Everything that comes in one turn of the loop is handed over together.
+            self._loop.call_soon(self._hand_over)
+        self._work.setdefault(space_log, []).append(pending)
+        if not self._full and (self._count > MAX_PENDING or self._bytes > MAX_PENDING_BYTES):
+            self._full = True
+            self.on_full(True)
+
+    def call_when_kept(self, then: Callable[[], None]) -> None:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.call_when_kept`."""
+        if self._ended:
+            return
+        if self._pending:
+            self._pending.append(Pending(then))
+        else:
+            then()
+
+    def read(
+        self,
+        space: str,
+        *,
+        after: int,
+        until: int,
+        limit: int,
+        then: Callable[[tuple[Entry, ...]], None],
+    ) -> None:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.read`."""
+        if not self._ended:
+            page = partial(self._space(space).log.page, after=after, until=until, limit=limit)
+            self._link.call(lambda: asyncio.ensure_future(self._read(page, then)))
+
+    def find_begin(self, space: str, *, proposals: int, then: Callable[[FoldBegin], None]) -> None:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.find_begin`; it has no index."""
+        then(FoldBegin())
+
+    def find_decisions(
+        self, space: str, query: HistoryQuery, then: Callable[[HistoryPage], None]
+    ) -> None:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.find_decisions`."""
+        then(select_decisions(self._space(space).decisions.values(), query))
+
+    def find_chain(
+        self, space: str, number: int, then: Callable[[tuple[Entry, ...]], None]
+    ) -> None:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.find_chain`; it has no index."""
+        then(())
+
+    def seen(self, space: str, participant: str) -> int:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.seen`."""
+        return self._space(space).seen.get(participant, 0)
+
+    def mark_seen(self, space: str, participant: str, at: int) -> None:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.mark_seen`."""
+        known = self._space(space)
+        if at > known.seen.get(participant, 0):
+            known.seen[participant] = at
+            self._note_unwritten(known, 0)
+
+    def floor(self, space: str) -> int:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.floor`."""
+        return self._space(space).log.floor
+
+    def latest(self, space: str) -> int:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.latest`."""
+        return max(self._space(space).log.latest, self.floor(space))
+
+    def size(self) -> int | None:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.size`; of one replica."""
+        return sum(space.log.size for space in self._spaces.values())
+
+    def resume_from(self, space: str, seen: int) -> int:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.resume_from`."""
+        floor = self.floor(space)
+        if not floor <= seen <= self.latest(space):
+            return floor
+        for damaged in reversed(self._space(space).log.damaged):
+            if seen < damaged.last:
+                return max(floor, damaged.last)
+        return seen
+
+    def damaged(self, space: str, *, after: int, until: int) -> tuple[NumberRange, ...]:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.damaged`."""
+        return tuple(
+            NumberRange(max(each.first, after + 1), min(each.last, until))
+            for each in self._space(space).log.damaged
+            if each.first <= until and after < each.last
+        )
+
+    def recover(
+        self, space: str, *, since: int, limit: int, open_at: int | None = None
+    ) -> Recovered:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.recover`."""
+        known = self._space(space)
+        found: deque[Entry] = deque()
+        size = 0
+        for entry in self._all_entries(known, known.log.last) if limit else ():
+            if entry.at < since:
+                continue
+            found.append(entry)
+            size += len(entry.envelope.frame)
+            while len(found) > limit or (size > MAX_RECOVERED_BYTES and len(found) > 1):
+                size -= len(found.popleft().envelope.frame)
+        older: Iterator[Entry] | tuple[Entry, ...] = ()
+        if open_at is not None:
+            # It does not tell those about what is open from the others, so it hands all over.
+            older = self._older(known, found[0].seq if found else known.log.latest + 1)
+        return Recovered(dict(known.facts), tuple(found), older)
+
+    def _older(self, known: _Space, before: int) -> Iterator[Entry]:
+        for entry in self._all_entries(known, known.log.sequence(before)):
+            if entry.seq < before:
+                yield entry
+
+    # --- a start ------------------------------------------------------------------------------
+
+    def _read_facts(self, known: _Space) -> None:
+        """Read what holds, and what was decided, from the last checkpoint and the log."""
+        space_log, name = known.log, known.log.space
+        try:
+            checkpoint = self._link.wait(space_log.read_checkpoint(), START_SECONDS)
+            if space_log.first > checkpoint.until + 1 and not self._config.accept_damage:
+                raise ConfigurationError(
+                    f"the log of space {name!r} begins with message {space_log.first}, and its"
+                    f" facts were written down up to {checkpoint.until}: grants between them are"
+                    " not known; give another journal.nats.prefix, or start without them:"
+                    " accept_damage"
+                )
+            known.facts, known.seen = checkpoint.facts, checkpoint.seen
+            for number, batch in self._batches(known, space_log.last):
+                for entry, kept in read_batch(name, number, batch):
+                    if space_log.sequence(number) > checkpoint.until:
+                        known.unwritten += known.hold(entry.facts)
+                    known.decide(self._proposals.follow(entry.seq, name, kept.changes))
+        except ForeignMessage as error:
+            raise ConfigurationError(
+                f"the stream {space_log.stream}: {error}; only gateways may write there"
+            ) from None
+        except NoAnswer as error:
+            raise ConfigurationError(
+                f"the log of space {name!r} cannot be read: {self._link.place} does not answer"
+                f" ({error})"
+            ) from None
+        if known.unwritten:
+            self._note_unwritten(known, 0)
+
+    def _batches(self, known: _Space, last: int) -> Iterator[Any]:
+        """The batches up to a sequence, read while the caller waits."""
+        space_log = known.log
+
+        async def read(first: int) -> list[Any]:
+            until = min(first + RECOVER_PAGE - 1, last)
+            return [each async for each in space_log.batches(first, until)]
+
+        for first in range(space_log.first, last + 1, RECOVER_PAGE):
+            yield from self._link.wait(read(first), START_SECONDS)
+
+    def _all_entries(self, known: _Space, last: int) -> Iterator[Entry]:
+        for number, batch in self._batches(known, last):
+            for entry, _ in read_batch(known.log.space, number, batch):
+                yield entry
+
+    # --- the end ------------------------------------------------------------------------------
+
+    async def flush(self, timeout: float) -> None:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.flush`."""
+        if self._ended:
+            return
+        done = anyio.Event()
+        self._flushing.append(done)
+        self.call_when_kept(done.set)
+        with anyio.move_on_after(timeout, shield=True):
+            await done.wait()
+        self._flushing.remove(done)
+
+    async def aclose(self) -> None:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.aclose`."""
+        self._hand_over()
+        await self.flush(CLOSE_SECONDS)
+        lost = 0 if self._ended else self._count
+        ended, self._ended = self._ended, True
+        if not ended:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._write_last_checkpoints)
+        self._end()
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._link.close)
+        if lost:
+            log.error("%s hangs; %d messages that waited for it are lost", self._link.place, lost)
+
+    def abandon(self) -> None:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.abandon`."""
+        self._end()
+        for space in self._spaces.values():
+            self._link.call(space.log.stop)
+
+    def _end(self) -> None:
+        """Call nothing any more, and end every wait for it."""
+        self._ended = True
+        self._pending.clear()
+        self._work.clear()
+        for space in self._spaces.values():
+            if space.timer is not None:
+                space.timer.cancel()
+        for waiting in self._flushing:
+            waiting.set()
+
+    def _fail(self, sentence: str) -> None:
+        if not self._ended:
+            self._end()
+            self.on_failed(sentence)
+
+    # --- between the threads ------------------------------------------------------------------
+
+    def _to_loop(self, then: Callable[..., object], *arguments: object) -> None:
+        """Call on the gateway's loop, unless that has ended."""
+        with suppress(RuntimeError):  # it is closed
+            self._loop.call_soon_threadsafe(self._unless_ended, then, *arguments)
+
+    def _unless_ended(self, then: Callable[..., object], *arguments: object) -> None:
+        if not self._ended:
+            then(*arguments)
+
+    def _hand_over(self) -> None:
+        work, self._work = self._work, {}
+        for space_log, pending in work.items():
+            self._link.call(_encode_and_put, space_log, pending)
+
+    async def _read(self, page: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """Read a page however long it takes: a reader asks for the next when it has come."""
+        while True:
+            try:
+                found = await page()
+            except NoAnswer:
+                await asyncio.sleep(1.0)
+            except Exception as error:
+                self._to_loop(self._fail, f"the journal cannot be read: {error}")
+                return
+            else:
+                self._to_loop(then, found)
+                return
+
+    def _on_away(self, problem: str) -> None:
+        self.problem = problem
+
+    def _on_kept(self, space_log: SpaceLog, sequence: int, count: int) -> None:
+        first = space_log.number(sequence)
+        known = self._spaces[space_log.space]
+        known.kept.extend(range(first, first + count))
+        known.reported = sequence
+        self.problem = ""
+        if not self._draining:
+            self._deliver()
+
+    def _deliver(self) -> None:
+        """Call back, in order, as far as all is kept; a turn's worth."""
+        self._draining = True
+        try:
+            for _ in range(A_TURN):
+                if not self._pending or not self._deliver_next():
+                    break
+            else:
+                self._loop.call_soon(self._deliver_more)
+                return
+        except BaseException:
+            self._loop.call_soon(self._deliver_more)
+            raise
+        self._draining = False
+
+    def _deliver_more(self) -> None:
+        self._draining = False
+        if not self._ended:
+            self._deliver()
+
+    def _deliver_next(self) -> bool:
+        """Call back the first that waits; false if it is not kept yet."""
+        pending = self._pending[0]
+        if pending.log is None:
+            self._pending.popleft()
+            pending.then()
+            return True
+        known = self._spaces[pending.log.space]
+        if not known.kept:
+            return False
+        self._pending.popleft()
+        seq = known.kept.popleft()
+        known.log.latest = seq
+        self._count -= 1
+        self._bytes -= pending.size
+        assert pending.envelope is not None, "an entry has one"
+        entry = Entry(seq, known.log.space, pending.at, pending.envelope, pending.facts)
+        if pending.changes:
+            known.decide(self._proposals.follow(seq, known.log.space, pending.changes))
+        if pending.facts and known.hold(pending.facts):
+            self._note_unwritten(known, 1)
+        elif self._forgets and known.timer is None:
+            self._note_unwritten(known, 0)
+        try:
+            pending.then(entry)
+        finally:
+            if self._full:
+                self._make_room()
+        return True
+
+    def _make_room(self) -> None:
+        if self._count <= MAX_PENDING // 2 and self._bytes <= MAX_PENDING_BYTES // 2:
+            self._full = False
+            self.on_full(False)
+
+    # --- checkpoints --------------------------------------------------------------------------
+
+    def _note_unwritten(self, known: _Space, entries: int) -> None:
+        known.unwritten += entries
+        if known.unwritten >= CHECKPOINT_ENTRIES:
+            self._write_checkpoint(known)
+        elif known.timer is None:
+            known.timer = self._loop.call_later(CHECKPOINT_SECONDS, self._write_checkpoint, known)
+
+    def _write_checkpoint(self, known: _Space) -> None:
+        if known.timer is not None:
+            known.timer.cancel()
+            known.timer = None
+        known.unwritten = 0
+        checkpoint = self._checkpoint(known)
+        self._link.call(lambda: asyncio.ensure_future(_write(known.log, checkpoint)))
+
+    def _checkpoint(self, known: _Space) -> Checkpoint:
+        """What holds after all that was delivered."""
+        latest = known.log.sequence(known.log.latest) - 1 if known.kept else known.reported
+        return Checkpoint(max(0, latest), dict(known.facts), dict(known.seen))
+
+    def _write_last_checkpoints(self) -> None:
+        for known in self._spaces.values():
+            if known.timer is not None:
+                try:
+                    self._link.wait(_write(known.log, self._checkpoint(known)), CLOSE_SECONDS)
+                except ConfigurationError as error:
+                    log.warning("the facts of space %r are not written: %s", known.log.space, error)
+
+
+def _encode_and_put(space_log: SpaceLog, pending: list[Pending]) -> None:
+    entries: list[Waiting] = []
+    for each in pending:
+        assert each.envelope is not None, "an entry has one"
+        encoded = encode_entry(each.at, each.envelope, each.facts, each.changes)
+        entries.append(Waiting(encoded, len(encoded)))
+    space_log.put(entries)
+
+
+async def _write(space_log: SpaceLog, checkpoint: Checkpoint) -> None:
+    try:
+        await space_log.write_checkpoint(checkpoint)
+    except Exception as error:
+        # The next one has it, and a start reads the log after the last one.
+        log.warning("the facts of space %r are not written down: %s", space_log.space, error)
+
+
+SPARE_BYTES: Final = 64 * 1024
+"""Bytes of a message of NATS that are left for what an entry has besides its frame."""
+
+
+def max_frame_bytes(link: Link) -> int:
+    """Bytes of the largest frame that fits into a message."""
+    return link.max_payload - SPARE_BYTES
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("meup-agent")
+
+
+def check(config: JournalConfig) -> tuple[str, int]:
+    """Look whether NATS can be reached: its place, and the bytes of the largest frame.
+
+    Raises:
+        ConfigurationError: It cannot, or it serves no JetStream.
+    """
+    nats = config.nats
+    assert nats is not None, "the table of engines asked before"
+    link = Link(nats, ignore)
+    link.open()
+    try:
+        link.wait(link.ask("INFO"), START_SECONDS)
+        return f"{link.place} (prefix {nats.prefix})", max_frame_bytes(link)
+    except Exception as error:
+        raise ConfigurationError(
+            f"journal.nats.servers: {link.place} does not serve JetStream ({error}); enable it"
+        ) from None
+    finally:
+        link.close()

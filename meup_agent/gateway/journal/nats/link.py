@@ -1,0 +1,302 @@
+"""The connection to NATS, in a thread with a loop of its own.
+
+The gateway's loop hands work over and is called back; only while a gateway starts does it wait. So
+a start may read a long log, and a network that hangs holds up nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import ssl
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from meup_agent.errors import ConfigurationError, system_reason
+
+try:
+    from nats import errors as nats_errors
+    from nats.aio.client import Client
+except ModuleNotFoundError as error:
+    raise ConfigurationError(
+        f"journal.nats needs {error.name}, not installed here; run: pip install 'meup-agent[nats]'"
+    ) from None
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+    from meup_agent.gateway.config import NatsConfig
+
+log = logging.getLogger("meup_agent.gateway")
+
+CONNECT_SECONDS: Final = 5.0
+"""For a gateway that starts to reach one of its servers; one that runs tries without end."""
+
+ANSWER_SECONDS: Final = 2.0
+"""For a server to answer; then what became of a message is read from the log."""
+
+RETRY_SECONDS: Final = 0.25
+"""Between two attempts to reach a server, or to have something answered."""
+
+OLDEST_SERVER: Final = (2, 11)
+"""The first whose streams hand over many messages for one question."""
+
+PENDING_BYTES: Final = 64 * 1024 * 1024
+"""Bytes that wait for a connection which is away: more than one message of each of many spaces."""
+
+T = TypeVar("T")
+
+
+class ApiError(Exception):
+    """An answer of JetStream that says no."""
+
+    def __init__(self, code: int, description: str) -> None:
+        super().__init__(description)
+        self.code = code
+
+
+class NoAnswer(Exception):
+    """A server did not answer, or none is there: whether it did what was asked is not known."""
+
+
+class Published(NamedTuple):
+    """A message that a stream holds."""
+
+    sequence: int
+    body: bytes
+
+
+class Link:
+    """A connection to NATS, made when it is opened; every call of another thread is said so."""
+
+    def __init__(self, config: NatsConfig, on_away: Callable[[str], None]) -> None:
+        self._config = config
+        self._on_away = on_away
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="meup-journal-nats", daemon=True)
+        self._client: Client | None = None
+        self._last_error = ""
+
+    # --- called on other threads --------------------------------------------------------------
+
+    def open(self) -> None:
+        """Connect; blocks.
+
+        Raises:
+            ConfigurationError: No server can be reached, or it is not one that we can use.
+        """
+        self._thread.start()
+        try:
+            self.wait(self._connect())
+        except BaseException:
+            self.close()
+            raise
+
+    def wait(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Wait for a coroutine; blocks.
+
+        Raises:
+            ConfigurationError: It took longer.
+        """
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(timeout)
+        except (TimeoutError, CancelledError):
+            future.cancel()
+            raise ConfigurationError(f"{self.place} does not answer; look at its log") from None
+
+    def call(self, then: Callable[..., object], *arguments: object) -> None:
+        """Call in the thread of the connection."""
+        with suppress(RuntimeError):  # it is closed
+            self._loop.call_soon_threadsafe(then, *arguments)
+
+    def close(self) -> None:
+        """Close the connection, and end the thread; blocks a moment, harmless the second time."""
+        if self._loop.is_closed():
+            return
+        if self._thread.is_alive():
+            with suppress(ConfigurationError):
+                self.wait(self._disconnect(), timeout=ANSWER_SECONDS)
+            self.call(self._loop.stop)
+            self._thread.join(ANSWER_SECONDS)
+        if not self._loop.is_running():
+            self._loop.close()
+
+    @property
+    def place(self) -> str:
+        """The servers, for people; without a user or password that stands in an address."""
+        return "NATS at " + ", ".join(each.rpartition("@")[2] for each in self._config.servers)
+
+    # --- called in its own thread -------------------------------------------------------------
+
+    @property
+    def client(self) -> Client:
+        assert self._client is not None, "it was opened"
+        return self._client
+
+    @property
+    def jetstream(self) -> Any:
+        """JetStream as the client library has it, which does not say all of its types."""
+        client: Any = self.client
+        return client.jetstream(timeout=ANSWER_SECONDS)
+
+    @property
+    def max_payload(self) -> int:
+        """Bytes of the largest message that the server takes."""
+        return self.client.max_payload
+
+    async def publish(self, stream: str, subject: str, body: bytes, expected: int) -> int:
+        """Append a message to a stream whose last one has a sequence; that of the message.
+
+        Raises:
+            ApiError: The stream refused it.
+            NoAnswer: Whether it was appended is not known.
+        """
+        headers = {
+            "Nats-Expected-Stream": stream,
+            "Nats-Expected-Last-Sequence": str(expected),
+        }
+        answer = await self._ask(subject, body, headers)
+        sequence: int = answer["seq"]
+        return sequence
+
+    async def ask(self, subject: str, question: object = None) -> dict[str, Any]:
+        """Ask JetStream's API; its answer.
+
+        Raises:
+            ApiError: It says no.
+            NoAnswer: It does not answer.
+        """
+        body = b"" if question is None else json.dumps(question).encode()
+        return await self._ask(f"$JS.API.{subject}", body)
+
+    async def _ask(
+        self, subject: str, body: bytes, headers: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        try:
+            message = await self.client.request(
+                subject, body, timeout=ANSWER_SECONDS, headers=headers
+            )
+        except nats_errors.MaxPayloadError:
+            raise
+        except (nats_errors.Error, TimeoutError, OSError) as error:
+            raise NoAnswer(str(error) or type(error).__name__) from None
+        answer: dict[str, Any] = json.loads(message.data)
+        if "error" in answer:
+            refused = answer["error"]
+            raise ApiError(int(refused.get("err_code", 0)), str(refused.get("description")))
+        return answer
+
+    async def fetch(
+        self, stream: str, first: int, *, count: int, max_bytes: int
+    ) -> AsyncGenerator[Published]:
+        """The messages of a stream from a sequence on; fewer, where they are too many bytes.
+
+        Raises:
+            NoAnswer: The server does not answer.
+        """
+        client: Any = self.client
+        inbox = client.new_inbox()
+        subscription = await client.subscribe(inbox)
+        question = {"seq": first, "batch": count, "max_bytes": max_bytes}
+        try:
+            subject = f"$JS.API.DIRECT.GET.{stream}"
+            await client.publish(subject, json.dumps(question).encode(), reply=inbox)
+            while True:
+                message: Msg = await subscription.next_msg(ANSWER_SECONDS)
+                headers = message.headers or {}
+                if "Status" in headers:
+                    if headers["Status"] == "503":
+                        raise NoAnswer("no server has the stream")
+                    return
+                yield Published(int(headers["Nats-Sequence"]), message.data)
+        except (nats_errors.Error, TimeoutError, OSError) as error:
+            raise NoAnswer(str(error) or type(error).__name__) from None
+        finally:
+            with suppress(Exception):
+                await subscription.unsubscribe()
+
+    # --- its thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    async def _connect(self) -> None:
+        config = self._config
+        context = None if config.tls is None else _tls_context(config)
+        options: dict[str, Any] = {}
+        if config.user is not None:
+            options |= {"user": config.user, "password": config.password}
+        if config.credentials is not None:
+            if not config.credentials.is_file():
+                raise ConfigurationError(
+                    f"journal.nats.credentials: there is no file {config.credentials}"
+                )
+            options["user_credentials"] = str(config.credentials)
+        client: Any = Client()
+        connecting = client.connect(
+            list(config.servers),
+            name="meup",
+            tls=context,
+            connect_timeout=ANSWER_SECONDS,
+            reconnect_time_wait=RETRY_SECONDS,
+            max_reconnect_attempts=-1,
+            ping_interval=5,
+            pending_size=PENDING_BYTES,
+            error_cb=self._on_error,
+            disconnected_cb=self._on_disconnected,
+            reconnected_cb=self._on_reconnected,
+            **options,
+        )
+        try:
+            await asyncio.wait_for(connecting, CONNECT_SECONDS)
+        except (nats_errors.Error, TimeoutError, OSError, ValueError) as error:
+            why = self._last_error or (system_reason(error) if isinstance(error, OSError) else "")
+            raise ConfigurationError(
+                f"journal.nats.servers: {self.place} cannot be reached"
+                f" ({why or str(error) or 'no answer'}); start it, or correct the address or the"
+                " user"
+            ) from None
+        self._client = client
+        version = client.connected_server_version
+        if (version.major, version.minor) < OLDEST_SERVER:
+            raise ConfigurationError(
+                f"journal.nats.servers: {self.place} is version {version.major}.{version.minor};"
+                f" the journal needs {'.'.join(map(str, OLDEST_SERVER))} or later"
+            )
+
+    async def _disconnect(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+        for task in asyncio.all_tasks(self._loop):
+            if task is not asyncio.current_task():
+                task.cancel()
+
+    async def _on_error(self, error: Exception) -> None:
+        self._last_error = str(error) or type(error).__name__
+
+    async def _on_disconnected(self) -> None:
+        if self._client is not None and not self._client.is_closed:
+            log.warning("the connection to %s is lost; it is tried again", self.place)
+            self._on_away(f"{self.place} cannot be reached")
+
+    async def _on_reconnected(self) -> None:
+        log.info("connected to %s again", self.place)
+        self._on_away("")
+
+
+def _tls_context(config: NatsConfig) -> ssl.SSLContext:
+    tls = config.tls
+    assert tls is not None, "it was asked before"
+    try:
+        context = ssl.create_default_context(cafile=tls.ca)
+        if tls.certificate is not None:
+            context.load_cert_chain(tls.certificate, tls.key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"journal.nats.tls: a file cannot be used ({error})") from None
+    return context

@@ -1,0 +1,516 @@
+"""The log of one space: a stream that one owner appends to, a message at a time.
+
+The fence: a message is appended with the sequence of the last one that the stream is known to have,
+and with none other under way, so that it takes effect only where nobody has written since. What is
+not answered is read back from the stream before anything else is done: either the message is there,
+or the log ends where it ended and the same message is appended again, or another gateway has
+written. Then this one is no owner any more, and nothing that it still had is accepted.
+
+Several messages at a time would be no fence: of a gateway that was stopped with some under way,
+a later one may expect just the sequence that another gateway has meanwhile reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.journal.nats.link import (
+    RETRY_SECONDS,
+    ApiError,
+    Link,
+    NoAnswer,
+    Published,
+)
+from meup_agent.gateway.journal.nats.records import (
+    MAX_BATCH,
+    MAX_NUMBER,
+    Batch,
+    Checkpoint,
+    ForeignMessage,
+    Ownership,
+    decode_checkpoint,
+    decode_message,
+    encode_batch,
+    encode_checkpoint,
+    encode_ownership,
+    read_batch,
+    token_of,
+)
+from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, Entry, NumberRange
+
+if TYPE_CHECKING:
+    from meup_agent.gateway.config import JournalConfig, NatsConfig
+
+log = logging.getLogger("meup_agent.gateway")
+
+PAGE: Final = 256
+"""Messages that are read at a time."""
+
+CHECKPOINT_ENTRIES: Final = 1_000
+"""Entries with facts after which the facts are written down, so that a start reads few of them."""
+
+CHECKPOINT_SECONDS: Final = 60.0
+"""Time after which they are at the latest: the stream may forget the entries."""
+
+CHUNK: Final = 512 * 1024
+"""Bytes of a checkpoint that are one value of the bucket."""
+
+OWN_ATTEMPTS: Final = 20
+"""Times that a gateway that starts tries to be the owner, while others write."""
+
+STREAM_NOT_FOUND: Final = 10059
+WRONG_LAST_SEQUENCE: Final = 10071
+
+_UNSURE: Final = frozenset({10008, 10009, 10077, 10164})
+"""Answers that pass by themselves: a cluster without a leader, say, or one that is starting."""
+
+
+class Lost(Exception):
+    """The log is not this gateway's any more, or cannot be written; says why in a sentence."""
+
+
+class Waiting(NamedTuple):
+    """An entry that is to be appended, encoded."""
+
+    encoded: bytes
+    size: int
+
+
+def message_ends(queue: deque[Waiting], most: int) -> int:
+    """The number of entries that the next message takes, so many bytes at most, or one."""
+    size = 0
+    for count, each in enumerate(queue):
+        size += each.size
+        if count == MAX_BATCH or (count and size > most):
+            return count
+    return len(queue)
+
+
+@dataclass(eq=False)
+class SpaceLog:
+    """The stream of a space; everything is called in the link's thread, but for the numbers."""
+
+    link: Link
+    config: NatsConfig
+    space: str
+    now: Callable[[], int]
+    # Called with the last sequence, and how many entries it took.
+    on_kept: Callable[[SpaceLog, int, int], None]
+    on_lost: Callable[[str], None]
+    base: int = field(default=0, init=False)
+    first: int = field(default=1, init=False)  # the sequence of the oldest message
+    last: int = field(default=0, init=False)  # of the last message that is known to be there
+    epoch: int = field(default=0, init=False)
+    latest: int = field(default=0, init=False)  # the number of the last entry
+    size: int = field(default=0, init=False)  # bytes in the stream
+    damaged: list[NumberRange] = field(default_factory=list[NumberRange], init=False)
+    waiting: deque[Waiting] = field(default_factory=deque[Waiting], init=False)
+    ended: bool = field(default=False, init=False)
+    _writer: asyncio.Task[None] | None = field(default=None, init=False)
+    _more: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+
+    @property
+    def stream(self) -> str:
+        """The name of the stream."""
+        return f"{self.config.prefix}-{token_of(self.space)}"
+
+    @property
+    def subject(self) -> str:
+        """The one subject of its messages."""
+        return f"{self.config.prefix}.log.{token_of(self.space)}"
+
+    # --- numbers ------------------------------------------------------------------------------
+
+    def number(self, sequence: int, place: int = 0) -> int:
+        """The number of an entry: of its message in the stream, and its place in that."""
+        return self.base + sequence * MAX_BATCH + place
+
+    def sequence(self, number: int) -> int:
+        """The sequence of the message that has an entry with a number."""
+        return (number - self.base) // MAX_BATCH
+
+    @property
+    def floor(self) -> int:
+        """The number behind which everything can be read."""
+        return self.number(self.first) - 1
+
+    # --- a start ------------------------------------------------------------------------------
+
+    async def open(self, journal: JournalConfig, ownership: Ownership) -> None:
+        """Find or make the stream, and become its owner.
+
+        Raises:
+            ConfigurationError: It cannot be used.
+        """
+        try:
+            await self._find(journal)
+            await self._own(ownership)
+            self.latest = await self._find_latest()
+        except ApiError as error:
+            raise ConfigurationError(
+                f"journal.nats: {self.link.place} refuses the stream {self.stream}: {error}"
+                + _advice(error, self.config)
+            ) from None
+        except ForeignMessage as error:
+            raise ConfigurationError(f"the stream {self.stream}: {error}; the log ends") from None
+        except NoAnswer as error:
+            raise ConfigurationError(
+                f"journal.nats: {self.link.place} does not answer about the stream {self.stream}"
+                f" ({error}); look at its log, and whether JetStream is enabled"
+            ) from None
+        self._writer = asyncio.ensure_future(self._write())
+
+    async def _find(self, journal: JournalConfig) -> None:
+        """Find the stream, or make it, and read what it says of itself."""
+        wanted = self._wanted(journal)
+        try:
+            info = await self.link.ask(f"STREAM.INFO.{self.stream}")
+        except ApiError as error:
+            if error.code != STREAM_NOT_FOUND:
+                raise
+            metadata = {"meup.space": self.space, "meup.base": str(self.now())}
+            made = {**wanted, "metadata": metadata, "deny_delete": True, "deny_purge": True}
+            info = await self.link.ask(f"STREAM.CREATE.{self.stream}", made)
+        found: dict[str, Any] = info["config"]
+        kept: dict[str, str] = found.get("metadata") or {}
+        base = kept.get("meup.base", "")
+        if (
+            found.get("subjects") != [self.subject]
+            or found.get("sources")
+            or found.get("mirror")
+            or kept.get("meup.space") != self.space
+            or not base.isascii()
+            or not base.isdecimal()
+        ):
+            raise ConfigurationError(
+                f"journal.nats.prefix: the stream {self.stream} is not the log of space"
+                f" {self.space!r} alone; remove that stream, or give another prefix"
+            )
+        changed = {key: value for key, value in wanted.items() if found.get(key) != value}
+        if changed:
+            info = await self.link.ask(f"STREAM.UPDATE.{self.stream}", {**found, **changed})
+        self.base = int(base)
+        self._read_state(info["state"])
+
+    def _wanted(self, journal: JournalConfig) -> dict[str, Any]:
+        """The stream's configuration, as far as ours says it."""
+        age = 0 if journal.max_age is None else round(journal.max_age * 1_000_000_000)
+        return {
+            "name": self.stream,
+            "subjects": [self.subject],
+            "retention": "limits",
+            "storage": "file",
+            "discard": "old",
+            "num_replicas": self.config.replicas,
+            "max_age": age,
+            "max_bytes": -1 if journal.max_bytes is None else journal.max_bytes,
+            "allow_direct": True,
+        }
+
+    def _read_state(self, state: dict[str, Any]) -> None:
+        self.first = max(1, state["first_seq"])
+        self.last = state["last_seq"]
+        self.size = state["bytes"]
+
+    async def _own(self, ownership: Ownership) -> None:
+        """Append that this gateway owns the space from here on."""
+        body = encode_ownership(ownership)
+        for _ in range(OWN_ATTEMPTS):
+            try:
+                self.epoch = await self.link.publish(self.stream, self.subject, body, self.last)
+            except ApiError as error:
+                if error.code != WRONG_LAST_SEQUENCE:
+                    raise
+            else:
+                self.last = self.epoch
+                return
+            self._read_state((await self.link.ask(f"STREAM.INFO.{self.stream}"))["state"])
+        raise ConfigurationError(
+            f"another gateway writes to the stream {self.stream} all the time; stop it"
+        )
+
+    async def _find_latest(self) -> int:
+        """The number of the last entry, which stands before messages without any."""
+        for sequence in range(self.last, self.first - 1, -1):
+            async for message in self.link.fetch(
+                self.stream, sequence, count=1, max_bytes=MAX_PAGE_BYTES
+            ):
+                if message.sequence == sequence:
+                    content = decode_message(sequence, message.body)
+                    if isinstance(content, Batch):
+                        return self.number(sequence, len(content.entries) - 1)
+        return self.floor
+
+    # --- appending ----------------------------------------------------------------------------
+
+    def put(self, entries: list[Waiting]) -> None:
+        """Append entries behind those that wait."""
+        self.waiting.extend(entries)
+        self._more.set()
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._more.wait()
+                self._more.clear()
+                while self.waiting:
+                    await self._write_next()
+        except Lost as error:
+            self._lose(str(error))
+        except Exception as error:
+            log.exception("the log of space %r cannot be written", self.space)
+            self._lose(f"the log of space {self.space!r} cannot be written: {error!r}")
+
+    def _lose(self, sentence: str) -> None:
+        self.ended = True
+        self.waiting.clear()
+        self.on_lost(sentence)
+
+    async def _write_next(self) -> None:
+        count = message_ends(self.waiting, self.link.max_payload // 2)
+        body = encode_batch(self.epoch, [self.waiting[at].encoded for at in range(count)])
+        if len(body) > self.link.max_payload:
+            raise Lost(
+                f"a message of space {self.space!r} has {len(body)} bytes, and {self.link.place}"
+                f" takes {self.link.max_payload}; raise max_payload there, or lower"
+                " gateway.max_message_bytes"
+            )
+        sequence = await self._append(body)
+        for _ in range(count):
+            self.waiting.popleft()
+        self.last = sequence
+        self.size += len(body)
+        if self.number(sequence, MAX_BATCH) > MAX_NUMBER:
+            raise Lost(f"the numbers of space {self.space!r} are used up; begin with a new prefix")
+        self.on_kept(self, sequence, count)
+
+    async def _append(self, body: bytes) -> int:
+        """Append a message, however long it takes; its sequence.
+
+        Raises:
+            Lost: Another has written, or the stream takes no more.
+        """
+        while True:
+            try:
+                return await self.link.publish(self.stream, self.subject, body, self.last)
+            except ApiError as error:
+                if error.code not in _UNSURE and error.code != WRONG_LAST_SEQUENCE:
+                    raise Lost(
+                        f"the stream {self.stream} takes nothing more: {error}"
+                        f"{_advice(error, self.config)}"
+                    ) from None
+                if error.code != WRONG_LAST_SEQUENCE:
+                    await asyncio.sleep(RETRY_SECONDS)
+            except NoAnswer:
+                await asyncio.sleep(RETRY_SECONDS)
+            # Whether it is there says the log alone.
+            sequence = await self._read_back(body)
+            if sequence is not None:
+                return sequence
+
+    async def _read_back(self, body: bytes) -> int | None:
+        """The sequence of a message that is in the log behind all that is known of it, or ``None``.
+
+        Raises:
+            Lost: Something else is there.
+        """
+        while True:
+            with suppress(NoAnswer, ApiError):
+                info = await self.link.ask(f"STREAM.INFO.{self.stream}")
+                if info["state"]["last_seq"] <= self.last:
+                    return None
+                found = [
+                    each
+                    async for each in self.link.fetch(
+                        self.stream, self.last + 1, count=1, max_bytes=MAX_PAGE_BYTES
+                    )
+                ]
+                if found:
+                    return self._judge(found[0], body)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def _judge(self, found: Published, body: bytes) -> int:
+        if found.sequence == self.last + 1 and found.body == body:
+            return found.sequence
+        with suppress(ForeignMessage):
+            content = decode_message(found.sequence, found.body)
+            if isinstance(content, Ownership):
+                raise Lost(
+                    f"the gateway {content.node} has taken over space {self.space!r} (message"
+                    f" {found.sequence} of the stream {self.stream})"
+                )
+        raise Lost(
+            f"something else wrote message {found.sequence} of the stream {self.stream}; only the"
+            " gateway that owns the space may"
+        )
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def messages(self, first: int, last: int) -> AsyncGenerator[Published]:
+        """The messages with such sequences that are kept, each of them."""
+        at = first
+        while at <= last:
+            begin = at
+            count = min(PAGE, last + 1 - at)
+            async for message in self.link.fetch(
+                self.stream, at, count=count, max_bytes=4 * MAX_PAGE_BYTES
+            ):
+                if message.sequence > at:
+                    await self._look_at_gap(at, message.sequence)
+                if message.sequence > last:
+                    return
+                at = message.sequence + 1
+                yield message
+            if at == begin:
+                # A replica may be behind, or what is asked for was forgotten meanwhile.
+                await self.refresh()
+                if at >= self.first:
+                    await asyncio.sleep(RETRY_SECONDS)
+                at = max(at, self.first)
+
+    async def _look_at_gap(self, expected: int, found: int) -> None:
+        """Note messages that are missing, unless they were forgotten as the oldest are."""
+        await self.refresh()
+        begin = max(expected, self.first)
+        missing = NumberRange(self.number(begin), self.number(found) - 1)
+        if begin < found and missing not in self.damaged:
+            self.damaged = sorted([*self.damaged, missing])
+            log.error(
+                "the stream %s has lost the messages %d to %d: the numbers %d to %d are missing",
+                *(self.stream, begin, found - 1, *missing),
+            )
+
+    async def refresh(self) -> None:
+        """Learn what the stream has forgotten."""
+        state = (await self.link.ask(f"STREAM.INFO.{self.stream}"))["state"]
+        self.first = max(1, state["first_seq"])
+        self.size = state["bytes"]
+
+    async def batches(self, first: int, last: int) -> AsyncGenerator[tuple[int, Batch]]:
+        """The batches of messages with such sequences, and the number of the first entry of each.
+
+        Raises:
+            ForeignMessage: One of them is none of a gateway that owned the space then.
+        """
+        epoch: int | None = None
+        async with aclosing(self.messages(first, last)) as messages:
+            async for message in messages:
+                content = decode_message(message.sequence, message.body)
+                if isinstance(content, Ownership):
+                    epoch = message.sequence
+                elif epoch is not None and content.epoch != epoch:
+                    raise ForeignMessage(
+                        message.sequence, "is of a gateway that did not own the space any more"
+                    )
+                else:
+                    epoch = content.epoch
+                    yield self.number(message.sequence), content
+
+    async def page(self, *, after: int, until: int, limit: int) -> tuple[Entry, ...]:
+        """Entries with ``after < seq <= until``: so many, and as many bytes as a page has."""
+        found: list[Entry] = []
+        size = 0
+        first = max(self.sequence(after + 1), self.first)
+        last = min(self.sequence(until), self.last)
+        async with aclosing(self.batches(first, last)) as batches:
+            async for number, batch in batches:
+                for entry, _ in read_batch(self.space, number, batch):
+                    if after < entry.seq <= until and len(found) < limit and size < MAX_PAGE_BYTES:
+                        found.append(entry)
+                        size += len(entry.envelope.frame)
+                if len(found) == limit or size >= MAX_PAGE_BYTES:
+                    break
+        # What was forgotten while it was read is a gap, which the reader has to see.
+        await self.refresh()
+        return tuple(found)
+
+    # --- facts --------------------------------------------------------------------------------
+
+    @property
+    def _bucket(self) -> str:
+        return f"{self.config.prefix}-facts"
+
+    async def read_checkpoint(self) -> Checkpoint:
+        """The facts that were written down last.
+
+        Raises:
+            ConfigurationError: They cannot be read.
+        """
+        from nats.js.errors import KeyNotFoundError
+
+        bucket = await self._open_bucket()
+        token = token_of(self.space)
+        try:
+            head = (await bucket.get(token)).value or b""
+            count, _, generation = head.partition(b" ")
+            parts = [
+                (await bucket.get(f"{token}.{generation.decode()}.{part}")).value or b""
+                for part in range(int(count))
+            ]
+            return decode_checkpoint(b"".join(parts))
+        except KeyNotFoundError:
+            return Checkpoint(0, {})
+        except ValueError as error:
+            raise ConfigurationError(
+                f"the facts of space {self.space!r} in the bucket {self._bucket} are damaged"
+                f" ({error}); restore that bucket"
+            ) from None
+
+    async def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Write down the facts that hold, in place of those that were before."""
+        bucket = await self._open_bucket()
+        token, generation = token_of(self.space), f"{checkpoint.until}-{self.epoch}"
+        body = encode_checkpoint(checkpoint)
+        parts = [body[at : at + CHUNK] for at in range(0, len(body), CHUNK)]
+        before = b""
+        with suppress(Exception):
+            before = (await bucket.get(token)).value or b""
+        for place, part in enumerate(parts):
+            await bucket.put(f"{token}.{generation}.{place}", part)
+        # The head last: until then, the facts before it count.
+        await bucket.put(token, f"{len(parts)} {generation}".encode())
+        count, _, older = before.decode().partition(" ")
+        if older and older != generation:
+            for place in range(int(count)):
+                with suppress(Exception):
+                    await bucket.purge(f"{token}.{older}.{place}")
+
+    async def _open_bucket(self) -> Any:
+        from nats.js.errors import BucketNotFoundError
+
+        jetstream: Any = self.link.jetstream
+        try:
+            return await jetstream.key_value(self._bucket)
+        except BucketNotFoundError:
+            return await jetstream.create_key_value(
+                bucket=self._bucket, history=1, replicas=self.config.replicas, direct=False
+            )
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Append nothing any more."""
+        self.ended = True
+        self.waiting.clear()
+        if self._writer is not None:
+            self._writer.cancel()
+
+
+def _advice(error: ApiError, config: NatsConfig) -> str:
+    """What to do about an answer that says no, as the end of a sentence."""
+    said = str(error)
+    if config.replicas > 1 and ("replicas > 1" in said or "no suitable peers" in said):
+        return (
+            f"; journal.nats.replicas is {config.replicas}, and it has fewer servers: give it as"
+            " many, or set replicas: 1"
+        )
+    if "resources exceeded" in said or "insufficient" in said:
+        return "; give it more room, or set journal.max_bytes"
+    return ""

@@ -1,0 +1,338 @@
+"""The journal on NATS: its fence, what it makes of foreign hands, and a server that goes away."""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import httpx
+import nats
+import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway import Config, Gateway, JournalConfig
+from meup_agent.gateway.config import NatsConfig
+from meup_agent.gateway.journal.nats.journal import NatsJournal
+from meup_agent.gateway.journal.nats.link import NoAnswer
+from meup_agent.gateway.journal.nats.records import token_of
+from tests.gateway.conftest import envelope
+from tests.gateway.journal.conftest import (
+    NOW,
+    Clock,
+    chat,
+    ids,
+    kept,
+    nats_config,
+    read,
+    settled,
+)
+from tests.gateway.journal.test_gateway import config_with, dial, hear_chats, rest
+from tests.gateways import ENGINES
+from tests.nats_servers import NatsServer, shared_server
+from tests.patience import PATIENCE
+from tests.programs import ROOT
+from tests.spaces import Entry, Fact
+
+pytestmark = pytest.mark.anyio
+
+
+class Wire:
+    """The way to a server, which can stop to carry anything; it has a thread of its own."""
+
+    def __init__(self, portal: BlockingPortal) -> None:
+        self._portal = portal
+        self._open = asyncio.Event()
+        self._open.set()
+        self.url = ""
+
+    @asynccontextmanager
+    async def listening(self, server: NatsServer) -> AsyncGenerator[None]:
+        port = int(server.url.rpartition(":")[2])
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            there, back = await asyncio.open_connection("127.0.0.1", port)
+            with suppress(OSError):
+                await asyncio.gather(self._carry(reader, back), self._carry(there, writer))
+
+        listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+        self.url = f"nats://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        try:
+            yield
+        finally:
+            listening.close()
+
+    def hold(self) -> None:
+        self._portal.call(self._open.clear)
+
+    def let_go(self) -> None:
+        self._portal.call(self._open.set)
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65_536):
+                await self._open.wait()
+                writer.write(data)
+        finally:
+            writer.close()
+
+
+@pytest.fixture
+def wire() -> Generator[Wire]:
+    """A way to the tests' server."""
+    with start_blocking_portal("asyncio") as portal:
+        wire = Wire(portal)
+        with portal.wrap_async_context_manager(wire.listening(shared_server())):
+            yield wire
+            wire.let_go()
+
+
+@asynccontextmanager
+async def journal_at(config: NatsConfig, clock: Clock, **more: Any) -> AsyncGenerator[NatsJournal]:
+    journal = NatsJournal(JournalConfig(nats=config, **more), clock)
+    try:
+        yield journal
+    finally:
+        await journal.aclose()
+
+
+async def failure_of(journal: NatsJournal) -> str:
+    """Wait for the sentence with which a journal fails."""
+    failed = asyncio.get_running_loop().create_future()
+    journal.on_failed = failed.set_result
+    with anyio.fail_after(PATIENCE):
+        sentence: str = await failed
+    return sentence
+
+
+async def test_an_owner_that_wakes_appends_nothing(wire: Wire, path: Path, clock: Clock) -> None:
+    """Also where another has written fewer messages than it had on their way."""
+    config, told = nats_config(path), list[Entry]()
+    async with journal_at(replace(config, servers=(wire.url,)), clock) as first:
+        before = ids(tuple(await kept(first, *map(chat, range(5)))))
+        wire.hold()
+        for number in range(100, 120):
+            first.append("demo", NOW, chat(number), (), told.append)
+            await anyio.lowlevel.checkpoint()  # so that each is handed over by itself
+        async with journal_at(config, clock) as second:
+            for number in range(200, 214):
+                before += ids(tuple(await kept(second, chat(number))))
+            wire.let_go()
+            assert "has taken over space 'demo'" in await failure_of(first)
+            before += ids(tuple(await kept(second, chat(300))))
+            assert ids(await read(second)) == before
+            assert ids(second.recover("demo", since=0, limit=100).entries) == before
+    assert told == []
+
+
+async def test_a_new_owner_goes_on_where_the_log_ends(path: Path, clock: Clock) -> None:
+    config = nats_config(path)
+    async with journal_at(config, clock) as first, journal_at(config, clock) as second:
+        (one,) = await kept(first, chat(1), facts=(Fact("grant/a", {"n": 1}),))
+        (two,) = await kept(second, chat(2))
+        assert two.seq > one.seq
+        assert await read(second) == (one, two)
+        assert second.recover("demo", since=0, limit=9).facts == {"grant/a": {"n": 1}}
+        first.append("demo", NOW, chat(3), (), lambda _: pytest.fail("it is not kept"))
+        assert "has taken over" in await failure_of(first)
+
+
+async def test_what_waits_while_nats_is_away_is_kept_once(clock: Clock, path: Path) -> None:
+    server = NatsServer()
+    try:
+        async with journal_at(nats_config(path, server), clock) as journal:
+            await kept(journal, chat(0))
+            server.kill()
+            told: list[Entry] = []
+            for number in range(1, 1_000):
+                journal.append("demo", NOW, chat(number), (), told.append)
+            while not journal.problem:  # noqa: ASYNC110 - nobody is told of it
+                await anyio.sleep(0.01)
+            assert "cannot be reached" in journal.problem
+            server.start()
+            await settled(journal)
+            assert journal.problem == ""
+            assert ids(tuple(told)) == list(map(str, range(1, 1_000)))
+            assert ids(await read(journal)) == list(map(str, range(1_000)))
+    finally:
+        server.close()
+
+
+async def test_answer_that_got_lost_is_read_from_the_log(
+    wire: Wire, path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message is there, its acknowledgement is not."""
+    async with journal_at(replace(nats_config(path), servers=(wire.url,)), clock) as journal:
+        (first,) = await kept(journal, chat(1))
+        publish, lost = journal._link.publish, 0
+
+        async def publish_and_lose(*arguments: Any) -> int:
+            nonlocal lost
+            sequence = await publish(*arguments)
+            if lost == 0:
+                lost = sequence
+                raise NoAnswer("the answer is lost")
+            return sequence
+
+        monkeypatch.setattr(journal._link, "publish", publish_and_lose)
+        second, third = await kept(journal, chat(2), chat(3))
+        assert lost
+        assert await read(journal) == (first, second, third)
+
+
+async def test_a_strangers_message_ends_it(path: Path, clock: Clock) -> None:
+    config = nats_config(path)
+    async with journal_at(config, clock) as journal:
+        await kept(journal, chat(1))
+        stranger = await nats.connect(config.servers[0])
+        written = await stranger.jetstream().publish(f"{config.prefix}.log.demo", b"hello")
+        await stranger.close()
+        journal.append("demo", NOW, chat(2), (), lambda _: pytest.fail("it is not kept"))
+        assert f"something else wrote message {written.seq}" in await failure_of(journal)
+    with pytest.raises(ConfigurationError, match=f"message {written.seq} was not written by"):
+        async with journal_at(config, clock) as journal:
+            journal.recover("demo", since=0, limit=9)
+
+
+@pytest.mark.parametrize("space", ["a.b", "*", ">", "ü", "A", "a", "x" * 256, "\U0001f600" * 256])
+async def test_any_name_has_a_log_of_its_own(path: Path, clock: Clock, space: str) -> None:
+    async with journal_at(nats_config(path), clock) as journal:
+        (said,) = await kept(journal, chat(1), space=space)
+        await kept(journal, chat(2), space=space + "b")
+        assert await read(journal, space) == (said,)
+        assert len(token_of(space)) <= 120
+
+
+async def test_facts_outlive_the_entries_that_made_them(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meup_agent.gateway.journal.nats.journal.CHECKPOINT_ENTRIES", 2)
+    config = nats_config(path)
+    async with journal_at(config, clock, max_bytes=20_000) as journal:
+        await kept(journal, chat(1), facts=(Fact("grant/a", {"n": 1}), Fact("grant/b", {"n": 2})))
+        await kept(journal, chat(2), facts=(Fact("grant/b", None),))
+        journal.mark_seen("demo", "alice", NOW + 7)
+        start = journal.floor("demo")
+        for number in range(3, 100):
+            await kept(journal, chat(number, message="x" * 1_000))
+    async with journal_at(config, clock, max_bytes=20_000) as journal:
+        assert journal.floor("demo") > start
+        recovered = journal.recover("demo", since=0, limit=1_000)
+        assert recovered.facts == {"grant/a": {"n": 1}}
+        assert ids(recovered.entries)[-1] == "99"
+        assert len(recovered.entries) < 30
+        assert journal.seen("demo", "alice") == NOW + 7
+        assert journal.resume_from("demo", start) == journal.floor("demo")
+
+
+async def test_facts_that_are_lost_are_not_passed_over(path: Path, clock: Clock) -> None:
+    config = nats_config(path)
+    async with journal_at(config, clock, max_bytes=20_000) as journal:
+        await kept(journal, chat(1), facts=(Fact("grant/a", {"n": 1}),))
+        for number in range(2, 100):
+            await kept(journal, chat(number, message="x" * 1_000))
+        journal.abandon()  # as a killed gateway: its facts are in the log alone
+    with pytest.raises(ConfigurationError, match="grants between them are not known"):
+        async with journal_at(config, clock, max_bytes=20_000) as journal:
+            journal.recover("demo", since=0, limit=9)
+    async with journal_at(config, clock, max_bytes=20_000, accept_damage=True) as journal:
+        assert journal.recover("demo", since=0, limit=9).facts == {}
+
+
+def on_nats(path: Path, server: NatsServer | None = None) -> Config:
+    return replace(config_with(path), journal=JournalConfig(nats=nats_config(path, server)))
+
+
+async def test_second_gateway_takes_over_and_members_resume_there(path: Path) -> None:
+    """Nobody hears twice what is said, and the first gateway tells its members to come again."""
+    config = on_nats(path)
+    async with Gateway(config=config) as first:
+        async with dial(first, first.token("alice")) as alice:
+            await alice.send(envelope("alice", id="1"))
+            (one,) = await hear_chats(alice, 1)
+            async with Gateway(config=config) as second:
+                await alice.send(envelope("alice", id="2"))
+                await rest(alice)
+                assert alice.close_code == 1012
+                async with dial(second, second.token("alice"), one["seq"]) as again:
+                    await again.send(envelope("alice", id="3"))
+                    heard = await hear_chats(again, 1)
+                    assert [said["id"] for said in heard] == ["3"]
+
+
+async def test_members_stay_while_nats_is_away(path: Path) -> None:
+    server = NatsServer()
+    try:
+        async with (
+            Gateway(config=on_nats(path, server)) as gateway,
+            httpx.AsyncClient(timeout=PATIENCE) as client,
+        ):
+            async with dial(gateway, gateway.token("alice")) as alice:
+                await alice.send(envelope("alice", id="1"))
+                await hear_chats(alice, 1)
+                ready = f"{gateway.http_url}/readyz"
+                assert (await client.get(ready)).status_code == 200
+                server.kill()
+                with anyio.fail_after(PATIENCE):
+                    answer = await client.get(ready)
+                    while answer.status_code == 200:
+                        answer = await client.get(ready)
+                assert answer.json()["retry_after"] > 0
+                await alice.send(envelope("alice", id="2"))
+                server.start()
+                assert [said["id"] for said in await hear_chats(alice, 1)] == ["2"]
+                assert (await client.get(ready)).status_code == 200
+    finally:
+        server.close()
+
+
+async def test_messages_that_do_not_fit_are_refused_at_the_start(path: Path) -> None:
+    server = NatsServer(max_payload="1MB")
+    try:
+        config = on_nats(path, server)
+        with pytest.raises(ConfigurationError, match="or raise max_payload on each server"):
+            async with Gateway(config=config):
+                pass
+        with pytest.raises(ConfigurationError, match="the journal takes 983040"):
+            ENGINES["nats"].check(config.journal, 4_194_304)
+        assert ENGINES["nats"].check(config.journal, 983_040).startswith("NATS at nats://127.0.0.1")
+    finally:
+        server.close()
+
+
+def test_servers_that_are_not_there_are_named(path: Path) -> None:
+    config = replace(nats_config(path), servers=("nats://me:secret@127.0.0.1:1",))
+    with pytest.raises(ConfigurationError, match="cannot be reached") as raised:
+        ENGINES["nats"].check(JournalConfig(nats=config), 1)
+    assert "secret" not in str(raised.value)
+
+
+async def test_listed_permissions_are_all_that_it_needs(path: Path, clock: Clock) -> None:
+    page = (ROOT / "docs" / "how-to" / "keep-the-journal-on-nats.md").read_text()
+    listed = re.search(r"```text\n(publish: .*?)```", page, re.DOTALL)
+    assert listed
+    user = f"{{ user: gateway, password: secret, permissions: {{ {listed[1]} }} }}"
+    server = NatsServer(settings=f"authorization {{ users: [ {user} ] }}")
+    here = nats_config(path, server, user="gateway", password="secret")
+    config = replace(here, prefix="meup")
+    try:
+        for number in range(2):
+            async with journal_at(config, clock, max_age=3_600 + number) as journal:
+                await kept(journal, chat(number), facts=(Fact(f"grant/{number}", {}),))
+                assert len(await read(journal)) == number + 1
+                assert len(journal.recover("demo", since=0, limit=9).facts) == number + 1
+        with pytest.raises(ConfigurationError, match="correct the address or the user"):
+            ENGINES["nats"].check(JournalConfig(nats=replace(config, password="other")), 1)
+    finally:
+        server.close()
+
+
+async def test_too_few_servers_are_named_with_what_to_do(path: Path, clock: Clock) -> None:
+    async with journal_at(replace(nats_config(path), replicas=3), clock) as journal:
+        with pytest.raises(ConfigurationError, match="set replicas: 1"):
+            journal.floor("demo")
