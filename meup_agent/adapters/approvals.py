@@ -16,8 +16,7 @@ from pydantic_ai.tools import (
 
 from meup_agent.adapters.space_tools import SpaceTools
 from meup_agent.agent.decorators import Decorators
-from meup_agent.client.messages import Request
-from meup_agent.client.requests import names
+from meup_agent.client.messages import Request, names
 from meup_agent.errors import MeupError, RequestError, UsageError
 from meup_agent.mcp.sdk import decisions
 from meup_agent.protocol.wire import payloads

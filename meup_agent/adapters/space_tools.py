@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from meup_agent.client.messages import names
 from meup_agent.client.offers import TOOLS, ask_each
 from meup_agent.client.proposal_handle import resolve_ttl
-from meup_agent.client.requests import names
 from meup_agent.client.space import directory_of
 from meup_agent.errors import ConnectionFailed, MeupError, ToolError, UsageError
 from meup_agent.mcp.sdk import decisions

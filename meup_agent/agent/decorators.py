@@ -20,13 +20,13 @@ from meup_agent.agent.signature import Handler, HandlerSignature, Source, read_s
 from meup_agent.agent.tool import TOOL_OPTIONS, ToolDefinition, ToolOptions, define_tool
 from meup_agent.client.messages import Chat, Request
 from meup_agent.client.proposal import Proposal
-from meup_agent.client.requests import with_explanation
 from meup_agent.client.space import Space
 from meup_agent.client.streams import StreamReader
+from meup_agent.client.waits import with_explanation
 from meup_agent.errors import HandlerDefinitionError, InvalidPattern
 from meup_agent.protocol.capability import Pattern, compile_kind, compile_pattern
 from meup_agent.protocol.exchange import Conflict, Gap, Participant, Role, StreamBuffer
-from meup_agent.protocol.exchange.table_context import read_participant
+from meup_agent.protocol.roster import read_participant
 from meup_agent.protocol.wire.control_payloads import (
     Acknowledgement,
     Clear,

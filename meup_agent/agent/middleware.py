@@ -46,8 +46,11 @@ from meup_agent.protocol.wire.outcomes import CallOutcome
 if TYPE_CHECKING:
     from meup_agent.agent.decorators import Invocation
     from meup_agent.causes import Cause
+    from meup_agent.client.messages import (
+        Outbound,
+        SendMessage,
+    )
     from meup_agent.client.proposal import Proposal
-    from meup_agent.client.requests import Outbound, SendMessage
     from meup_agent.client.space import Space
     from meup_agent.protocol.wire.envelope import Envelope
 

@@ -18,16 +18,18 @@ from meup_agent.cli.options import Json, NoColour, OptionGroup, Timeout, option,
 from meup_agent.errors import ConfigurationError, MeupError
 from meup_agent.escape import visible
 from meup_agent.protocol.wire.payloads import as_object
-from meup_agent.transport.handshake import (
+from meup_agent.transport.connect_failure import (
     Advice,
     advice_for,
-    handshake_url,
     reason_for,
-    socket_path,
     with_tls,
     without_tls,
 )
 from meup_agent.transport.http import ANSWER_SECONDS, check_http_url, fetch, open_client
+from meup_agent.transport.urls import (
+    handshake_url,
+    socket_path,
+)
 from meup_agent.wording import shown_name
 
 if TYPE_CHECKING:

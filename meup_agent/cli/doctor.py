@@ -51,15 +51,17 @@ from meup_agent.protocol.wire.membership import WELCOME_KEY, Guarantees
 from meup_agent.protocol.wire.payloads import TOOL_CALL, as_object, unwrapped
 from meup_agent.session.settings import Settings
 from meup_agent.transport.base import CloseInfo, Transport
-from meup_agent.transport.handshake import (
-    ForeignListener,
-    handshake_url,
+from meup_agent.transport.connect_failure import (
     reason_for,
-    short_path,
-    socket_path,
     untrusted,
     with_tls,
     without_tls,
+)
+from meup_agent.transport.listener_owner import ForeignListener
+from meup_agent.transport.urls import (
+    handshake_url,
+    short_path,
+    socket_path,
 )
 from meup_agent.transport.websocket import WebSocketTransport, websocket_connector
 from meup_agent.wording import shown_name

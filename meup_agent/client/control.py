@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from meup_agent.client.management import AwaitedAnswer, ask, given
-from meup_agent.client.requests import TIMEOUT
 from meup_agent.client.running_handler import awaited
+from meup_agent.client.waits import TIMEOUT
 from meup_agent.protocol.wire import control_payloads
 from meup_agent.protocol.wire.control_payloads import (
     CompactDone,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.lowlevel import checkpoint
 
-from meup_agent.client.requests import TIMEOUT
 from meup_agent.client.running_handler import awaited, release_slot
+from meup_agent.client.waits import TIMEOUT
 from meup_agent.errors import OutcomeUnknown, Refused, UsageError
 from meup_agent.protocol.wire import kinds, management_payloads
 from meup_agent.protocol.wire.management_payloads import Grant

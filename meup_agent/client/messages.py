@@ -1,24 +1,36 @@
-"""Messages as handlers and callers see them: progress, chats, requests, parameters."""
+"""Messages as handlers, callers and middleware see them: progress, chats, requests, parameters."""
 
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
+import anyio
 import msgspec
 
-from meup_agent.errors import RequestError, printable
+from meup_agent.client.running_handler import handler_is
+from meup_agent.errors import RequestError, UsageError, printable
+from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.payloads import INVALID_PARAMS, PROPOSER, read_call, without_meta
+from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Coroutine, Iterable
+    from contextlib import AbstractAsyncContextManager
+
+    from anyio.abc import TaskStatus
+
     from meup_agent.protocol.exchange import Progressed
     from meup_agent.protocol.wire.envelope import Envelope
-    from meup_agent.protocol.wire.payloads import Call
+    from meup_agent.protocol.wire.payloads import Call, JsonObject
 
 
-# --- messages as handlers and callers see them ---
+# --- as handlers and callers see them ---
 
 log = logging.getLogger("meup_agent.client")
 
@@ -138,3 +150,198 @@ def read_params(request: Request, form: type[Params]) -> Params:
     except msgspec.ValidationError as error:
         said = f"{request.method} cannot be answered: {printable(str(error))}; correct its params"
         raise RequestError(INVALID_PARAMS, said) from None
+
+
+# --- outbound middleware ---
+# Every verb that sends passes the agent's layers, where it has any.
+#
+# In comes the call of a verb: `outbound` marks each that passes, and names the fields of the
+# message that its parameters are. Out goes the same call, with what the layers have changed. Layers
+# may refuse it (by raising), change and time it; a changed call is checked, and becomes a request
+# or a proposal, as the call that it now is. Where there is no middleware, a verb runs as if it were
+# not marked. The messages themselves, and the onion, are `middleware`.
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+SendMessage = Callable[[Any], Awaitable[Any]]
+"""Sends a message that passed; it reads the fields of it."""
+
+Outbound = Callable[[str, dict[str, Any], SendMessage], Awaitable[Any]]
+"""Passes a verb's message, by its fields, through the middleware to what sends it."""
+
+
+def names(given: str | Iterable[str]) -> tuple[str, ...]:
+    """Several names, or the only one."""
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _copy_object(given: JsonObject | None) -> JsonObject:
+    return copy.deepcopy(given or {})
+
+
+# Copies: a layer that writes into them must not write into what its caller holds.
+_SHOWN: Final[dict[str, Callable[[Any], Any]]] = {
+    "to": names,
+    "correlation": names,
+    "kind": kinds.canonical,
+    "reason": str,
+    "arguments": _copy_object,
+    "payload": copy.deepcopy,
+}
+
+
+def shown(**fields: Any) -> dict[str, Any]:
+    """The fields of a message as layers see them."""
+    return {name: _SHOWN.get(name, lambda as_is: as_is)(each) for name, each in fields.items()}
+
+
+def outbound(
+    verb: str,
+    *,
+    about: Callable[[Any], dict[str, Any]] = lambda _: {},
+    complete: Callable[[Any, dict[str, Any]], Awaitable[None]] | None = None,
+    must_pass: bool = False,
+    **parameters: str,
+) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
+    """Pass a verb of a space or proposal through the middleware.
+
+    Args:
+        verb: Its name for layers.
+        about: Fields of the message that none of its parameters has.
+        complete: Fills in arguments that the layers are to see, where the caller left them out.
+        must_pass: Its result is what it returned itself, and never the word of a layer.
+        parameters: Each field of the message that may be changed, and its parameter.
+    """
+
+    def mark(send: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+        signature = inspect.signature(send)
+
+        async def pass_on(through: Outbound, *args: P.args, **kwargs: P.kwargs) -> T:
+            given = signature.bind(*args, **kwargs)
+            given.apply_defaults()
+            if complete is not None:
+                await complete(args[0], given.arguments)
+            fields = {name: given.arguments[each] for name, each in parameters.items()}
+
+            async def send_changed(message: Any) -> T:
+                for name, each in parameters.items():
+                    given.arguments[each] = getattr(message, name)
+                return await send(*given.args, **given.kwargs)
+
+            said = shown(**fields) | about(args[0])
+            if must_pass:
+                return await pass_whole(through, verb, said, send_changed)
+            result: T = await through(verb, said, send_changed)
+            return result
+
+        @functools.wraps(send)
+        def call(*args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+            sender: Any = args[0]
+            through: Outbound | None = sender._outbound
+            if through is None:
+                return send(*args, **kwargs)
+            return pass_on(through, *args, **kwargs)
+
+        return call
+
+    return mark
+
+
+async def pass_whole(
+    through: Outbound, verb: str, fields: dict[str, Any], send: Callable[[Any], Awaitable[T]]
+) -> T:
+    """Pass a message whose result no layer can stand in for."""
+    results: list[T] = []
+
+    async def note(message: Any) -> T:
+        results.append(await send(message))
+        return results[-1]
+
+    await through(verb, fields, note)
+    if not results:
+        raise _not_passed(verb)
+    return results[-1]
+
+
+def _not_passed(verb: str) -> UsageError:
+    return UsageError(
+        f"a middleware returned without call_next, so there was no {verb}; "
+        "raise an exception to refuse it"
+    )
+
+
+# --- proposals --------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def proposing(
+    through: Outbound,
+    fields: dict[str, Any],
+    propose: Callable[[Any], AbstractAsyncContextManager[T]],
+) -> AsyncGenerator[T]:
+    """Propose within the layers, which run beside the block and are told of its outcome.
+
+    Beside it, since the block goes on while a layer waits in ``call_next``, and the outcome may
+    come long before the block is left. In a group of the block's own, so that a layer ends with it.
+    """
+    made: Any = None  # the proposal
+    raised: Exception | None = None
+    failure: Exception | None = None
+    begun = False
+    opened, ended = anyio.Event(), anyio.Event()
+
+    async def pass_layers(*, task_status: TaskStatus[Any]) -> None:
+        """Pass the layers; the message that passed is the status of the task."""
+        nonlocal failure
+
+        async def send(message: Any) -> Any:
+            nonlocal begun, raised
+            if begun:
+                raise UsageError("call_next makes a proposal once; it was called again")
+            begun = True
+            task_status.started(message)
+            await opened.wait()
+            if made is None:
+                assert raised is not None
+                raise raised
+            try:
+                # The layers wait beside the handler: it keeps its place, since it may be at work.
+                with handler_is(None):
+                    return await made.outcome()
+            except Exception as error:
+                raised = error
+                raise
+
+        try:
+            await through("propose", fields, send)
+            if not begun:
+                raise _not_passed("propose")
+        except Exception as error:
+            if not begun:
+                raise
+            if error is not raised:  # which the block raises where it is asked for
+                logging.getLogger("meup_agent.agent").error(
+                    "a middleware failed after the proposal was made", exc_info=error
+                )
+                failure = error
+        finally:
+            ended.set()
+
+    async with background_tasks() as tasks:
+        given: Any = await tasks.start(pass_layers, name="meup middleware")
+        try:
+            async with propose(given) as made:
+                opened.set()
+                yield made
+        except Exception as error:
+            if made is None:
+                raised = error
+                opened.set()
+            # The outcome is known by now: the layers see it, and end. A cancellation, which is not
+            # caught here, ends them as it ends the block.
+            await ended.wait()
+            raise
+        await ended.wait()
+        if failure is not None:
+            raise failure

@@ -21,7 +21,6 @@ import anyio
 import msgspec
 from anyio.lowlevel import checkpoint
 
-from meup_agent.client.requests import TIMEOUT, request
 from meup_agent.client.running_handler import (
     RunningHandler,
     awaited,
@@ -31,6 +30,10 @@ from meup_agent.client.running_handler import (
     release_slot,
 )
 from meup_agent.client.schema_check import ArgumentChecker
+from meup_agent.client.waits import (
+    TIMEOUT,
+    request,
+)
 from meup_agent.errors import (
     ConnectionFailed,
     InvalidArguments,
@@ -45,7 +48,7 @@ from meup_agent.errors import (
     printable,
 )
 from meup_agent.protocol.exchange import Key
-from meup_agent.protocol.exchange.table_context import read_participant
+from meup_agent.protocol.roster import read_participant
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import encode_json
 from meup_agent.protocol.wire.outcomes import result_of

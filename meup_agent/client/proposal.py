@@ -13,10 +13,13 @@ from anyio.lowlevel import checkpoint
 
 from meup_agent.causes import Cause, Reason
 from meup_agent.client.management import AwaitedAnswer, ask
-from meup_agent.client.messages import write_params
-from meup_agent.client.requests import TIMEOUT, outbound, request
+from meup_agent.client.messages import outbound, write_params
 from meup_agent.client.running_handler import awaited
 from meup_agent.client.talk import DecisionReceipt, check_may_decide, check_may_send, explainer_of
+from meup_agent.client.waits import (
+    TIMEOUT,
+    request,
+)
 from meup_agent.errors import (
     AlreadyDecided,
     AlreadyInProgress,
@@ -41,9 +44,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from datetime import datetime
 
-    from meup_agent.client.messages import OnProgress, Progress
+    from meup_agent.client.messages import OnProgress, Outbound, Progress
     from meup_agent.client.offers import OfferFinder
-    from meup_agent.client.requests import Outbound
     from meup_agent.protocol.wire.membership import ListedDecision
     from meup_agent.session import Session
 

@@ -9,7 +9,7 @@ import anyio
 
 from meup_agent.causes import Reason
 from meup_agent.client.proposal import read_proposal_pages
-from meup_agent.client.requests import TIMEOUT
+from meup_agent.client.waits import TIMEOUT
 from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.membership import ProposalQuery

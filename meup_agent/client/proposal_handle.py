@@ -13,9 +13,12 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from meup_agent.causes import Cause, Reason
 from meup_agent.client.messages import relay
-from meup_agent.client.requests import await_announced, with_explanation
 from meup_agent.client.running_handler import awaited, cause_of_leaving, parent_in
 from meup_agent.client.talk import DecisionReceipt, check_may_decide
+from meup_agent.client.waits import (
+    await_announced,
+    with_explanation,
+)
 from meup_agent.errors import UsageError
 from meup_agent.protocol.exchange import ProposalKey, Wait
 from meup_agent.protocol.proposals.lifecycle import ProposalState

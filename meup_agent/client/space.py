@@ -10,6 +10,12 @@ from anyio.lowlevel import checkpoint
 
 from meup_agent.client.control import Control
 from meup_agent.client.management import Members
+from meup_agent.client.messages import (
+    names,
+    outbound,
+    proposing,
+    shown,
+)
 from meup_agent.client.offers import TOOLS, OfferDirectory, OfferFinder, Offers
 from meup_agent.client.proposal import Proposal, Proposals
 from meup_agent.client.proposal_handle import (
@@ -19,19 +25,15 @@ from meup_agent.client.proposal_handle import (
     propose,
     resolve_ttl,
 )
-from meup_agent.client.requests import (
-    TIMEOUT,
-    await_announced,
-    names,
-    outbound,
-    proposing,
-    request,
-    shown,
-    wait_for,
-)
 from meup_agent.client.running_handler import awaited
 from meup_agent.client.streams import Streams, reading_of_call
 from meup_agent.client.talk import Talk, explainer_of
+from meup_agent.client.waits import (
+    TIMEOUT,
+    await_announced,
+    request,
+    wait_for,
+)
 from meup_agent.errors import ParticipantGone, UsageError
 from meup_agent.protocol.exchange import Participant, Wait
 from meup_agent.protocol.wire import kinds, payloads
@@ -43,8 +45,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
     from datetime import datetime
 
-    from meup_agent.client.messages import OnProgress
-    from meup_agent.client.requests import Outbound
+    from meup_agent.client.messages import OnProgress, Outbound
     from meup_agent.client.streams import OnStream
     from meup_agent.protocol.wire.membership import Guarantees
     from meup_agent.protocol.wire.outcomes import Outcome

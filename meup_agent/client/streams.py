@@ -17,7 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 import anyio
 from anyio.lowlevel import checkpoint
 
-from meup_agent.client.requests import names, pass_whole, shown
+from meup_agent.client.messages import (
+    names,
+    pass_whole,
+    shown,
+)
 from meup_agent.client.running_handler import awaited, cause_of_leaving, release_slot
 from meup_agent.errors import (
     HandlerCancelled,
@@ -51,7 +55,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from typing import Self
 
-    from meup_agent.client.requests import Outbound
+    from meup_agent.client.messages import Outbound
     from meup_agent.protocol.exchange import StreamBuffer
     from meup_agent.protocol.wire.payloads import JsonObject
     from meup_agent.session import Session

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from meup_agent.causes import Cause, Reason, read_reason
-from meup_agent.client.messages import Chat
-from meup_agent.client.requests import shown
+from meup_agent.client.messages import Chat, shown
 from meup_agent.client.running_handler import CallScope, awaited, cause_of_leaving
 from meup_agent.errors import NotSent, ReasoningCancelled, Refused, UsageError
 from meup_agent.protocol.exchange.inbound_exchange import cause_of_end
@@ -22,7 +21,7 @@ from meup_agent.protocol.wire import kinds
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
 
-    from meup_agent.client.requests import Outbound
+    from meup_agent.client.messages import Outbound
     from meup_agent.protocol.wire.envelope import Envelope
     from meup_agent.session import Session
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from meup_agent.client.requests import Outbound
+    from meup_agent.client.messages import Outbound
     from meup_agent.protocol.wire.envelope import Envelope
     from meup_agent.session import Session
 

@@ -55,7 +55,7 @@ from meup_agent.session.outbox import Outbox
 from meup_agent.session.pending_calls import PendingCalls, log_cancel
 from meup_agent.session.settings import Settings
 from meup_agent.transport.base import Condition, background_tasks, loop_clock
-from meup_agent.transport.handshake import advice_for
+from meup_agent.transport.connect_failure import advice_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable

@@ -1,23 +1,24 @@
-"""A client of a gateway's HTTP API: its addresses, its connections, and bounded answers."""
+"""HTTP: a client of a gateway's API, and where a request says that it comes from."""
 
 from __future__ import annotations
 
+import re
 import ssl
 from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.transport.handshake import (
+from meup_agent.transport.connect_failure import explained
+from meup_agent.transport.listener_owner import check_listener
+from meup_agent.transport.urls import (
     check_headers,
-    check_listener,
-    explained,
     short_path,
     socket_path,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 
     import httpx
 
@@ -134,3 +135,45 @@ def check_http_url(url: str) -> None:
         raise ConfigurationError(
             f"the HTTP address {url!r} is none; give one such as http://localhost:8420"
         )
+
+
+# --- request headers ---
+# Headers by which an HTTP server tells where a request comes from.
+#
+# What a stranger's proxy adds is taken in its widest sense; what names this machine, in its
+# narrowest.
+
+_FORWARDING: Final = (
+    *("forwarded", "via", "x-forwarded", "x-real-", "x-original-", "x-client-", "client-ip"),
+    *("x-cluster-client-", "true-client-ip", "proxy-", "x-proxy", "x-envoy-", "x-remote-"),
+    *("cf-", "cdn-", "fastly-", "fly-", "x-amz", "x-appengine-", "x-azure-", "x-vercel-"),
+)
+"""Beginnings of the headers that proxies, tunnels and clouds add."""
+
+_HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[0-9a-z_.-]+)(?::([0-9]{1,5}))?", re.ASCII)
+
+
+def is_forwarded(names: Iterable[str]) -> bool:
+    """True if a request came through a proxy, by the names of its headers, in lower case.
+
+    Some proxies write ``_`` for ``-``.
+    """
+    return any(name.replace("_", "-").startswith(_FORWARDING) for name in names)
+
+
+def host_name(host: str) -> str:
+    """The name in a ``Host``, in lower case and without its port; empty: it has another form."""
+    found = _HOST.fullmatch(host.strip().lower())
+    return "" if found is None else found[1].removeprefix("[").removesuffix("]")
+
+
+def is_served(host: str, served: Collection[str]) -> bool:
+    """True if a ``Host`` is one of these; one that ends with ``:*`` stands for any port.
+
+    The port has to be a number: ``localhost:1.example.com`` is not a port of ``localhost``.
+    """
+    said = host.strip().lower()
+    found = _HOST.fullmatch(said)
+    if found is None:
+        return False
+    return said in served or (found[2] is not None and f"{found[1]}:*" in served)

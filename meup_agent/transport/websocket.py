@@ -24,9 +24,9 @@ from meup_agent.transport.base import (
     checked_close,
     runs_on_asyncio,
 )
-from meup_agent.transport.handshake import (
+from meup_agent.transport.connect_failure import explained
+from meup_agent.transport.urls import (
     check_headers,
-    explained,
     handshake_url,
     short_path,
     socket_path,

@@ -15,7 +15,7 @@ import yaml
 
 from meup_agent import Agent
 from meup_agent.cli.up.state import token_path
-from meup_agent.transport.handshake import socket_url
+from meup_agent.transport.urls import socket_url
 from tests.cli.commands import exit_codes
 from tests.cli.participants import variables_printed
 from tests.cli.processes import (

@@ -69,7 +69,7 @@ from meup_agent.errors import (
     UsageError,
 )
 from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
-from meup_agent.protocol.exchange.table_context import read_participant
+from meup_agent.protocol.roster import read_participant
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.payloads import as_object
 from meup_agent.protocol.wire.scoped_yes import YesTerms

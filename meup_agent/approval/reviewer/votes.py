@@ -22,7 +22,10 @@ from meup_agent.approval.reviewer.methods import VOTE, VoteParams
 from meup_agent.client.messages import write_params
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.errors import ConfigurationError, VoteRefused, printable, system_reason
-from meup_agent.protocol.exchange.table_context import UPDATE, read_participant
+from meup_agent.protocol.roster import (
+    UPDATE,
+    read_participant,
+)
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.management_payloads import KICK, REVOKE
 

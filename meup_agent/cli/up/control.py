@@ -25,7 +25,7 @@ from meup_agent.cli.failures import Failure
 from meup_agent.cli.up.state import SOCKET_MODE
 from meup_agent.errors import ConfigurationError, MeupError, system_reason
 from meup_agent.transport.base import background_tasks
-from meup_agent.transport.handshake import short_path
+from meup_agent.transport.urls import short_path
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import Config

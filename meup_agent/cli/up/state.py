@@ -28,7 +28,11 @@ from meup_agent.cli import exit_codes
 from meup_agent.cli.failures import Failure
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.gateway.auth import new_token, renew_token
-from meup_agent.transport.handshake import short_path, socket_path, socket_url
+from meup_agent.transport.urls import (
+    short_path,
+    socket_path,
+    socket_url,
+)
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import NotifyTarget

@@ -18,7 +18,7 @@ from meup_agent.gateway.edge.http.views import current_proposals, proposals_of
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.audit import AuditRecord
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
-from meup_agent.protocol.exchange.table_context import read_participant
+from meup_agent.protocol.roster import read_participant
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.link import FrameFormat
 from meup_agent.protocol.space.server import SpaceServer

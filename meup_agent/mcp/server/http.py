@@ -32,7 +32,10 @@ from meup_agent.mcp.server.tool_calls import CallSettings
 from meup_agent.protocol.space.allowance import NoticeThrottle, network_of
 from meup_agent.protocol.token_strength import is_guessable
 from meup_agent.transport.base import background_tasks
-from meup_agent.transport.handshake import is_forwarded, is_served
+from meup_agent.transport.http import (
+    is_forwarded,
+    is_served,
+)
 from meup_agent.transport.websocket import SpaceConnector
 
 if TYPE_CHECKING:

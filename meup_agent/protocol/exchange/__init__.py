@@ -133,8 +133,9 @@ from meup_agent.protocol.exchange.outbound_exchange import FulfillmentTarget, Wa
 from meup_agent.protocol.exchange.stream_buffer import StreamBuffer, StreamEnd
 from meup_agent.protocol.exchange.streams import OwnStream
 from meup_agent.protocol.exchange.table import ExchangeTable
-from meup_agent.protocol.exchange.table_context import Mode, Participant
+from meup_agent.protocol.exchange.table_context import Mode
 from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
+from meup_agent.protocol.roster import Participant
 
 __all__ = [
     "Cancel",

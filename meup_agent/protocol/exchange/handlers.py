@@ -37,7 +37,10 @@ from meup_agent.protocol.exchange.lifecycle import (
 )
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.stream_buffer import StreamBuffer
-from meup_agent.protocol.exchange.table_context import ABSENCE_SECONDS, TableContext
+from meup_agent.protocol.exchange.table_context import (
+    ABSENCE_SECONDS,
+    TableContext,
+)
 from meup_agent.protocol.proposals.lifecycle import ProposalState, look_up
 from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntry, ProposalKey
 from meup_agent.protocol.proposals.resolution import MAX_NAMED, Doubt, claimed_proposer, resolve

@@ -20,12 +20,12 @@ from meup_agent.protocol.exchange.lifecycle import OutboundState
 from meup_agent.protocol.exchange.table_context import (
     ABSENCE_SECONDS,
     EnvelopeSender,
-    Roster,
     TableContext,
 )
 from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState
 from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntry, ProposalKey
 from meup_agent.protocol.proposals.resolution import MAX_NAMED, resolve
+from meup_agent.protocol.roster import Roster
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.protocol.wire.outcomes import (

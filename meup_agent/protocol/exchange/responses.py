@@ -13,7 +13,10 @@ from meup_agent.protocol.exchange.effects import Conflict, Priority, Progressed,
 from meup_agent.protocol.exchange.handlers import TablePart
 from meup_agent.protocol.exchange.lifecycle import OutboundEvent, OutboundState
 from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange, cause_of
-from meup_agent.protocol.exchange.table_context import Mode, TableContext
+from meup_agent.protocol.exchange.table_context import (
+    Mode,
+    TableContext,
+)
 from meup_agent.protocol.proposals.fold import Folded
 from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState
 from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey

@@ -12,7 +12,11 @@ from meup_agent.protocol.exchange.handlers import TablePart
 from meup_agent.protocol.exchange.inbound_calls import ListedProposals
 from meup_agent.protocol.exchange.inbound_exchange import InboundExchange, cause_of_end
 from meup_agent.protocol.exchange.streams import StreamTable
-from meup_agent.protocol.exchange.table_context import CONTROL, UPDATE, Presence
+from meup_agent.protocol.exchange.table_context import CONTROL
+from meup_agent.protocol.roster import (
+    UPDATE,
+    Presence,
+)
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.control_payloads import (
     ANSWERS,

@@ -48,7 +48,7 @@ from meup_agent.escape import visible
 from meup_agent.gateway.config import DEFAULT_HOST, DEFAULT_PORT, PARTICIPANTS, Config, dev_config
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.transport.base import background_tasks
-from meup_agent.transport.handshake import socket_url
+from meup_agent.transport.urls import socket_url
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

@@ -21,7 +21,7 @@ from meup_agent.cli.failures import Failure, Misuse, code_for
 from meup_agent.cli.options import Args, ArgsFile, flag, option, seconds
 from meup_agent.cli.render.output import progress_line
 from meup_agent.cli.session import CommandSession
-from meup_agent.client.requests import TIMEOUT
+from meup_agent.client.waits import TIMEOUT
 from meup_agent.errors import OutcomeUnknown, OwnerUnknown, RequestError, ToolError
 from meup_agent.escape import compact, visible
 from meup_agent.protocol.proposals.lifecycle import ProposalState

@@ -42,7 +42,10 @@ from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.space.journal import MAX_SEQ, Entry, FoldBegin
 from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.wire.envelope import TRANSIT_SECONDS, rfc3339
-from meup_agent.transport.handshake import host_name, is_forwarded
+from meup_agent.transport.http import (
+    host_name,
+    is_forwarded,
+)
 
 # --- the state of a space over HTTP ---
 # Its members, the caller, and its proposals.
