@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from meup_agent.protocol.capability import Capabilities, compile_announced
-from meup_agent.protocol.dialects import spoken
+from meup_agent.protocol.dialects import DIALECTS, spoken
 from meup_agent.protocol.wire.membership import (
     ASIDE,
     DIALECT,
@@ -114,8 +114,9 @@ class Roster:
         if not update:
             self.welcomed_at = now
             known = self.dialect = spoken(dialect) or dialect
-            self.guarantees = read_guarantees(payload, known)
-            self.may_evict = may_evict(payload, known)
+            seen = DIALECTS[known].seen if known in DIALECTS else None
+            self.guarantees = read_guarantees(payload, seen)
+            self.may_evict = may_evict(payload, seen)
         return Presence([], []) if later else self.settle(now)
 
     def settle(self, now: float) -> Presence:

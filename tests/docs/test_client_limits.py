@@ -1,6 +1,6 @@
 """The page about MCP clients has the limits that are known."""
 
-from meup_agent.mcp.server.client_labels import KNOWN_CLIENTS
+from meup_agent.mcp.server.tool_calls import KNOWN_CLIENTS
 from tests.programs import ROOT
 
 PAGE = ROOT / "docs" / "how-to" / "use-a-space-from-an-mcp-client.md"

@@ -5,7 +5,7 @@ import re
 from meup_agent.protocol.wire.membership import WELCOME_KEY
 from meup_agent.types import Guarantees
 from tests.programs import ROOT
-from tests.wire import INBOUND, OURS, PROPOSAL, InboundState, read_guarantees, said_by
+from tests.wire import DIALECTS, INBOUND, OURS, PROPOSAL, InboundState, read_guarantees, said_by
 
 DOCS = ROOT / "docs"
 STEP = re.compile(r"(\w+) (\w+) (\w+)")
@@ -39,7 +39,7 @@ def test_what_gateways_give_is_what_the_code_takes_from_them() -> None:
     (head,) = re.findall(r"^\| what is known of it \|(.*)\|$", page, re.MULTILINE)
     dialects = re.findall(r"`([a-z]+/v[\d.]+)`", head)
     given = [
-        read_guarantees(said_by(OURS) if dialect == "meup/v0.1" else {}, dialect)
+        read_guarantees(said_by(OURS) if dialect == "meup/v0.1" else {}, DIALECTS[dialect].seen)
         for dialect in dialects
     ]
     assert len(given) == 3
@@ -51,5 +51,5 @@ def test_what_gateways_give_is_what_the_code_takes_from_them() -> None:
 
 
 def test_of_an_unknown_gateway_the_worst_is_thought() -> None:
-    unknown = read_guarantees({}, "acme/v1")
-    assert unknown == read_guarantees({WELCOME_KEY: {}}, "meup/v0.1") == Guarantees()
+    seen = DIALECTS["mew/v0.4"].seen
+    assert read_guarantees({}) == read_guarantees({WELCOME_KEY: {}}, seen) == Guarantees()

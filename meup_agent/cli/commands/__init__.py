@@ -56,7 +56,7 @@ PANELS: Final = {
     "Run programs that take part": {
         "mcp": "programs.mcp",
         "bridge": "programs.bridge",
-        "reviewer": "programs.reviewer",
+        "reviewer": "programs.run",
         "policy": "inspection.policy",
         "run": "programs.run",
         "env": "hosting.env",

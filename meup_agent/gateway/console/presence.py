@@ -18,6 +18,7 @@ from meup_agent.approval import Inbox
 from meup_agent.errors import MeupError
 from meup_agent.gateway.auth import UNAVAILABLE, Identity, NotAdmitted
 from meup_agent.gateway.console.inbox_session import (
+    JOIN_SECONDS,
     InboxFeed,
     InboxSessionOpener,
     PersonPresence,
@@ -26,7 +27,6 @@ from meup_agent.gateway.console.inbox_session import (
     denied,
     sharing_key,
 )
-from meup_agent.gateway.console.local_session import JOIN_SECONDS
 from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.logs import log, quote
 from meup_agent.gateway.runtime import GatewayRuntime

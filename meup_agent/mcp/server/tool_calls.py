@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_REQUEST
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from meup_agent.causes import Cause, Reason
 from meup_agent.client.proposal import ProposalRecord
 from meup_agent.client.proposal_handle import resolve_ttl
 from meup_agent.client.space import propose_request
 from meup_agent.errors import MeupError, RequestError
 from meup_agent.mcp.sdk import decisions
 from meup_agent.mcp.sdk.messages import CAPABILITIES, is_declared, mcp_error
+from meup_agent.mcp.sdk.tasks import TaskSession
 from meup_agent.mcp.server.catalog import RESULT_TOOL, exposed_name
 from meup_agent.mcp.server.client_calls import (
     MAX_REQUESTS,
@@ -30,27 +33,31 @@ from meup_agent.mcp.server.client_calls import (
     declared_only,
     too_many_requests,
 )
-from meup_agent.mcp.server.client_labels import ClientLabel, answer_seconds
-from meup_agent.mcp.server.left_calls import find_left, outcome_of_left
 from meup_agent.protocol.capability import compile_announced
 from meup_agent.protocol.exchange import Wait
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.outcomes import (
+    Expiry,
     Fulfillment,
+    Rejection,
     Responded,
     Withdrawal,
     result_of,
 )
+from meup_agent.protocol.wire.payloads import MAX_LABEL_CHARS, build_end
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
+    from meup_agent.client.proposal import ProposalRecord
     from meup_agent.client.proposal_handle import ProposalHandle, Ttl
     from meup_agent.client.space import Space
     from meup_agent.mcp.server.catalog import Ctx, Offer
     from meup_agent.mcp.server.client_member import ClientMember
+    from meup_agent.protocol.wire.envelope import Envelope
     from meup_agent.protocol.wire.outcomes import CallOutcome, Outcome
     from meup_agent.protocol.wire.payloads import JsonObject
+
 
 log = logging.getLogger("meup_agent.mcp")
 
@@ -461,3 +468,173 @@ def tool_error(text: str) -> JsonObject:
 def is_withdrawn(result: object) -> bool:
     meta = payloads.as_object(payloads.as_object(result).get(payloads.META))
     return meta.get(OUTCOME) == Withdrawal.word
+
+
+# --- left calls ---
+# Calls that an earlier process of their participant left open, as the gateway tells of them.
+#
+# Their proposals say that they outlive it, so the gateway keeps them until they are decided, and
+# the answer for their proposer. It is asked again as something is heard that may have changed them.
+
+MAX_ID_CHARS: Final = 256
+"""Characters of an id that is asked for: no proposal has a longer one."""
+
+QUIET_SECONDS: Final = 10.0
+"""Until the gateway is asked again though nothing was heard: an expiry need not be told."""
+
+PAUSE_SECONDS: Final = 1.0
+"""Between two questions, however much is said in the space."""
+
+_NEWS: Final = (kinds.MCP_RESPONSE, kinds.MCP_REJECT, kinds.MCP_WITHDRAW, kinds.MCP_REQUEST)
+
+
+async def find_left(space: Space, proposal: str) -> ProposalRecord | None:
+    """A proposal of our own participant that outlives its process; ``None``: there is none.
+
+    Raises:
+        MeupError: The gateway did not answer.
+    """
+    if len(proposal) > MAX_ID_CHARS or not space.gateway.guarantees.lists_proposals:
+        return None
+    for state in ("open", "decided"):
+        async for each in space.proposals.list(state=state, id=proposal, proposer=space.me):
+            if each.id == proposal and each.outlives:
+                return each
+    return None
+
+
+async def outcome_of_left(
+    space: Space, record: ProposalRecord, within: float | None
+) -> Outcome | ProposalRecord | None:
+    """Wait for its outcome.
+
+    Returns:
+        Its outcome; its record, where it was carried out and its answer is not kept; ``None``: it
+        still waits after so many seconds, or is known no longer.
+
+    Raises:
+        MeupError: The gateway did not answer.
+    """
+
+    def may_end_it(envelope: Envelope) -> bool:
+        return envelope.kind in _NEWS
+
+    with (
+        anyio.move_on_after(math.inf if within is None else within),
+        space.watch(may_end_it) as news,
+    ):
+        latest: ProposalRecord | None = record
+        while latest is not None:
+            # Its state is our session's, which may be ahead of the list that has the answer.
+            if latest.decided_at is not None:
+                return _outcome(latest) or latest
+            if latest.state.is_pending and latest.rejections:
+                # Its process would have taken the first one for an answer (PROTOCOL 4.5).
+                await space.send(
+                    kinds.MCP_WITHDRAW,
+                    build_end(Reason.NO_LONGER_NEEDED, None),
+                    to=latest.to,
+                    correlation=latest.id,
+                )
+                return latest.rejections[0]
+            await anyio.sleep(PAUSE_SECONDS)
+            if latest.state.is_pending:
+                with anyio.move_on_after(QUIET_SECONDS):
+                    await anext(news)
+            latest = await find_left(space, record.id)
+    return None
+
+
+def _outcome(record: ProposalRecord) -> Outcome | None:
+    """The outcome of a decided proposal; ``None``: it was fulfilled, and its answer is gone."""
+    match record.state:
+        case ProposalState.REJECTED:
+            return Rejection(record.id, record.reason or "", record.decided_by or "")
+        case ProposalState.WITHDRAWN:
+            by = record.decided_by or record.proposer
+            return Withdrawal(record.id, by, Cause(record.reason or str(Reason.OTHER), by))
+        case ProposalState.EXPIRED:
+            return Expiry(record.id)
+        case _:
+            return record.outcome
+
+
+# --- client labels ---
+# What a client says of itself, and how long it waits for an answer.
+#
+# A label names the program at the other end, for people; the participant is the token's. Clients
+# end a call by themselves after a time that they do not tell, so it is known from their names.
+
+ANSWER_MARGIN: Final = 10.0
+"""Seconds before its client's limit at which a call that still waits is answered."""
+
+USUAL_LIMIT: Final = 60.0
+"""Seconds that most clients wait: the default of the SDK for TypeScript."""
+
+MIN_ANSWER_SECONDS: Final = 1.0
+
+
+class ClientLabel(NamedTuple):
+    """The name and the version that a client gives at its handshake; empty where it gives none."""
+
+    name: str = ""
+    version: str = ""
+
+    @classmethod
+    def of(cls, ctx: Ctx) -> ClientLabel:
+        """The label of the client of a request, as it is with this request."""
+        params = ctx.session.client_params
+        if params is None:
+            return cls()
+        said = params.client_info
+        return cls(said.name[:MAX_LABEL_CHARS], said.version[:MAX_LABEL_CHARS])
+
+    def wire(self) -> JsonObject:
+        """The label as a proposal has it."""
+        return {"name": self.name, "version": self.version}
+
+
+class KnownClient(NamedTuple):
+    """A client whose limit is not the usual one."""
+
+    name: str
+    since: tuple[int, ...]  # the first version that this is true of; empty: any
+    limit: float | None  # seconds; ``None``: it waits for hours, or as long as it takes
+    about: str
+
+
+KNOWN_CLIENTS: Final = (
+    KnownClient("claude-code", (1,), None, "Claude Code: `MCP_TOOL_TIMEOUT`, by default a day"),
+    KnownClient("gemini-cli-mcp-client", (), 600.0, "Gemini CLI: `timeout` of the server's entry"),
+    KnownClient(
+        "mcp", (), None, "the SDK for Python and FastMCP, if a program gives no other name"
+    ),
+)
+"""The clients that are known to wait longer, by the names that they give."""
+
+
+def limit_of(label: ClientLabel) -> float | None:
+    """Seconds after which a client gives a call up; ``None``: not before a person can decide."""
+    for known in KNOWN_CLIENTS:
+        if label.name == known.name and _version(label.version) >= known.since:
+            return known.limit
+    return USUAL_LIMIT
+
+
+def _version(said: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d{1,9}", said)[:3])
+
+
+def answer_seconds(ctx: Ctx, given: float | None) -> float | None:
+    """Seconds until a call that still waits is answered; ``None``: it waits as long as it takes.
+
+    Args:
+        ctx: The call's request. One that is a task is polled, and has no limit.
+        given: The seconds that are configured for every client; 0: never; ``None``: by the client.
+    """
+    if isinstance(ctx.session, TaskSession):
+        return None
+    if given is not None:
+        return given or None
+    limit = limit_of(ClientLabel.of(ctx))
+    return None if limit is None else max(limit - ANSWER_MARGIN, MIN_ANSWER_SECONDS)

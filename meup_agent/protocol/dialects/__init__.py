@@ -1,8 +1,8 @@
 """Dialects: the wire forms of an envelope (PROTOCOL 1).
 
 Reading is lenient and the same for every dialect that writes its correlation and kinds in plain
-sight; writing is strict and each dialect's own. A dialect is one file here and one line in
-:data:`DIALECTS`.
+sight; writing is strict and each dialect's own. A dialect is one record here, whose attributes say
+what is particular to it: no other module names dialects.
 
 A frame comes in and an :class:`~meup_agent.protocol.wire.envelope.Envelope` goes out, or the other
 way.
@@ -13,11 +13,13 @@ words for is ``NotExpressible``, and never written as something else.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from meup_agent.errors import InvalidEnvelope, UsageError
-from meup_agent.protocol.dialects import mcpx_v01, plain
+from meup_agent.protocol.dialects import mcpx_v01
 from meup_agent.protocol.dialects.base import (
+    PLAIN_DIALECTS,
     UNREADABLE,
     Dialect,
     Header,
@@ -28,6 +30,7 @@ from meup_agent.protocol.dialects.base import (
 from meup_agent.protocol.wire.envelope import Envelope, check_frame
 
 __all__ = [
+    "ACKNOWLEDGING",
     "DEFAULT_DIALECT",
     "DIALECTS",
     "PUBLISHED",
@@ -40,17 +43,16 @@ __all__ = [
 ]
 
 DIALECTS: Final[dict[str, Dialect]] = {
-    dialect.name: dialect
-    for dialect in (mcpx_v01.DIALECT, plain.MEUP_V01, plain.MEUP_V02, plain.MEW_V04)
+    dialect.name: dialect for dialect in (mcpx_v01.DIALECT, *PLAIN_DIALECTS)
 }
-"""Every dialect that can be read and written, by its name on the wire.
+"""Every dialect that can be read and written, by its name on the wire."""
 
-Some sets name dialects further in, where importing these would be a circle: ``NAMING_EXECUTORS``
-of ``base``, ``_NAMING_DECIDERS`` of ``plain``, ``ACKNOWLEDGING`` of the exchange's dispatcher,
-``_READERS`` of the space's presence, and ``_BY_DIALECT`` of ``wire.membership``.
-"""
 
-PUBLISHED: Final = frozenset({plain.MEUP_V02.name, plain.MEW_V04.name})
+def _names(wanted: Callable[[Dialect], bool]) -> frozenset[str]:
+    return frozenset(name for name, each in DIALECTS.items() if wanted(each))
+
+
+PUBLISHED: Final = _names(lambda each: each.is_published)
 """The two published versions, which existing gateways and TypeScript participants speak.
 
 Their correlation is a list. A gateway fills in their ``ts``, describes participants to them in
@@ -58,15 +60,18 @@ their words, takes one for the other, and refuses an invitation of a participant
 acknowledgement. An agent addresses its proposals to the executor, and ends several by one withdraw.
 """
 
-STREAMING: Final = frozenset({plain.MEUP_V01.name, plain.MEW_V04.name})
+STREAMING: Final = _names(lambda each: each.has_streams)
 """The dialects that have streams, and frames of streams beside envelopes (PROTOCOL 8)."""
 
-ALSO_READ: Final = {"mew/v0.3": "mew/v0.4"}
+ACKNOWLEDGING: Final = _names(lambda each: each.acknowledges_chats)
+"""The dialects in which who gets a chat acknowledges it."""
+
+ALSO_READ: Final = {other: name for name, each in DIALECTS.items() for other in each.also_read}
 """Names on the wire that are read as another dialect's."""
 
 _READERS: Final = DIALECTS | {name: DIALECTS[read_as] for name, read_as in ALSO_READ.items()}
 
-DEFAULT_DIALECT: Final = plain.MEUP_V01.name
+DEFAULT_DIALECT: Final = "meup/v0.1"
 
 
 def spoken(protocol: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -16,6 +17,7 @@ from meup_agent.protocol.wire.envelope import (
     encode_leniently,
 )
 from meup_agent.protocol.wire.kinds import IN_MEMORY
+from meup_agent.protocol.wire.membership import Guarantees
 
 # --- base of the dialects ---
 
@@ -24,13 +26,24 @@ Ids = tuple[str | None, ...] | str | None
 
 
 class Dialect(msgspec.Struct, frozen=True):
-    """One wire form of the envelope."""
+    """One wire form of the envelope, and what those who speak it do."""
 
     name: str  # as ``protocol`` says it, for example ``meup/v0.1``
     # The envelope that a header stands for; InvalidEnvelope if it cannot be one.
     read: Callable[[Header, bytes], Envelope]
     # The envelope as a frame, unknown fields included; NotExpressible if words are missing.
     write: Callable[[Envelope], bytes]
+    # Names on the wire that are read as it.
+    also_read: tuple[str, ...] = ()
+    # It is one of the published versions: see ``PUBLISHED``.
+    is_published: bool = False
+    # It has streams, and frames of streams beside envelopes (PROTOCOL 8).
+    has_streams: bool = False
+    # Who gets a chat acknowledges it by an envelope.
+    acknowledges_chats: bool = False
+    # What gateways that speak it, and say nothing of it, were seen to guarantee; such a gateway may
+    # throw a newcomer out as an older connection ends. ``None``: none was seen.
+    seen: Guarantees | None = None
 
 
 class Header(msgspec.Struct, frozen=True, gc=False):
@@ -330,9 +343,6 @@ WITH_TEXT: Final[Translation] = {
 # `to` of a proposal names its deciders, but in the published dialects its executor. Agents,
 # gateway and audit all read it here.
 
-NAMING_EXECUTORS: Final = frozenset({"meup/v0.2", "mew/v0.4", "mew/v0.3"})
-"""Names on the wire of the published dialects, in which ``to`` of a proposal is its executor."""
-
 
 class Addressees(NamedTuple):
     """The participants that a proposal names."""
@@ -399,3 +409,52 @@ def _with_target(payload: bytes, executor: str) -> bytes:
     meta[payloads.TARGET] = msgspec.Raw(encode_leniently(executor))
     params = {**params, payloads.META: msgspec.Raw(encode_leniently(meta))}
     return encode_leniently({**members, "params": params})
+
+
+# --- plain dialects ---
+# Each part of the header has a field (PROTOCOL 1). The first has kinds with dots and one
+# correlation id, the others kinds with slashes and a list.
+
+
+def _write_dots(envelope: Envelope) -> bytes:
+    if envelope.kind == kinds.MCP_PROPOSAL:
+        envelope = as_broadcast(envelope) or envelope
+    first, all_ids = one_and_all(envelope.correlation)
+    payload = translated(envelope, "meup/v0.1", WITH_MESSAGE)
+    kind = kinds.dotted(envelope.kind)
+    return write_frame(envelope, "meup/v0.1", kind, payload, first, all_ids)
+
+
+def _write_slashes(name: str, envelope: Envelope) -> bytes:
+    names_deciders = envelope.protocol and envelope.protocol not in NAMING_EXECUTORS
+    if envelope.kind == kinds.MCP_PROPOSAL and names_deciders:
+        envelope = to_executor(envelope)
+    payload = translated(envelope, name, WITH_TEXT)
+    return write_frame(envelope, name, envelope.kind, payload, None, envelope.correlation)
+
+
+PLAIN_DIALECTS: Final = (
+    Dialect("meup/v0.1", read_plain, _write_dots, has_streams=True),
+    Dialect(
+        "meup/v0.2",
+        read_plain,
+        partial(_write_slashes, "meup/v0.2"),
+        is_published=True,
+        seen=Guarantees(hidden_targets=True),
+    ),
+    Dialect(
+        "mew/v0.4",
+        read_plain,
+        partial(_write_slashes, "mew/v0.4"),
+        also_read=("mew/v0.3",),
+        is_published=True,
+        has_streams=True,
+        acknowledges_chats=True,
+        seen=Guarantees(echo=True),
+    ),
+)
+
+NAMING_EXECUTORS: Final = frozenset(
+    name for each in PLAIN_DIALECTS if each.is_published for name in (each.name, *each.also_read)
+)
+"""Names on the wire of the published dialects, in which ``to`` of a proposal is its executor."""

@@ -7,6 +7,7 @@ from typing import Final
 
 from meup_agent.causes import Cause, Reason, cause_of_cancel, read_reason
 from meup_agent.errors import InvalidEnvelope
+from meup_agent.protocol.dialects import ACKNOWLEDGING
 from meup_agent.protocol.exchange.effects import Priority, Role
 from meup_agent.protocol.exchange.handlers import TablePart
 from meup_agent.protocol.exchange.inbound_calls import (
@@ -34,9 +35,6 @@ from meup_agent.protocol.wire.management_payloads import (
 )
 from meup_agent.protocol.wire.payloads import Call
 from meup_agent.protocol.wire.ttl_map import TTLMap
-
-ACKNOWLEDGING: Final = "mew/v0.4"
-"""The dialect whose participants expect that a chat is acknowledged."""
 
 MAX_ID_CHARS = 256
 """Characters of an id or a sender's name: these are remembered, and the longest in use have 60."""
@@ -293,7 +291,7 @@ class InboundDispatcher(TablePart):
         if (
             context.mode.answers
             and context.me in chat.to
-            and context.roster.dialect_of(sender) == ACKNOWLEDGING
+            and context.roster.dialect_of(sender) in ACKNOWLEDGING
             and context.find_handler(Role.CHAT, chat, None)
             and context.roster.is_allowed(context.me, kinds.CHAT_ACKNOWLEDGE, payload, (sender,))
         ):

@@ -385,7 +385,7 @@ class SystemMessages(TablePart):
             context.drop("foreign_welcome", envelope)
             return
         update = context.connected
-        missed = read_missed(payload) if read_guarantees(payload, "").resume else None
+        missed = read_missed(payload) if read_guarantees(payload).resume else None
         back = missed is not None and missed.resumed and context.cursor.seq is not None
         changed = context.roster.apply_welcome(
             payload,

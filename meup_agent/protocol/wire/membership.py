@@ -61,26 +61,20 @@ OURS: Final = Guarantees(
 )
 """The guarantees of the gateway of this package."""
 
-_BY_DIALECT: Final[dict[str, Guarantees]] = {
-    "meup/v0.2": Guarantees(hidden_targets=True),
-    "mew/v0.4": Guarantees(echo=True),
-}
-# A row also makes `may_evict` true: such gateways throw a newcomer out as an older one ends.
-
 
 def said_by(guarantees: Guarantees) -> dict[str, Any]:
     """The keys that a gateway adds to its welcomes."""
     return {WELCOME_KEY: msgspec.structs.asdict(guarantees)}
 
 
-def may_evict(welcome: dict[str, Any], dialect: str) -> bool:
+def may_evict(welcome: dict[str, Any], seen: Guarantees | None) -> bool:
     """True if a gateway may throw a new connection out as an older one of ours ends (PROTOCOL 2).
 
     Those that were seen to do so say nothing of what they give, and were seen to send back what we
     address to ourselves. Of any other, neither is known: waiting for such an echo might lock us
     out for good.
     """
-    return WELCOME_KEY not in welcome and dialect in _BY_DIALECT
+    return WELCOME_KEY not in welcome and seen is not None
 
 
 def is_eviction(refusal: dict[str, Any]) -> bool:
@@ -88,11 +82,11 @@ def is_eviction(refusal: dict[str, Any]) -> bool:
     return refusal.get("error") == "capability_violation" and refusal.get("your_capabilities") == []
 
 
-def read_guarantees(welcome: dict[str, Any], dialect: str) -> Guarantees:
-    """The guarantees that a first welcome and its dialect give; later ones may be forged."""
+def read_guarantees(welcome: dict[str, Any], seen: Guarantees | None = None) -> Guarantees:
+    """The guarantees of a first welcome, else those that were seen; later ones may be forged."""
     said = welcome.get(WELCOME_KEY)
     if said is None:
-        return _BY_DIALECT.get(dialect, Guarantees())
+        return seen or Guarantees()
     item = as_object(said)
     return Guarantees(**{name: item.get(name) is True for name in Guarantees.__struct_fields__})
 

@@ -46,7 +46,6 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
 
 WAITS = (
     "meup_agent.gateway.console.inbox_session.JOIN_SECONDS",
-    "meup_agent.gateway.console.local_session.JOIN_SECONDS",
     "meup_agent.approval.inbox.listing.FIRST_SECONDS",
     "meup_agent.gateway.console.pages.inbox.OUTCOME_SECONDS",
     "meup_agent.gateway.console.presence.JOIN_SECONDS",

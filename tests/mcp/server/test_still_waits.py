@@ -10,7 +10,10 @@ from mcp.client.client import Client
 from mcp_types import CallToolResult, Implementation, TextContent
 
 from meup_agent import Agent, Proposal
-from meup_agent.mcp.server.client_labels import ClientLabel, limit_of
+from meup_agent.mcp.server.tool_calls import (
+    ClientLabel,
+    limit_of,
+)
 from meup_agent.transport.base import Condition
 from tests.mcp.conftest import OLD, PROPOSES, ServedSpace, Stage, served, staged
 from tests.patience import PATIENCE

@@ -19,12 +19,9 @@ from meup_agent.gateway.console.pages import (
     history,
     inbox,
     participants,
-    proposal,
-    push,
     sign_in,
     timeline,
     together,
-    tools,
     yeses,
 )
 
@@ -58,11 +55,11 @@ _READ: Final[dict[str, PageFunction]] = {
     "/history/unseen": history.show_unseen,
     "/timeline": timeline.show_timeline,
     "/envelopes/{seq:int}": timeline.show_envelope,
-    "/proposals/{key}": proposal.show_proposal,
-    "/proposals/{key}/export": proposal.export_proposal,
+    "/proposals/{key}": history.show_proposal,
+    "/proposals/{key}/export": history.export_proposal,
     "/participants": participants.show_participants,
     "/participants/try": participants.try_capability,
-    "/tools": tools.show_tools,
+    "/tools": participants.show_tools,
     "/health": health.show_health,
     "/events": events.get_events,
 }
@@ -87,9 +84,9 @@ _SENT: Final[dict[str, PageFunction]] = {
     "/participants/status": participants.ask_status,
     "/participants/pause": participants.pause,
     "/participants/resume": participants.resume,
-    "/push": push.subscribe,
-    "/push/off": push.unsubscribe,
-    "/tools/accept": tools.accept_shown_tools,
+    "/push": events.subscribe,
+    "/push/off": events.unsubscribe,
+    "/tools/accept": participants.accept_shown_tools,
 }
 
 PAGES: Final = (

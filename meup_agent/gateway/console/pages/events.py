@@ -1,4 +1,4 @@
-"""The event stream of a browser: the one page whose answer goes on."""
+"""How browsers are told: by an event stream, the one page whose answer goes on, and by push."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import anyio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from meup_agent.gateway.auth import TOO_MANY
+from meup_agent.errors import UsageError
+from meup_agent.gateway.auth import BAD_REQUEST, NOT_FOUND, TOO_MANY
 from meup_agent.gateway.console.context import PageContext
 from meup_agent.gateway.console.event_queue import NOTHING_NEW, EventQueue, pack
 from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.edge.connection import CHUNK_WRITER, ChunkWriter
 from meup_agent.gateway.edge.http.context import CONFLICT
 from meup_agent.gateway.edge.http.messages import cancel_when_gone
+from meup_agent.gateway.reach.push import PushSubscriptions
 
 MAX_EVENT_STREAMS: Final = 256
 """Event streams of a participant's browsers at once: one of each browser, or of each tab where the
@@ -102,3 +104,36 @@ class EventStreamResponse:
     async def _until_closed(self, scope: anyio.CancelScope) -> None:
         await self._context.state.closing.wait()
         scope.cancel()
+
+
+# --- web push ---
+# A person lets this browser be told while no page is open, or not any more.
+
+
+async def subscribe(context: PageContext) -> Response:
+    """Tell the browser, for as long as it is not signed out."""
+    push = _subscriptions(context)
+    endpoint, session = context.typed("endpoint"), context.signed_in
+    keys = context.typed("p256dh"), context.typed("auth")
+    try:
+        push.add(context.identity, endpoint, *keys, session.token)
+    except UsageError as error:
+        raise RequestDenied(BAD_REQUEST, f"Nothing is sent to this browser: {error}.") from None
+    session.push = endpoint
+    return Response(None, 204)
+
+
+async def unsubscribe(context: PageContext) -> Response:
+    """Tell the browser no more."""
+    _subscriptions(context).remove(context.identity, context.typed("endpoint"))
+    context.signed_in.push = ""
+    return Response(None, 204)
+
+
+def _subscriptions(context: PageContext) -> PushSubscriptions:
+    push = context.state.runtime.push
+    if push is None:
+        raise RequestDenied(
+            NOT_FOUND, "Web Push is off here: start the gateway with --notify push."
+        )
+    return push

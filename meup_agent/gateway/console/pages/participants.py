@@ -1,4 +1,4 @@
-"""The participants of a space: who is here, and what each may; and its management."""
+"""The participants of a space: who is here, what each may, its management, and its tools."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from starlette.responses import Response
 
 from meup_agent.client.management import Members
 from meup_agent.client.space import Space
+from meup_agent.client.tool_changes import ToolDifference, accept_tools, read_difference
 from meup_agent.errors import InvalidPattern, MeupError, OutcomeUnknown
 from meup_agent.gateway.auth import BAD_REQUEST
-from meup_agent.gateway.console.context import PageContext
+from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext
 from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.console.templating import describe_capability, key_of
 from meup_agent.gateway.console.timeline import OwnStatus
+from meup_agent.gateway.edge.http.context import CONFLICT
 from meup_agent.protocol.capability import Capabilities, compile_capabilities
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.control_payloads import PAUSE, REQUEST_STATUS, RESUME
@@ -311,3 +313,55 @@ def _object(said: str, what: str) -> dict[str, Any]:
         example = '{"kind": "chat"}'
         raise RequestDenied(BAD_REQUEST, f"{what} a JSON object, for example {example}.")
     return cast("dict[str, Any]", found)
+
+
+# --- tools ---
+# The tools of a server that changed: how they differ from the accepted ones, and a button.
+
+
+async def show_tools(context: PageContext) -> Response:
+    """The difference of a participant's tools from those that were accepted."""
+    who = _server(context, context.request.query_params.get("who", ""))
+    try:
+        difference = await _read_tools(context, who)
+    except MeupError as error:
+        raise RequestDenied(BAD_REQUEST, f"{who} does not tell of its tools: {error}") from None
+    return _tools_page(context, who, difference)
+
+
+async def accept_shown_tools(context: PageContext) -> Response:
+    """Accept the tools as they were shown."""
+    who = _server(context, context.form.get("who", ""))
+    try:
+        async with context.presence.deciding() as session:
+            await accept_tools(session.space, who, context.form.get("digest", ""))
+    except MeupError as error:
+        try:
+            difference = await _read_tools(context, who)
+        except MeupError:
+            raise RequestDenied(BAD_REQUEST, f"Nothing was accepted: {error}") from None
+        said = f"Nothing was accepted: {error}"
+        return _tools_page(context, who, difference, problem=said, status=CONFLICT)
+    return context.go_on(CONSOLE_HOME, f"The tools of {who} are accepted as they are now.")
+
+
+async def _read_tools(context: PageContext, who: str) -> ToolDifference:
+    async with context.presence.deciding() as session:
+        return await read_difference(session.space, who)
+
+
+def _tools_page(
+    context: PageContext,
+    who: str,
+    difference: ToolDifference,
+    *,
+    problem: str = "",
+    status: int = 200,
+) -> Response:
+    return context.page("tools.html", status, who=who, difference=difference, problem=problem)
+
+
+def _server(context: PageContext, who: str) -> str:
+    if who not in context.space_server.owner.grants:
+        raise RequestDenied(BAD_REQUEST, "Choose a participant of this space.")
+    return who

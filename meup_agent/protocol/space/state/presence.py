@@ -23,7 +23,7 @@ from meup_agent.protocol.wire.membership import ARRIVED, ASIDE, BESIDE, DIALECT,
 from meup_agent.protocol.wire.payloads import JsonObject
 from meup_agent.protocol.wire.streams import STREAMS_KEY
 
-_READERS: Final = ("", "mew/v0.4")
+_READERS: Final = ("", min(PUBLISHED))
 """A dialect for each form in which participants are described."""
 
 
