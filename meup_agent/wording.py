@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from meup_agent.causes import Reason
+from meup_agent.errors import InvalidPattern
 from meup_agent.escape import ELLIPSIS, arguments, compact, visible, visible_name
 from meup_agent.protocol.audit import Ignored
+from meup_agent.protocol.capability import compile_capabilities
 from meup_agent.protocol.proposals.lifecycle import ProposalState
-from meup_agent.protocol.wire import payloads
+from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.payloads import Call, Change
 
 MAX_NAME: Final = 64
@@ -178,3 +180,36 @@ def mark_cut(said: str, limit: int = MAX_CALL, more: str = "") -> str:
     if not said.endswith(ELLIPSIS):
         return said
     return f"{said} [cut: {limit:,} characters are shown{more and f'; {more} shows all'}]"
+
+
+# --- participants ---
+
+PERSON: Final = "person or reviewer"
+AGENT: Final = "agent"
+SERVER: Final = "server"
+
+
+def role_of(capabilities: Sequence[Any]) -> str:
+    """What a participant is, as far as its capabilities tell: decides, proposes, or answers.
+
+    Which arguments and addressees they name makes no difference. Answers need no capability.
+    """
+    if _may(capabilities, kinds.MCP_REJECT, {}):
+        return PERSON
+    call = {"method": payloads.TOOL_CALL}
+    if any(_may(capabilities, each, call) for each in (kinds.MCP_PROPOSAL, kinds.MCP_REQUEST)):
+        return AGENT
+    return SERVER
+
+
+def _may(capabilities: Sequence[Any], kind: str, payload: dict[str, Any]) -> bool:
+    bare: list[dict[str, Any]] = []
+    for each in capabilities:
+        said = payloads.as_object(each)
+        method = payloads.as_object(said.get("payload")).get("method")
+        named = {} if method is None else {"payload": {"method": method}}
+        bare.append({"kind": said.get("kind"), **(named if payload else {})})
+    try:
+        return compile_capabilities(bare).allow(kind, payload)
+    except InvalidPattern:
+        return False  # of a gateway of other make

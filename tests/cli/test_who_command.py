@@ -20,11 +20,11 @@ def test_everybody_is_listed_and_we_come_first(stage: Stage) -> None:
     done = meup("who", variables=stage.variables("paula"))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
-        "paula     you  only looking on; may: mcp/proposal, chat, mcp/request tools/list,"
+        "paula     you  only looking on; agent: mcp/proposal, chat, mcp/request tools/list,"
         " mcp/request tools/call read_*, mcp/withdraw",
-        "files          mcp/withdraw",
-        "mute           mcp/withdraw",
-        "reviewer       anything",
+        "files          server: mcp/withdraw",
+        "mute           server: the same as files",
+        "reviewer       person or reviewer: anything",
     ]
 
 
@@ -33,9 +33,9 @@ def test_a_running_agent_is_listed_and_not_disturbed(stage: Stage) -> None:
     done = meup("who", variables=stage.variables("reviewer"))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
-        "reviewer  you  anything",
-        "files          mcp/withdraw",
-        "mute           mcp/withdraw",
+        "reviewer  you  person or reviewer: anything",
+        "files          server: mcp/withdraw",
+        "mute           server: the same as files",
     ]
 
     async def is_decided(space: Space) -> str:
@@ -48,9 +48,9 @@ def test_a_narrow_terminal_is_kept(here: Here) -> None:
     done = here("who", "--no-color", participant="paula", FORCE_COLOR="1", COLUMNS="50")
     lines = done.out.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
     assert lines[:3] == [
-        "paula     you  only looking on; may: mcp/proposal,",
-        "               chat, mcp/request tools/list,",
-        "               mcp/request tools/call read_*,",
+        "paula     you  only looking on; agent:",
+        "               mcp/proposal, chat,",
+        "               mcp/request tools/list,",
     ]
     assert all(len(line) <= 50 for line in lines)
 
@@ -60,7 +60,12 @@ def test_json_has_the_capabilities_as_they_were_announced(here: Here) -> None:
     document = json.loads(done.out)
     assert (document["space"], document["me"]) == ("demo", "alice")
     people = {each["id"]: each for each in document["participants"]}
-    assert people["reviewer"] == {"id": "reviewer", "me": False, "capabilities": [{"kind": "*"}]}
+    assert people["reviewer"] == {
+        "id": "reviewer",
+        "me": False,
+        "role": "person or reviewer",
+        "capabilities": [{"kind": "*"}],
+    }
     assert "alice" not in people
     assert document["capabilities"] == [{"kind": "*"}]
 

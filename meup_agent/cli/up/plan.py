@@ -43,9 +43,11 @@ from meup_agent.gateway.config import (
 )
 from meup_agent.mcp.bridge.config import Server, StdioServer, fill_variables, read_servers
 from meup_agent.mcp.bridge.transports import ServerStarter
+from meup_agent.protocol.wire.payloads import PREFIX, TOOL_CALL
 from meup_agent.wording import shown_name
 
 if TYPE_CHECKING:
+    from meup_agent.approval.policy.rules import Pattern, QuorumRule
     from meup_agent.cli.commands.hosting.gateway import ListenOptions
     from meup_agent.cli.up.children import ChildProgram, Children
     from meup_agent.gateway.server import RunningGateway
@@ -88,17 +90,63 @@ DECIDER: Final[tuple[dict[str, Any], ...]] = (
 """Capabilities of ``reviewer``: it fulfills, rejects and reminds."""
 
 
+_NOTHING: Final = "no-tool-has-this-name-*"
+"""Pattern beside others in braces, which are braces where there is a wildcard alone."""
+
+
+def person_capabilities(quorums: Sequence[QuorumRule]) -> tuple[dict[str, Any], ...]:
+    """Capabilities of a person: of what takes votes nobody carries out a call alone.
+
+    A vote is a request to the reviewer, which carries the call out. What a rule asks beside the
+    tool makes no difference here, since a call could be edited to be another one. Where the tools
+    of a rule cannot be written as what a person may not call, no tool can be called.
+    """
+    if not quorums:
+        return CAPABILITIES[YOU]
+    methods, tools = [TOOL_CALL], list[str]()
+    for rule in quorums:
+        methods += _texts(rule.method)
+        # A pattern of methods may be for calls of tools, too.
+        named = rule.tool is not None or all(_is_exact(each) for each in _texts(rule.method))
+        tools += _texts(rule.tool) if named else ["*"]
+    may: list[dict[str, Any]] = [{"method": f"{PREFIX}*"}]  # votes, and other questions of faces
+    if all(map(_is_plain, methods)):
+        may.append({"method": _none_of(methods)})
+    if all(map(_is_plain, tools)):
+        may.append({"method": TOOL_CALL, "params": {"name": _none_of(tools)}})
+    others = (each for each in CAPABILITIES[YOU] if each != {"kind": "mcp/request"})
+    return (*({"kind": "mcp/request", "payload": each} for each in may), *others)
+
+
+def _texts(pattern: Pattern | None) -> Sequence[str]:
+    return (pattern,) if isinstance(pattern, str) else tuple(pattern or ())
+
+
+def _is_plain(pattern: str) -> bool:
+    """True for a pattern that means the same between braces."""
+    return not pattern.startswith(("!", "/")) and not any(each in pattern for each in "{},\\")
+
+
+def _is_exact(pattern: str) -> bool:
+    return _is_plain(pattern) and not any(each in pattern for each in "*?[")
+
+
+def _none_of(patterns: Iterable[str]) -> str:
+    return f"!{{{','.join(dict.fromkeys((*patterns, _NOTHING)))}}}"
+
+
 def people(
     folder: Path,
     *,
     clients: Iterable[str] = (),
     persons: Iterable[str] = (YOU,),
+    quorums: Sequence[QuorumRule] = (),
     renew: bool = False,
 ) -> dict[str, ParticipantConfig]:
     """``agent``, further clients, and who may decide; their tokens are kept in a folder."""
     capabilities = {
         AGENT: CAPABILITIES[AGENT],
-        **dict.fromkeys(persons, CAPABILITIES[YOU]),
+        **dict.fromkeys(persons, person_capabilities(quorums)),
         **dict.fromkeys(clients, CAPABILITIES[AGENT]),
     }
     return {
@@ -283,7 +331,8 @@ def read_servers_plan(
     servers = read_servers(path, os.environ, warn)
     _check_names("--person", persons, {AGENT, REVIEWER, *servers})
     persons = tuple(dict.fromkeys(persons)) or (YOU,)
-    deciding = {REVIEWER: _reviewer(policy, persons)}
+    reviewer, quorums = _reviewer(policy, persons)
+    deciding = {REVIEWER: reviewer}
     _check_names("--client", clients, {YOU, *persons, REVIEWER, *servers})
     taken = {*CAPABILITIES, *persons, *deciding, *clients}
     joining = server_participants(servers, warn, taken)
@@ -292,7 +341,7 @@ def read_servers_plan(
     folder = up_folder() / digest_of(path)
     make_folder(folder.parent)
     make_folder(folder)
-    known = people(folder, clients=clients, persons=persons, renew=renew)
+    known = people(folder, clients=clients, persons=persons, quorums=quorums, renew=renew)
     participants = {**known, **deciding, **joining}
     space = SpaceConfig(SPACE, participants)
     settings = listen.over(environment_over(Config((space,))))
@@ -397,8 +446,12 @@ def _program_of(launch: Launch | None) -> tuple[object, ...] | None:
     return entry.command, entry.args, entry.env, entry.cwd, launch.server
 
 
-def _reviewer(policy: Path | None, persons: Collection[str]) -> ParticipantConfig:
+def _reviewer(
+    policy: Path | None, persons: Collection[str]
+) -> tuple[ParticipantConfig, list[QuorumRule]]:
     """The participant that decides by yeses, and by a policy once that has been loaded.
+
+    With the policy's rules that take votes.
 
     It gets a new token at each start.
 
@@ -412,21 +465,29 @@ def _reviewer(policy: Path | None, persons: Collection[str]) -> ParticipantConfi
 
     command = (sys.executable, "-m", "meup_agent.cli", "reviewer")
     entry = replace(participant(REVIEWER, DECIDER, (new_token(),)), command=command)
+    quorums: list[QuorumRule] = []
     if policy is None:
-        return entry
+        return entry, quorums
     loaded = load_policy(policy)
     for rule, name in zip(loaded.rules, loaded.names, strict=True):
         if isinstance(rule, QuorumRule):
+            quorums.append(rule)
             voters = sum(each in persons for each in rule.among)
             if voters < rule.of:
                 raise ConfigurationError(
                     f"{policy}: {name}: it asks for {rule.of} votes, and of those who may vote"
                     f" {voters or 'none'} can be here; name each by --person, or write ask instead"
                 )
+            if rule.arguments or rule.target or rule.proposer:
+                warn(
+                    f"{policy}: {name}: no person may carry out other calls of its tools alone"
+                    " either, since an edit could make them these; where a rule asks about them,"
+                    " add a quorum with of: 1 for the same tools behind it"
+                )
     for each in findings_of(loaded):
         if each.level != "hint":
             warn(f"{policy}: {each.text}")
-    return replace(entry, command=(*command, "--policy", str(policy.resolve())))
+    return replace(entry, command=(*command, "--policy", str(policy.resolve()))), quorums
 
 
 def _with_token(

@@ -219,3 +219,17 @@ async def test_who_may_not_manage_is_offered_nothing(site: Site) -> None:
 def test_what_a_role_of_dev_may_is_told_in_words() -> None:
     for pattern in chain.from_iterable(PARTICIPANTS.values()):
         assert pattern["kind"] not in describe_capability(pattern)
+
+
+async def test_each_is_called_by_what_it_may_and_the_same_list_stands_once(site: Site) -> None:
+    found = await people(await site.browser("you"))
+    roles = {who: re.search("person or reviewer|agent|server", said) for who, said in found.items()}
+    assert {who: role and role[0] for who, role in roles.items() if who in ("you", "proposer")} == {
+        "you": "person or reviewer",
+        "proposer": "agent",
+    }
+    lists = {who: json.dumps(CAST[who], default=str) for who in found if who in CAST}
+    for who, said in found.items():
+        same = re.search(r"the same as (\w+)", said)
+        if same and who in lists:
+            assert lists[same[1]] == lists[who]

@@ -167,8 +167,9 @@ def up(
     and propose calls, and `you` may decide. It prints what to paste into an MCP client: a command
     that the client starts, or the address of `/mcp` on the gateway's own port. With `--client`
     once for each client, each is a participant of its own; so is each `--person`, who may decide in
-    place of `you`, and of whom a rule with `quorum` may ask for votes. With `--policy`, `reviewer`
-    decides by rules, and leaves to `you` what they ask.
+    place of `you`, and of whom a rule with `quorum` may ask for votes: the tools of such a rule no
+    person can call alone. With `--policy`, `reviewer` decides by rules, and leaves to `you` what
+    they ask.
 
     The tools of a server are accepted as they are when it is first seen. Of one that changes later
     each call is asked about, and its model reads the accepted texts, until you accept the change:

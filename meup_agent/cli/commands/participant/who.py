@@ -23,7 +23,7 @@ from meup_agent.protocol.wire.outcomes import (
     allowed_arguments,
     find_missing,
 )
-from meup_agent.wording import shown_name
+from meup_agent.wording import role_of, shown_name
 
 if TYPE_CHECKING:
     from meup_agent.client.space import Space
@@ -42,6 +42,9 @@ def who(
     take_over: TakeOver = False,
 ) -> None:
     """Show who is in the space, and what each of them may send.
+
+    Each is called by what it may: a person or reviewer rejects, an agent proposes or calls, and a
+    server answers. Whose capabilities are the same as those of one above is said so.
 
     What needs no capability is not listed; at this package's gateway: to answer requests, to tell
     their progress, and to cancel one's own.
@@ -99,7 +102,12 @@ class _ToolAccess:
 async def _print_json(session: CommandSession, asked: _ToolAccess | None) -> None:
     space = session.space
     participants: list[dict[str, Any]] = [
-        {"id": each.id, "me": each.id == space.me, "capabilities": list(each.capabilities)}
+        {
+            "id": each.id,
+            "me": each.id == space.me,
+            "role": role_of(each.capabilities),
+            "capabilities": list(each.capabilities),
+        }
         for each in space.participants
         if asked is None or each.id in asked.allowed
     ]
@@ -134,6 +142,7 @@ async def _show(session: CommandSession, asked: _ToolAccess | None) -> None:
     names = {name: shown_name(name) for name in capabilities}
     width = max(map(cell_len, names.values()))
     room = console.width - width - 7 if session.output.is_terminal else None
+    first: dict[str, str] = {}  # who has these capabilities, of those that are shown
     for each in sorted(capabilities, key=lambda each: (each != space.me, each)):
         line = Text(no_wrap=True)
         name = Text(names[each], style="bold")
@@ -141,8 +150,11 @@ async def _show(session: CommandSession, asked: _ToolAccess | None) -> None:
         line.append_text(name)
         line.append("  you  " if each == space.me else " " * 7, style="green")
         said = ", ".join(map(format_capability, capabilities[each])) or "nothing but answers"
-        if each not in present:
-            said = f"only looking on; may: {said}"
+        same = first.setdefault(as_json_line(list(capabilities[each])), each)
+        if same != each:
+            said = f"the same as {names[same]}"
+        looks_on = "only looking on; " if each not in present else ""
+        said = f"{looks_on}{role_of(capabilities[each])}: {said}"
         lines = [said] if room is None else _wrapped(said, max(room, NARROWEST))
         line.append(("\n" + " " * (width + 7)).join(lines))
         await session.output.show(line)
@@ -150,5 +162,5 @@ async def _show(session: CommandSession, asked: _ToolAccess | None) -> None:
 
 def _wrapped(capabilities: str, width: int) -> list[str]:
     """Lines that end between capabilities, as long as one fits into a line."""
-    kept = capabilities.replace(" ", "\xa0").replace(",\xa0", ", ")
+    kept = capabilities.replace(" ", "\xa0").replace(",\xa0", ", ").replace(":\xa0", ": ")
     return [line.replace("\xa0", " ") for line in textwrap.wrap(kept, width)]

@@ -24,6 +24,7 @@ from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.control_payloads import PAUSE, REQUEST_STATUS, RESUME
 from meup_agent.protocol.wire.management_payloads import GRANT, INVITE, KICK, REVOKE
 from meup_agent.protocol.wire.payloads import as_object
+from meup_agent.wording import role_of
 
 TRIED = {
     "propose": (kinds.MCP_PROPOSAL, "propose a call of"),
@@ -59,6 +60,8 @@ class ParticipantView(NamedTuple):
 
     name: str
     key: str
+    role: str
+    same_as: str  # the participant, shown before it, with the same list; empty: there is none
     here: bool
     dialect: str
     queued: int  # bytes that wait for it
@@ -129,6 +132,8 @@ async def _page(context: PageContext, tried: dict[str, Any]) -> Response:
             ParticipantView(
                 name=name,
                 key=key_of("participant", name),
+                role=role_of(host.owner.grants[name].patterns),
+                same_as="",
                 here=member is not None,
                 dialect="" if member is None else member.form.dialect,
                 queued=int(getattr(member, "queued_bytes", 0)),
@@ -149,6 +154,10 @@ async def _page(context: PageContext, tried: dict[str, Any]) -> Response:
             )
         )
     shown.sort(key=lambda each: (not each.here, each.name))
+    first: dict[str, str] = {}
+    for at, each in enumerate(shown):
+        same = first.setdefault(json.dumps(each.may), each.name)
+        shown[at] = each._replace(same_as="" if same == each.name or not each.may else same)
     return context.page(
         "participants.html",
         participants=shown,
