@@ -46,6 +46,7 @@ STATES: Final[Mapping[ProposalState, str]] = {
 MEANINGS: Final = {
     ProposalState.PENDING: "waits for a decision",
     ProposalState.IN_PROGRESS: "is being carried out",
+    ProposalState.PERMITTED: "was permitted; its outcome is not reported",
     ProposalState.FULFILLED: "was approved and carried out",
     ProposalState.REJECTED: "was rejected",
     ProposalState.WITHDRAWN: "was withdrawn",

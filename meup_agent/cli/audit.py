@@ -34,6 +34,7 @@ from meup_agent.cli.render.formatting import (
     Glyphs,
     IdPrefixes,
     RowBuilder,
+    compact_text,
     format_answer,
     format_capability,
     hang,
@@ -505,7 +506,12 @@ class AuditListing:
         changes = describe_changes(item.changes)
         if changes:
             yield f"edited: {changes}"
-        if item.state is not ProposalState.FULFILLED:
+        if item.state is ProposalState.PERMITTED:
+            yield "permitted, outcome not reported"
+        report = item.record.report
+        if report is not None:
+            yield f"reported: {compact_text(str(report))}"
+        if item.state is not ProposalState.FULFILLED or report is not None:
             return
         answered = item.answered
         if answered is not None and answered.is_error:
@@ -586,6 +592,7 @@ _NOUNS = {
     StepKind.WITHDREW: "withdraw",
     StepKind.EXPIRED: "expired",
     StepKind.RENEWED: "renewed",
+    StepKind.REPORTED: "report",
     StepKind.SAID: "chat",
     StepKind.REFERRED: "request",
 }
@@ -679,6 +686,8 @@ class AuditTimeline:
     def _said(self, step: Step, proposal: AuditRecord) -> str:
         whom = f" {self._glyphs.arrow} {shown_names(step.to)}" if step.to else ""
         match step.what:
+            case StepKind.REPORTED:
+                return compact_text(step.text)
             case StepKind.PROPOSED:
                 return f"{format_proposed(proposal.call, more='the beginning')}{whom}"
             case StepKind.REQUESTED:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from meup_agent.client.messages import OnProgress, Outbound, Progress
     from meup_agent.client.offers import OfferFinder
     from meup_agent.protocol.wire.membership import ListedDecision
+    from meup_agent.protocol.wire.outcomes import PermitReport
     from meup_agent.session import Session
 
 
@@ -470,6 +471,11 @@ class ProposalRecord:
         return "" if self._decision is None else self._decision.rule
 
     @property
+    def report(self) -> PermitReport | None:
+        """What came of a call that was permitted, as its executor told it; ``None``: nothing."""
+        return self._entry.report
+
+    @property
     def outlives(self) -> bool:
         """True if it is wanted also where its proposer's process is gone."""
         return self._read().outlives
@@ -612,6 +618,7 @@ def _decided(envelope: Envelope, listed: ListedProposal) -> ProposalEntry | None
     assert decision is not None  # our caller looked
     entry.state = ProposalState(decision.state)
     entry.decided_by, entry.reason = decision.by, decision.reason
+    entry.report = decision.report
     entry.expires_at = read_moment(listed.expires_at)
     for each in listed.rejections:
         entry.rejections[each.by] = Rejection(entry.key.id, each.reason, each.by, each.id)

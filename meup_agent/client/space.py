@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from anyio.lowlevel import checkpoint
+from msgspec import to_builtins
 
 from meup_agent.client.control import Control
 from meup_agent.client.management import Members
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from meup_agent.client.messages import OnProgress, Outbound
     from meup_agent.client.streams import OnStream
     from meup_agent.protocol.wire.membership import Guarantees
-    from meup_agent.protocol.wire.outcomes import Outcome
+    from meup_agent.protocol.wire.outcomes import Outcome, PermitReport
     from meup_agent.protocol.wire.payloads import JsonObject
     from meup_agent.session import Session
     from meup_agent.session.session import EnvelopeStream
@@ -619,6 +620,15 @@ async def propose_request(
         explainer=explainer_of(session, None),
     ) as proposal:
         return await proposal.outcome()
+
+
+def send_report(space: Space, proposal: str, report: PermitReport) -> None:
+    """Tell at once what came of a proposal of ours that was permitted (PROTOCOL 4.20).
+
+    For doors: of users nothing is permitted, since they carry out what others propose.
+    """
+    session = space._session  # pyright: ignore[reportPrivateUsage]
+    session.send_message(kinds.MCP_REPORT, to_builtins(report), to=(), correlation=(proposal,))
 
 
 def send_note(

@@ -11,9 +11,18 @@ a :class:`Denied`, whose words are for the model. Use it so::
         answer = await door.ask(HostCall("Bash", {"command": "ls"}, agent="claude-code"), ttl=300)
         if isinstance(answer, Permitted):
             ...  # tell the host to run answer.arguments, and nothing else
+            ...  # and later, when the host tells what came of it:
+            door.report(
+                answer.proposal, PermitReport.of(ReportedOutcome.COMPLETED, output, exit_code=0)
+            )
 
 **To withdraw**, cancel the task (or scope) that awaits ``ask``: the host has hung up, or was
-interrupted. It never raises for anything that a space, a gateway or a person does.
+interrupted. It never raises for anything that a space, a gateway or a person does. Where the permit
+was given already and the host did not hear of it, the door reports by itself that it did not run; a
+door whose last write to the host fails says so by ``report(…, NOT_RUN)``.
+
+**The report** tells the space what came of a permit, once; a second one is left out. What is never
+reported is shown as *permitted, outcome not reported*.
 
 **Edits.** ``answer.arguments`` are those that were fulfilled, which may be others than asked for. A
 door whose host takes no other arguments says ``edits=False`` in its :class:`HostCall`: faces offer
@@ -28,6 +37,7 @@ client, can have one token; each permit comes to the connection that asked.
 
 from __future__ import annotations
 
+import logging
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -38,10 +48,19 @@ import anyio
 from meup_agent.agent.agent import Agent
 from meup_agent.client.messages import Request
 from meup_agent.client.proposal_handle import resolve_ttl
-from meup_agent.errors import ConfigurationError, MeupError, Refused, RequestError, UsageError
+from meup_agent.client.space import send_report
+from meup_agent.errors import MeupError, Refused, RequestError, UsageError
 from meup_agent.mcp.sdk import decisions
 from meup_agent.protocol.wire import payloads
-from meup_agent.protocol.wire.outcomes import Expiry, Fulfillment, Gone, Rejection, Withdrawal
+from meup_agent.protocol.wire.outcomes import (
+    Expiry,
+    Fulfillment,
+    Gone,
+    PermitReport,
+    Rejection,
+    ReportedOutcome,
+    Withdrawal,
+)
 from meup_agent.protocol.wire.ttl_map import TTLMap
 
 if TYPE_CHECKING:
@@ -52,6 +71,8 @@ if TYPE_CHECKING:
     from meup_agent.client.space import Space
     from meup_agent.protocol.wire.outcomes import CallOutcome
 
+log = logging.getLogger("meup_agent.doors")
+
 MAX_ANSWERED: Final = 4_096
 """Calls whose answer is remembered, for a host that asks about the same one again."""
 
@@ -60,6 +81,9 @@ ANSWERED_SECONDS: Final = 24 * 3_600.0
 
 MAX_TOLD_CHARS: Final = 1_024
 """Characters of each thing that a host tells of itself: they are labels for people."""
+
+NOT_TOLD: Final = "its host was not told that it may run, so it did not"
+"""The report of a permit whose host has hung up before, for people."""
 
 PERMITTED: Final = "permitted: the agent that asked runs it itself from now on"
 """The answer to a request that is a permit, for people."""
@@ -183,6 +207,7 @@ class _Asked:
     proposal: str = ""
     # Those of the request that was answered last; of several, only the last answer can have left.
     permitted: dict[str, Any] | None = None
+    is_told: bool = False  # its permit is returned to whom asked
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
@@ -203,6 +228,7 @@ class Door:
         self.space: Space | None = None
         self._waiting: dict[str, _Asked] = {}  # by their proposals
         self._asking: dict[tuple[str, str, str], _Asked] = {}
+        self._reported: TTLMap[str, bool] = TTLMap(count=MAX_ANSWERED, seconds=ANSWERED_SECONDS)
         self._answered: TTLMap[tuple[str, str, str], tuple[HostCall, Answer]] = TTLMap(
             count=MAX_ANSWERED, seconds=ANSWERED_SECONDS
         )
@@ -250,7 +276,7 @@ class Door:
             await other.ended.wait()
         known = self._answered.get(key, anyio.current_time())
         if known is not None:
-            return _again(call, *known)
+            return self._again(call, *known)
         asked = self._asking[key] = _Asked(call)
         try:
             answer = await self._propose(space, asked, ttl, to)
@@ -260,6 +286,22 @@ class Door:
         finally:
             del self._asking[key]
             asked.ended.set()
+
+    def _again(self, call: HostCall, before: HostCall, answer: Answer) -> Answer:
+        """The answer to a call that was asked about before; another one under its id gets none."""
+        if (call.tool, call.arguments) != (before.tool, before.arguments):
+            words = (
+                f"The call of {decisions.name(call.tool)} has the id of another call that was"
+                " decided before. It was not carried out. Tell the user."
+            )
+            return Denied(Why.UNREACHABLE, words)
+        if self._reported.get(answer.proposal, anyio.current_time()):
+            words = (
+                f"This call of {decisions.name(call.tool)} was permitted once, and has been"
+                " reported since. It was not carried out again. Make a new call."
+            )
+            return Denied(Why.RUN_BEFORE, words, answer.proposal)
+        return answer
 
     async def _propose(
         self, space: Space, asked: _Asked, ttl: Ttl, to: str | Iterable[str]
@@ -280,18 +322,45 @@ class Door:
                     to=to,
                     ttl=seconds,
                     as_proposal=True,
-                    proposal_meta={payloads.DOOR: call.labels},
+                    proposal_meta={
+                        payloads.DOOR: call.labels,
+                        payloads.CLIENT: {"name": call.agent},
+                    },
                     on_begun=proposed,
                 )
-        except ConfigurationError:
-            raise
+            if outcome is None:
+                return _edited(call, asked)
+            answer = await self._answer(space, asked, outcome, seconds)
+            asked.is_told = isinstance(answer, Permitted)
+            return answer
         except MeupError as error:
             return _unreachable(call, asked, error)
         finally:
             self._waiting.pop(asked.proposal, None)
-        if outcome is None:
-            return _edited(call, asked)
-        return await self._answer(space, asked, outcome, seconds)
+            if asked.permitted is not None and not asked.is_told:
+                # The gateway may have ordered our answer before the end that we saw.
+                self.report(asked.proposal, PermitReport.of(ReportedOutcome.NOT_RUN, NOT_TOLD))
+
+    def report(self, proposal: str, report: PermitReport) -> bool:
+        """Tell the space what came of a permit; returns at once.
+
+        Args:
+            proposal: The id of the permit's proposal.
+            report: What came of it.
+
+        Returns:
+            ``False`` if it was told before, or the door is in the space no more.
+        """
+        now = anyio.current_time()
+        if self.space is None or self._reported.get(proposal, now):
+            return False
+        try:
+            send_report(self.space, proposal, report)
+        except MeupError as error:
+            log.warning("of proposal %s it is not reported what came of it: %s", proposal, error)
+            return False
+        self._reported.put(proposal, True, now)
+        return True
 
     async def _answer(
         self, space: Space, asked: _Asked, outcome: CallOutcome, seconds: float | None
@@ -354,17 +423,6 @@ _WHY: Final = {Expiry: Why.EXPIRED, Withdrawal: Why.WITHDRAWN, Gone: Why.GONE}
 
 def _refusal(text: str) -> RequestError:
     return RequestError(payloads.EXCHANGE_ERROR, text, {"reason": payloads.REFUSED})
-
-
-def _again(call: HostCall, before: HostCall, answer: Answer) -> Answer:
-    """The answer to a call that was asked about before; another call under its id gets none."""
-    if call.tool == before.tool and call.arguments == before.arguments:
-        return answer
-    words = (
-        f"The call of {decisions.name(call.tool)} has the id of another call that was decided"
-        " before. It was not carried out. Tell the user."
-    )
-    return Denied(Why.UNREACHABLE, words)
 
 
 def _edited(call: HostCall, asked: _Asked) -> Denied:

@@ -9,7 +9,8 @@ import pytest
 
 from meup_agent import Agent, Fulfillment, Proposal, Space
 from meup_agent.doors.permit import Denied, Door, HostCall, Permitted, Why
-from meup_agent.errors import AlreadyDecided, UsageError
+from meup_agent.errors import AlreadyDecided, Refused, UsageError
+from meup_agent.protocol.wire.outcomes import PermitReport, ReportedOutcome
 from tests.interaction.people import EVERYTHING, PROPOSALS, Meeting, join, open_meeting, until
 from tests.patience import PATIENCE
 
@@ -224,6 +225,57 @@ async def test_a_wait_goes_on_for_another_that_asks_as_the_first_hangs_up(
         await until(lambda: len(ann.proposals) == 2)
         await ann.proposals.get(ann.proposals[1]).fulfill()
         await answered.wait()
+
+
+@pytest.mark.rule("4.20.one_way")
+async def test_nothing_reopens_what_was_permitted(meeting: Meeting) -> None:
+    """Not the withdraw of its proposer, not its approver's cancel, and not that these leave."""
+    async with doors(meeting, "mallory") as ((door,), (watching,)):
+        async with join(meeting, approver(fulfill)):
+            answer = await door.ask(bash("make"))
+        assert isinstance(answer, Permitted)
+        assert door.space is not None
+        await door.space.send("mcp/withdraw", {"reason": "other"}, correlation=answer.proposal)
+        record = next(each for each in watching.proposals if each.id == answer.proposal)
+        await watching.send("chat", {"message": "a mark behind that"})
+        with pytest.raises(AlreadyDecided, match="permitted"):
+            await watching.proposals.get(record).fulfill()
+        assert record.state == "permitted"
+        listed = [each async for each in watching.proposals.list(state="decided")]
+        assert [(each.state, each.decided_by, each.report) for each in listed] == [
+            ("permitted", "ann", None)
+        ]
+
+
+@pytest.mark.rule("4.20.report")
+async def test_what_came_of_it_is_reported_once_by_its_executor(meeting: Meeting) -> None:
+    async with doors(meeting, approver(fulfill), "mallory") as ((door,), (ann, mallory)):
+        answer = await door.ask(bash("make"))
+        assert isinstance(answer, Permitted)
+        record = ann.proposals[0]
+        said = {"outcome": "completed", "output": "forged"}
+        with pytest.raises(Refused, match="not yours"):
+            await reports(mallory, said, answer.proposal)
+        report = PermitReport.of(ReportedOutcome.FAILED, "x" * 5_000, exit_code=2)
+        assert door.report(answer.proposal, report)
+        assert not door.report(answer.proposal, report)
+        await until(lambda: record.state == "fulfilled")
+        assert record.report == report
+        assert (len(report.output), report.cut, record.decided_by) == (2_000, True, "ann")
+        assert door.space is not None
+        for wrong in (said, {"outcome": "late"}, {"outcome": "failed", "output": "x" * 2_001}):
+            with pytest.raises(Refused):
+                await reports(door.space, wrong, answer.proposal)
+        (listed,) = [each async for each in mallory.proposals.list(state="decided")]
+        assert (listed.state, listed.report) == ("fulfilled", report)
+
+
+async def reports(space: Space, said: dict[str, Any], proposal: str) -> None:
+    """Say it, and wait for what the gateway answers."""
+    with space.watch(lambda each: each.kind == "system/error") as errors:
+        await space.send("mcp/report", said, correlation=proposal)
+        error = (await anext(errors)).payload_object
+    raise Refused(error["error"], error["message"], error)
 
 
 async def test_a_door_that_is_in_no_space_says_so() -> None:

@@ -138,6 +138,7 @@ def test_as_json(journal: Journal) -> None:
         "state": "rejected",
         "in_progress_by": None,
         "decision": {**told, "rule": None},
+        "report": None,
         "changes": [],
         "fulfillments": [],
         "rejections": [{**told, "id": "e2", "rule": None}],

@@ -33,7 +33,8 @@ FROM_THE_GATEWAY = """
 """
 
 CORRELATED = """
-    mcp/response mcp/withdraw mcp/reject mcp/renew chat/acknowledge chat/cancel
+    mcp/response mcp/withdraw mcp/reject mcp/renew mcp/report
+    chat/acknowledge chat/cancel
     capability/grant-ack space/invite-ack space/proposals yes/give yes/listed stream/open
 """
 

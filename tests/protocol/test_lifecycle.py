@@ -28,6 +28,9 @@ PROPOSAL_CELLS = """
     in_progress  request            -> in_progress
     in_progress  request_cancelled  -> pending
     in_progress  response           -> fulfilled
+    pending      permit             -> permitted
+    in_progress  permit             -> permitted
+    permitted    report             -> fulfilled
     in_progress  withdrawal         -> withdrawn
     in_progress  expiry             -> expired
 """
@@ -126,5 +129,7 @@ def test_each_cell_says_what_it_should_and_any_other_pair_raises(
 @pytest.mark.rule("4.2.one_way")
 def test_a_decided_proposal_stays_decided() -> None:
     decided = [state for state in ProposalState if not state.is_pending]
-    assert decided == ["fulfilled", "rejected", "withdrawn", "expired"]
-    assert not any(state in decided for state, _ in PROPOSAL)
+    assert decided == ["permitted", "fulfilled", "rejected", "withdrawn", "expired"]
+    steps = [(state, event) for state, event in PROPOSAL if state in decided]
+    assert steps == [("permitted", "report")]
+    assert PROPOSAL[steps[0]] in decided

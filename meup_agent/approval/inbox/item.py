@@ -340,8 +340,8 @@ InboxChange = ItemArrived | ItemLeft | ItemChanged | InboxRenewed
 
 def departure_of(item: InboxItem, record: ProposalRecord) -> ItemLeft:
     state, by, reason = ending_of(record)
-    is_fulfilled = state is ProposalState.FULFILLED
-    return ItemLeft(item, Departure.APPROVED if is_fulfilled else Departure(state), by, reason)
+    is_approved = state in (ProposalState.FULFILLED, ProposalState.PERMITTED)
+    return ItemLeft(item, Departure.APPROVED if is_approved else Departure(state), by, reason)
 
 
 # --- inbox changes ---

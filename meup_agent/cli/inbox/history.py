@@ -39,6 +39,7 @@ _ROUNDS: Final = 10_000  # pages, of which each may be empty
 class EndState(StrEnum):
     """The states in which a proposal has ended."""
 
+    PERMITTED = "permitted"
     FULFILLED = "fulfilled"
     REJECTED = "rejected"
     WITHDRAWN = "withdrawn"
@@ -71,8 +72,8 @@ def history(
         list[EndState] | None,
         option(
             "STATE",
-            "Only those that were fulfilled, rejected, withdrawn or expired; may be given several"
-            " times.",
+            "Only those that were permitted, fulfilled, rejected, withdrawn or expired; may be"
+            " given several times.",
         ),
     ] = None,
     tool: Annotated[str | None, option("NAME", "Only calls of this tool.")] = None,

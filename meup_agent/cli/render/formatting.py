@@ -13,7 +13,7 @@ from rich.text import Text
 from meup_agent.escape import compact, visible
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
-from meup_agent.protocol.wire.outcomes import Responded, value_of
+from meup_agent.protocol.wire.outcomes import Responded, read_report, value_of
 from meup_agent.protocol.wire.payloads import as_object, objects_in
 from meup_agent.wording import (
     MAX_CALL,
@@ -91,6 +91,7 @@ NARROWEST: Final = 12
 STATE_STYLES: Final = {
     "pending": "dim",
     "in progress": "bright_blue",
+    "permitted": "bold green",
     "fulfilled": "bold green",
     "failed": "bold red",
     "refused": "bold red",
@@ -220,6 +221,7 @@ _NOUNS: Final = {
     kinds.MCP_WITHDRAW: "withdraw",
     kinds.MCP_REJECT: "reject",
     kinds.MCP_RENEW: "renew",
+    kinds.MCP_REPORT: "report",
     kinds.REASONING_START: "reasons",
     kinds.REASONING_THOUGHT: "thought",
     kinds.REASONING_CONCLUSION: "reasoned",
@@ -322,6 +324,8 @@ def _content(envelope: Envelope) -> FormattedEnvelope:
         case kinds.SYSTEM_ERROR:
             code = compact_text(payload.get("error"), MAX_NAME)
             said, failed = f"{code}: {compact_text(payload.get('message'))}", True
+        case kinds.MCP_REPORT if (report := read_report(payload)) is not None:
+            said, failed = compact_text(str(report)), report.has_failed
         case kind if kind.startswith("stream/"):
             said = _stream(payload)
         case kind:

@@ -292,6 +292,7 @@ STEPS: Final = {
     StepKind.WITHDREW: "withdrew it",
     StepKind.EXPIRED: "let it expire: no participant decided it in time",
     StepKind.RENEWED: "gave it more time",
+    StepKind.REPORTED: "reported what came of it",
     StepKind.SAID: "said",
     StepKind.REFERRED: "asked for something else about it",
 }
@@ -361,6 +362,7 @@ TERMS: Final = {
     "observer": "An *observer* hears what is said, and says nothing.",
     "participant": "A *participant* is a program or a person that takes part here.",
     "pattern": "A *pattern* is how a capability is written.",
+    "permit": "A *permit* lets the agent that asked run the call itself, once.",
     "proposal": "A *proposal* is a call that does not run before it is approved by one who may.",
     "reject": "To *reject* it is to say no to it, with a reason.",
     "rule": "A *rule* says which calls run by themselves, and which ones people are asked about.",

@@ -25,6 +25,7 @@ from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.control_payloads import STATUS
 from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.outcomes import read_report
 from meup_agent.protocol.wire.payloads import JsonObject, as_list, as_object
 from meup_agent.wording import describe_reason, format_call, format_proposed, state_name
 
@@ -94,6 +95,7 @@ _WORDS: Final = {
     kinds.MCP_RESPONSE: "answers",
     kinds.MCP_REJECT: "rejects",
     kinds.MCP_WITHDRAW: "withdraws",
+    kinds.MCP_REPORT: "reports",
     kinds.CHAT: "says",
     "reasoning/start": "begins to think",
     "reasoning/thought": "thinks",
@@ -151,6 +153,8 @@ def _describe(envelope: Envelope) -> tuple[str, str, str]:
     if kind in (kinds.MCP_REJECT, kinds.MCP_WITHDRAW):
         tone = "reject" if kind == kinds.MCP_REJECT else "withdraw"
         return verb, describe_reason(str(payload.get("reason") or "")), tone
+    if kind == kinds.MCP_REPORT and (report := read_report(payload)) is not None:
+        return verb, str(report), "error" if report.has_failed else "response"
     if kind == kinds.CHAT:
         text = payload.get("message", payload.get("text"))
         return verb, text if isinstance(text, str) else "", "chat"

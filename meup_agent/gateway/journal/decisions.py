@@ -26,6 +26,7 @@ from meup_agent.gateway.journal.damage import good_rows, is_damage
 from meup_agent.gateway.journal.rows import checked_row, checksum, entry_of, rows_query, sealed
 from meup_agent.protocol.proposals.lifecycle import ProposalState, first_moment
 from meup_agent.protocol.space.decisions import (
+    MAX_PERMITS,
     MAX_SEARCHED,
     DecisionFollower,
     DecisionRow,
@@ -86,6 +87,7 @@ _OF_AN_EXCHANGE: Final = frozenset(
         kinds.MCP_WITHDRAW,
         kinds.MCP_REJECT,
         kinds.MCP_RENEW,
+        kinds.MCP_REPORT,
         kinds.CHAT,
     }
 )
@@ -380,9 +382,11 @@ class Chains(NamedTuple):
 
 
 def open_rows(connection: sqlite3.Connection) -> list[DecisionRow]:
-    """The rows that say of no end, of all spaces, oldest first."""
+    """The rows that say of no end, and those of permits without a report, oldest first."""
     where = "WHERE state = ? ORDER BY seq DESC LIMIT ?"
-    return [*_rows(connection, where, ProposalState.PENDING, MAX_FOLLOWED)][::-1]
+    waiting = [*_rows(connection, where, ProposalState.PERMITTED, MAX_PERMITS)]
+    waiting += _rows(connection, where, ProposalState.PENDING, MAX_FOLLOWED)
+    return waiting[::-1]
 
 
 def _rows(connection: sqlite3.Connection, where: str, *values: object) -> Iterator[DecisionRow]:

@@ -332,6 +332,8 @@ class Audit:
                 self._record_rejection(entry)
             case kinds.MCP_RENEW:
                 self._record_renewal(entry)
+            case kinds.MCP_REPORT:
+                self._record_report(entry)
             case kinds.CHAT:
                 self._record_chat(entry)
             case _:
@@ -387,6 +389,14 @@ class Audit:
             until = payloads.read_renewal(entry.envelope.payload_object)
             why = IGNORED_DROPS.get(folded.dropped)
             self._index.add_renewal(proposal, entry, until or entry.at, why)
+
+    def _record_report(self, entry: Entry) -> None:
+        folded = self._fold.report(entry.envelope, seconds(entry))
+        proposal = self._index.find(folded.record)
+        if proposal is not None:
+            report, why = proposal.record.report, IGNORED_DROPS.get(folded.dropped)
+            said = "" if report is None else str(report)
+            self._index.add(proposal, entry, StepKind.REPORTED, text=said, ignored=why)
 
     def _record_rejection(self, entry: Entry) -> None:
         envelope = entry.envelope

@@ -58,6 +58,7 @@ class StepKind(StrEnum):
     EXPIRED = "expired"
     """Its time was over by the gateway's clock, with no request out; no envelope says that."""
     RENEWED = "renewed"
+    REPORTED = "reported"  # its executor told what came of a permit
     SAID = "said"  # a chat about it
     REFERRED = "referred"
     """A request that names the proposal and asks for something else: it does not carry it out."""
@@ -82,6 +83,8 @@ IGNORED_DROPS: Final[Mapping[str, Ignored]] = {
     "late_withdraw": Ignored.LATE,
     "withdraw_by_another": Ignored.NOT_THEIRS,
     "late_renew": Ignored.LATE,
+    "late_report": Ignored.LATE,
+    "report_by_another": Ignored.NOT_THEIRS,
     "renew_by_another": Ignored.NOT_THEIRS,
     "duplicate": Ignored.AGAIN,
     "duplicate_proposal": Ignored.AGAIN,
@@ -212,8 +215,10 @@ class AuditRecord(msgspec.Struct):
 
     @property
     def has_failed(self) -> bool:
-        """True if the answer that came is an error."""
-        answered = self.answered
+        """True if the answer that came is an error, or a permit's report tells of none that ran."""
+        answered, report = self.answered, self.record.report
+        if report is not None:
+            return report.has_failed
         return answered is not None and answered.is_error
 
     @property
@@ -265,6 +270,7 @@ def proposal_as_json(proposal: AuditRecord, *, timeline: bool = False) -> JsonOb
         "in_progress_by": proposal.record.in_progress_by,
         "decision": None,
         "changes": [msgspec.structs.asdict(change) for change in proposal.changes],
+        "report": None,
         "fulfillments": [_fulfillment(item) for item in proposal.fulfillments],
         "rejections": [
             {
@@ -278,6 +284,8 @@ def proposal_as_json(proposal: AuditRecord, *, timeline: bool = False) -> JsonOb
             for step in proposal.rejections
         ],
     }
+    if proposal.record.report is not None:
+        said["report"] = msgspec.to_builtins(proposal.record.report)
     if decision is not None:
         said["decision"] = {
             "by": decision.by or None,

@@ -27,6 +27,7 @@ PAYLOAD_KEYS: Final[Mapping[str, frozenset[str]]] = {
     kinds.MCP_WITHDRAW: frozenset({"reason", "proposalId"}),
     kinds.MCP_REJECT: frozenset({"reason", "proposalId"}),
     kinds.MCP_RENEW: frozenset({"expires_at"}),
+    kinds.MCP_REPORT: frozenset({"outcome", "exit_code", "output", "cut"}),
     kinds.CHAT: frozenset({"message", "text", "format"}),
     GRANT: frozenset({"recipient", "capabilities", "reason"}),
     GRANT_ACK: frozenset({"status", "reason"}),

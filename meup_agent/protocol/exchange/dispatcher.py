@@ -60,6 +60,7 @@ _EXCHANGES: Final = frozenset(
         kinds.MCP_WITHDRAW,
         kinds.MCP_REJECT,
         kinds.MCP_RENEW,
+        kinds.MCP_REPORT,
         kinds.MCP_REQUEST,
         kinds.MCP_RESPONSE,
     }
@@ -267,6 +268,8 @@ class InboundDispatcher(TablePart):
                 self.proposals.receive_reject(envelope)
             case kinds.MCP_RENEW:
                 self.proposals.receive_renewal(envelope)
+            case kinds.MCP_REPORT:
+                self.proposals.receive_report(envelope)
             case kinds.MCP_RESPONSE:
                 self.reader.receive(envelope)
             case _:

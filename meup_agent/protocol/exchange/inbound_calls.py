@@ -442,6 +442,16 @@ class InboundProposals(TablePart):
             seconds = (folded.record.expires_at - before) / 1_000_000
             self._outbound.renewals.postpone(folded.record, seconds)
 
+    # --- a report ---
+
+    def receive_report(self, envelope: Envelope) -> None:
+        """Apply the word of a permit's executor on what came of it (PROTOCOL 4.20)."""
+        context = self._context
+        folded = context.folded = context.fold.report(envelope, context.now)
+        if folded.dropped:
+            expected = folded.dropped in ("late_report", "unknown_report")
+            context.drop(folded.dropped, envelope, expected=expected)
+
     # --- a withdraw ---
 
     def receive_withdraw(self, envelope: Envelope) -> None:

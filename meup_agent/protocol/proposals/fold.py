@@ -26,7 +26,7 @@ from meup_agent.protocol.proposals.resolution import (
 from meup_agent.protocol.proposals.store import ProposalStore
 from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.envelope import Envelope
-from meup_agent.protocol.wire.outcomes import Rejection
+from meup_agent.protocol.wire.outcomes import Rejection, read_report
 from meup_agent.protocol.wire.ttl_map import Tombstones
 
 
@@ -113,6 +113,19 @@ class ProposalFold:
             return Folded(dropped="renew_by_another" if by_another else "unknown_renew")
         refused = self._store.renew(record, until, at)
         return Folded(record, dropped="late_renew" if refused else "")
+
+    def report(self, report: Envelope, now: float) -> Folded:
+        """Note what came of a permit: its proposer's word, once (PROTOCOL 4.20)."""
+        said = read_report(report.payload_object)
+        if said is None or len(report.correlation) != 1:
+            return Folded(dropped="malformed_report")
+        name = report.correlation[0]
+        record = self._store.get(ProposalKey(report.sender, name), now)
+        if record is None:
+            by_another = bool(self._store.under(name, now))
+            return Folded(dropped="report_by_another" if by_another else "unknown_report")
+        late = not record.reported(said)
+        return Folded(record, was_pending=False, dropped="late_report" if late else "")
 
     def withdraw(
         self, key: ProposalKey, payload: payloads.JsonObject, now: float, at: int | None
@@ -214,7 +227,10 @@ class ProposalFold:
         if error is not None and payloads.is_refusal(payload):
             self._store.refused(record, fulfillment, by, str(error.get("message", "")))
             return False
-        return self._store.complete(record, fulfillment, is_error=error is not None)
+        is_permit = by == record.proposer and payloads.is_permit(payload) and record.asks_permit
+        return self._store.complete(
+            record, fulfillment, is_error=error is not None, is_permit=is_permit
+        )
 
 
 def _is_copy(known: ProposalEntry, *, is_new: bool) -> bool:

@@ -22,6 +22,8 @@ class ProposalState(StrEnum):
 
     PENDING = "pending"
     IN_PROGRESS = "in_progress"
+    PERMITTED = "permitted"
+    """Its proposer runs the call itself, and has not said yet what came of it (PROTOCOL 4.20)."""
     FULFILLED = "fulfilled"
     REJECTED = "rejected"
     WITHDRAWN = "withdrawn"
@@ -40,6 +42,8 @@ class ProposalEvent(StrEnum):
     REQUEST_CANCELLED = "request_cancelled"
     """The last fulfilling request that was out has been cancelled by its sender."""
     RESPONSE = "response"
+    PERMIT = "permit"  # the response by which a door takes its permit (PROTOCOL 4.20)
+    REPORT = "report"  # its word on what came of that
     REJECTION = "rejection"  # a rejection that counts (PROTOCOL 4.5)
     WITHDRAWAL = "withdrawal"
     EXPIRY = "expiry"
@@ -51,14 +55,18 @@ PROPOSAL: Final[Mapping[tuple[ProposalState, ProposalEvent], ProposalState]] = {
     (_P.PENDING, _PE.REQUEST): _P.IN_PROGRESS,
     # The cancel of the fulfilling request crossed its response: it was carried out all the same.
     (_P.PENDING, _PE.RESPONSE): _P.FULFILLED,
+    (_P.PENDING, _PE.PERMIT): _P.PERMITTED,
     (_P.PENDING, _PE.REJECTION): _P.REJECTED,
     (_P.PENDING, _PE.WITHDRAWAL): _P.WITHDRAWN,
     (_P.PENDING, _PE.EXPIRY): _P.EXPIRED,
     (_P.IN_PROGRESS, _PE.REQUEST): _P.IN_PROGRESS,
     (_P.IN_PROGRESS, _PE.REQUEST_CANCELLED): _P.PENDING,
     (_P.IN_PROGRESS, _PE.RESPONSE): _P.FULFILLED,
+    (_P.IN_PROGRESS, _PE.PERMIT): _P.PERMITTED,
     (_P.IN_PROGRESS, _PE.WITHDRAWAL): _P.WITHDRAWN,
     (_P.IN_PROGRESS, _PE.EXPIRY): _P.EXPIRED,
+    # Nothing else ends a permit: what runs, runs.
+    (_P.PERMITTED, _PE.REPORT): _P.FULFILLED,
 }
 """PROTOCOL 4.2. Steps go one way; only the mark *in progress* can be lost again."""
 

@@ -19,7 +19,7 @@ from meup_agent.protocol.proposals.lifecycle import (
     state_at,
 )
 from meup_agent.protocol.wire.envelope import Envelope
-from meup_agent.protocol.wire.outcomes import FailedFulfillment, Rejection
+from meup_agent.protocol.wire.outcomes import FailedFulfillment, PermitReport, Rejection
 from meup_agent.protocol.wire.payloads import (
     META,
     REJECTED_BY,
@@ -244,6 +244,7 @@ class ProposalEntry(ProposalProgress[Rejection]):
     size: int = 0  # bytes of the proposal alone, as they count against the room of all
     # Other proposals that its proposer made under this id before, latest first.
     earlier: tuple[ProposalEntry, ...] = ()
+    report: PermitReport | None = None  # what came of the call that it was permitted
     # Its method and its tool, once they were asked for.
     named_call: tuple[str, str] | None = None
 
@@ -318,11 +319,18 @@ class ProposalEntry(ProposalProgress[Rejection]):
 
     def step(self, event: ProposalEvent, by: str, reason: str | None = None) -> bool:
         """Take a step of the lifecycle; ``False`` if it has none for this event."""
-        if self.unordered and event is ProposalEvent.RESPONSE:
-            self._move(ProposalState.FULFILLED, by, reason)
+        if self.unordered and event in (ProposalEvent.RESPONSE, ProposalEvent.PERMIT):
+            self._move(PROPOSAL[ProposalState.IN_PROGRESS, event], by, reason)
         elif not super().step(event, by, reason):
             return False
         self.unordered = False
+        return True
+
+    def reported(self, report: PermitReport) -> bool:
+        """Note what came of a permit; ``False``: there is none, or it was told before."""
+        if not self.step(ProposalEvent.REPORT, self.decided_by or "", self.reason):
+            return False
+        self.report = report
         return True
 
     def rejected(self, by: str, reason: str, reject_id: str = "") -> Rejection | None:

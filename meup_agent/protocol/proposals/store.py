@@ -285,7 +285,12 @@ class ProposalStore:
             self.not_carried_out(record, fulfillment)
 
     def complete(
-        self, record: ProposalEntry, fulfillment: FulfillingRequest, *, is_error: bool
+        self,
+        record: ProposalEntry,
+        fulfillment: FulfillingRequest,
+        *,
+        is_error: bool,
+        is_permit: bool = False,
     ) -> bool:
         """Note the answer to a fulfilling request (PROTOCOL 4.2); ``True`` if it was carried out.
 
@@ -295,7 +300,8 @@ class ProposalStore:
         was_live, fulfillment.live = fulfillment.live, False
         if not was_live and is_error:
             return False
-        record.step(ProposalEvent.RESPONSE, fulfillment.by)
+        event = ProposalEvent.PERMIT if is_permit else ProposalEvent.RESPONSE
+        record.step(event, fulfillment.by)
         return True
 
 

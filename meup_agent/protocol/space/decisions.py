@@ -17,6 +17,9 @@ MAX_SEARCHED: Final = 100_000
 next question goes on there. So none holds up other readers for longer than a fraction of a
 second."""
 
+MAX_PERMITS: Final = 10_000
+"""Permits whose report is waited for; of more, the oldest stay as they are."""
+
 MAX_KEPT_TEXT: Final = 200
 """Characters of a rule's name and of a reason that a row keeps; a decider writes them."""
 
@@ -53,6 +56,7 @@ class DecisionRow(NamedTuple):
     # The time at which it ended; while it is open, its deadline; ``None``: it has none.
     ends_at: int | None
     # ``pending`` also where a request is out, or its time is over: what tells that is the time.
+    # ``permitted`` until its outcome is reported.
     state: str
     decided: int | None = None  # the number of the entry that ended it
     by: str = ""
@@ -70,7 +74,12 @@ class DecisionFollower:
     """Makes the rows of what entries change; follows what is open."""
 
     def __init__(self, rows: Iterable[DecisionRow] = ()) -> None:
-        self._open = {(row.space, row.proposer, row.id): row for row in rows}
+        self._open = dict[tuple[str, str, str], DecisionRow]()
+        # Those that wait for their reports, the oldest first.
+        self._permits = dict[tuple[str, str, str], DecisionRow]()
+        for row in rows:
+            waiting = self._permits if row.state == ProposalState.PERMITTED else self._open
+            waiting[row.space, row.proposer, row.id] = row
 
     def follow(
         self, number: int, space: str, changes: Iterable[ProposalChange]
@@ -85,6 +94,9 @@ class DecisionFollower:
                 )
                 rows.append(row)
                 continue
+            permitted = None if key in opened else self._permits.pop(key, None)
+            if permitted is not None and each.state is ProposalState.FULFILLED:
+                rows.append(permitted._replace(state=each.state, failed=int(each.failed)))
             known = opened.get(key)
             if known is None:
                 continue
@@ -95,17 +107,20 @@ class DecisionFollower:
             del opened[key]
             if not each.state.is_pending:  # else it was forgotten, or its id is used again
                 decided = None if each.state is ProposalState.EXPIRED else number
-                rows.append(
-                    known._replace(
-                        ends_at=each.at,
-                        state=each.state,
-                        decided=decided,
-                        by=each.by,
-                        reason=each.reason[:MAX_KEPT_TEXT],
-                        rule=each.rule[:MAX_KEPT_TEXT],
-                        failed=int(each.failed),
-                    )
+                row = known._replace(
+                    ends_at=each.at,
+                    state=each.state,
+                    decided=decided,
+                    by=each.by,
+                    reason=each.reason[:MAX_KEPT_TEXT],
+                    rule=each.rule[:MAX_KEPT_TEXT],
+                    failed=int(each.failed),
                 )
+                rows.append(row)
+                if each.state is ProposalState.PERMITTED:
+                    self._permits[key] = row
+                    if len(self._permits) > MAX_PERMITS:
+                        del self._permits[next(iter(self._permits))]
         return rows
 
 

@@ -15,6 +15,8 @@ MCP_WITHDRAW: Final = "mcp/withdraw"
 MCP_REJECT: Final = "mcp/reject"
 MCP_RENEW: Final = "mcp/renew"
 """Ours: its proposer gives a proposal more time (PROTOCOL 4.17)."""
+MCP_REPORT: Final = "mcp/report"
+"""Ours: its executor tells what came of a call that it was permitted (PROTOCOL 4.20)."""
 CHAT: Final = "chat"
 CHAT_ACKNOWLEDGE: Final = "chat/acknowledge"
 CHAT_CANCEL: Final = "chat/cancel"
@@ -71,6 +73,7 @@ MEMBER_KINDS: Final = (
     MCP_WITHDRAW,
     MCP_REJECT,
     MCP_RENEW,
+    MCP_REPORT,
     CHAT,
     CHAT_ACKNOWLEDGE,
     CHAT_CANCEL,
@@ -131,6 +134,7 @@ CORRELATED: Final = frozenset(
         MCP_WITHDRAW,
         MCP_REJECT,
         MCP_RENEW,
+        MCP_REPORT,
         CHAT_ACKNOWLEDGE,
         CHAT_CANCEL,
         "capability/grant-ack",

@@ -9,6 +9,7 @@ import msgspec
 
 from meup_agent.errors import InvalidEnvelope, printable
 from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.outcomes import PermitReport
 from meup_agent.protocol.wire.payloads import JsonObject, as_object
 
 # --- guarantees ---
@@ -228,6 +229,7 @@ class ListedDecision(msgspec.Struct, omit_defaults=True):
     by: str = ""  # the participant that decided it; empty: it expired
     reason: str = ""
     rule: str = ""
+    report: PermitReport | None = None  # of a permit, what came of it, where that was told
     # To its proposer alone, of one that outlives its process: the request that carried it out, and
     # the answer to that.
     carried_out: list[msgspec.Raw] = []

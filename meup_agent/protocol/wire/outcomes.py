@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
-from typing import Any, ClassVar, Final, NoReturn, cast
+from typing import Annotated, Any, ClassVar, Final, NoReturn, cast
 
 import msgspec
 
@@ -523,6 +523,62 @@ class Unwanted(msgspec.Struct, frozen=True):
     """A fulfilling request of ours that was looked at again as it was to leave, and did not."""
 
     error: MeupError
+
+
+class ReportedOutcome(StrEnum):
+    """The ends of a call that was permitted."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    NOT_RUN = "not_run"
+    """Its program did not run it, though it might have: it had hung up, say."""
+
+
+MAX_REPORTED_CHARS: Final = 2_000
+"""Characters of the output of a call that are told: its beginning, for people."""
+
+
+class PermitReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What came of a call that was permitted, as its executor says it (PROTOCOL 4.20).
+
+    Attributes:
+        outcome: How it ended.
+        exit_code: The exit code of its program; ``None``: it has none, or none is known.
+        output: The beginning of what it returned or wrote, at most 2,000 characters.
+        cut: There was more.
+    """
+
+    outcome: ReportedOutcome
+    exit_code: int | None = None
+    output: Annotated[str, msgspec.Meta(max_length=MAX_REPORTED_CHARS)] = ""
+    cut: bool = False
+
+    @classmethod
+    def of(
+        cls, outcome: ReportedOutcome, output: str, exit_code: int | None = None
+    ) -> PermitReport:
+        """A report with as much of an output as is told."""
+        cut = len(output) > MAX_REPORTED_CHARS
+        return cls(outcome, exit_code, output[:MAX_REPORTED_CHARS], cut)
+
+    def __str__(self) -> str:
+        """The end in words, with the output, which is a stranger's text."""
+        code = "" if self.exit_code is None else f", exit code {self.exit_code}"
+        output = f": {self.output}{'…' if self.cut else ''}" if self.output else ""
+        return f"{self.outcome.replace('_', ' ')}{code}{output}"
+
+    @property
+    def has_failed(self) -> bool:
+        """True unless the call was run and ended well."""
+        return self.outcome is not ReportedOutcome.COMPLETED
+
+
+def read_report(payload: JsonObject) -> PermitReport | None:
+    """The report of a payload; ``None`` if it cannot be read as one."""
+    try:
+        return msgspec.convert(payload, PermitReport)
+    except msgspec.ValidationError:
+        return None
 
 
 Outcome = Fulfillment | Rejection | Withdrawal | Expiry | Gone

@@ -399,6 +399,14 @@ def is_failure(response: object) -> bool:
     return error is not None or as_object(result).get("isError") is True
 
 
+def is_permit(response: object) -> bool:
+    """True if a response says that its sender runs the call itself (PROTOCOL 4.20)."""
+    result, error = read_response(response)
+    body = as_object(result)
+    permitted = as_object(body.get(META)).get(PERMITTED) is True
+    return error is None and permitted and body.get("isError") is not True
+
+
 def without_meta(params: JsonObject) -> JsonObject:
     """The parameters without ``_meta``."""
     return {name: value for name, value in params.items() if name != META}

@@ -42,6 +42,7 @@ class StateName(StrEnum):
 
     PENDING = "pending"
     IN_PROGRESS = "in-progress"
+    PERMITTED = "permitted"
     FULFILLED = "fulfilled"
     REJECTED = "rejected"
     WITHDRAWN = "withdrawn"
@@ -67,8 +68,8 @@ def audit(
         list[StateName] | None,
         option(
             "STATE",
-            "Only proposals in this state: pending, in-progress, fulfilled, rejected,"
-            " withdrawn or expired; may be given several times.",
+            "Only proposals in this state: pending, in-progress, permitted, fulfilled,"
+            " rejected, withdrawn or expired; may be given several times.",
         ),
     ] = None,
     grants: Annotated[

@@ -72,6 +72,7 @@ OFFERED_REASONS: Final = tuple(
 against it leaves it to others, or to its deadline."""
 
 ENDED: Final = {
+    ProposalState.PERMITTED: "permit",
     ProposalState.FULFILLED: "fulfill",
     ProposalState.REJECTED: "reject",
     ProposalState.WITHDRAWN: "withdraw",

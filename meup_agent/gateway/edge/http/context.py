@@ -164,6 +164,7 @@ _OF_A_REFUSAL: Final = {
     "not_answering": CONFLICT,
     "not_pending": CONFLICT,
     "not_renewed": CONFLICT,
+    "not_reported": CONFLICT,
     "invalid_yes": CONFLICT,
     "unknown_yes": NOT_FOUND,
 }

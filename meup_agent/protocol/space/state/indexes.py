@@ -21,6 +21,7 @@ from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.proposals.record import ProposalKey, ProposalProgress
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.outcomes import PermitReport
 
 MAX_DECIDED: Final = 4_096
 """Proposals of a participant that are remembered after their end, as many as an agent remembers:
@@ -82,6 +83,7 @@ class OpenItem(ProposalProgress[NotedRejection], eq=False):
     orphaned: bool = False  # the process that began it is gone for good
     outlives: bool = False  # a proposal that is wanted also when that is so
     asks_permit: bool = False  # a proposal whose proposer runs the call itself
+    report: PermitReport | None = None  # what came of that
     # Of one that outlives its process: the request that carried it out, and the answer to that.
     carried_out: tuple[Envelope, Envelope] | None = None
 
@@ -182,6 +184,7 @@ class EndedItem(msgspec.Struct):
     addressees: Addressees = Addressees()
     declined: Mapping[str, Reason] = _NOBODY
     asks_permit: bool = False
+    number: int = 0
     call: payloads.Call = payloads.Call("", {})  # it is not kept
     earlier: tuple[EndedItem, ...] = ()
 
@@ -281,6 +284,7 @@ class ItemIndex:
         self.open.pop(sender, envelope_id)
         fulfills = 0 if item.fulfills is None else item.fulfills.number
         ended = EndedItem(sender, item.envelope.to, item.state, fulfills, item.listing)
+        ended.number = item.number
         if item.state.is_pending:  # of what is decided no request passes
             ended.called, ended.addressees = item.called, item.addressees
             ended.declined, ended.asks_permit = item.declined, item.asks_permit

@@ -43,6 +43,7 @@ from meup_agent.protocol.space.state.verdicts import (
 )
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.outcomes import read_report
 from meup_agent.protocol.wire.payloads import JsonObject, as_object, objects_in, read_told_rule
 from meup_agent.protocol.wire.ttl_map import FairTTLMap
 
@@ -150,6 +151,7 @@ TRACKED_KINDS: Final = frozenset(
         kinds.MCP_WITHDRAW,
         kinds.MCP_REJECT,
         kinds.MCP_RENEW,
+        kinds.MCP_REPORT,
         kinds.SYSTEM_EXPIRED,
     }
 )
@@ -339,6 +341,8 @@ class InFlight:
                 self._rejected(envelope, payload)
             case kinds.MCP_RENEW:
                 self._renewed(envelope, payload)
+            case kinds.MCP_REPORT:
+                self._reported(envelope, payload)
             case kinds.MCP_WITHDRAW:
                 # The gateway's own words come here only when they are read from the journal again.
                 by = payloads.on_behalf_of(envelope.sender, payload)
@@ -502,6 +506,38 @@ class InFlight:
                 item.renewals += 1
                 self._note_change(item)
 
+    def report_problem(self, report: Envelope) -> str:
+        """The reason why there is nothing to report; empty: there is (PROTOCOL 4.20)."""
+        state = self.state_of((report.sender, report.correlation[0]))
+        if state is ProposalState.PERMITTED:
+            return ""
+        return "it is not known here" if state is None else f"it is {state}"
+
+    def _reported(self, envelope: Envelope, payload: dict[str, Any]) -> None:
+        """Note what came of a permit, as its proposer says."""
+        report, sender = read_report(payload), envelope.sender
+        for name in envelope.correlation:
+            ended = self.proposals.ended.of(sender).get(name)
+            if report is None or ended is None or ended.state is not ProposalState.PERMITTED:
+                continue
+            ended.state = ProposalState.FULFILLED
+            item = self._decided.get((sender, ended.number), self.at / 1_000_000)
+            if item is not None:
+                item.step(ProposalEvent.REPORT, item.decided_by or "", item.reason)
+                item.report = report
+            self._changes.append(
+                ProposalChange(
+                    sender,
+                    name,
+                    "",
+                    None,
+                    ended.state,
+                    ended=True,
+                    at=self.at,
+                    failed=report.has_failed,
+                )
+            )
+
     def withdraw(
         self, sender: str, proposal: str, payload: JsonObject, at: int, *, said_by: str
     ) -> ProposalState | None:
@@ -625,11 +661,10 @@ class InFlight:
                         continue
                 elif (proposal := request.fulfills) is not None:
                     _keep_answer(proposal, request, response)
-                    by, failed = request.envelope.sender, payloads.is_failure(payload)
-                    self.fulfilled(proposal, by, request.rule, failed=failed)
+                    self._answered_by(proposal, request.proposer, response, payload, request.rule)
                 self.end(request)
             if "result" in payload:
-                self._responded_late(correlated, response.sender, payload)
+                self._responded_late(correlated, response, payload)
 
     def _learn_tools(self, request_id: str, sender: str, payload: dict[str, Any]) -> None:
         """Learn from an answer to a request for tools, which may be one of several answers."""
@@ -638,20 +673,22 @@ class InFlight:
                 self.tool_owners.learn(sender, payload, each.listing)
                 return
 
-    def _responded_late(self, request_id: str, sender: str, payload: JsonObject) -> None:
+    def _responded_late(self, request_id: str, response: Envelope, payload: JsonObject) -> None:
         """A result for a request that has ended, cancelled say: it was carried out all the same."""
         for requester, ended in self._requests.ended.under(request_id).items():
             proposal = self._in_order.get(ended.fulfills)
-            if proposal is not None and ended.concerns(sender):
-                self.fulfilled(proposal, requester, failed=payloads.is_failure(payload))
+            if proposal is not None and ended.concerns(response.sender):
+                self._answered_by(proposal, requester, response, payload)
 
-    def fulfilled(
-        self, proposal: OpenItem, by: str, rule: str = "", *, failed: bool = False
+    def _answered_by(
+        self, proposal: OpenItem, by: str, response: Envelope, payload: JsonObject, rule: str = ""
     ) -> None:
         """End a proposal that was answered, and whose request a participant made."""
         if proposal.state.is_pending:
-            proposal.step(ProposalEvent.RESPONSE, by)
-            self.end(proposal, rule, failed=failed)
+            is_own = proposal.asks_permit and response.sender == proposal.proposer
+            permitted = is_own and payloads.is_permit(payload)
+            proposal.step(ProposalEvent.PERMIT if permitted else ProposalEvent.RESPONSE, by)
+            self.end(proposal, rule, failed=payloads.is_failure(payload))
 
     def answered(
         self, proposer: str, proposal: str, response: Envelope, payload: JsonObject, at: int
@@ -660,7 +697,7 @@ class InFlight:
         item = self.proposals.get((proposer, proposal))
         if item is not None:
             self.at = at
-            self.fulfilled(item, response.sender, failed=payloads.is_failure(payload))
+            self._answered_by(item, response.sender, response, payload)
 
     def _begin(self, item: OpenItem) -> None:
         shelf, envelope = self._shelf_of(item), item.envelope

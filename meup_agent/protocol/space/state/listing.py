@@ -214,7 +214,7 @@ def _document(
     else:
         by, reason = item.decided_by or "", str(item.reason or "")
         _, at, rule = item.decision
-        decision = ListedDecision(str(item.state), rfc3339(at), by, reason, rule)
+        decision = ListedDecision(str(item.state), rfc3339(at), by, reason, rule, item.report)
         if item.carried_out is not None and asker == item.proposer:
             decision.carried_out = _answer(item.carried_out, dialect)
     rejections = sorted(item.rejections.items(), key=lambda rejection: rejection[0] != asker)

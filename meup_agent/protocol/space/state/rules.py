@@ -39,6 +39,7 @@ from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.control_payloads import ANSWERS
 from meup_agent.protocol.wire.envelope import Envelope, fits_double
 from meup_agent.protocol.wire.management_payloads import GRANT_ACK
+from meup_agent.protocol.wire.outcomes import MAX_REPORTED_CHARS, read_report
 from meup_agent.protocol.wire.payloads import proposal_problem, request_problem
 from meup_agent.protocol.wire.scoped_yes import YES_KINDS
 
@@ -203,6 +204,7 @@ CAPABILITY_VIOLATION: Final = "capability_violation"
 NOT_PROPOSER: Final = "not_proposer"
 NOT_PENDING: Final = "not_pending"
 NOT_RENEWED: Final = "not_renewed"
+NOT_REPORTED: Final = "not_reported"
 SEVERAL_PROPOSALS: Final = "several_proposals"
 RESERVED_KEY: Final = "reserved_key"
 AMBIGUOUS_EXECUTOR: Final = "ambiguous_executor"
@@ -295,6 +297,8 @@ class Rules:
             return self._check_proposer(envelope)
         if envelope.kind == kinds.MCP_RENEW:
             return self._check_renewal(arrival)
+        if envelope.kind == kinds.MCP_REPORT:
+            return self._check_report(arrival)
         if envelope.kind == kinds.MCP_REQUEST and not is_notification(arrival.payload):
             refused = self._check_id(envelope)
             return self.check_named(arrival) if refused is None else refused
@@ -335,8 +339,8 @@ class Rules:
             return True
         if envelope.kind == kinds.MCP_REQUEST:
             return payloads.called(payload)[0] in ALWAYS_ALLOWED_METHODS
-        if envelope.kind == kinds.MCP_RENEW:
-            return True  # whoever may propose something may say until when
+        if envelope.kind in (kinds.MCP_RENEW, kinds.MCP_REPORT):
+            return True  # whoever may propose something may say until when, and what came of it
         if envelope.kind in YES_KINDS:
             return True  # a yes is worth what its giver may carry out
         if envelope.kind == kinds.STREAM_CLOSE:
@@ -389,6 +393,26 @@ class Rules:
         message = f"proposal {renewal.correlation[0]!r} gets no more time: {problem}"
         return refuse(renewal, NOT_RENEWED, message)
 
+    def _check_report(self, arrival: InboundFrame) -> Refusal | None:
+        """Only its proposer tells what came of a permit, and once (PROTOCOL 4.20)."""
+        report = arrival.envelope
+        if read_report(arrival.payload) is None or len(report.correlation) != 1:
+            return refuse(
+                report,
+                "invalid_envelope",
+                "a report names one proposal in its correlation, and has its 'outcome'"
+                " (completed, failed or not_run), perhaps 'exit_code', and at most"
+                f" {MAX_REPORTED_CHARS} characters of 'output'",
+            )
+        refused = self._check_proposer(report)
+        if refused is not None:
+            return refused
+        problem = self._open.report_problem(report)
+        if not problem:
+            return None
+        message = f"of proposal {report.correlation[0]!r} nothing is to be reported: {problem}"
+        return refuse(report, NOT_REPORTED, message)
+
     def _check_proposer(self, withdraw: Envelope) -> Refusal | None:
         """Only the proposer withdraws; unknown and late withdraws pass (PROTOCOL 3, 4.1)."""
         for proposal in withdraw.correlation:
@@ -397,7 +421,8 @@ class Rules:
                 return refuse(
                     withdraw,
                     NOT_PROPOSER,
-                    f"proposal {proposal} is not yours; only its proposer withdraws or renews it",
+                    f"proposal {proposal} is not yours; only its proposer withdraws, renews or"
+                    " reports it",
                 )
         return None
 
