@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import selectors
 import signal
 import subprocess
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import anyio
 
-from meup_agent.errors import CannotConnect
+from meup_agent.errors import CannotConnect, ConfigurationError
 from meup_agent.processes.guarded import KILL_ALL, GuardedProcess
 
 EXIT_SECONDS: Final = 2.0
@@ -163,3 +164,55 @@ class PipedProcess:
         if status >= 0:
             return f"the server ended with exit status {status}\n"
         return f"the server was ended by signal {-status}\n"
+
+
+class OwnPipes:
+    """Our own standard input and output, kept from everything else in this process.
+
+    What programs of ours read, and what is printed by mistake, must not be the other side's
+    messages: the descriptors 0 and 1 lead elsewhere for the length of a block.
+
+    Raises:
+        ConfigurationError: The input cannot be waited for, as a file cannot.
+    """
+
+    def __init__(self) -> None:
+        self._source = self._target = -1
+
+    def __enter__(self) -> Self:
+        """Take the two."""
+        self._source, self._target = os.dup(0), os.dup(1)
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._source, selectors.EVENT_READ)
+        except (OSError, ValueError):
+            self._close()
+            raise ConfigurationError(
+                "standard input is a file, which nobody talks through; let the other program start"
+                " this one, with pipes"
+            ) from None
+        with open(os.devnull, "rb") as null:
+            os.dup2(null.fileno(), 0)
+        os.dup2(2, 1)
+        for descriptor in (self._source, self._target):
+            os.set_blocking(descriptor, False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give them back, as they were."""
+        for descriptor, number in ((self._source, 0), (self._target, 1)):
+            os.set_blocking(descriptor, True)
+            os.dup2(descriptor, number)
+        self._close()
+
+    def _close(self) -> None:
+        os.close(self._source)
+        os.close(self._target)
+
+    async def read(self) -> bytes:
+        """The next bytes of the input; none at its end."""
+        return await read_from(self._source)
+
+    async def write(self, data: bytes) -> None:
+        """Write to the output; an OSError if it is read no more."""
+        await write_to(self._target, data)

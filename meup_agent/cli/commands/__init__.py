@@ -56,6 +56,7 @@ PANELS: Final = {
     "Run programs that take part": {
         "mcp": "programs.mcp",
         "bridge": "programs.bridge",
+        "acp": "programs.acp",
         "reviewer": "programs.run",
         "policy": "inspection.policy",
         "run": "programs.run",

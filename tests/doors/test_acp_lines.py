@@ -1,0 +1,249 @@
+"""What passes between an editor and an agent, line by line, and what an agent cannot slip past."""
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent.doors.acp import MAX_ASKS, AcpProxy
+from meup_agent.doors.permit import Answer, Denied, HostCall, Permitted, Why
+from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.anyio
+
+TERMINAL = (
+    b'{"jsonrpc":"2.0","id":1,"method":"terminal/create","params":{"sessionId":"s","command":"ls"}}'
+)
+
+
+class Wire:
+    """A proxy between two peers that a test plays; `decide` answers what waits, in order."""
+
+    def __init__(self) -> None:
+        self.asked: list[HostCall] = []
+        self.withdrawn = 0
+        self.editor: list[bytes] = []
+        self.agent: list[bytes] = []
+        self.changed = anyio.Event()
+        self.answers: list[Answer] = []
+        self._to_editor, self.from_agent = anyio.create_memory_object_stream[bytes](100)
+        self._to_agent, self.from_editor = anyio.create_memory_object_stream[bytes](100)
+        self.proxy = AcpProxy(self.ask, to_editor=self.read_editor, to_agent=self.read_agent)
+
+    def streams(self) -> ExitStack:
+        """Closes the streams at the end of a block."""
+        stack = ExitStack()
+        for each in (self._to_editor, self.from_agent, self._to_agent, self.from_editor):
+            stack.enter_context(each)
+        return stack
+
+    async def ask(self, call: HostCall) -> Answer:
+        self.asked.append(call)
+        self.notify()
+        try:
+            await self.until(lambda: bool(self.answers))
+            return self.answers.pop(0)
+        except anyio.get_cancelled_exc_class():
+            self.withdrawn += 1
+            self.notify()
+            raise
+
+    async def read_editor(self, line: bytes) -> None:
+        self.editor.append(line)
+        self.notify()
+
+    async def read_agent(self, line: bytes) -> None:
+        self.agent.append(line)
+        self.notify()
+
+    def notify(self) -> None:
+        self.changed.set()
+        self.changed = anyio.Event()
+
+    async def until(self, true: Any) -> None:
+        while not true():
+            await self.changed.wait()
+
+    def decide(self, answer: Answer) -> None:
+        self.answers.append(answer)
+        self.notify()
+
+    async def agent_sends(self, *lines: bytes) -> None:
+        for line in lines:
+            await self._to_editor.send(line)
+
+    async def editor_sends(self, *lines: bytes) -> None:
+        for line in lines:
+            await self._to_agent.send(line)
+
+
+@asynccontextmanager
+async def wire() -> AsyncGenerator[Wire]:
+    made = Wire()
+    with made.streams(), anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(made.proxy.run, made.from_editor, made.from_agent)
+            yield made
+            tasks.cancel_scope.cancel()
+
+
+MARK = b'{"jsonrpc":"2.0","method":"session/update","params":{"end":true}}'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{ "method" : "session/update", "params":{"x": 1.50,"y":"\\u00e9"} }\r',
+        b'{"id":"7","result":{"unknown":[1e3]}}',
+        b'{"id":7,"error":{"code":-1,"message":"no"}}',
+        b'{"id":7,"method":"_own/extension","params":[1]}',
+        b'{"id":8,"method":"fs/read_text_file","params":{"path":"terminal/create \\"method\\""}}',
+        b'{"id":9,"result":null}',
+    ],
+)
+async def test_what_is_not_decided_passes_byte_for_byte(line: bytes) -> None:
+    async with wire() as at:
+        await at.agent_sends(line)
+        await at.editor_sends(line)
+        await at.until(lambda: at.editor and at.agent)
+        assert (at.editor, at.agent, at.asked) == ([line + b"\n"], [line + b"\n"], [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        TERMINAL.replace(b'"method"', b'"method":"session/update","method"'),
+        TERMINAL[:-1] + b',"method":"session/update"}',
+        TERMINAL[:-1] + b',"Method":"session/update"}',
+        TERMINAL[:-1] + b',"\\u006dethod":"session/update"}',
+        b'{"Method":"terminal/create","method":"x","id":1}',
+        TERMINAL[:-2] + b',"command":"rm"}}',
+        TERMINAL[:-2] + b',"Command":"rm"}}',
+        b"[" + TERMINAL + b"]",
+        TERMINAL + TERMINAL,
+        TERMINAL.replace(b'"ls"', b"NaN"),
+        TERMINAL.replace(b'"id":1,', b""),
+        TERMINAL.replace(b'"id":1,', b'"id":null,'),
+        TERMINAL.replace(b'"id":1,', b'"id":true,'),
+        b"not JSON",
+        b'"terminal/create"',
+        b"\xef\xbb\xbf" + TERMINAL,
+        b"[" * 100_000,
+    ],
+)
+async def test_what_can_be_read_in_two_ways_reaches_nobody(line: bytes) -> None:
+    async with wire() as at:
+        await at.agent_sends(line, MARK)
+        await at.until(lambda: at.editor)
+        assert (at.editor, at.asked) == ([MARK + b"\n"], [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [TERMINAL.replace(b"terminal/create", b"terminal\\/cre\\u0061te"), TERMINAL + b" \r"],
+)
+async def test_another_spelling_is_decided_as_well(line: bytes) -> None:
+    async with wire() as at:
+        await at.agent_sends(line)
+        await at.until(lambda: at.asked)
+        assert at.editor == []
+        at.decide(Permitted("p", {}, "ann"))
+        await at.until(lambda: at.editor)
+        assert at.editor == [line + b"\n"]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"sessionId": "s"},
+        {"sessionId": "s", "command": ["ls"]},
+        {"sessionId": "s", "command": "ls", "args": ["-l", 5]},
+        {"sessionId": "s", "command": "ls", "cwd": 1},
+        [],
+    ],
+)
+async def test_a_field_of_another_type_is_named_and_denied(params: Any) -> None:
+    async with wire() as at:
+        line = json.dumps({"id": 1, "method": "terminal/create", "params": params})
+        await at.agent_sends(line.encode())
+        await at.until(lambda: at.agent)
+        said = json.loads(at.agent[0])
+        assert "it cannot be read" in said["error"]["message"]
+        assert (at.asked, at.editor) == ([], [])
+
+
+async def test_the_agent_takes_a_request_back() -> None:
+    async with wire() as at:
+        await at.agent_sends(TERMINAL)
+        await at.until(lambda: at.asked)
+        await at.agent_sends(b'{"method":"$/cancel_request","params":{"requestId":1}}')
+        await at.until(lambda: at.agent)
+        assert at.withdrawn == 1
+        assert json.loads(at.agent[0])["error"]["code"] == -32800
+        assert at.editor == []
+
+
+async def test_what_the_editor_has_seen_is_taken_back_there() -> None:
+    cancel = b'{"method":"$/cancel_request","params":{"requestId":1}}'
+    async with wire() as at:
+        at.decide(Permitted("p", {}, "ann"))
+        await at.agent_sends(TERMINAL)
+        await at.until(lambda: at.editor)
+        await at.agent_sends(cancel)
+        await at.until(lambda: len(at.editor) == 2)
+        assert at.editor == [TERMINAL + b"\n", cancel + b"\n"]
+
+
+async def test_an_editor_that_takes_its_prompt_back_withdraws_in_that_session_alone() -> None:
+    other = TERMINAL.replace(b'"id":1', b'"id":2').replace(b'"s"', b'"t"')
+    async with wire() as at:
+        await at.editor_sends(b'{"id":5,"method":"session/prompt","params":{"sessionId":"s"}}')
+        await at.agent_sends(TERMINAL, other)
+        await at.until(lambda: len(at.asked) == 2)
+        await at.editor_sends(b'{"method":"$/cancel_request","params":{"requestId":5}}')
+        await at.until(lambda: at.agent[1:])
+        assert at.withdrawn == 1
+        at.decide(Permitted("p", {}, "ann"))
+        await at.until(lambda: at.editor)
+        assert at.editor == [other + b"\n"]
+
+
+async def test_a_flood_is_bounded_and_an_id_is_asked_about_once() -> None:
+    async with wire() as at:
+        for number in range(MAX_ASKS + 10):
+            await at.agent_sends(TERMINAL.replace(b'"id":1', b'"id":%d' % number))
+        await at.agent_sends(TERMINAL)
+        await at.until(lambda: len(at.agent) == 11)
+        assert len(at.asked) == MAX_ASKS
+        assert all("wait" in json.loads(each)["error"]["message"] for each in at.agent)
+
+
+async def test_the_words_of_a_denial_reach_the_agent() -> None:
+    async with wire() as at:
+        await at.agent_sends(TERMINAL)
+        at.decide(Denied(Why.REJECTED, "The call of execute was rejected."))
+        await at.until(lambda: at.agent)
+        assert json.loads(at.agent[0])["error"] == {
+            "code": -32001,
+            "message": "The call of execute was rejected.",
+        }
+
+
+async def test_a_side_that_reads_no_more_ends_the_other() -> None:
+    async def closed(_: bytes) -> None:
+        raise BrokenPipeError
+
+    async def never(_: HostCall) -> Answer:
+        raise AssertionError
+
+    for side in ("editor", "agent"):
+        at = Wire()
+        closing = {"editor": at.read_editor, "agent": at.read_agent, side: closed}
+        proxy = AcpProxy(never, to_editor=closing["editor"], to_agent=closing["agent"])
+        await at.agent_sends(MARK)
+        await at.editor_sends(MARK)
+        with at.streams(), anyio.fail_after(PATIENCE):
+            assert await proxy.run(at.from_editor, at.from_agent) == side
