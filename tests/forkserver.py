@@ -8,7 +8,7 @@ anyio and the like, and of the package. A server does these once, for all proces
 program begins as its fork, and ends, is killed and exits as any other. Programs to which the
 environment tells how Python itself begins are started as usual: see :func:`is_forkable`. So are
 those of the tests that look at what is imported, and when. What another program starts, such as the
-bridge its MCP server, is asked for by a launcher: see :func:`launched`.
+bridge its MCP server or `meup up` its reviewer, is asked for by a launcher: see :func:`launched`.
 """
 
 import atexit
@@ -54,11 +54,8 @@ LIBRARIES = (
     *("websockets.asyncio.client", "websockets.exceptions", "yaml"),
 )
 
-PACKAGE = (
-    *("meup_agent.cli.program", "meup_agent.cli.commands", "meup_agent.gateway.embedded"),
-    "meup_agent.mcp",
-)
-"""Modules that a program imports beyond the public names; of a folder, all that is in it."""
+LEFT_OUT = ("meup_agent.adapters.", "meup_agent.transport.websocket_trio")
+"""Beginnings of the names of modules that need what is not here, or that few programs need."""
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 
@@ -153,6 +150,10 @@ class _Server:
         folder = tempfile.mkdtemp(prefix="meup-fork-")
         atexit.register(shutil.rmtree, folder)
         address = str(Path(folder) / "socket")
+        for name in ("python", "meup"):
+            path = Path(folder, name)
+            path.write_text(f"#!{sys.executable} -IS\n{LAUNCHER.read_text()}")
+            path.chmod(0o700)
         with theirs, socket.socket(socket.AF_UNIX) as listener:
             listener.bind(address)
             listener.listen()
@@ -238,6 +239,7 @@ def serve(living: socket.socket, listener: socket.socket) -> dict[str, Any]:
     # Ctrl-C of a terminal is for pytest. A fork that has told how its program ended is done with.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    interpreter = str(Path(listener.getsockname()).with_name("python"))
     while True:
         ready, _, _ = select.select([living, listener], [], [])
         if living in ready:  # who has started this has ended
@@ -253,6 +255,8 @@ def serve(living: socket.socket, listener: socket.socket) -> dict[str, Any]:
                 for each in (living, listener, asker):
                     each.close()
                 _wait_for(asked, descriptors)
+                if hasattr(os, "pidfd_open"):
+                    sys.executable = interpreter
                 return asked
         for number in descriptors:
             os.close(number)
@@ -272,10 +276,9 @@ def _import_all() -> None:
     public = importlib.import_module("meup_agent")
     for name in public.__all__:
         getattr(public, name)
-    for name in PACKAGE:
-        module = importlib.import_module(name)
-        for each in pkgutil.iter_modules(getattr(module, "__path__", ())):
-            importlib.import_module(f"{name}.{each.name}")
+    for module in pkgutil.walk_packages(public.__path__, f"{public.__name__}."):
+        if not module.name.startswith(LEFT_OUT) and not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
 
 
 def _leave_alone(modules: Set[str]) -> None:
@@ -296,7 +299,8 @@ def _wait_for(asked: dict[str, Any], descriptors: list[int]) -> None:
     if pid:
         for each in streams:
             os.close(each)
-        os.write(telling, _NUMBER.pack(pid))
+        with contextlib.suppress(OSError):  # a launcher that was killed
+            os.write(telling, _NUMBER.pack(pid))
         if hasattr(os, "pidfd_open"):
             ready, _, _ = select.select([os.pidfd_open(pid), telling], [], [])
             if telling in ready:  # who asked has gone

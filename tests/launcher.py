@@ -2,7 +2,9 @@
 
     python -IS launcher.py SOCKET ARGUMENTS...
 
-Needs nothing but the standard library: it is started by its path, without the package.
+Needs nothing but the standard library: it is started by its path, without the package. A copy of
+it beside the socket, `python`, is the interpreter that forked programs know: a module that one of
+them starts by it is forked, too. Another, `meup`, is the command.
 """
 
 import json
@@ -37,4 +39,12 @@ def main(address: str, arguments: list[str]) -> None:
     sys.exit(code)
 
 
-main(sys.argv[1], sys.argv[2:])
+folder, name = os.path.split(__file__)
+if name == "meup":
+    main(os.path.join(folder, "socket"), ["-m", "meup_agent.cli", *sys.argv[1:]])
+elif name != "python":
+    main(sys.argv[1], sys.argv[2:])
+elif sys.argv[1:2] == ["-m"]:
+    main(os.path.join(folder, "socket"), sys.argv[1:])
+else:
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])

@@ -79,7 +79,7 @@ MAY: Final[dict[str, tuple[dict[str, Any], ...]]] = {
 }
 """The participants and their capabilities."""
 
-SETTINGS: Final = Settings(backoff=Backoff(first=0.2, longest=1.0))
+BACKOFF: Final = Backoff(first=0.2, longest=1.0)
 """Short waits between attempts to connect, since here the gateway is never away for long."""
 
 READING_SECONDS: Final = 0.5  # a rest between scenes, for a person who reads along
@@ -207,7 +207,7 @@ class Stage:
     def _join(self, name: str, agent: Agent) -> AbstractAsyncContextManager[Space]:
         """Join as ``agent.join(gateway.url, space=…, token=…)`` does, and be told of losses."""
         dial = ReportingConnector(self.gateway.url, SPACE, partial(self._connection, name))
-        return agent.join(dial, token=self.gateway.token(name), settings=SETTINGS)
+        return agent.join(dial, token=self.gateway.token(name), settings=Settings(backoff=BACKOFF))
 
 
 def method_of(envelope: Envelope) -> str:

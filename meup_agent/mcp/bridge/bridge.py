@@ -668,9 +668,6 @@ def _tool_error(text: str) -> JsonObject:
 
 # --- bridge group ---
 
-PATIENT: Final = Settings(first_welcome=None)
-"""A gateway that is not there yet is waited for."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeEntry:
@@ -720,7 +717,8 @@ async def join_bridges(
                     SpaceConnector(entry.url, entry.space),
                     token=entry.token,
                     participant=entry.participant,
-                    settings=PATIENT,
+                    # A gateway that is not there yet is waited for.
+                    settings=Settings(first_welcome=None),
                     hurry=hurry,
                 ) as space:
                     log.info("%s: is %r in the space %r", bridge.name, space.me, entry.space)
