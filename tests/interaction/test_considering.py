@@ -2,8 +2,17 @@
 
 import pytest
 
-from meup_agent import Agent, Context, Progress, Proposal, ProposalState, Reason
-from tests.interaction.people import Meeting, Notes, gathered
+from meup_agent import (
+    Agent,
+    Context,
+    Gone,
+    Progress,
+    Proposal,
+    ProposalState,
+    Reason,
+    Rejection,
+)
+from tests.interaction.people import Meeting, Notes, ended, gathered, join, until
 from tests.interaction.views import call_of, taped
 from tests.wire import kinds
 
@@ -38,26 +47,90 @@ async def test_the_proposer_hears_that_it_is_considered(
         assert call_of(said).params["message"] == "behind two others"
 
 
-async def test_a_failed_handler_is_told_once_where_others_may_decide(
-    meeting: Meeting, notes: Notes
-) -> None:
+def failing() -> Agent:
     reviewer = Agent("reviewer")
 
     @reviewer.on_proposal
     async def decide(proposal: Proposal) -> None:
         raise LookupError("a path of ours")
 
+    return reviewer
+
+
+FAILED = "its handler failed"
+
+
+async def test_a_proposal_ends_where_the_handler_of_the_last_that_may_decide_failed(
+    meeting: Meeting, notes: Notes
+) -> None:
     def heard(progress: Progress) -> None:
         notes(progress.message)
 
     async with (
-        gathered(meeting, reviewer, "proposer") as (_, space),
+        gathered(meeting, failing(), "proposer") as (_, space),
         taped(space) as tape,
         space.propose("tools", "x", on_progress=heard) as proposal,
     ):
-        words = "its handler failed; others may still decide"
-        await notes.until(words)
-        assert proposal.state is ProposalState.PENDING
+        outcome = await ended(proposal, Gone)
+        assert outcome.failed == ("reviewer",)
+        assert "the handler of reviewer failed" in str(outcome)
+        assert "a path of ours" not in str(outcome)
         [record] = space.proposals
-        assert record.told == {"reviewer": words}
+        assert record.told == {"reviewer": FAILED}
         assert len(tape.calls(kinds.PROGRESS)) == 1
+
+
+@pytest.mark.parametrize("wait", ["addressed", "later"])
+async def test_a_failed_handler_ends_nothing_that_others_may_decide(
+    meeting: Meeting, notes: Notes, wait: str
+) -> None:
+    def heard(progress: Progress) -> None:
+        notes(progress.message)
+
+    async with (
+        gathered(meeting, failing(), "second", "proposer") as (_, other, space),
+        space.propose("tools", "x", on_progress=heard, wait=wait) as proposal,
+    ):
+        await notes.until(FAILED)
+        assert proposal.state is ProposalState.PENDING
+        await other.proposals.get(proposal.id, proposer="proposer").reject(Reason.UNSAFE)
+        outcome = await ended(proposal, Rejection)
+        assert (outcome.by, outcome.reason) == ("second", Reason.UNSAFE)
+
+
+async def test_a_wait_for_who_comes_later_goes_on_where_all_handlers_failed(
+    meeting: Meeting, notes: Notes
+) -> None:
+    def heard(progress: Progress) -> None:
+        notes(progress.message)
+
+    async with (
+        gathered(meeting, failing(), "proposer") as (_, space),
+        space.propose("tools", "x", on_progress=heard, wait="later") as proposal,
+    ):
+        await notes.until(FAILED)
+        assert proposal.state is ProposalState.PENDING
+        async with join(meeting, "second") as other:
+            await until(lambda: proposal.id in {each.id for each in other.proposals})
+            await other.proposals.get(proposal.id, proposer="proposer").reject(Reason.UNSAFE)
+            assert (await ended(proposal, Rejection)).by == "second"
+
+
+async def test_a_participant_that_comes_back_looks_at_it_anew(
+    meeting: Meeting, notes: Notes
+) -> None:
+    def heard(progress: Progress) -> None:
+        notes(progress.message)
+
+    async with (
+        gathered(meeting, "second", "proposer") as (other, space),
+        space.propose("tools", "x", on_progress=heard) as proposal,
+    ):
+        async with join(meeting, failing()):
+            await notes.until(FAILED)
+        await until(lambda: "reviewer" not in {each.id for each in space.participants})
+        async with join(meeting, "reviewer"):
+            await until(lambda: "reviewer" in {each.id for each in space.participants})
+            await other.proposals.get(proposal.id, proposer="proposer").reject(Reason.UNSAFE)
+            await until(lambda: any(each.rejections for each in space.proposals))
+            assert proposal.state is ProposalState.PENDING

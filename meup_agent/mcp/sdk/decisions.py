@@ -183,8 +183,8 @@ def gone(tool: str, outcome: Gone) -> str:
     """The text for a proposal that no participant is left to decide."""
     absent = ", ".join(participant(each) for each in outcome.participants[:MAX_NAMED])
     why = f"{absent} left the space" if absent else "no participant that may decide is present"
-    if outcome.missing is not None:
-        why = printable(str(outcome.missing)[:MAX_WORDS])
+    if outcome.missing is not None or outcome.failed:
+        why = printable(str(outcome)[:MAX_WORDS])
     return (
         f"No participant can decide on the call of {name(tool)}: {why}. It was not carried out."
         " Do not try to do the same by another way; tell the user."

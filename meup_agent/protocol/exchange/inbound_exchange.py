@@ -36,7 +36,7 @@ Each sender has a share, so that one that asks a lot does not have another's req
 MAX_QUOTED_CHARS = 100
 """Characters of a stranger's words that an error repeats."""
 
-HANDLER_FAILED = "its handler failed; others may still decide"
+FAILED_WORDS = "its handler failed"
 """Words for a proposer; what the handler raised stays in its own log."""
 
 Name = tuple[str, str]
@@ -274,7 +274,7 @@ class ResponseWriter:
             self.reject(exchange.proposal_key, reason)
 
     def told_failure(self, exchange: InboundExchange) -> None:
-        """Tell the proposer of what all may decide that our handler failed: it waits for others."""
+        """Tell the proposer of what all may decide that our handler failed: others still may."""
         record, envelope, context = exchange.record, exchange.work.envelope, self._context
         if record is None or not record.state.is_pending or record.refused:
             return
@@ -282,7 +282,7 @@ class ResponseWriter:
         token = payloads.read_proposal(envelope.payload).meta.get(payloads.PROGRESS_TOKEN)
         if not isinstance(token, int | str) or payloads.rpc_name(token) is None:
             token = envelope.id
-        said = payloads.progress(token, 0, None, HANDLER_FAILED)
+        said = payloads.progress(token, 0, None, FAILED_WORDS, failed=True)
         to = (record.proposer,)
         if context.roster.is_allowed(context.me, kinds.MCP_REQUEST, said, to):
             context.envelope_sender.send(

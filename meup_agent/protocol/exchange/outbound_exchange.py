@@ -230,7 +230,7 @@ def deciding_rejection(
     elif not takes_any:
         able = able_to_fulfill(record, roster)
         counted = [rejection for rejection in counted if rejection.by in able]
-        if len(counted) < len(able):
+        if not able <= {rejection.by for rejection in counted} | record.failed_handlers:
             return None
     return replace(counted[-1], counts=True) if counted else None
 
@@ -401,7 +401,7 @@ class AbsenceWatch:
             return context.absent_for_good(awaited, to_answer=False)
         if self._has_able_participant(record):
             exchange.unanswerable_since = None
-            return None
+            return context.now if self._failed(record) else None
         if exchange.unanswerable_since is None:
             exchange.unanswerable_since = context.now
         return exchange.unanswerable_since + ABSENCE_SECONDS
@@ -414,6 +414,15 @@ class AbsenceWatch:
         return any(not each.capabilities for each in others) or bool(
             able_to_fulfill(record, roster)
         )
+
+    def _failed(self, record: ProposalEntry) -> tuple[str, ...]:
+        """The participants whose handlers failed, if none is present that may still decide."""
+        roster, failed = self._context.roster, record.failed_handlers
+        others = (each for each in roster.participants() if each.id != roster.me)
+        if not failed or any(not each.capabilities for each in others):
+            return ()
+        able = able_to_fulfill(record, roster)
+        return tuple(sorted(failed & able)) if able <= failed | record.rejections.keys() else ()
 
     def _is_for_beside(self, exchange: OutboundExchange) -> bool:
         """True if a connection beside may answer a request: a question, or one that is a permit."""
@@ -444,6 +453,8 @@ class AbsenceWatch:
         if rejection is not None:
             return rejection
         awaited = self._awaited(exchange, record)
+        if not awaited and (failed := self._failed(record)):
+            return Gone(exchange.key.id, failed=failed)
         return Gone(exchange.key.id, awaited, None if awaited else self._find_missing(record))
 
     def expiry(self, exchange: OutboundExchange) -> Ending:

@@ -427,10 +427,12 @@ class OutboundTracker(OutboundIndex):
 
     def presence_changed(self, *, joined: bool = True) -> None:
         """See whose rejection is missing and whose absence counts, after a join or a leave."""
+        present = {each.id for each in self._context.roster.participants()}
         for exchange in list(self._open.values()):
             if exchange.proposal is not None and not exchange.draft.to:
                 if joined:  # a newcomer may decide it, or be followed by one that does
                     exchange.unanswerable_since = None
+                exchange.proposal.failed_handlers &= present  # who comes back looks at it anew
                 self.reconsider(exchange, exchange.proposal)
             self.watch_absence(exchange)
 

@@ -298,7 +298,10 @@ class ResponseReader(TablePart):
         Of a proposal that nobody carries out yet, several may tell: new words count as well.
         """
         done = payloads.number(params.get("progress"))
-        is_new = self._note_told(envelope, payloads.as_text(params.get("message")))
+        meta = payloads.as_object(params.get(payloads.META))
+        has_failed = meta.get(payloads.HANDLER_FAILED) is True
+        words = payloads.as_text(params.get("message"))
+        is_new = self._note_told(envelope, words, has_failed=has_failed)
         exchange = self._reported(envelope, params.get(payloads.PROGRESS_TOKEN))
         if exchange is None or done is None or (done <= exchange.progress and not is_new):
             return
@@ -308,8 +311,11 @@ class ResponseReader(TablePart):
         self._context.effects.append(Progressed(exchange.key, done, total, text))
         self._relays.send_progress(exchange, done, total, text)
 
-    def _note_told(self, envelope: Envelope, words: str) -> bool:
-        """Keep what a participant that may decide a proposal says of it while it waits."""
+    def _note_told(self, envelope: Envelope, words: str, *, has_failed: bool) -> bool:
+        """Keep what a participant that may decide a proposal says of it while it waits.
+
+        Of ours, one whose handler failed is waited for no longer, and others still are.
+        """
         context = self._context
         record = resolve(envelope, context.proposal_store, context.now).record
         if record is None or record.state is not ProposalState.PENDING:
@@ -319,7 +325,12 @@ class ResponseReader(TablePart):
             return False
         request, to = payloads.fulfilling_request(record.call)
         able = context.roster.is_allowed(sender, kinds.MCP_REQUEST, request, to)
-        return able and record.note_told(sender, words)
+        if not able:
+            return False
+        if has_failed and not deciders:
+            record.failed_handlers |= {sender}
+            self.note_fulfillment_ended(record)
+        return record.note_told(sender, words)
 
     def _reported(self, envelope: Envelope, token: object) -> OutboundExchange | None:
         """The exchange that a progress is about: our request, or our proposal in progress."""

@@ -229,6 +229,8 @@ class ProposalEntry(ProposalProgress[Rejection]):
     holders: int = 0
     # The last words of each participant that considers or queues it (PROTOCOL 4.9).
     told: dict[str, str] | None = None
+    # The participants whose handlers failed on it, and that have stayed since (PROTOCOL 4.6).
+    failed_handlers: frozenset[str] = frozenset()
     handled: bool = False  # a handler of ours has begun on it
     refused: bool = False  # we have rejected it; without echoes ``rejections`` does not show that
     # The participants that have decided to reject it, we included: neither is a request of theirs

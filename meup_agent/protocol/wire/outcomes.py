@@ -461,17 +461,24 @@ class Gone(_Undone, msgspec.Struct, frozen=True):
             fulfill it.
         missing: In that case: which capability is missing, and which participants could fulfill it
             with that.
+        failed: The participants that are present and may fulfill it, and whose handlers failed; no
+            other one is left that may decide it.
     """
 
     word: ClassVar[str] = "gone"
     proposal_id: str
     participants: tuple[str, ...] = ()
     missing: MissingCaller | None = None
+    failed: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """The reason in words."""
         if self.participants:
             return f"{', '.join(self.participants)} left the space"
+        if self.failed:
+            return (
+                f"the handler of {', '.join(self.failed)} failed, and no other may decide it here"
+            )
         return str(self.missing or "no participant that may is present")
 
 

@@ -41,6 +41,8 @@ ASKED_IN_REQUEST: Final = "dev.meup/request"
 """In a question to the participant that made a call: the id of the request that carries it out."""
 ASKED_IN_PROPOSAL: Final = "dev.meup/proposal"
 """Beside it: the id of the proposal that this request carries out."""
+HANDLER_FAILED: Final = "dev.meup/failed"
+"""In the progress of a proposal: the handler of who tells it failed, so it will not decide."""
 CLIENT: Final = "dev.meup/client"
 """In a proposal: the program that its proposer serves, as that names itself."""
 MAX_LABEL_CHARS: Final = 64
@@ -367,9 +369,18 @@ def on_behalf_of(sender: str, said: JsonObject) -> str:
     return name if isinstance(name, str) and name else sender
 
 
-def progress(token: int | str, done: float, total: float | None, message: str | None) -> JsonObject:
-    """``notifications/progress``."""
+def progress(
+    token: int | str,
+    done: float,
+    total: float | None,
+    message: str | None,
+    *,
+    failed: bool = False,
+) -> JsonObject:
+    """``notifications/progress``; of a proposal, also that the handler of its sender failed."""
     params: JsonObject = {PROGRESS_TOKEN: token, "progress": done}
+    if failed:
+        params[META] = {HANDLER_FAILED: True}
     if total is not None:
         params["total"] = total
     if message is not None:

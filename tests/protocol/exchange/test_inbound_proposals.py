@@ -110,8 +110,8 @@ def test_running_raises_rejects_what_was_addressed_to_us(
 def test_running_raises_on_a_broadcast_rejects_nothing_and_tells_the_proposer(me: Peer) -> None:
     [told] = said(me.raises(running(me, to=())))
     assert (told.kind, told.to, told.correlation) == ("mcp/request", ("alice",), ("p1",))
-    params = {"progressToken": "p1", "progress": 0}
-    params["message"] = "its handler failed; others may still decide"
+    params = {"progressToken": "p1", "progress": 0, "_meta": {"dev.meup/failed": True}}
+    params["message"] = "its handler failed"
     assert told.payload["params"] == params
 
 
