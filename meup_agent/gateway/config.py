@@ -167,6 +167,7 @@ class NatsConfig:
     # Begins the names of its streams: two clusters of gateways have two.
     prefix: Annotated[str, AfterValidator(_check_prefix)] = "meup"
     replicas: Literal[1, 3, 5] = 3  # copies of what is kept, each on another server
+    node: str | None = None  # the gateway's name, for people; `None`: that of its machine
 
     def __post_init__(self) -> None:
         """Refuse what says twice, or by half, who the gateway is.

@@ -311,6 +311,11 @@ class GatewayRuntime:
 
     # --- a configuration that was read again ------------------------------------------------
 
+    @property
+    def config(self) -> Config:
+        """The configuration, as it was taken over last."""
+        return self._config
+
     def reload(self, read: Config) -> ConfigChange:
         """Take over the participants of a configuration, with their tokens and capabilities.
 

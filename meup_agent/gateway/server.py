@@ -305,10 +305,12 @@ async def serve(
         history = None
         if config.history is not None:
             history = stack.enter_context(open_history(config.history, wall_clock))
-        most = config.limits.max_message_bytes
-        opened = open_journal(config.journal, wall_clock, max_message_bytes=most)
-        journal = await stack.enter_async_context(opened)
+        journal = await stack.enter_async_context(open_journal(config, wall_clock))
         gateway = RunningGateway(config, journal, history)
+        if config.journal.nats is not None:
+            from meup_agent.gateway.journal.nats.journal import follow_reloads
+
+            follow_reloads(journal, gateway.runtime)
         stack.enter_context(connect_outputs(config, gateway.runtime))
         await stack.enter_async_context(notices_of(config, gateway.runtime))
         host = config.host if host is None else host

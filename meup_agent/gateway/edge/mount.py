@@ -185,7 +185,7 @@ class GatewayApp:
         Raises:
             ConfigurationError: The journal's file cannot be used.
         """
-        async with open_journal(self._config.journal, wall_clock) as journal:
+        async with open_journal(self._config, wall_clock) as journal:
             runtime = GatewayRuntime(
                 self._config, journal=journal, loop=asyncio.get_running_loop(), url=self._url
             )

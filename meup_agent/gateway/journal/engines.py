@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from typing import Final, NamedTuple
 
 from meup_agent.errors import ConfigurationError, system_reason
-from meup_agent.gateway.config import JournalConfig
+from meup_agent.gateway.config import Config, JournalConfig
 from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.protocol.space.journal import Journal
 
 Clock = Callable[[], int]
+
+
+async def _at_once(journal: Journal, config: Config) -> None:
+    """A journal that is one gateway's alone."""
 
 
 class Engine(NamedTuple):
@@ -22,6 +27,8 @@ class Engine(NamedTuple):
     # Looks without changing anything if it can be opened and takes frames of so many bytes, and
     # returns the place of the entries, for people; raises ConfigurationError.
     check: Callable[[JournalConfig, int], str]
+    # Waits until the gateway of a configuration may use it: there may be others with the same.
+    ready: Callable[[Journal, Config], Awaitable[None]] = _at_once
 
 
 def _has_file(config: JournalConfig) -> bool:
@@ -40,6 +47,18 @@ def _open_nats(config: JournalConfig, now: Clock) -> Journal:
     from meup_agent.gateway.journal.nats.journal import NatsJournal  # which not all have installed
 
     return NatsJournal(config, now)
+
+
+async def _wait_for_nats(journal: Journal, config: Config) -> None:
+    from meup_agent.gateway.cluster.seat import Seat, config_parts
+    from meup_agent.gateway.journal.nats.journal import NatsJournal
+
+    nats = config.journal.nats
+    assert isinstance(journal, NatsJournal), "the table says so"
+    assert nats is not None, "the table asked before"
+    node = nats.node or socket.gethostname()
+    seat = Seat(journal.link, nats.prefix, node, config_parts(config))
+    await journal.take_over(seat, [space.id for space in config.spaces])
 
 
 def _check_nats(config: JournalConfig, max_message_bytes: int) -> str:
@@ -89,7 +108,7 @@ def _check_file(config: JournalConfig, max_message_bytes: int) -> str:
 
 
 ENGINES: Final[dict[str, Engine]] = {
-    "nats": Engine(_has_nats, _open_nats, _check_nats),
+    "nats": Engine(_has_nats, _open_nats, _check_nats, _wait_for_nats),
     "sqlite": Engine(_has_file, SqliteJournal, _check_file),
     "memory": Engine(_has_no_file, JournalConfig.open_memory, _in_memory),
 }
@@ -104,17 +123,19 @@ def engine_of(config: JournalConfig) -> Engine:
 
 
 @asynccontextmanager
-async def open_journal(
-    config: JournalConfig, now: Clock, *, max_message_bytes: int = 0
-) -> AsyncGenerator[Journal]:
-    """Open a journal, whose clock tells microseconds since 1970, for the length of a block.
+async def open_journal(config: Config, now: Clock) -> AsyncGenerator[Journal]:
+    """Open the journal of a gateway for the length of a block; it waits until the gateway may.
+
+    Its clock tells microseconds since 1970.
 
     Raises:
-        ConfigurationError: It cannot be opened, or does not take messages of so many bytes.
+        ConfigurationError: It cannot be opened, or does not take what members may send.
     """
-    journal = engine_of(config).open(config, now)
+    engine = engine_of(config.journal)
+    journal = engine.open(config.journal, now)
     try:
-        check_size(journal.max_frame_bytes, max_message_bytes)
+        check_size(journal.max_frame_bytes, config.limits.max_message_bytes)
+        await engine.ready(journal, config)
         yield journal
     finally:
         await journal.aclose()

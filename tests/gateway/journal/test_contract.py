@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent.gateway import JournalConfig
+from meup_agent.gateway import Config, JournalConfig
 from meup_agent.gateway.journal.engines import open_journal
 from tests.gateway.journal.conftest import NOW, Clock, MakeJournal, chat, ids, kept, read, settled
 from tests.gateways import ENGINES
@@ -225,5 +225,5 @@ async def test_limit_is_the_engine_s(
 ) -> None:
     if "path" in keys:
         keys = {**keys, "path": tmp_path / keys["path"]}
-    async with open_journal(JournalConfig(**keys), Clock()) as journal:
+    async with open_journal(Config((), journal=JournalConfig(**keys)), Clock()) as journal:
         assert journal.max_bytes == max_bytes

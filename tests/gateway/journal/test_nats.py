@@ -17,6 +17,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import Config, Gateway, JournalConfig
+from meup_agent.gateway.cluster.seat import Seat
 from meup_agent.gateway.config import NatsConfig
 from meup_agent.gateway.journal.nats.journal import NatsJournal
 from meup_agent.gateway.journal.nats.link import NoAnswer
@@ -32,7 +33,7 @@ from tests.gateway.journal.conftest import (
     read,
     settled,
 )
-from tests.gateway.journal.test_gateway import config_with, dial, hear_chats, rest
+from tests.gateway.journal.test_gateway import config_with, dial, hear_chats
 from tests.gateways import ENGINES
 from tests.nats_servers import NatsServer, shared_server
 from tests.patience import PATIENCE
@@ -248,23 +249,6 @@ def on_nats(path: Path, server: NatsServer | None = None) -> Config:
     return replace(config_with(path), journal=JournalConfig(nats=nats_config(path, server)))
 
 
-async def test_second_gateway_takes_over_and_members_resume_there(path: Path) -> None:
-    """Nobody hears twice what is said, and the first gateway tells its members to come again."""
-    config = on_nats(path)
-    async with Gateway(config=config) as first:
-        async with dial(first, first.token("alice")) as alice:
-            await alice.send(envelope("alice", id="1"))
-            (one,) = await hear_chats(alice, 1)
-            async with Gateway(config=config) as second:
-                await alice.send(envelope("alice", id="2"))
-                await rest(alice)
-                assert alice.close_code == 1012
-                async with dial(second, second.token("alice"), one["seq"]) as again:
-                    await again.send(envelope("alice", id="3"))
-                    heard = await hear_chats(again, 1)
-                    assert [said["id"] for said in heard] == ["3"]
-
-
 async def test_members_stay_while_nats_is_away(path: Path) -> None:
     server = NatsServer()
     try:
@@ -323,9 +307,14 @@ async def test_listed_permissions_are_all_that_it_needs(path: Path, clock: Clock
     try:
         for number in range(2):
             async with journal_at(config, clock, max_age=3_600 + number) as journal:
+                await journal.take_over(Seat(journal.link, "meup", "here", {}), ["demo"])
                 await kept(journal, chat(number), facts=(Fact(f"grant/{number}", {}),))
                 assert len(await read(journal)) == number + 1
                 assert len(journal.recover("demo", since=0, limit=9).facts) == number + 1
+                async with journal_at(config, clock) as other:
+                    waiting = Seat(other.link, "meup", "there", {"gateway.x": "other"})
+                    with pytest.raises(ConfigurationError, match="the gateway here, which owns"):
+                        await other.take_over(waiting, ["demo"])
         with pytest.raises(ConfigurationError, match="correct the address or the user"):
             ENGINES["nats"].check(JournalConfig(nats=replace(config, password="other")), 1)
     finally:

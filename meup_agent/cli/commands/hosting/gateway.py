@@ -547,7 +547,23 @@ def run_gateway(
         # Around the gateway, so that a second Ctrl-C does not interrupt its stopping.
         async with background_tasks() as tasks:
             await tasks.start(watch_signals, signals, stop.on_signal)
+            while not stop.asked.is_set():
+                await serve_once(stop)
+
+    async def serve_once(stop: GatewayStop) -> None:
+        """Run the gateway until it ends; one of several waits before it begins."""
+        began = anyio.Event()
+
+        async def cancel_waiting(scope: anyio.CancelScope) -> None:
+            await stop.asked.wait()
+            if not began.is_set():
+                scope.cancel()
+
+        failure = ""
+        async with background_tasks() as entering:
+            entering.start_soon(cancel_waiting, entering.cancel_scope)
             async with serve(fit_open_files(settings), page=console, routes=routes) as running:
+                began.set()
                 if settings.tls is None and not is_loopback(settings.host):
                     warn(
                         f"listening at {settings.host} without TLS, so tokens and messages can be"
@@ -558,8 +574,10 @@ def run_gateway(
                 async with beside(running, stop), background_tasks() as waiting:
                     waiting.start_soon(cancel_when, running.failed, waiting.cancel_scope)
                     await stop.asked.wait()
-            if running.failure:
-                raise Failure(running.failure)
+            failure = running.failure
+        # One of several gateways waits for its turn again.
+        if failure and settings.journal.nats is None:
+            raise Failure(failure)
 
     anyio.run(run, backend_options={"use_uvloop": find_spec("uvloop") is not None})
 

@@ -7,7 +7,7 @@ import logging
 import secrets
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -51,7 +51,10 @@ from meup_agent.protocol.space.journal import (
 )
 
 if TYPE_CHECKING:
+    from meup_agent.gateway.cluster.seat import Seat
     from meup_agent.gateway.config import JournalConfig
+    from meup_agent.gateway.runtime import GatewayRuntime
+    from meup_agent.protocol.space.journal import Journal
     from meup_agent.protocol.wire.envelope import Envelope
 
 log = logging.getLogger("meup_agent.gateway")
@@ -91,7 +94,7 @@ class Pending(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Space:
+class KeptSpace:
     """A space, on the gateway's loop."""
 
     log: SpaceLog
@@ -145,8 +148,10 @@ class NatsJournal:
         # What a stream forgets must have been written down, also that it held no facts.
         self._forgets = config.max_age is not None or config.max_bytes is not None
         self._now = now
-        self._ownership = Ownership(socket.gethostname(), secrets.token_hex(16), _version(), now())
-        self._spaces: dict[str, _Space] = {}
+        node = nats.node or socket.gethostname()
+        self._ownership = Ownership(node, secrets.token_hex(16), _version(), now())
+        self.seat: Seat | None = None
+        self._spaces: dict[str, KeptSpace] = {}
         self._proposals = DecisionFollower()
         self._pending: deque[Pending] = deque()
         self._work: dict[SpaceLog, list[Pending]] = {}
@@ -162,21 +167,49 @@ class NatsJournal:
         """See :attr:`~meup_agent.protocol.space.journal.Journal.max_frame_bytes`."""
         return max_frame_bytes(self._link)
 
-    def _space(self, name: str) -> _Space:
+    async def take_over(self, seat: Seat, spaces: Iterable[str]) -> None:
+        """Wait until no other gateway owns the spaces, and own them.
+
+        Raises:
+            ConfigurationError: It cannot.
+        """
+        self.seat = seat
+        await seat.wait()
+        # In one order at every gateway: of two that try at once, one is last in most.
+        for name in sorted(spaces):
+            space_log, opening = self._open_log(name)
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(opening, self._link.loop))
+            self._add(space_log)
+        seat.started()
+
+    @property
+    def link(self) -> Link:
+        """The connection to NATS."""
+        return self._link
+
+    def _space(self, name: str) -> KeptSpace:
         space = self._spaces.get(name)
         if space is None:
-            space_log = SpaceLog(
-                self._link,
-                self._nats,
-                name,
-                self._now,
-                partial(self._to_loop, self._on_kept),
-                partial(self._to_loop, self._fail),
-            )
-            opened = space_log.open(self._config, self._ownership)
-            self._link.wait(opened, START_SECONDS)
-            space = self._spaces[name] = _Space(space_log, reported=space_log.last)
-            self._read_facts(space)
+            space_log, opening = self._open_log(name)
+            self._link.wait(opening, START_SECONDS)
+            space = self._add(space_log)
+        return space
+
+    def _open_log(self, name: str) -> tuple[SpaceLog, Coroutine[Any, Any, None]]:
+        space_log = SpaceLog(
+            self._link,
+            self._nats,
+            name,
+            self._now,
+            partial(self._to_loop, self._on_kept),
+            partial(self._to_loop, self._fail),
+        )
+        return space_log, space_log.open(self._config, self._ownership)
+
+    def _add(self, space_log: SpaceLog) -> KeptSpace:
+        space = KeptSpace(space_log, reported=space_log.last)
+        self._spaces[space_log.space] = space
+        self._read_facts(space)
         return space
 
     # --- the contract -----------------------------------------------------------------------
@@ -306,14 +339,14 @@ class NatsJournal:
             older = self._older(known, found[0].seq if found else known.log.latest + 1)
         return Recovered(dict(known.facts), tuple(found), older)
 
-    def _older(self, known: _Space, before: int) -> Iterator[Entry]:
+    def _older(self, known: KeptSpace, before: int) -> Iterator[Entry]:
         for entry in self._all_entries(known, known.log.sequence(before)):
             if entry.seq < before:
                 yield entry
 
     # --- a start ------------------------------------------------------------------------------
 
-    def _read_facts(self, known: _Space) -> None:
+    def _read_facts(self, known: KeptSpace) -> None:
         """Read what holds, and what was decided, from the last checkpoint and the log."""
         space_log, name = known.log, known.log.space
         try:
@@ -343,7 +376,7 @@ class NatsJournal:
         if known.unwritten:
             self._note_unwritten(known, 0)
 
-    def _batches(self, known: _Space, last: int) -> Iterator[Any]:
+    def _batches(self, known: KeptSpace, last: int) -> Iterator[Any]:
         """The batches up to a sequence, read while the caller waits."""
         space_log = known.log
 
@@ -354,7 +387,7 @@ class NatsJournal:
         for first in range(space_log.first, last + 1, RECOVER_PAGE):
             yield from self._link.wait(read(first), START_SECONDS)
 
-    def _all_entries(self, known: _Space, last: int) -> Iterator[Entry]:
+    def _all_entries(self, known: KeptSpace, last: int) -> Iterator[Entry]:
         for number, batch in self._batches(known, last):
             for entry, _ in read_batch(known.log.space, number, batch):
                 yield entry
@@ -396,6 +429,8 @@ class NatsJournal:
     def _end(self) -> None:
         """Call nothing any more, and end every wait for it."""
         self._ended = True
+        if self.seat is not None:
+            self.seat.leave()
         self._pending.clear()
         self._work.clear()
         for space in self._spaces.values():
@@ -508,14 +543,14 @@ class NatsJournal:
 
     # --- checkpoints --------------------------------------------------------------------------
 
-    def _note_unwritten(self, known: _Space, entries: int) -> None:
+    def _note_unwritten(self, known: KeptSpace, entries: int) -> None:
         known.unwritten += entries
         if known.unwritten >= CHECKPOINT_ENTRIES:
             self._write_checkpoint(known)
         elif known.timer is None:
             known.timer = self._loop.call_later(CHECKPOINT_SECONDS, self._write_checkpoint, known)
 
-    def _write_checkpoint(self, known: _Space) -> None:
+    def _write_checkpoint(self, known: KeptSpace) -> None:
         if known.timer is not None:
             known.timer.cancel()
             known.timer = None
@@ -523,7 +558,7 @@ class NatsJournal:
         checkpoint = self._checkpoint(known)
         self._link.call(lambda: asyncio.ensure_future(_write(known.log, checkpoint)))
 
-    def _checkpoint(self, known: _Space) -> Checkpoint:
+    def _checkpoint(self, known: KeptSpace) -> Checkpoint:
         """What holds after all that was delivered."""
         latest = known.log.sequence(known.log.latest) - 1 if known.kept else known.reported
         return Checkpoint(max(0, latest), dict(known.facts), dict(known.seen))
@@ -567,6 +602,13 @@ def _version() -> str:
     from importlib.metadata import version
 
     return version("meup-agent")
+
+
+def follow_reloads(journal: Journal, runtime: GatewayRuntime) -> None:
+    """Tell gateways that wait, from now on, the configuration that was read last."""
+    seat = journal.seat if isinstance(journal, NatsJournal) else None
+    if seat is not None:
+        runtime.on_reload.append(lambda: seat.reconfigure(runtime.config))
 
 
 def check(config: JournalConfig) -> tuple[str, int]:

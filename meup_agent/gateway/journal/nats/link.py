@@ -127,6 +127,11 @@ class Link:
             self._loop.close()
 
     @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of its thread."""
+        return self._loop
+
+    @property
     def place(self) -> str:
         """The servers, for people; without a user or password that stands in an address."""
         return "NATS at " + ", ".join(each.rpartition("@")[2] for each in self._config.servers)
@@ -148,6 +153,39 @@ class Link:
     def max_payload(self) -> int:
         """Bytes of the largest message that the server takes."""
         return self.client.max_payload
+
+    @property
+    def is_connected(self) -> bool:
+        return bool(self.client.is_connected)
+
+    async def works(self) -> bool:
+        """True if JetStream answers."""
+        with suppress(NoAnswer, ApiError):
+            await self.ask("INFO")
+            return True
+        return False
+
+    async def request(self, subject: str, body: bytes, timeout: float) -> bytes | None:
+        """Ask whoever listens at a subject: the answer, ``None`` if nobody listens there.
+
+        Empty bytes: somebody listens, and does not answer in time.
+        """
+        try:
+            message = await self.client.request(subject, body, timeout=timeout)
+        except nats_errors.NoRespondersError:
+            return None
+        except (nats_errors.Error, TimeoutError, OSError):
+            return b""
+        return message.data
+
+    async def subscribe(
+        self, subject: str, then: Callable[[Msg], Coroutine[Any, Any, None]]
+    ) -> Any:
+        """Have what comes at a subject taken, until the subscription that is returned ends."""
+        client: Any = self.client
+        subscription = await client.subscribe(subject, cb=then)
+        await client.flush(ANSWER_SECONDS)
+        return subscription
 
     async def publish(self, stream: str, subject: str, body: bytes, expected: int) -> int:
         """Append a message to a stream whose last one has a sequence; that of the message.

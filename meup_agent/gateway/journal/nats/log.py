@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -61,6 +61,12 @@ CHECKPOINT_SECONDS: Final = 60.0
 
 CHUNK: Final = 512 * 1024
 """Bytes of a checkpoint that are one value of the bucket."""
+
+WATCH_SECONDS: Final = 1.0
+"""Between two looks whether another gateway has written, while this one writes nothing."""
+
+OPEN_SECONDS: Final = 30.0
+"""For a stream to answer a gateway that starts: its servers may be about to agree on a leader."""
 
 OWN_ATTEMPTS: Final = 20
 """Times that a gateway that starts tries to be the owner, while others write."""
@@ -113,7 +119,8 @@ class SpaceLog:
     damaged: list[NumberRange] = field(default_factory=list[NumberRange], init=False)
     waiting: deque[Waiting] = field(default_factory=deque[Waiting], init=False)
     ended: bool = field(default=False, init=False)
-    _writer: asyncio.Task[None] | None = field(default=None, init=False)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]], init=False)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)  # to look or to write
     _more: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     @property
@@ -150,9 +157,18 @@ class SpaceLog:
             ConfigurationError: It cannot be used.
         """
         try:
-            await self._find(journal)
-            await self._own(ownership)
-            self.latest = await self._find_latest()
+            deadline = asyncio.get_running_loop().time() + OPEN_SECONDS
+            while True:
+                try:
+                    await self._find(journal)
+                    await self._own(ownership)
+                    self.latest = await self._find_latest()
+                    break
+                except (NoAnswer, ApiError) as error:
+                    passes = isinstance(error, NoAnswer) or error.code in _UNSURE
+                    if not passes or asyncio.get_running_loop().time() > deadline:
+                        raise
+                await asyncio.sleep(RETRY_SECONDS)
         except ApiError as error:
             raise ConfigurationError(
                 f"journal.nats: {self.link.place} refuses the stream {self.stream}: {error}"
@@ -165,7 +181,9 @@ class SpaceLog:
                 f"journal.nats: {self.link.place} does not answer about the stream {self.stream}"
                 f" ({error}); look at its log, and whether JetStream is enabled"
             ) from None
-        self._writer = asyncio.ensure_future(self._write())
+        self._tasks = [
+            asyncio.ensure_future(self._until_lost(work)) for work in (self._write, self._watch)
+        ]
 
     async def _find(self, journal: JournalConfig) -> None:
         """Find the stream, or make it, and read what it says of itself."""
@@ -256,12 +274,23 @@ class SpaceLog:
         self._more.set()
 
     async def _write(self) -> None:
-        try:
-            while True:
-                await self._more.wait()
-                self._more.clear()
-                while self.waiting:
+        while True:
+            await self._more.wait()
+            self._more.clear()
+            while self.waiting:
+                async with self._turn:
                     await self._write_next()
+
+    async def _watch(self) -> None:
+        """Find out that another gateway owns the space, also where nothing is said in it."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            async with self._turn:
+                await self._read_back(b"")
+
+    async def _until_lost(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
         except Lost as error:
             self._lose(str(error))
         except Exception as error:
@@ -269,9 +298,10 @@ class SpaceLog:
             self._lose(f"the log of space {self.space!r} cannot be written: {error!r}")
 
     def _lose(self, sentence: str) -> None:
-        self.ended = True
-        self.waiting.clear()
-        self.on_lost(sentence)
+        if not self.ended:
+            self.ended = True
+            self.waiting.clear()
+            self.on_lost(sentence)
 
     async def _write_next(self) -> None:
         count = message_ends(self.waiting, self.link.max_payload // 2)
@@ -499,8 +529,8 @@ class SpaceLog:
         """Append nothing any more."""
         self.ended = True
         self.waiting.clear()
-        if self._writer is not None:
-            self._writer.cancel()
+        for task in self._tasks:
+            task.cancel()
 
 
 def _advice(error: ApiError, config: NatsConfig) -> str:

@@ -1,0 +1,166 @@
+"""Several gateways with one configuration: who is active, and what members see of a change."""
+
+import signal
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from meup_agent.cli import exit_codes
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway import Config, Gateway, JournalConfig
+from meup_agent.gateway.cluster import seat
+from meup_agent.gateway.config import NatsConfig
+from tests.cli.processes import Running, running
+from tests.gateway.conftest import envelope
+from tests.gateway.journal.conftest import nats_config
+from tests.gateway.journal.test_gateway import config_with, dial, hear_chats, rest
+from tests.gateway.own_loop import anyio_backend as anyio_backend
+from tests.gateway.websocket_client import open_websocket
+from tests.nats_servers import shared_server
+from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """That of each gateway of a test."""
+    return _named(config_with(tmp_path), nats_config(tmp_path), "first")
+
+
+def _named(config: Config, nats: NatsConfig, node: str) -> Config:
+    return replace(config, journal=JournalConfig(nats=replace(nats, node=node)))
+
+
+def second_of(config: Config) -> Config:
+    assert config.journal.nats is not None
+    return _named(config, config.journal.nats, "second")
+
+
+class Standby:
+    """A gateway that runs as soon as it may, until the test is over."""
+
+    def __init__(self, config: Config) -> None:
+        self.gateway = Gateway(config=config)
+        self.active = anyio.Event()
+        self.over = anyio.Event()
+
+    async def run(self) -> None:
+        async with self.gateway:
+            self.active.set()
+            await self.over.wait()
+
+
+@pytest.mark.parametrize("way", ["in order", "killed"])
+async def test_one_that_waits_takes_over(config: Config, way: str) -> None:
+    standby = Standby(second_of(config))
+    active, second = standby.active, standby.gateway
+    async with anyio.create_task_group() as tasks:
+        async with Gateway(config=config) as first:
+            async with dial(first, first.token("alice")) as alice:
+                await alice.send(envelope("alice", id="1"))
+                (one,) = await hear_chats(alice, 1)
+                tasks.start_soon(standby.run)
+                with anyio.move_on_after(3 * seat.SILENT_SECONDS):
+                    await active.wait()
+                assert not active.is_set()
+                if way == "killed":
+                    first.kill()
+                else:
+                    await alice.send(envelope("alice", id="2"))
+                    await hear_chats(alice, 1)
+        with anyio.fail_after(PATIENCE):
+            await active.wait()
+        async with dial(second, second.token("alice"), one["seq"]) as again:
+            await again.send(envelope("alice", id="3"))
+            said = await hear_chats(again, 1 if way == "killed" else 2)
+            assert [each["id"] for each in said] == (["3"] if way == "killed" else ["2", "3"])
+        standby.over.set()
+
+
+async def test_another_configuration_is_refused_with_its_key(config: Config) -> None:
+    other = second_of(config)
+    limits = replace(other.limits, max_open_proposals=7)
+    async with Gateway(config=config):
+        with pytest.raises(ConfigurationError, match=r"^gateway.max_open_proposals: the gateway"):
+            async with Gateway(config=replace(other, limits=limits)):
+                pass
+
+
+SPACE = """
+spaces:
+  demo:
+    participants:
+      alice: {{tokens: [alice-token-of-this-test], capabilities: [{{kind: chat}}]}}
+journal:
+  nats: {{servers: ["{url}"], prefix: {prefix}, replicas: 1, node: {node}}}
+"""
+
+
+def _write(folder: Path, node: str) -> str:
+    file = folder / f"{node}.yaml"
+    prefix = nats_config(folder).prefix
+    file.write_text(SPACE.format(url=shared_server().url, prefix=prefix, node=node))
+    return str(file)
+
+
+def _port_of(process: Running, count: int = 1) -> int:
+    """The port at which it listens; also a line that it does no more has the text."""
+    text = "listening at ws://127.0.0.1:"
+    process.until(text, stream="err", count=count)
+    said = process.err.split(text)[count]
+    while not said.partition(" ")[1]:
+        process.until(" ", stream="err", after=said)
+        said = process.err.split(text)[count]
+    return int(said.partition(" ")[0])
+
+
+async def test_one_that_hangs_is_replaced_and_waits_when_it_wakes(tmp_path: Path) -> None:
+    token = "alice-token-of-this-test"
+
+    async def said(port: int, number: str) -> None:
+        async with open_websocket(f"ws://127.0.0.1:{port}/ws?space=demo", token) as alice:
+            await alice.send(envelope("alice", id=number))
+            assert [each["id"] for each in await hear_chats(alice, 1)] == [number]
+
+    with ExitStack() as stack:
+        first = stack.enter_context(
+            running("gateway", "--config", _write(tmp_path, "first"), "--port", "0")
+        )
+        port = await anyio.to_thread.run_sync(_port_of, first)
+        second = stack.enter_context(
+            running("gateway", "--config", _write(tmp_path, "second"), "--port", "0")
+        )
+        await anyio.to_thread.run_sync(
+            lambda: second.until("standing by: 'first' owns", stream="err")
+        )
+        async with open_websocket(f"ws://127.0.0.1:{port}/ws?space=demo", token) as stays:
+            await hear_chats(stays, 0)
+            first.process.send_signal(signal.SIGSTOP)
+            await said(await anyio.to_thread.run_sync(_port_of, second), "1")
+            first.process.send_signal(signal.SIGCONT)
+            await rest(stays)
+            assert stays.close_code == 1012
+        await anyio.to_thread.run_sync(
+            lambda: first.until("standing by: 'second' owns", stream="err")
+        )
+        second.process.kill()
+        await said(await anyio.to_thread.run_sync(_port_of, first, 3), "2")
+        assert await anyio.to_thread.run_sync(first.end, signal.SIGTERM) == exit_codes.OK
+
+
+async def test_one_that_waits_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        first = stack.enter_context(
+            running("gateway", "--config", _write(tmp_path, "first"), "--port", "0")
+        )
+        await anyio.to_thread.run_sync(_port_of, first)
+        second = stack.enter_context(
+            running("gateway", "--config", _write(tmp_path, "second"), "--port", "0")
+        )
+        await anyio.to_thread.run_sync(lambda: second.until("standing by", stream="err"))
+        assert await anyio.to_thread.run_sync(second.end, signal.SIGINT) == exit_codes.OK
