@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from meup_agent.approval import load_policy
 from meup_agent.approval.policy.cases import load_cases
 from meup_agent.approval.policy.file import findings_of
@@ -10,8 +12,9 @@ from tests.bench.suggest import write
 from tests.programs import ROOT, program
 
 
-def test_the_policy_is_good_and_decides_its_cases() -> None:
-    cases, path = load_cases(ROOT / "examples" / "policy_cases.yaml")
+@pytest.mark.parametrize("name", ["policy_cases", "coding_agent_cases"])
+def test_the_policy_is_good_and_decides_its_cases(name: str) -> None:
+    cases, path = load_cases(ROOT / "examples" / f"{name}.yaml")
     assert path is not None
     policy = load_policy(path)
     assert findings_of(policy) == []

@@ -207,12 +207,16 @@ def findings_of(policy: Policy) -> list[Finding]:
     """Findings about a policy that loads: rules that never match, contradict, or are too wide."""
     from meup_agent.approval.policy.findings import (
         find_contradictions,
+        find_lines_compared_as_text,
         find_misread,
         find_unreachable,
         find_wide,
     )
 
-    finders = (find_unreachable, find_contradictions, find_wide, find_misread)
+    finders = (
+        *(find_unreachable, find_contradictions, find_wide, find_misread),
+        find_lines_compared_as_text,
+    )
     return [each for find in finders for each in find(policy.rules, policy.names)]
 
 

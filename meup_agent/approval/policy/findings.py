@@ -27,6 +27,8 @@ from meup_agent.approval.policy.rules import (
     as_patterns,
     is_choice_without_wildcard,
 )
+from meup_agent.approval.shell.line import KEYS, load_parser
+from meup_agent.approval.shell.patterns import starts_anything
 from meup_agent.protocol.capability.covering import covers_pattern
 from meup_agent.protocol.capability.patterns import compile_pattern, descendants
 from meup_agent.protocol.capability.reading import Reading, fold_text
@@ -105,6 +107,8 @@ def _taken_by(
         for each, pattern in alternatives:
             if isinstance(each, LimitRule):
                 continue
+            if each.reads_line and isinstance(each, AllowRule) and not isinstance(rule, AllowRule):
+                continue  # what holds back is found in lines that the allow leaves
             reading = Reading.WIDE if _outweighs(each, rule) else Reading.NARROW
             if _allows_others(each, named) and _covers(pattern, wanted, reading):
                 return number
@@ -183,15 +187,47 @@ def find_wide(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[Fin
     for rule, name in zip(rules, names, strict=True):
         if not isinstance(rule, AllowRule):
             continue
-        if rule.tool is None:
+        if rule.tool is None and not rule.reads_line:
             said = f"{name} is too wide: it allows every tool; name those that are meant"
             yield Finding("error", said)
+        for pattern in as_patterns(rule.shell):
+            if starts_anything(pattern):
+                yield Finding(
+                    "error",
+                    f"{name} is too wide: {pattern!r} allows any command, or a program that runs"
+                    " what it is given; write the commands that are meant",
+                )
         for pattern in filter(_is_wide, as_patterns(rule.tool)):
             yield Finding(
                 "error",
                 f"{name} is too wide: it allows tools that do not exist yet; name those that"
                 f" are meant instead of {pattern!r}",
             )
+
+
+def find_lines_compared_as_text(
+    rules: Sequence[PolicyRule], names: Sequence[str]
+) -> Iterator[Finding]:
+    """Patterns of a command line that compare it as text, and rules whose parser is missing."""
+    for rule, name in zip(rules, names, strict=True):
+        if rule.reads_line and load_parser() is None:
+            yield Finding(
+                "warning",
+                f"{name}: command lines cannot be read here, so they are asked about; run pip"
+                " install 'meup-agent[doors]'",
+            )
+        for each in as_patterns(rule.arguments) if isinstance(rule, AllowRule) else ():
+            for key, pattern in each.items():
+                if key in KEYS and any(map(_has_wildcard, as_patterns(pattern))):
+                    yield Finding(
+                        "warning",
+                        f"{name}: {key} is compared as a text, with all that a shell reads in it;"
+                        " write shell: for the commands that are meant",
+                    )
+
+
+def _has_wildcard(pattern: object) -> bool:
+    return isinstance(pattern, str) and (is_glob(pattern) or pattern.startswith(("!", "/")))
 
 
 def find_misread(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[Finding]:

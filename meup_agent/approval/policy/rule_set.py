@@ -14,12 +14,14 @@ import hashlib
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypedDict, TypeVar, cast
 
 import msgspec
 
 from meup_agent.approval.policy.rules import (
+    LINE_KEYS,
     AllowRule,
     AskRule,
     DenyRule,
@@ -27,7 +29,17 @@ from meup_agent.approval.policy.rules import (
     PolicyRule,
     QuorumRule,
     Verdict,
+    as_patterns,
     written,
+)
+from meup_agent.approval.shell.patterns import (
+    CallParts,
+    CommandPatterns,
+    LinePatterns,
+    PathPatterns,
+    Sight,
+    keys_beside,
+    parts_of,
 )
 from meup_agent.causes import Reason
 from meup_agent.errors import ConfigurationError, InvalidPattern, VoteRefused, printable
@@ -387,6 +399,7 @@ class _CompiledRule(NamedTuple):
     narrow: _CallMatch
     decision: PolicyDecision
     doubted: PolicyDecision  # about a call that only the wide reading takes
+    lines: LinePatterns | None  # of command lines and files
 
 
 class _ToolRule(NamedTuple):
@@ -489,11 +502,20 @@ class RuleSet:
         counted: tuple[LimitCount, ...] = ()
         found: PolicyDecision | None = None
         compiled = None
+        asked = _AskedParts(call)
         try:
             for compiled, is_certain in self._rules_for(call.method, call.name).of(arguments, work):
                 if not compiled.match.takes(arguments, names, work):
                     continue
                 rule = compiled.rule
+                if compiled.lines is not None:
+                    sight, is_whole = asked.look(compiled.lines, rule, work)
+                    if sight is Sight.NO:
+                        continue
+                    if isinstance(rule, DenyRule) and sight is Sight.DOUBT:
+                        found = _stricter(found, _in_doubt(compiled.doubted))
+                        continue
+                    is_certain = is_certain and is_whole
                 if isinstance(rule, LimitRule):
                     # Equal limits go on counting when a file is read again.
                     text = compiled.decision.text
@@ -532,8 +554,14 @@ class RuleSet:
         work = WorkBudget(arguments)
         matching: dict[str, Reading] = {}
         try:
+            asked = _AskedParts(call)
             for each, is_certain in self._rules_for(call.method, call.name).rules:
                 if each.match.takes(arguments, names, work):
+                    if each.lines is not None:
+                        sight, is_whole = asked.look(each.lines, each.rule, work)
+                        if sight is Sight.NO:
+                            continue
+                        is_certain = is_certain and is_whole
                     is_narrow = is_certain and each.narrow.takes(arguments, names, work)
                     matching[each.decision.rule] = Reading.NARROW if is_narrow else Reading.WIDE
         except Exhausted:
@@ -557,6 +585,45 @@ class RuleSet:
                 self._by_tool.clear()
             self._by_tool[method, tool] = found
         return found
+
+
+class _AskedParts:
+    """The command line and the files of a call, and what of them no allow has taken yet."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    @cached_property
+    def _all(self) -> CallParts | None:
+        return parts_of(self._call.arguments)
+
+    @cached_property
+    def _left(self) -> CallParts | None:
+        return self._all
+
+    def look(self, lines: LinePatterns, rule: PolicyRule, work: WorkBudget) -> tuple[Sight, bool]:
+        """The answer of a rule about them, and whether it is for all of them, read narrowly.
+
+        An allow takes the call if those before it and itself take all of its parts.
+        """
+        tool, arguments = self._call.name, self._call.arguments
+        if isinstance(rule, AllowRule):
+            if self._left is None:
+                return Sight.NO, False
+            self._left = lines.uncovered(tool, arguments, self._left, work)
+            is_whole = self._left.are_none
+            return Sight.YES if is_whole else Sight.NO, is_whole
+        settled = None if self._left is None else self._left.settled
+        sight = lines.find(arguments, settled or (), work)
+        if sight is not Sight.YES or self._all is None:
+            return sight, False
+        return sight, lines.uncovered(tool, arguments, self._all, work).are_none
+
+
+def _in_doubt(decision: PolicyDecision) -> PolicyDecision:
+    """The decision about a line of which a deny cannot tell what it runs."""
+    why = f"it cannot be told whether it runs what {decision.rule} denies"
+    return msgspec.structs.replace(decision, verdict=Verdict.ASK, reason="", explain="", why=why)
 
 
 _NAMED: Final = frozenset({"proposer", "target"})
@@ -622,13 +689,30 @@ def _compile(rule: PolicyRule, name: str, text: str, digest: str, index: int) ->
         verdict, name, why=why, policy=digest, number=index, text=text, **given
     )
     doubted = msgspec.structs.replace(decision, why=doubt)
-    return _CompiledRule(rule, takes, narrow, decision, doubted)
+    return _CompiledRule(rule, takes, narrow, decision, doubted, _compile_lines(rule, index))
+
+
+def _compile_lines(rule: PolicyRule, index: int) -> LinePatterns | None:
+    if not rule.reads_line:
+        return None
+    commands = paths = None
+    try:
+        if rule.shell is not None:
+            commands = CommandPatterns(as_patterns(rule.shell), "shell")
+        if rule.path is not None:
+            paths = PathPatterns(as_patterns(rule.path), "path")
+    except InvalidPattern as error:
+        raise ConfigurationError(f"rules[{index}].{error}") from None
+    free = rule.free_beside_line if isinstance(rule, AllowRule) else None
+    return LinePatterns(commands, paths, rule.tool is None, free)
 
 
 def _match(rule: PolicyRule, reading: Reading, index: int) -> _CallMatch:
-    names = rule.pattern
+    names = {key: value for key, value in rule.pattern.items() if key not in LINE_KEYS}
     compiler = PatternCompiler(reading)
     others = rule.others_free if isinstance(rule, AllowRule) else None
+    if others is not None and rule.reads_line:
+        others = {*others, *keys_beside()}
     compilers = {
         "method": compiler,
         "tool": compiler,

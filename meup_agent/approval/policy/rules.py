@@ -45,6 +45,9 @@ MCP_METHODS: Final = (
 _ALIKE: Final = 0.85
 """Likeness of a method and one of MCP from which on it is taken for that one, mistyped."""
 
+LINE_KEYS: Final = ("shell", "path")
+"""Keys of a rule that are about the command line of a call, or its files."""
+
 Pattern = str | Sequence[str]
 
 
@@ -67,6 +70,10 @@ class PolicyRule:
         target: Pattern, or patterns, of the participant that should carry the call out.
         proposer: Pattern, or patterns, of the participant that proposes it.
         method: Pattern, or patterns, of the MCP method.
+        shell: Pattern, or patterns, of the commands that its command line runs: an allow takes a
+            line if each of them is allowed, any other rule if one of them matches.
+        path: Pattern, or patterns, of the files that the line redirects to, or that an editing
+            tool is called for; of a rule that holds back, of all paths that the call names.
         name: The rule's name, told with each of its decisions; else its number.
 
     Raises:
@@ -81,15 +88,19 @@ class PolicyRule:
     target: Pattern | None = None
     proposer: Pattern | None = None
     method: Pattern = TOOL_CALL
+    shell: Pattern | None = None
+    path: Pattern | None = None
     name: str | None = None
 
     def __post_init__(self) -> None:
         """Check what can be checked of one rule alone."""
         if cast("object", self.method) is None:
             raise ConfigurationError("method: has no value; leave the key out for calls of tools")
-        if self.tool is None and self.method == TOOL_CALL:
+        if self.tool is None and self.method == TOOL_CALL and not self.reads_line:
             raise ConfigurationError("tool: is missing; a rule names the tools that it is for")
-        for key in ("tool", "target", "proposer", "method"):
+        if self.reads_line and self.method != TOOL_CALL:
+            raise ConfigurationError("shell, path: only calls of tools have them; leave method out")
+        for key in ("tool", "target", "proposer", "method", "shell", "path"):
             for each in _read_texts(getattr(self, key), key):
                 if key == "tool":
                     _check_tool(each)
@@ -100,11 +111,16 @@ class PolicyRule:
         check_words(self.name, "name")
 
     @property
+    def reads_line(self) -> bool:
+        """True if it looks at the command line of a call, or at its files."""
+        return self.shell is not None or self.path is not None
+
+    @property
     def pattern(self) -> dict[str, Any]:
         """Pattern of the calls that it matches, one of the capability language."""
         # What is not among them is read from its field; one more needs a value of each call, too
-        # (`_names` of the rule set).
-        keys = ("method", "tool", "arguments", "target", "proposer")
+        # (`_names` of the rule set, or `_match`).
+        keys = ("method", "tool", "arguments", "target", "proposer", *LINE_KEYS)
         found = {key: getattr(self, key) for key in keys}
         return {key: plain_value(value) for key, value in found.items() if value is not None}
 
@@ -126,11 +142,11 @@ class PolicyRule:
 class AllowRule(PolicyRule):
     """Calls that are carried out without asking.
 
-    Where it names arguments, it is for calls that have no others.
+    Where it names arguments, commands or files, it is for calls that have no other arguments.
 
     Args:
         others: Arguments that a call may have besides those that are named: their names, or
-            ``any``.
+            ``any``. Beside a command or a file those that say nothing of it are free.
     """
 
     verdict: ClassVar[str] = Verdict.ALLOW
@@ -143,7 +159,7 @@ class AllowRule(PolicyRule):
         PolicyRule.__post_init__(self)
         if self.others is not None:
             _check_others(self.others)
-            if self.arguments is None:
+            if self.arguments is None and not self.reads_line:
                 raise ConfigurationError(
                     "others: the rule names no arguments, so any are allowed; take the key out"
                 )
@@ -159,6 +175,13 @@ class AllowRule(PolicyRule):
         if self.arguments is None or self.others == "any":
             return None
         return self.others or ()
+
+    @property
+    def free_beside_line(self) -> frozenset[str] | None:
+        """Names of the arguments that are free beside a command line; ``None``: all."""
+        if self.others == "any":
+            return None
+        return frozenset(self.others or ()) | self.named
 
 
 CONFIRM_WORD: Final = "approve"

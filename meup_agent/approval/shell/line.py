@@ -1,0 +1,555 @@
+"""Command lines taken apart: the simple commands of a line, and the files that it redirects to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from meup_agent.approval.shell.launchers import ASSIGNMENT, launched_by, name_of
+from meup_agent.approval.shell.words import UNKNOWN, Word, literal, read_word
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
+
+MAX_BYTES: Final = 50_000
+"""Bytes of a line that is taken apart: a person reads no longer one, and a parse takes 100 ms."""
+
+MAX_SCRIPTS: Final = 8
+"""Lines within one another, as in ``sh -c``: more than anybody needs who hides nothing."""
+
+MAX_COMMANDS: Final = 1_000
+"""Commands of one line, those that others start included; each is held against each pattern."""
+
+MAX_NODES: Final = 20_000
+"""Parts of the syntax of one line, with the lines within it; a quarter of a second of work."""
+
+MAX_TOKENS: Final = 2_000
+"""Words and signs of a line: where it is wrong the parser takes the square of their
+number, and nothing stops it; so many take it a third of a second at the most."""
+
+MAX_DEPTH: Final = 200
+"""Levels of the syntax of one line."""
+
+_REMEMBERED: Final = 64
+
+
+class Assignment(NamedTuple):
+    """A variable of the environment that a line sets.
+
+    Attributes:
+        name: Its name.
+        value: Its value.
+    """
+
+    name: str
+    value: Word
+
+
+class SimpleCommand(NamedTuple):
+    """A simple command.
+
+    Attributes:
+        words: Its words, of which the first one names it; none where it only assigns.
+        assignments: What it sets.
+        span: The part of the line in which it stands.
+    """
+
+    words: tuple[Word, ...]
+    assignments: tuple[Assignment, ...] = ()
+    span: tuple[int, int] = (0, 0)
+
+
+class Redirection(NamedTuple):
+    """A file that is read or written by a redirection.
+
+    Attributes:
+        target: The file.
+        span: The part of the line that it is for.
+    """
+
+    target: Word
+    span: tuple[int, int] = (0, 0)
+
+
+class CommandLine(NamedTuple):
+    """A line, as far as it is understood.
+
+    Attributes:
+        commands: Commands that it runs, with those that others start.
+        redirections: Files that it redirects to.
+        maybe: Commands that it may run.
+        folders: Folders into which it changes; with one, a relative path is not known.
+        unclear: The reason for which it is never allowed, and rules that hold back are in doubt.
+        odd: The reason for which it is never allowed; of the commands all are known.
+        is_blind: It runs code that no rule sees, so rules that hold back are in doubt.
+        text: The text, where it could not be taken apart.
+        source: The whole line.
+    """
+
+    commands: tuple[SimpleCommand, ...] = ()
+    redirections: tuple[Redirection, ...] = ()
+    maybe: tuple[SimpleCommand, ...] = ()
+    folders: tuple[Word, ...] = ()
+    unclear: str = ""
+    odd: str = ""
+    is_blind: bool = False
+    text: str = ""
+    source: str = ""
+
+
+@cache
+def load_parser() -> Parser | None:
+    """The parser of bash; ``None`` where the extra ``doors`` is not installed."""
+    try:
+        import tree_sitter_bash
+        from tree_sitter import Language, Parser
+
+        return Parser(Language(tree_sitter_bash.language()))
+    except (ImportError, ValueError):  # not there, or of versions that do not fit
+        return None
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def read_line(text: str) -> CommandLine:
+    """Take a command line apart."""
+    reading = _LineReading()
+    reading.read_script(text, 0, None)
+    return reading.result()._replace(source=text[:MAX_BYTES])
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def read_argv(argv: tuple[str, ...]) -> CommandLine:
+    """Take a command apart that is given as a list of its words, which no shell reads."""
+    if sum(map(len, argv)) > MAX_BYTES:
+        return CommandLine(unclear="it is too long", text=" ".join(argv)[:MAX_BYTES])
+    reading = _LineReading()
+    reading.add_command(tuple(map(literal, argv)), (), (0, 0), 0)
+    return reading.result()
+
+
+# Named nodes of which the commands among their own nodes say all.
+_KNOWN: Final = frozenset(
+    [
+        "program",
+        "list",
+        "pipeline",
+        "command",
+        "command_name",
+        "word",
+        "string",
+        "string_content",
+        "raw_string",
+        "concatenation",
+        "number",
+        "simple_expansion",
+        "expansion",
+        "variable_name",
+        "special_variable_name",
+        "command_substitution",
+        "process_substitution",
+        "subshell",
+        "compound_statement",
+        "redirected_statement",
+        "file_redirect",
+        "file_descriptor",
+        "heredoc_redirect",
+        "heredoc_start",
+        "heredoc_body",
+        "heredoc_content",
+        "heredoc_end",
+        "herestring_redirect",
+        "variable_assignment",
+        "variable_assignments",
+        "negated_command",
+        "if_statement",
+        "elif_clause",
+        "else_clause",
+        "for_statement",
+        "while_statement",
+        "do_group",
+        "case_statement",
+        "case_item",
+        "test_command",
+        "binary_expression",
+        "unary_expression",
+        "parenthesized_expression",
+        "extglob_pattern",
+        "regex",
+        "test_operator",
+        "comment",
+        "ansi_c_string",
+        "translated_string",
+        "declaration_command",
+        "unset_command",
+        "brace_expression",
+    ]
+)
+_WORDS: Final = frozenset(
+    [
+        "command_name",
+        "word",
+        "string",
+        "raw_string",
+        "concatenation",
+        "number",
+        "simple_expansion",
+        "expansion",
+        "command_substitution",
+        "process_substitution",
+        "ansi_c_string",
+        "translated_string",
+        "brace_expression",
+        "arithmetic_expansion",
+        "variable_name",
+        "$",
+        "==",
+        "=~",
+        "test_operator",
+        "special_variable_name",
+    ]
+)
+_ARITHMETIC: Final = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v"})
+_CONTINUED: Final = re.compile(r"\\\n")
+_BLANKS: Final = re.compile(r"[ \t]+")
+_FOLDERS: Final = frozenset({"cd", "pushd", "popd", "chdir"})
+_QUIET: Final = frozenset({"/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr"})
+_SIGNS: Final = re.compile(r"[^\w\s./,:@%+~^-]")
+_TELLS: Final = frozenset({"echo", "printf", "print"})
+_FD: Final = re.compile(r"[0-9]+|-")
+_SMALL: Final = re.compile(r"[a-z_][a-z0-9_]*")
+
+
+class _LineReading:
+    """Collects what a line, and the lines within it, run."""
+
+    def __init__(self) -> None:
+        self.commands: list[SimpleCommand] = []
+        self.redirections: list[Redirection] = []
+        self.maybe: list[SimpleCommand] = []
+        self.folders: list[Word] = []
+        self.unclear = self.odd = self.text = ""
+        self.is_blind = False
+        self._inputs: list[str] = []  # texts that a shell may read as commands
+        self._variables: dict[str, str] = {"IFS": " "}
+        self._scripts = self._bytes = self._nodes = 0
+
+    def result(self) -> CommandLine:
+        return CommandLine(
+            tuple(self.commands),
+            tuple(self.redirections),
+            tuple(self.maybe),
+            tuple(self.folders),
+            self.unclear,
+            self.odd,
+            self.is_blind,
+            self.text,
+        )
+
+    def give_up(self, why: str, text: str) -> None:
+        """Say that some text could not be taken apart."""
+        self.unclear = self.unclear or why
+        self.text = f"{self.text}\n{text[:MAX_BYTES]}" if self.text else text[:MAX_BYTES]
+
+    def read_script(self, text: str, depth: int, span: tuple[int, int] | None) -> None:
+        """Take a text apart, ``depth`` lines below the first; ``span``: where that one has it."""
+        self._scripts += 1
+        parser = load_parser()
+        source = text.encode(errors="replace")
+        self._bytes += len(source)
+        if not all(each.isprintable() or each in "\n\t" for each in text):
+            self.give_up("it has characters that are not seen", text)
+        elif parser is None:
+            self.give_up("its parser is missing (pip install 'meup-agent[doors]')", text)
+        elif len(source) > MAX_BYTES or self._bytes > 2 * MAX_BYTES:
+            self.give_up(f"it is longer than {MAX_BYTES} bytes", text)
+        elif len(_SIGNS.findall(text)) + len(text.split()) > MAX_TOKENS:
+            self.give_up(f"it has more than {MAX_TOKENS} words and signs", text)
+        elif depth > MAX_SCRIPTS or self._scripts > MAX_COMMANDS:
+            self.give_up("too many lines are within one another", text)
+        else:
+            root = parser.parse(source).root_node
+            if root.has_error or source[root.end_byte :].strip():
+                self.give_up("it is not understood", text)
+            else:
+                self._read_tree(root, source, depth, span)
+
+    def _read_tree(
+        self, root: Node, source: bytes, depth: int, span: tuple[int, int] | None
+    ) -> None:
+        nodes: list[Node] = []
+        pending: list[tuple[Node, int]] = [(root, 0)]
+        while pending:
+            node, level = pending.pop()
+            nodes.append(node)
+            self._nodes += 1
+            if level > MAX_DEPTH or self._nodes > MAX_NODES:
+                self.give_up("it has too many parts", source.decode(errors="replace"))
+                return
+            pending += [(child, level + 1) for child in reversed(node.children)]
+        before = len(self.commands)
+        inputs = len(self._inputs)
+        for node in nodes:  # before any word is read
+            if node.type == "variable_assignment":
+                self._remember(node, source)
+        for node in nodes:
+            self._read_node(node, source, depth, span)
+        if any(each.words and launched_by(each.words).unclear for each in self.commands[before:]):
+            # A shell, or what starts one, may read what the line writes to it.
+            told = [
+                " ".join(form for word in each.words[1:] for form in word.forms)
+                for each in self.commands[before:]
+                if each.words and name_of(each.words[0]) in _TELLS
+            ]
+            for each in [*self._inputs[inputs:], *told][:MAX_SCRIPTS]:
+                found = _LineReading()
+                found.read_script(each, depth + 1, None)
+                self.maybe += [*found.commands, *found.maybe]
+                self.text += found.text
+
+    def _read_node(
+        self, node: Node, source: bytes, depth: int, span: tuple[int, int] | None
+    ) -> None:
+        match node.type:
+            case "command" | "declaration_command" | "unset_command":
+                self._read_command(node, source, depth, span)
+            case "variable_assignment":
+                parent = node.parent.type if node.parent is not None else ""
+                if parent != "command":
+                    self._read_bare(node, source, span)
+            case "for_statement":
+                named = [each for each in node.children if each.type == "variable_name"]
+                for each in named:
+                    name = _text(each, source)
+                    if not is_local(name):
+                        made = (Assignment(name, UNKNOWN),)
+                        self._put(SimpleCommand((), made, span or _span(node)))
+            case "file_redirect":
+                self._read_redirect(node, source, span)
+            case "heredoc_body" | "herestring_redirect":
+                text = _text(node, source).removeprefix("<<<")
+                is_text = node.type == "heredoc_body"
+                word = None if is_text else read_word(text.strip(), self._variables)
+                self._inputs += [text] if word is None else word.forms
+            case "comment":
+                before = source[: node.start_byte][-1:]
+                if before and before not in b" \t\n;&|()`":
+                    self.odd = self.odd or "it is not clear where a comment begins"
+            case "test_operator" if _text(node, source) in _ARITHMETIC:
+                self.odd = self.odd or "it reckons with names, which may run commands"
+            case "expansion" if any(each.type in ("@", "!") for each in node.children):
+                self.odd = self.odd or "it reads the text of a variable as the shell does"
+            case kind if node.is_named and kind not in _KNOWN:
+                self.odd = self.odd or f"it has a part ({kind}) that is not looked into"
+            case _:
+                pass
+
+    def _remember(self, node: Node, source: bytes) -> None:
+        name, _, value = _text(node, source).partition("=")
+        word = read_word(value, self._variables)
+        if word.text is not None and ASSIGNMENT.fullmatch(f"{name}="):
+            self._variables[name.removesuffix("+")] = word.text
+
+    def _read_bare(self, node: Node, source: bytes, span: tuple[int, int] | None) -> None:
+        """An assignment that is its own command: it may change the environment of later ones."""
+        found = self._assignment(_text(node, source))
+        parent = node.parent.type if node.parent is not None else ""
+        if found is not None and not (is_local(found.name) and parent != "declaration_command"):
+            self._put(SimpleCommand((), (found,), span or _span(node)))
+
+    def _assignment(self, text: str) -> Assignment | None:
+        found = ASSIGNMENT.match(text)
+        if found is None:
+            self.odd = self.odd or "it sets a part of a variable"
+            return None
+        return Assignment(found[1], read_word(text[found.end() :], self._variables))
+
+    def _read_command(
+        self, node: Node, source: bytes, depth: int, span: tuple[int, int] | None
+    ) -> None:
+        assignments: list[Assignment] = []
+        pieces: list[str] = []
+        ended: int | None = None
+        children = [*node.children]
+        outer = node.parent
+        if outer is not None and outer.type == "redirected_statement" and outer.children[0] == node:
+            children += outer.children[1:]
+        for child in children:
+            if child.type == "file_redirect":
+                # Words behind the file are ones of the command.
+                more = [each for each in child.children if each.type in _WORDS][1:]
+                pieces += [_text(each, source) for each in more if _target(child) is not None]
+                ended = None
+                continue
+            if child.type in ("heredoc_redirect", "herestring_redirect"):
+                ended = None
+                continue
+            if child.type == "variable_assignment":
+                if node.type == "command":
+                    if found := self._assignment(_text(child, source)):
+                        assignments.append(found)
+                    ended = None
+                    continue
+            elif child.type not in _WORDS and child.is_named:
+                self.unclear = self.unclear or "it is not clear what its words are"
+                continue
+            text = _text(child, source)
+            gap = "" if ended is None else source[ended : child.start_byte].decode()
+            gap = _CONTINUED.sub("", gap)
+            if ended is not None and not gap:
+                pieces[-1] += text
+            elif ended is None or _BLANKS.fullmatch(gap):
+                pieces.append(text)
+            else:
+                self.unclear = self.unclear or "it is not clear what its words are"
+                pieces.append(text)
+            ended = child.end_byte
+        words = tuple(read_word(each, self._variables) for each in pieces)
+        self.add_command(words, tuple(assignments), span or _span(node), depth)
+
+    def _read_redirect(self, node: Node, source: bytes, span: tuple[int, int] | None) -> None:
+        target = _target(node)
+        if target is None:
+            return
+        word = read_word(_text(target, source), self._variables)
+        if word.text in _QUIET:
+            return
+        parent = node.parent
+        while parent is not None and parent.type == "heredoc_redirect":
+            parent = parent.parent
+        if len(self.redirections) >= MAX_COMMANDS:
+            self.give_up(f"it has more than {MAX_COMMANDS} redirections", "")
+            return
+        self.redirections.append(Redirection(word, span or _span(parent or node)))
+
+    def add_command(
+        self,
+        words: tuple[Word, ...],
+        assignments: tuple[Assignment, ...],
+        span: tuple[int, int],
+        depth: int,
+    ) -> None:
+        """Take in a command, and what it starts."""
+        while words and words[0].forms and (found := ASSIGNMENT.match(words[0].forms[0])):
+            # As `env` and `sudo` have it, and never where a shell has read the line.
+            first = words[0]
+            end = first.forms[0][found.end() :]
+            value = literal(end) if first.text is not None else Word(None, (end,), is_open=True)
+            assignments += (Assignment(found[1], value),)
+            words = words[1:]
+        if not words:
+            if assignments:
+                self._put(SimpleCommand((), assignments, span))
+            return
+        launched = launched_by(words)
+        self.is_blind = self.is_blind or launched.is_blind
+        self.unclear = self.unclear or launched.unclear
+        if name_of(words[0]) in _FOLDERS:
+            self.folders += words[1:] or [literal("~")]
+        if not launched.is_plain or assignments:
+            self._put(SimpleCommand(words, assignments, span))
+        if depth > MAX_SCRIPTS:
+            self.give_up("too many commands are within one another", "")
+            return
+        for each in launched.commands:
+            self.add_command(each, (), span, depth + 1)
+        for script in launched.scripts:
+            self.read_script(script, depth + 1, span)
+        room = MAX_COMMANDS - len(self.maybe)
+        self.maybe += [SimpleCommand(each, (), span) for each in launched.maybe[:room]]
+
+    def _put(self, command: SimpleCommand) -> None:
+        if len(self.commands) < MAX_COMMANDS:
+            self.commands.append(command)
+        else:
+            self.give_up(f"it runs more than {MAX_COMMANDS} commands", "")
+
+
+def _text(node: Node, source: bytes) -> str:
+    return source[node.start_byte : node.end_byte].decode(errors="replace")
+
+
+def _span(node: Node) -> tuple[int, int]:
+    return node.start_byte, node.end_byte
+
+
+def _target(redirect: Node) -> Node | None:
+    """The file of a redirection; ``None`` where it is another descriptor."""
+    signs = [each.type for each in redirect.children if not each.is_named]
+    named = [each for each in redirect.children if each.type in _WORDS and each.type != "$"]
+    if not named or any(each.endswith("-") for each in signs):
+        return None
+    text = named[0].text or b""
+    is_copy = any(each in (">&", "<&") for each in signs)
+    return None if is_copy and _FD.fullmatch(text.decode(errors="replace")) else named[0]
+
+
+# --- the environment ---
+
+# Variables by which others than their author decide what a program runs, or where it writes.
+_STEERING: Final = re.compile(
+    r"(?:LD|DYLD|GIT|SSH|PYTHON|PERL|PERL5|RUBY|NODE|NPM|npm|JAVA|JDK|MAVEN|GRADLE|RUST|RUSTC|CARGO"
+    r"|GO|PIP|UV|CONDA|XDG|LESS|MAN|DOCKER|KUBE|AWS|CURL|SSL|BASH|ZSH|MAKE|CMAKE|CC|CXX|LUA|PHP"
+    r"|DEBUGINFOD|GCONV|LOCPATH|MALLOC|ASAN|TERMINFO|RIPGREP|FZF|BAT|GREP|TAR|GZIP|EDITOR|MEUP)"
+    r"\w*|\w*(?:PATH|PAGER|EDITOR|OPTIONS|OPTS|SHELL|_PROXY|_proxy|HOME|_RC|RCFILE|_COMMAND|ENV"
+    r"|path|FLAGS|WRAPPER|BROWSER|PRELOAD)"
+    r"|IFS|ENV|PS[0-9]|VISUAL|TMPDIR|TMP|TEMP|HOSTALIASES|RES_OPTIONS|NLSPATH|CDPATH|USER|DISPLAY"
+    r"|prompt|psvar|argv|aliases|functions|commands|options|status|_",
+    re.ASCII,
+)
+
+
+def is_steering(name: str) -> bool:
+    """True for a variable that no wildcard of an allow takes."""
+    return _STEERING.fullmatch(name) is not None
+
+
+def is_local(name: str) -> bool:
+    """True for a variable that is not part of an environment by any custom."""
+    return _SMALL.fullmatch(name) is not None and not is_steering(name)
+
+
+# --- the line of a call ---
+
+KEYS: Final = ("command", "cmd", "script", "shell_command", "command_line")
+"""Arguments in which tools take a command line, as text, or as the list of a command's words."""
+
+_MORE_KEYS: Final = frozenset({*KEYS, "commandline", "shellcommand", "chars", "stdin", "argv"})
+_BESIDE: Final = ("args", "arguments", "parameters", "params")
+"""Arguments in which some tools take the words behind the program of a command."""
+
+
+def line_of(arguments: Mapping[str, Any]) -> CommandLine | None:
+    """The command line of a call as its tool reads it; ``None``: none, or not one alone."""
+    given = [arguments[key] for key in KEYS if key in arguments]
+    return _read_given(given[0]) if len(given) == 1 else None
+
+
+def lines_of(arguments: Mapping[str, Any]) -> Iterator[CommandLine]:
+    """All that could be a command line of a call."""
+    for key, value in arguments.items():
+        if key.casefold().replace("-", "_") not in _MORE_KEYS:
+            continue
+        found = _read_given(value)
+        if found is None:
+            if value and isinstance(value, dict | list):
+                yield CommandLine(unclear=f"its {key[:64]} is not a command line")
+            continue
+        yield found
+        for each in _BESIDE:
+            more = arguments.get(each)
+            words = cast("list[object]", more) if isinstance(more, list) else [more or ""]
+            if isinstance(value, str) and words != [""]:
+                yield read_line(" ".join([value, *map(str, words)])[: MAX_BYTES + 1])
+
+
+def _read_given(value: object) -> CommandLine | None:
+    if isinstance(value, str):
+        return read_line(value)
+    if isinstance(value, list | tuple) and value:
+        words = cast("Sequence[object]", value)
+        texts = tuple(each for each in words if isinstance(each, str))
+        if len(texts) == len(words):
+            return read_argv(texts)
+    return None

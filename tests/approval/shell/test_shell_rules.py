@@ -1,0 +1,363 @@
+"""Rules about command lines: what an allow lets through, and what a deny finds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from meup_agent.approval import AllowRule, AskRule, DenyRule, Policy, Verdict
+from meup_agent.approval.policy.cases import call_from
+from meup_agent.approval.policy.rules import PolicyRule
+from meup_agent.approval.shell import line as reading
+from meup_agent.errors import ConfigurationError
+
+READS = AllowRule(
+    "Bash", shell=["git status*", "git log*", "ls*", "cat *", "echo *", "sort *", "find *"]
+)
+NO_RM = [DenyRule("Bash", shell="rm *"), AllowRule("Bash")]
+
+
+def decide(rules: Sequence[PolicyRule], command: object, tool: str = "Bash", **more: Any) -> str:
+    call = call_from(tool, {"command": command, **more}, target="mac")
+    return str(Policy(rules).decide(call, "claude").verdict)
+
+
+# What really runs is `rm` in each; the verdict is that of a deny of it before an allow of all.
+EVASIONS = {
+    "list": ("git status; rm -rf x", "deny"),
+    "and": ("git status && rm x", "deny"),
+    "or": ("git status || rm x", "deny"),
+    "pipe": ("git status | rm x", "deny"),
+    "background": ("git status & rm x", "deny"),
+    "line end": ("git status\nrm x", "deny"),
+    "comment and line end": ("git status # \nrm x", "deny"),
+    "substitution": ("git status $(rm x)", "deny"),
+    "backquotes": ("git status `rm x`", "deny"),
+    "substitution in quotes": ('git status "$(rm x)"', "deny"),
+    "substitution in a default": ("git status ${x:-$(rm x)}", "deny"),
+    "process substitution": ("git status <(rm x)", "deny"),
+    "process substitution, written": ("git status >(rm x)", "deny"),
+    "subshell": ("(rm x)", "deny"),
+    "group": ("{ rm x; }", "deny"),
+    "loop": ("for f in *; do rm $f; done", "deny"),
+    "condition": ("if ls; then rm x; fi", "deny"),
+    "case": ("case a in a) rm x;; esac", "deny"),
+    "quotes within": ("r''m x", "deny"),
+    "double quotes": ('"rm" x', "deny"),
+    "backslash": ("r\\m x", "deny"),
+    "backslash in front": ("\\rm x", "deny"),
+    "backslash and line end": ("r\\\nm x", "deny"),
+    "escapes": ("$'\\x72\\155' x", "deny"),
+    "its path": ("/bin/rm x", "deny"),
+    "a path up": ("../../bin/rm x", "deny"),
+    "other case": ("RM x", "deny"),
+    "IFS": ("rm$IFS-rf$IFS/", "deny"),
+    "IFS in braces": ("rm${IFS}x", "deny"),
+    "variable": ("X=rm; $X y", "deny"),
+    "braces": ("{rm,-rf,/}", "deny"),
+    "glob": ("/bin/r? x", "ask"),
+    "sh -c": ("sh -c 'rm x'", "deny"),
+    "bash -lc": ('bash -lc "git status; rm x"', "deny"),
+    "sh -c in sh -c": ("sh -c 'sh -c \"rm x\"'", "deny"),
+    "here-string": ("bash <<< 'rm x'", "deny"),
+    "heredoc": ("bash <<EOF\nrm x\nEOF", "deny"),
+    "heredoc with a substitution": ("cat <<EOF\n$(rm x)\nEOF", "deny"),
+    "into a shell": ("echo rm x | sh", "deny"),
+    "decoded": ("echo cm0geAo= | base64 -d | sh", "ask"),
+    "eval": ("eval 'rm x'", "deny"),
+    "eval of words": ("eval r'm' x", "deny"),
+    "eval of a variable": ('eval "$X"', "ask"),
+    "env": ("env rm x", "deny"),
+    "env with assignments": ("env -i -u B A=1 rm x", "deny"),
+    "env -S": ("env -S 'rm x'", "deny"),
+    "env -S, joined": ("env -S'rm x'", "deny"),
+    "xargs": ("ls | xargs -n 1 rm", "deny"),
+    "xargs sh -c": ("ls | xargs -I{} sh -c 'rm {}'", "deny"),
+    "xargs --replace": ("ls | xargs --replace=% rm %", "deny"),
+    "find -exec": ("find . -exec rm {} \\;", "deny"),
+    "find -execdir +": ("find . -type f -execdir rm {} +", "deny"),
+    "nohup": ("nohup rm x", "deny"),
+    "timeout": ("timeout -k 5 10 rm x", "deny"),
+    "sudo": ("sudo -Eu root rm x", "deny"),
+    "doas": ("doas -u root rm x", "deny"),
+    "nice": ("nice -n 5 rm x", "deny"),
+    "time": ("time -p rm x", "deny"),
+    "time of a subshell": ("time (rm x)", "deny"),
+    "negation": ("! rm x", "deny"),
+    "command": ("command rm x", "deny"),
+    "builtin": ("builtin rm x", "deny"),
+    "exec": ("exec -a git rm x", "deny"),
+    "coproc": ("coproc rm x", "deny"),
+    "coproc with a name": ("coproc N { rm x; }", "deny"),
+    "busybox": ("busybox rm x", "deny"),
+    "trap": ("trap 'rm x' EXIT", "deny"),
+    "function": ("git() { rm x; }; git status", "deny"),
+    "function by its word": ("function git { rm x; }; git status", "deny"),
+    "alias": ("alias ls='rm x'; ls", "deny"),
+    "source": ("source x.sh", "ask"),
+    "dot": (". ./x.sh", "ask"),
+    "git -c": ("git -c core.pager='rm x' log", "deny"),
+    "git alias": ("git -c alias.st='!rm x' st", "deny"),
+    "interpreter": ("python3 -c 'import os; os.system(\"rm x\")'", "ask"),
+    "no-break space": ("rm\u00a0x", "deny"),
+    "wide space": ("git status\u2003; rm x", "deny"),
+    "line separator": ("git status\u2028rm x", "deny"),
+    "carriage return": ("git status\rrm x", "deny"),
+    "glob that runs, zsh": ("ls *(e:'rm x':)", "ask"),
+    "substitution, zsh": ("ls =(rm x)", "deny"),
+    "precommand, zsh": ("noglob rm x", "deny"),
+    "index that runs": ("[[ -v 'a[$(rm x)]' ]] && ls", "ask"),
+    "not closed": ("git status '; rm x", "deny"),
+}
+
+
+@pytest.mark.parametrize("name", EVASIONS)
+def test_an_evasion_is_not_allowed_and_is_found_where_it_can_be_seen(name: str) -> None:
+    command, found = EVASIONS[name]
+    assert decide([READS], command) == "ask"
+    assert decide(NO_RM, command) == found
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "LD_PRELOAD=/x git status",
+        "PATH=/x; git status",
+        "export PATH=/x && git status",
+        "GIT_PAGER='rm x' git status",
+        "IFS=x; git status",
+        "git status > /etc/x",
+        "git status >> ~/.bashrc",
+        "git status &> x",
+        "> x",
+        "git log --output=x",
+        "git log --outp x",
+        "sort -o x y",
+        "find . -delete",
+        "for PATH in /x; do git status; done",
+        'echo "${x@P}"',
+        "./git status",
+        "git statusx y $(",
+        "",
+        " ",
+        "# nothing",
+    ],
+)
+def test_what_does_more_than_its_command_says_is_not_allowed(command: str) -> None:
+    assert decide([READS], command) == "ask"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git status",
+        "git status --short && ls -la | cat -n",
+        "bash -lc 'git status'",
+        ["git", "status"],
+        ["bash", "-lc", "git status; ls"],
+        "git status 2>&1 >/dev/null",
+        'for f in *.txt; do cat "$f"; done',
+        "if ls; then echo x; else echo y; fi",
+        'echo "$HOME" $(ls)',
+        "x=$(git status); echo $x",
+        "[ -f x ] && cat x",
+        "cat <<EOF\nhi\nEOF",
+        "ls # all of them",
+        "echo 'rm -rf /' \"a;b\"",
+        "git status \\\n  --short",
+    ],
+)
+def test_a_line_is_allowed_if_each_of_its_commands_is(command: object) -> None:
+    assert decide([READS], command) == "allow"
+    assert decide(NO_RM, command) == "allow"
+
+
+def test_several_rules_allow_a_line_together() -> None:
+    rules = [AllowRule("Bash", shell="git status*"), AllowRule("Bash", shell="ls*")]
+    assert decide(rules, "git status; ls") == "allow"
+    assert decide(rules, "git status; ls; pwd") == "ask"
+
+
+def test_the_first_rule_about_a_command_counts() -> None:
+    rules = [
+        AllowRule("Bash", shell="git push origin topic"),
+        AskRule("Bash", shell="git push*"),
+        DenyRule("Bash"),
+    ]
+    assert decide(rules, "git push origin topic") == "allow"
+    assert decide(rules, "git push") == "ask"
+    assert decide(rules, "git push; ls") == "deny"
+    rules = [AllowRule("Bash", shell=["git push origin topic", "ls"]), DenyRule("*", shell="git *")]
+    assert decide(rules, "git push origin topic && ls") == "allow"
+    assert decide(rules, "git push origin topic && git push") == "deny"
+
+
+@pytest.mark.parametrize(
+    ("command", "verdict"),
+    [
+        ("git push", "deny"),
+        ("git -C .. push --force", "deny"),
+        ("git --no-pager -c a.b=c push", "deny"),
+        ("GIT_DIR=x /usr/bin/git push", "deny"),
+        ('git "$X"', "ask"),
+        ("$GIT push", "ask"),
+        ("git commit -m push", "allow"),
+        ("echo git push", "allow"),
+        ("gitk", "allow"),
+    ],
+)
+def test_a_deny_sees_a_command_behind_its_options(command: str, verdict: str) -> None:
+    assert decide([DenyRule("Bash", shell="git push*"), AllowRule("Bash")], command) == verdict
+
+
+def test_an_environment_is_allowed_as_it_is_written() -> None:
+    rule = AllowRule("Bash", shell="CI=* make check*")
+    assert decide([rule], "CI=1 make check") == "allow"
+    assert decide([rule], "make check") == "allow"
+    assert decide([rule], "CI=1 LD_PRELOAD=x make check") == "ask"
+    assert decide([AllowRule("Bash", shell="*=* make")], "GIT_DIR=x make") == "ask"
+    assert decide([AllowRule("Bash", shell="GIT_DIR=x make")], "env GIT_DIR=x make") == "ask"
+    assert decide([AllowRule("Bash", shell="GIT_DIR=x make")], "GIT_DIR=x make") == "allow"
+    denied = [DenyRule("Bash", shell="LD_*=*"), AllowRule("Bash")]
+    for command in ("LD_PRELOAD=x ls", "export LD_PRELOAD=x", "env LD_PRELOAD=$Y ls"):
+        assert decide(denied, command) == "deny"
+
+
+@pytest.mark.parametrize(
+    ("command", "verdict"),
+    [
+        ("echo x > build/a.txt", "allow"),
+        ("echo x > ./build/../build/a.txt", "allow"),
+        ("echo x > build/../a.txt", "ask"),
+        ("echo x > build/.git/config", "ask"),
+        ("cd /etc; echo x > build/a", "ask"),
+        ("echo x > $X", "ask"),
+        ("ls > build/a", "ask"),
+        ("echo x > build/a | ls", "ask"),
+    ],
+)
+def test_a_redirection_is_allowed_by_the_rule_of_its_command(command: str, verdict: str) -> None:
+    rule = AllowRule("Bash", shell=["echo *", "cd *"], path="build/**")
+    assert decide([rule], command) == verdict
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo x > /etc/passwd",
+        "cp x /etc/passwd",
+        "dd of=/etc/passwd",
+        "tee --output=/etc/passwd",
+        "echo x > /tmp/../etc//passwd",
+        "cd /etc && echo x > passwd",
+        "echo x > ../../../etc/passwd",
+        "sh -c 'echo x > /ETC/passwd'",
+    ],
+)
+def test_a_deny_of_a_path_finds_it_in_a_line(command: str) -> None:
+    assert decide([DenyRule("Bash", path="/etc/**"), AllowRule("Bash")], command) == "deny"
+
+
+def test_a_glob_is_in_doubt_where_it_may_find_the_file() -> None:
+    rules = [DenyRule("Bash", path=["**/.env", "/etc/**", "**/keys/*"]), AllowRule("Bash")]
+    assert decide(rules, "cat *.py; ls *") == "ask"  # `keys` may be one of them
+    for command in ("cat .en?", "cat /e*/passwd", "cat ../*", "cat $F"):
+        assert decide(rules[:1] + rules[1:], command) == "ask"
+    rules = [DenyRule("Bash", path=["**/.env", "/etc/**"]), AllowRule("Bash")]
+    assert decide(rules, "cat *.py; ls src/*") == "allow"
+
+
+def test_a_path_is_one_of_an_editing_tool_too() -> None:
+    rules = [
+        DenyRule("*", path=["**/.env", "~/.ssh/**"]),
+        AllowRule(["Write", "Edit"], path="src/**"),
+    ]
+
+    def edit(file: str, **more: Any) -> Verdict:
+        call = call_from("Write", {"file_path": file, "content": "x\n", **more}, target="mac")
+        return Policy(rules).decide(call, "claude").verdict
+
+    assert edit("src/a.py") is Verdict.ALLOW
+    assert edit("src/../a.py") is Verdict.ASK
+    assert edit("src/a.py", path="/etc/passwd") is Verdict.ASK
+    assert edit("src/a.py", mode="777") is Verdict.ASK
+    assert edit("src/.env") is Verdict.DENY
+    assert edit("/home/ann/.ssh/config") is Verdict.DENY
+    assert decide(rules, "cat .env") == "deny"
+
+
+def test_other_arguments_have_to_be_named() -> None:
+    rule = AllowRule("Bash", shell="ls*")
+    assert decide([rule], "ls", description="x", timeout=5) == "allow"
+    assert decide([rule], "ls", dangerouslyDisableSandbox=True) == "ask"
+    assert decide([rule], "ls", cmd="rm x") == "ask"
+    assert decide([AllowRule("Bash", shell="ls*", others=["workdir"])], "ls", workdir="/") == (
+        "allow"
+    )
+    closed = AllowRule("Bash", shell="ls*", arguments={"run_in_background": False})
+    assert decide([closed], "ls", run_in_background=False) == "allow"
+    assert decide([closed], "ls") == "ask"
+
+
+def test_a_deny_looks_at_every_argument_that_may_be_a_line() -> None:
+    rules = [DenyRule("*", shell="rm *"), AllowRule("*")]
+    assert decide(rules, "git", args=["-C", "x"], tool="run") == "allow"
+    assert decide(rules, "rm", args=["x"], tool="run") == "deny"
+    call = call_from("write_stdin", {"chars": "rm x\n"}, target="mac")
+    assert Policy(rules).decide(call, "claude").verdict is Verdict.DENY
+
+
+def test_without_a_tool_an_allow_is_for_shells_of_coding_agents() -> None:
+    rule = AllowRule(shell="ls*")
+    assert decide([rule], "ls", tool="Bash") == "allow"
+    assert decide([rule], "ls", tool="deploy") == "ask"
+    assert decide([DenyRule(shell="rm *"), AllowRule("*")], "rm x", tool="deploy") == "deny"
+
+
+def test_without_the_parser_nothing_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "load_parser", lambda: None)
+    reading.read_line.cache_clear()
+    try:
+        assert decide([READS], "git status") == "ask"
+        assert decide(NO_RM, "git status") == "ask"
+        assert decide(NO_RM, "git status; r\\m x") == "deny"
+    finally:
+        reading.read_line.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ls;" * 16_000,
+        "(" * 25_000,
+        "a|" * 25_000,
+        "function ;;" + "-x " * 16_000,
+        "sh -c '" * 7_000,
+        "eval " * 10_000,
+        "env " * 12_000,
+        "{a,b}" * 400,
+        "$(" * 20_000 + "rm x",
+        "x" * 100_000,
+    ],
+)
+def test_a_line_that_takes_too_much_work_is_asked_about(command: str) -> None:
+    assert decide([READS], command) == "ask"
+    assert decide([DenyRule("Bash", shell="nothing here"), AllowRule("Bash")], command) == "ask"
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"shell": "!git *"}, "no ! before"),
+        ({"shell": " "}, "expected a text"),
+        ({"shell": []}, "expected a pattern"),
+        ({"shell": "ls {a,*"}, "not closed"),
+        ({"path": "!x"}, "no ! before"),
+        ({"shell": "ls", "method": "tools/list"}, "only calls of tools"),
+    ],
+)
+def test_a_pattern_that_cannot_be_meant_is_refused(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Policy([AllowRule(**values)])
