@@ -28,7 +28,7 @@ WORKERS := $(shell echo $$((3 * $(CORES))))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help bench-check container demo pytest test test-installed test-frameworks conformance console mcp-servers fuzz orders flips lint types mypy pyright docs-check docs format clean
+.PHONY: help bench-check container demo pytest test test-installed test-frameworks conformance console walk mcp-servers fuzz orders flips lint types mypy pyright docs-check docs format clean
 
 # Several targets install into one .venv, so they take turns; the checks of `test` find it there.
 ifndef CHECKS_ALONE
@@ -59,6 +59,9 @@ conformance: $(VENV)/conformance.stamp ## MCP's official suite against meup mcp,
 console: $(VENV)/console.stamp ## the console in a real browser; SCREENSHOTS=FOLDER keeps its pages
 	$(PY) -m pytest --override-ini=addopts=--import-mode=importlib -q -p no:cacheprovider \
 		-o python_files='check_*.py' --numprocesses=$(CORES) --dist=worksteal tests/console_browser
+
+walk: $(VENV)/walk.stamp ## a user's way, from an installed wheel to approved calls: what it takes, as a table
+	$(PY) -m tests.walk
 
 # An environment of their own: openai-agents asks for an older websockets than trio does.
 FRAMEWORKS := $(VENV)/frameworks/bin/python
@@ -92,7 +95,8 @@ fuzz: $(VENV)/fuzz.stamp ## try what strangers can send, FUZZ_SECONDS=600 in all
 orders: $(VENV)/test.stamp ## decide, vote and kill gateways in 200 random orders (MEUP_SEED=0 MEUP_EXAMPLES=200)
 	MEUP_EXAMPLES=$${MEUP_EXAMPLES:-200} $(PY) -m pytest -p no:cacheprovider \
 		tests/approval/test_decision_orders.py tests/approval/test_vote_orders.py \
-		tests/gateway/console/test_random_orders.py tests/faults/test_random_orders.py
+		tests/gateway/console/test_random_orders.py tests/faults/test_random_orders.py \
+		tests/faults/test_killed_yes.py
 
 flips: $(VENV)/test.stamp ## damage a journal's file in 1,000 ways (MEUP_SEED=0 MEUP_EXAMPLES=1000)
 	MEUP_EXAMPLES=$${MEUP_EXAMPLES:-1000} $(PY) -m pytest -p no:cacheprovider -n 2 \
@@ -170,6 +174,11 @@ $(VENV)/conformance.stamp: $(VENV)/test.stamp tests/conformance_mcp/package-lock
 	@echo "Installing the conformance suite of MCP into $(VENV), some seconds …"
 	@$(UV) -e '.[conformance]'
 	@$(PY) -m tests.conformance_mcp.suite
+	@touch $@
+
+$(VENV)/walk.stamp: $(VENV)/console.stamp $(VENV)/mcp-servers.stamp tests/walk/package-lock.json tests/walk/environment/uv.lock
+	@echo "Installing the MCP clients of the walk into $(VENV)/walk, some seconds …"
+	@$(PY) -m tests.walk.clients
 	@touch $@
 
 # Where there is no browser: Debian's, if we may install it, or Playwright's own. Where none can be

