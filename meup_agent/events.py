@@ -8,14 +8,14 @@ cancellation has the chain that it came along.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from meup_agent.causes import Cause
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened.
 
     Attributes:
@@ -36,8 +36,7 @@ Observer = Callable[[Event], object]
 # --- the connection ---
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connected(Event):
+class Connected(Event, frozen=True, kw_only=True):
     """The gateway has welcomed us.
 
     Attributes:
@@ -51,8 +50,7 @@ class Connected(Event):
     reconnect: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed(Event):
+class Resumed(Event, frozen=True, kw_only=True):
     """We are back, and have read what was said while we were away.
 
     Only on gateways that resume (``space.gateway.guarantees.resume``); it follows
@@ -69,8 +67,7 @@ class Resumed(Event):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disconnected(Event):
+class Disconnected(Event, frozen=True, kw_only=True):
     """A connection that had welcomed us has ended.
 
     Attributes:
@@ -82,8 +79,7 @@ class Disconnected(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retrying(Event):
+class Retrying(Event, frozen=True, kw_only=True):
     """A connection was lost, or could not be made, and there will be another attempt.
 
     Attributes:
@@ -95,8 +91,7 @@ class Retrying(Event):
     error: BaseException | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Left(Event):
+class Left(Event, frozen=True, kw_only=True):
     """Our presence in the space is over; the last event of a space that had welcomed us.
 
     Attributes:
@@ -109,8 +104,7 @@ class Left(Event):
 # --- what others began ---
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerEvent(Event):
+class HandlerEvent(Event, frozen=True, kw_only=True):
     """Something about a handler that runs.
 
     Attributes:
@@ -128,13 +122,11 @@ class HandlerEvent(Event):
     sender: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerStarted(HandlerEvent):
+class HandlerStarted(HandlerEvent, frozen=True, kw_only=True):
     """A handler begins; exactly one of finished, failed and stopped follows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerFinished(HandlerEvent):
+class HandlerFinished(HandlerEvent, frozen=True, kw_only=True):
     """A handler has ended well.
 
     Attributes:
@@ -144,8 +136,7 @@ class HandlerFinished(HandlerEvent):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerFailed(HandlerEvent):
+class HandlerFailed(HandlerEvent, frozen=True, kw_only=True):
     """A handler raised, or was not even called because the arguments did not fit.
 
     Attributes:
@@ -158,8 +149,7 @@ class HandlerFailed(HandlerEvent):
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerStopping(HandlerEvent):
+class HandlerStopping(HandlerEvent, frozen=True, kw_only=True):
     """A handler was asked to stop: a withdrawal, a cancellation, or our own end.
 
     Attributes:
@@ -169,8 +159,7 @@ class HandlerStopping(HandlerEvent):
     cause: Cause
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerStopped(HandlerEvent):
+class HandlerStopped(HandlerEvent, frozen=True, kw_only=True):
     """A handler that was asked to stop has ended; its requester gets no result.
 
     Attributes:
@@ -204,8 +193,7 @@ OutcomeName = Literal[
 """Ends of an exchange of our own; ``overtaken``: another participant's fulfillment came first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeBegan(Event):
+class ExchangeBegan(Event, frozen=True, kw_only=True):
     """A request or a proposal of ours.
 
     Attributes:
@@ -225,8 +213,7 @@ class ExchangeBegan(Event):
     parent: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeEnded(Event):
+class ExchangeEnded(Event, frozen=True, kw_only=True):
     """The wait for a request or a proposal of ours is over.
 
     Attributes:
@@ -250,8 +237,7 @@ class ExchangeEnded(Event):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dropped(Event):
+class Dropped(Event, frozen=True, kw_only=True):
     """An envelope was left out; ``overflow`` and ``shutdown`` were answered ``busy``, if owed.
 
     Attributes:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, cast, overload
 
+import msgspec
+
 from meup_agent.agent.context import Context
 from meup_agent.agent.signature import Handler, HandlerSignature, Source, read_signature
 from meup_agent.agent.tool import TOOL_OPTIONS, ToolDefinition, ToolOptions, define_tool
@@ -80,8 +82,7 @@ Reader = Callable[[Invocation], Any]
 _injectable: set[type] = set()
 
 
-@dataclass(frozen=True, slots=True)
-class HandlerType:
+class HandlerType(msgspec.Struct, frozen=True):
     """A row of the table of handlers.
 
     It injects values by the types of annotations. Parameters of a tool that are not injected are
@@ -90,7 +91,7 @@ class HandlerType:
 
     decorator: str
     role: Role
-    injects: Mapping[type, Reader] = field(repr=False)
+    injects: Mapping[type, Reader]
     takes_arguments: bool = False
     keywords: tuple[str, ...] = ()  # of its decorator, those that a text may be meant for
 
@@ -109,24 +110,21 @@ class HandlerType:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ProposalOptions:
+class ProposalOptions(msgspec.Struct, frozen=True):
     """Arguments of ``@on_proposal(…)``: patterns of the method and of the tool's name."""
 
     method: str | tuple[str, ...]
     tool: str | tuple[str, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class RequestOptions:
+class RequestOptions(msgspec.Struct, frozen=True):
     """Arguments of ``@on_request(…)``: patterns of methods, and which broadcast ones are ours."""
 
     methods: tuple[str, ...]
     broadcast: Callable[[Request], bool] | None
 
 
-@dataclass(frozen=True, slots=True)
-class KindOptions:
+class KindOptions(msgspec.Struct, frozen=True):
     """Arguments of ``@on(…)``: patterns of kinds, with slashes or dots."""
 
     kinds: tuple[str, ...]

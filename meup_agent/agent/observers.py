@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from dataclasses import dataclass, fields
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+import msgspec
 
 from meup_agent.agent.scope import is_failure, without_cancellations
 from meup_agent.causes import Cause
@@ -38,8 +39,7 @@ if TYPE_CHECKING:
 # Started, asked to stop, ended, with the reason and the outcome.
 
 
-@dataclass(slots=True)
-class BegunHandler:
+class BegunHandler(msgspec.Struct):
     """A handler that runs.
 
     Attributes:
@@ -230,7 +230,7 @@ def log_events(
         severity = max(level, logging.WARNING) if _is_warning(event) else level
         if not to.isEnabledFor(severity):
             return
-        values = {each.name: getattr(event, each.name) for each in fields(event)}
+        values = msgspec.structs.asdict(event)
         extra = {PREFIX + name: _plain(value) for name, value in values.items()}
         name = type(event).__name__
         shown = " ".join(

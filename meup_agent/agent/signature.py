@@ -12,16 +12,28 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from types import FunctionType, MappingProxyType, MethodType, UnionType
-from typing import Annotated, Any, Literal, NotRequired, Required, Union, cast, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    Required,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
 
 import msgspec
+import pydantic  # it loads a name when it is first used: half of it only for tools
 import typing_extensions
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
 from meup_agent.errors import HandlerDefinitionError, InvalidArguments
+
+if TYPE_CHECKING:
+    from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
 # --- sources ---
 # The function behind a callable, whose names and lines count, and words about it.
@@ -32,8 +44,7 @@ Handler = Callable[..., Any]
 """A function, bound method, ``functools.partial`` or object with ``__call__``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(msgspec.Struct, frozen=True):
     """The origin of a handler, for messages.
 
     A lambda, and an object that is called, have no name of their own. Where there is no Python code
@@ -47,7 +58,7 @@ class Source:
     doc: str
     is_async: bool
     in_class_body: bool
-    names: Mapping[str, Any] = field(repr=False, compare=False)
+    names: Mapping[str, Any]
     fixed: frozenset[str]
 
     def error(self, problem: str) -> HandlerDefinitionError:
@@ -152,7 +163,7 @@ def first_line(error: BaseException) -> str:
     Libraries add links and dumps below the first line. Of a validation it is the first problem,
     without the value, which may be huge or secret.
     """
-    if isinstance(error, ValidationError):
+    if isinstance(error, pydantic.ValidationError):
         problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = format_path(problem["loc"])
         return f"{where}: {problem['msg']}" if where else problem["msg"]
@@ -185,26 +196,34 @@ JsonObject = dict[str, Any]
 _DEFINITION = "#/$defs/"
 
 
-class _ToolSchema(GenerateJsonSchema):
-    """Leaves out titles that only repeat a field's name: a model reads every word of a list."""
+@functools.cache
+def _tool_schema() -> type[GenerateJsonSchema]:
+    from pydantic.json_schema import GenerateJsonSchema
 
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
+    class ToolSchema(GenerateJsonSchema):
+        """Leaves out titles that only repeat a field's name: a model reads every word of a list."""
 
-    def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
-        # A default that JSON cannot show still works: the function gets it.
-        if kind != "non-serializable-default":
-            raise ValueError(detail)
+        def field_title_should_be_set(self, schema: Any) -> bool:
+            return False
+
+        def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
+            # A default that JSON cannot show still works: the function gets it.
+            if kind != "non-serializable-default":
+                raise ValueError(detail)
+
+    return ToolSchema
 
 
 def json_schema(
-    of: type[BaseModel] | TypeAdapter[Any], *, mode: Literal["validation", "serialization"]
+    of: type[pydantic.BaseModel] | pydantic.TypeAdapter[Any],
+    *,
+    mode: Literal["validation", "serialization"],
 ) -> JsonObject:
     """The schema of a model or type, with a root that says what it is instead of a reference."""
-    if isinstance(of, TypeAdapter):
-        schema = of.json_schema(mode=mode, schema_generator=_ToolSchema)
+    if isinstance(of, pydantic.TypeAdapter):
+        schema = of.json_schema(mode=mode, schema_generator=_tool_schema())
     else:
-        schema = of.model_json_schema(mode=mode, schema_generator=_ToolSchema)
+        schema = of.model_json_schema(mode=mode, schema_generator=_tool_schema())
         schema.pop("title", None)
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith(_DEFINITION):
@@ -290,7 +309,7 @@ leading underscores for itself. The parameter's own name is the field's alias.""
 class ToolArguments(msgspec.Struct, frozen=True):
     """The arguments of one tool: their model, the parameter of each field, and its schema."""
 
-    model: type[BaseModel]
+    model: type[pydantic.BaseModel]
     parameters: Mapping[str, str]
     schema: JsonObject
 
@@ -311,11 +330,11 @@ class ToolArguments(msgspec.Struct, frozen=True):
             model = self.model.__pydantic_validator__.validate_python(
                 dict(cast("Mapping[str, Any]", given))
             )
-        except ValidationError as error:
+        except pydantic.ValidationError as error:
             raise self._invalid(tool, error) from None
         return {name: getattr(model, field) for field, name in self.parameters.items()}
 
-    def _invalid(self, tool: str, error: ValidationError) -> InvalidArguments:
+    def _invalid(self, tool: str, error: pydantic.ValidationError) -> InvalidArguments:
         found = error.errors(include_url=False, include_context=False, include_input=False)
         problems = [
             {
@@ -350,15 +369,19 @@ def build_arguments(parameters: Mapping[str, tuple[Any, Any]], source: Source) -
     )
 
 
-def _build(parameters: Mapping[str, tuple[Any, Any]]) -> tuple[type[BaseModel], JsonObject]:
+def _build(
+    parameters: Mapping[str, tuple[Any, Any]],
+) -> tuple[type[pydantic.BaseModel], JsonObject]:
     fields: dict[str, Any] = {}
     for name, (given, default) in parameters.items():
         hint = pydantic_hint(given)
         value, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         # Ours comes first: of two aliases the later one counts, and that is the author's.
-        annotated = _ANNOTATED[(value, Field(alias=name), *metadata)]
+        annotated = _ANNOTATED[(value, pydantic.Field(alias=name), *metadata)]
         fields[_FIELD_PREFIX + name] = annotated if default is _NOT_GIVEN else (annotated, default)
-    model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
+    model = pydantic.create_model(
+        "Arguments", __config__=pydantic.ConfigDict(extra="forbid"), **fields
+    )
     schema = json_schema(model, mode="validation")
     schema.setdefault("properties", {})
     return model, schema
@@ -397,8 +420,7 @@ _EMPTY = inspect.Parameter.empty
 _INSTANCE = ("self", "cls")
 
 
-@dataclass(frozen=True, slots=True)
-class HandlerSignature:
+class HandlerSignature(msgspec.Struct, frozen=True):
     """A handler's parameters and return annotation, resolved.
 
     It is unbound where an instance is still missing: the function stands in a class body.
@@ -461,8 +483,7 @@ def read_signature(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _AnnotationReader:
+class _AnnotationReader(msgspec.Struct, frozen=True):
     """Judges one function's annotations."""
 
     source: Source

@@ -8,14 +8,15 @@ import math
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from functools import cache
 from itertools import starmap
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, cast, get_args
 
 import msgspec
+import pydantic
 import pydantic_core
-from pydantic import BaseModel, TypeAdapter
 
 from meup_agent.agent.signature import (
     HandlerSignature,
@@ -52,8 +53,6 @@ if TYPE_CHECKING:
 
 _LISTS = (list, tuple)
 
-_ANY: Final = TypeAdapter[Any](Any)
-
 _NOT_FINITE: Final = (b"null", b"NaN", b"Infinity")
 """Words in pydantic's JSON that may stand for a number that is not finite."""
 
@@ -61,6 +60,12 @@ _NOT_FINITE: Final = (b"null", b"NaN", b"Infinity")
 _NUMBER: Final = (
     "it holds a number that is not finite (NaN or an infinity); return None or a text in its place"
 )
+
+
+@cache
+def _any_adapter() -> pydantic.TypeAdapter[Any]:
+    # Made at first use: the first adapter has pydantic look through all distributions for plugins.
+    return pydantic.TypeAdapter(Any)
 
 
 def _mcp_class(name: str) -> Any:
@@ -96,7 +101,7 @@ def content_of(value: object) -> list[JsonObject]:
         return [block for item in cast("list[object]", value) for block in content_of(item)]
     json = pydantic_core.to_json(value)
     if any(word in json for word in _NOT_FINITE):
-        check_kept(_ANY.serializer.to_python(value), json)
+        check_kept(_any_adapter().serializer.to_python(value), json)
     return [text_content(text_of(json))]
 
 
@@ -158,7 +163,7 @@ class OutputType(msgspec.Struct, frozen=True):
     The schema is always an object's: a value that is none stands in it under ``result``.
     """
 
-    adapter: TypeAdapter[Any]
+    adapter: pydantic.TypeAdapter[Any]
     schema: JsonObject
     is_wrapped: bool
 
@@ -199,7 +204,7 @@ def read_output_type(returns: Any, source: Source) -> OutputType | None:
             "text, or an ImageContent or AudioContent of mcp_types"
         )
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(pydantic_hint(returns))
+        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(pydantic_hint(returns))
         schema = json_schema(adapter, mode="serialization")
     except Exception as error:  # types are the author's own: their hooks may raise anything
         raise source.error(
@@ -242,7 +247,7 @@ def encode_whole_result(value: object) -> msgspec.Raw:
         RequestError: It is neither, or too large for one frame.
         NotExpressible: A number in it has no JSON form.
     """
-    if isinstance(value, BaseModel):
+    if isinstance(value, pydantic.BaseModel):
         value = value.model_dump(mode="json", by_alias=True, exclude_none=True)
     if not isinstance(value, dict):
         raise RequestError(
@@ -286,8 +291,7 @@ _HINTS: Final = {
 """Hints of a tool about itself, and their names in MCP's ``ToolAnnotations``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolOptions:
+class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Arguments of ``@tool(…)``; ``None`` leaves one unsaid, or to the function."""
 
     name: str | None = None
@@ -299,7 +303,7 @@ class ToolOptions:
     open_world: bool | None = None
 
 
-TOOL_OPTIONS: Final = tuple(each.name for each in fields(ToolOptions))
+TOOL_OPTIONS: Final = ToolOptions.__struct_fields__
 """Names of the arguments of ``@tool(…)``."""
 
 

@@ -13,7 +13,6 @@ import math
 import re
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, cast
 
@@ -161,8 +160,7 @@ _NAME_FIELDS: Final = {RESOURCES: "uri", TEMPLATES: "uriTemplate"}
 _NO_EXCHANGE: Final = Key("job", "", "list")
 
 
-@dataclass(slots=True)
-class _Known:
+class _Known(msgspec.Struct):
     """A list as it was given on a connection, as JSON: each caller gets values of its own."""
 
     raw: str
@@ -171,14 +169,15 @@ class _Known:
     names: dict[str, None]
     is_whole: bool = True  # else no call is refused by it
     shared: list[JsonObject] | None = None
-    checkers: dict[str, ArgumentChecker] = field(default_factory=dict[str, "ArgumentChecker"])
+    checkers: dict[str, ArgumentChecker] = msgspec.field(
+        default_factory=dict[str, "ArgumentChecker"]
+    )
 
     def items(self) -> list[JsonObject]:
         return payloads.objects_in(json.loads(self.raw))
 
 
-@dataclass(slots=True, eq=False)
-class _Fetch:
+class _Fetch(msgspec.Struct, eq=False):
     """A list that was asked for, and the callers that wait for it.
 
     It has no owner: the caller that began it may go, and it ends when the last one has gone.
@@ -188,8 +187,8 @@ class _Fetch:
     since: float
     deadline: float
     waiting: int = 0
-    done: anyio.Event = field(default_factory=anyio.Event)
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    done: anyio.Event = msgspec.field(default_factory=anyio.Event)
+    scope: anyio.CancelScope = msgspec.field(default_factory=anyio.CancelScope)
     known: _Known | None = None
     error: Exception | None = None
     abandoned_for: Cause | None = None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 import anyio
+import msgspec
 
 from meup_agent.errors import UsageError
 from meup_agent.protocol.exchange import Priority, Send, Wait
@@ -91,8 +92,7 @@ MAX_LOGGED_CHARS: Final = 200
 """Characters of a reason in the log: it may repeat what a stranger gave as theirs."""
 
 
-@dataclass(slots=True)
-class _Waiter:
+class _Waiter(msgspec.Struct):
     done: Condition
     kind: str
     since: float

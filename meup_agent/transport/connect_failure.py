@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from meup_agent.errors import CannotConnect, HandshakeRefused
 from meup_agent.transport.listener_owner import ForeignListener
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Generator, Iterable
 
 
@@ -74,6 +74,8 @@ def cannot_connect(url: str, error: BaseException, timeout: float) -> CannotConn
 
 def reason_for(error: BaseException, timeout: float) -> str:
     """The failure in a few words, whichever loop it comes from."""
+    import ssl  # loaded at the first failure: it takes 4 ms of an agent's import
+
     match error:
         case TimeoutError(errno=None):
             return f"no answer within {timeout:g} seconds"
@@ -148,6 +150,8 @@ def with_tls(scheme: str) -> str:
 
 def advice_for(error: BaseException, scheme: str) -> Advice | None:
     """Advice for another user at the port, TLS, or its lack; ``None`` for any other failure."""
+    import ssl
+
     from websockets.exceptions import WebSocketException
 
     is_tls = scheme in ("wss", "https")

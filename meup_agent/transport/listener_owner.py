@@ -13,7 +13,6 @@ import ipaddress
 import logging
 import os
 import socket
-import ssl
 import struct
 import sys
 from contextlib import suppress
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 from meup_agent.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Sequence
 
 

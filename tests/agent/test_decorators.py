@@ -3,7 +3,6 @@
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any, get_overloads
 
 import pytest
@@ -49,7 +48,7 @@ def test_function_is_returned_unchanged() -> None:
 def test_a_tool_takes_the_options_that_its_signature_declares() -> None:
     _, with_options = get_overloads(Decorators.tool)
     declared = inspect.signature(with_options).parameters.keys() - {"self"}
-    assert declared == {each.name for each in fields(ToolOptions)}
+    assert declared == {*ToolOptions.__struct_fields__}
     with pytest.raises(TypeError, match=r"@tool has no option 'nome'; it has .*name, title"):
         free.tool(nome="say")  # type: ignore[call-overload]
 
