@@ -96,6 +96,12 @@ TakeOver = Annotated[
 
 # --- a port ---
 
+RunningPort = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=65535, metavar="PORT", help="Of the gateway's port, where several run."
+    ),
+]
 TlsCertificate = Annotated[
     Path | None, option("FILE", "Speak TLS with this certificate and its chain, in PEM.")
 ]

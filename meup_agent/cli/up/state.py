@@ -116,6 +116,21 @@ class Owner(msgspec.Struct):
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
+    def check_name(self, name: str | None) -> str:
+        """The name of a participant whose token is known.
+
+        Raises:
+            ConfigurationError: It is none, or none is given.
+        """
+        names = ", ".join(self.token_files)
+        if name is None:
+            raise ConfigurationError(f"which participant? give one of: {names}")
+        if name not in self.token_files:
+            raise ConfigurationError(
+                f"the gateway at {self.url} has no participant {name!r}; give one of: {names}"
+            )
+        return name
+
     def token(self, participant: str) -> str:
         """The token of one of those whose files are known."""
         return _read_token(Path(self.token_files[participant]))

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import anyio
-import typer
 
 from meup_agent.cli.console_link import link_lines, open_link
 from meup_agent.cli.failures import Failure, require_extra
-from meup_agent.cli.options import argument, flag, option
+from meup_agent.cli.options import RunningPort, argument, flag, option
 from meup_agent.cli.up.state import Owner, find_gateway
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import visible
@@ -34,12 +33,7 @@ def console(
         str | None,
         argument("NAME", "The participant to be; else MEUP_PARTICIPANT, `you` or `fulfiller`."),
     ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=65535, metavar="PORT", help="Of the gateway's port, where several run."
-        ),
-    ] = None,
+    port: RunningPort = None,
     lan: Annotated[
         bool,
         flag("--lan", "A link for another machine of this network, also as a QR code for a phone."),
@@ -89,19 +83,12 @@ def console(
 
 def _participant(gateway: Owner, name: str | None) -> str:
     known = gateway.token_files
-    names = ", ".join(known)
-    if name is not None:
-        if name not in known:
-            raise ConfigurationError(
-                f"the gateway at {gateway.url} has no participant {name!r}; give one of: {names}"
-            )
-        return name
-    for each in (os.environ.get("MEUP_PARTICIPANT", ""), *DECIDERS):
-        if each in known:
-            return each
-    if len(known) == 1:
-        return next(iter(known))
-    raise ConfigurationError(f"which participant? give one of: {names}")
+    if name is None:
+        usual = (os.environ.get("MEUP_PARTICIPANT", ""), *DECIDERS)
+        name = next((each for each in usual if each in known), None)
+        if name is None and len(known) == 1:
+            return next(iter(known))
+    return gateway.check_name(name)
 
 
 def _lan_origin(http: str, host: str | None) -> str:

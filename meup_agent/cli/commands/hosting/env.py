@@ -11,9 +11,8 @@ from typing import Annotated, Final, NamedTuple
 import typer
 
 from meup_agent.cli.failures import require_extra
-from meup_agent.cli.options import argument
+from meup_agent.cli.options import RunningPort, argument
 from meup_agent.cli.up.state import Owner, find_gateway
-from meup_agent.errors import ConfigurationError
 
 
 class Shell(StrEnum):
@@ -26,12 +25,7 @@ class Shell(StrEnum):
 
 def env(
     name: Annotated[str | None, argument("NAME", "The participant.")] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=65535, metavar="PORT", help="Of the gateway's port, where several run."
-        ),
-    ] = None,
+    port: RunningPort = None,
     shell: Annotated[
         Shell,
         typer.Option(
@@ -53,13 +47,7 @@ def env(
     """
     require_extra("a gateway")
     gateway = find_gateway(port)
-    names = ", ".join(gateway.token_files)
-    if name is None:
-        raise ConfigurationError(f"which participant? give one of: {names}")
-    if name not in gateway.token_files:
-        raise ConfigurationError(
-            f"the gateway at {gateway.url} has no participant {name!r}; give one of: {names}"
-        )
+    name = gateway.check_name(name)
     sys.stdout.write(_commands(gateway, name, shell))
     if sys.stdout.isatty():
         again = f"meup env {name}" + ("" if port is None else f" --port {port}")

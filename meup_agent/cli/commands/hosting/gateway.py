@@ -23,6 +23,7 @@ from meup_agent.cli.options import (
     Insecure,
     LogFormat,
     OptionGroup,
+    RunningPort,
     TlsCertificate,
     TlsKey,
     expand_groups,
@@ -310,12 +311,7 @@ gateway.callback()(expand_groups(gateway_group))
 
 
 def reload(
-    port: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=65535, metavar="PORT", help="Of the gateway's port, where several run."
-        ),
-    ] = None,
+    port: RunningPort = None,
 ) -> None:
     """Let a gateway of `--config`, or `meup up`, read its configuration and token files again.
 
