@@ -103,6 +103,10 @@ async def test_what_another_says_of_it_meanwhile_stands_on_its_card(meeting: Mee
             while not item.told:
                 assert isinstance(await anext(changes), ItemChanged)
             assert item.told == {"second": "behind two others"}
+            # Who comes later is told by the gateway.
+            async with join(meeting, "deep") as later, Inbox(later) as inbox:
+                await inbox.settle()
+                assert [each.told for each in inbox.items] == [item.told]
             card = [each.plain for each in card_rows(item, ShownValue())]
             assert "second says: behind two others" in card
 

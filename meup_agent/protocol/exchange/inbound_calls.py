@@ -592,6 +592,9 @@ class ListedProposals(TablePart):
                     correlation=(proposal.id,),
                 )
                 self._proposals.receive_reject(rejection)
+        for by, words in (listed.told or {}).items():
+            if by not in (record.told or {}):  # what was heard is newer
+                record.note_told(by, words)
         for request in listed.requests:
             said = decode(bytes(request.envelope))
             if said.kind == kinds.MCP_REQUEST and self._is_sound(said):

@@ -126,6 +126,8 @@ class ProposalProgress(msgspec.Struct, Generic[N], kw_only=True):
     renewals: int = 0  # how often that was moved
     decided_by: str | None = None  # the participant that brought it to its final state
     reason: str | None = None  # the reason code that came with that, if any
+    # The last words of each participant that considers or queues it (PROTOCOL 4.9).
+    told: dict[str, str] | None = None
 
     @property
     def deciders(self) -> tuple[str, ...]:
@@ -142,6 +144,15 @@ class ProposalProgress(msgspec.Struct, Generic[N], kw_only=True):
         if following is not None:
             self._move(following, by, reason)
         return following is not None
+
+    def note_told(self, by: str, words: str) -> bool:
+        """Keep words of a participant that considers it; ``False``: they are not kept, or old."""
+        told, words = self.told or {}, words[:MAX_TOLD_CHARS]
+        has_room = by in told or len(told) < MAX_TOLD
+        if not words or not has_room or told.get(by) == words:
+            return False
+        self.told = {**told, by: words}
+        return True
 
     def _move(self, following: ProposalState, by: str, reason: str | None) -> None:
         if self.state is ProposalState.PENDING:
@@ -227,8 +238,6 @@ class ProposalEntry(ProposalProgress[Rejection]):
     failed: FailedFulfillment | None = None  # the last of them that came to nothing
     # Exchanges and handlers of ours that are about it; while there are any, it is not forgotten.
     holders: int = 0
-    # The last words of each participant that considers or queues it (PROTOCOL 4.9).
-    told: dict[str, str] | None = None
     # The participants whose handlers failed on it, and that have stayed since (PROTOCOL 4.6).
     failed_handlers: frozenset[str] = frozenset()
     handled: bool = False  # a handler of ours has begun on it
@@ -309,15 +318,6 @@ class ProposalEntry(ProposalProgress[Rejection]):
             ),
             None,
         )
-
-    def note_told(self, by: str, words: str) -> bool:
-        """Keep words of a participant that considers it; ``False``: they are not kept, or old."""
-        told, words = self.told or {}, words[:MAX_TOLD_CHARS]
-        has_room = by in told or len(told) < MAX_TOLD
-        if not words or not has_room or told.get(by) == words:
-            return False
-        self.told = {**told, by: words}
-        return True
 
     def step(self, event: ProposalEvent, by: str, reason: str | None = None) -> bool:
         """Take a step of the lifecycle; ``False`` if it has none for this event."""

@@ -245,6 +245,8 @@ class ListedProposal(msgspec.Struct, omit_defaults=True):
     rejections: list[ListedRejection] = []
     requests: list[ListedRequest] = []
     decision: ListedDecision | None = None  # ``None`` while it is open
+    # The last words of each that considers or queues it, while it is open.
+    told: dict[str, str] | None = None
 
 
 class ProposalPage(msgspec.Struct, omit_defaults=True):

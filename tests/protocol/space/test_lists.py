@@ -326,3 +326,34 @@ def test_what_expires_with_an_announcement_is_ended_by_that_alone() -> None:
     scene.host.owner.expire()
     assert [each["kind"] for each in scene.got("bob")] == ["system.expired"]
     assert ids(ask(scene, "bob", state="decided")) == [expired]
+
+
+def tell(scene: Scene, sender: str, proposal: str, words: str) -> None:
+    params = {"progressToken": proposal, "progress": 0, "message": words}
+    said = {"method": "notifications/progress", "params": params}
+    scene.say(sender, "mcp.request", said, correlationId=proposal)
+
+
+def test_an_open_proposal_is_listed_with_the_last_words_of_who_may_carry_it_out() -> None:
+    many = {f"p{each}": ALL["bob"] for each in range(9)}
+    scene = Scene({**ALL, "low": [{"kind": "chat"}], **many}, present=("ann", "bob", "low", *many))
+    proposal = propose(scene)
+    assert "told" not in ask(scene, "bob")["proposals"][0]
+    for sender, words in (("bob", "a"), ("bob", "b" * 300), ("low", "spam"), ("ann", "mine")):
+        tell(scene, sender, proposal, words)
+    tell(scene, "bob", "unknown", "about nothing")
+    assert ask(scene, "p0")["proposals"][0]["told"] == {"bob": "b" * 200}
+    for each in many:
+        tell(scene, each, proposal, "queued")
+    assert len(ask(scene, "p0")["proposals"][0]["told"]) == 8
+    scene.say("ann", "mcp.withdraw", {"reason": "other"}, correlationId=proposal)
+    tell(scene, "bob", proposal, "late")
+    assert "told" not in ask(scene, "p0", state="decided")["proposals"][0]
+
+
+def test_words_to_whom_it_is_not_addressed_are_not_kept() -> None:
+    scene = scene_of("ann", "bob", "eve")
+    proposal = propose(scene, to=["eve"])
+    for each in ("bob", "eve"):
+        tell(scene, each, proposal, "I look at it")
+    assert ask(scene, "bob")["proposals"][0]["told"] == {"eve": "I look at it"}

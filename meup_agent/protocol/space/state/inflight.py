@@ -466,6 +466,18 @@ class InFlight:
         found = means.named if means.record is None else (means.record,)
         return [each for each in found if each.proposer != request.sender]
 
+    def told_about(self, progress: Envelope) -> OpenItem | None:
+        """The proposal of another that waits, and that a progress is about (PROTOCOL 4.9)."""
+        # Nearly every progress is about a request.
+        if not any(self.proposals.known(each) for each in progress.correlation):
+            return None
+        item = resolve(progress, self.proposals, 0.0).record
+        if item is None or not item.whole or item.state is not ProposalState.PENDING:
+            return None
+        deciders, sender = item.deciders, progress.sender
+        is_others = sender != item.proposer and not (deciders and sender not in deciders)
+        return item if is_others else None
+
     def _cancelled(self, sender: str, request: object) -> None:
         """End the request that a cancel names: by its JSON-RPC id, or by its own (PROTOCOL 4.8)."""
         if not isinstance(request, int | str):

@@ -233,6 +233,7 @@ def _document(
                 for each in requests
             ],
             decision,
+            item.told if decision is None else None,
         )
     except NotExpressible:
         return None

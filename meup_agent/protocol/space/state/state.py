@@ -44,7 +44,7 @@ from meup_agent.protocol.space.state.inflight import (
     end_revoked,
     is_notification,
 )
-from meup_agent.protocol.space.state.listing import list_proposals, list_waiting
+from meup_agent.protocol.space.state.listing import call_of, list_proposals, list_waiting
 from meup_agent.protocol.space.state.management import InviteIssuer, SpaceManager
 from meup_agent.protocol.space.state.presence import (
     AbsenceTracker,
@@ -632,7 +632,18 @@ class SpaceState:
             self._rpc_ids.heard(envelope, payload)
         if envelope.kind not in TRACKED_KINDS:
             return None
+        if envelope.kind == kinds.MCP_REQUEST and payload.get("method") == kinds.PROGRESS:
+            self._note_told(envelope, payload)
         return self.open.track(envelope, payload, at, beside=beside)
+
+    def _note_told(self, progress: Envelope, payload: dict[str, Any]) -> None:
+        """Keep what a participant that may carry a proposal out says of it while it waits."""
+        item = self.open.told_about(progress)
+        if item is not None and progress.sender in self.grants:
+            call, to = call_of(item.envelope)
+            if self.grants[progress.sender].allow(kinds.MCP_REQUEST, call, to):
+                params = payloads.as_object(payload.get("params"))
+                item.note_told(progress.sender, payloads.as_text(params.get("message")))
 
     def _withdraw(self, inbound: InboundFrame) -> tuple[Consequence, ...]:
         """End what a withdraw names; the announcements of what it ended, where they are wanted."""
