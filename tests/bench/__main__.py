@@ -16,7 +16,8 @@ BEFORE = (
 )
 AFTER = (
     *("gateway_inbound", "gateway_setup", "gateway_stalled", "gateway_streams"),
-    *("journal", "audit", "suggest", "inbox", "console", "memory", "imports", "meup_up"),
+    *("journal", "decided", "audit", "suggest", "inbox", "console", "memory", "imports"),
+    *("meup_up", "one_door"),
 )
 
 
