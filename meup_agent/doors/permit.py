@@ -41,6 +41,7 @@ import logging
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -64,7 +65,8 @@ from meup_agent.protocol.wire.outcomes import (
 from meup_agent.protocol.wire.ttl_map import TTLMap
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator, Callable, Iterable
+    from contextlib import AbstractAsyncContextManager
     from typing import Self
 
     from meup_agent.client.proposal_handle import Ttl
@@ -242,9 +244,18 @@ class Door:
         Raises:
             MeupError: As :meth:`meup_agent.Agent.join`.
         """
+        join = partial(self.agent.join, *args, **{"beside": True, **options})
+        async with self.join_by(lambda _: join()):
+            yield self
+
+    @asynccontextmanager
+    async def join_by(
+        self, join: Callable[[Agent], AbstractAsyncContextManager[Space]]
+    ) -> AsyncGenerator[Self]:
+        """Be in a space as a function joins it with the door's agent, which should be beside."""
         if self.space is not None:
             raise UsageError("a door is in one space at a time; make another one")
-        async with self.agent.join(*args, **{"beside": True, **options}) as self.space:
+        async with join(self.agent) as self.space:
             try:
                 yield self
             finally:
@@ -340,6 +351,11 @@ class Door:
             if asked.permitted is not None and not asked.is_told:
                 # The gateway may have ordered our answer before the end that we saw.
                 self.report(asked.proposal, PermitReport.of(ReportedOutcome.NOT_RUN, NOT_TOLD))
+
+    def permit_of(self, call: HostCall) -> Permitted | None:
+        """The permit of a call that its host has asked about, by the call's id."""
+        known = None if call.key is None else self._answered.get(call.key, anyio.current_time())
+        return known[1] if known is not None and isinstance(known[1], Permitted) else None
 
     def report(self, proposal: str, report: PermitReport) -> bool:
         """Tell the space what came of a permit; returns at once.

@@ -2,14 +2,16 @@
 
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
 from meup_agent import Agent, Fulfillment, Proposal, Space
+from meup_agent.approval import Inbox, Reviewer
 from meup_agent.doors.permit import Denied, Door, HostCall, Permitted, Why
-from meup_agent.errors import AlreadyDecided, Refused, UsageError
+from meup_agent.errors import AlreadyDecided, NotOffered, Refused, UsageError
 from meup_agent.protocol.wire.outcomes import PermitReport, ReportedOutcome
 from tests.interaction.people import EVERYTHING, PROPOSALS, Meeting, join, open_meeting, until
 from tests.patience import PATIENCE
@@ -80,7 +82,8 @@ async def test_a_permit_has_the_call_that_was_fulfilled(meeting: Meeting) -> Non
 @pytest.mark.rule("4.20.connection")
 async def test_each_permit_comes_to_the_door_that_asked(meeting: Meeting) -> None:
     """Beside an agent of the same participant, which runs a tool of that name by request."""
-    coder, ran = Agent("coder"), []
+    coder = Agent("coder")
+    ran: list[str] = []
 
     @coder.tool(name="Bash")
     async def run(command: str) -> None:
@@ -210,11 +213,11 @@ async def test_a_wait_goes_on_for_another_that_asks_as_the_first_hangs_up(
     meeting: Meeting,
 ) -> None:
     call = bash("ls", session="s1", call_id="toolu_1")
+    answered = anyio.Event()
     async with doors(meeting, "ann") as ((door,), (ann,)), anyio.create_task_group() as tasks:
         async with anyio.create_task_group() as first:
             first.start_soon(door.ask, call)
             await until(lambda: len(ann.proposals) == 1)
-            answered = anyio.Event()
 
             async def second() -> None:
                 assert isinstance(await door.ask(call), Permitted)
@@ -276,6 +279,39 @@ async def reports(space: Space, said: dict[str, Any], proposal: str) -> None:
         await space.send("mcp/report", said, correlation=proposal)
         error = (await anext(errors)).payload_object
     raise Refused(error["error"], error["message"], error)
+
+
+POLICY = """
+rules:
+  - allow: {tool: Bash, arguments: {command: "ls"}}
+  - deny: {tool: Bash, arguments: {command: "rm*"}, reason: unsafe}
+end: true
+"""
+
+
+async def test_a_policy_decides_by_the_call_alone(meeting: Meeting, tmp_path: Path) -> None:
+    """No list has a tool that an agent runs itself, and none is asked for."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(POLICY)
+    reviewer = Reviewer(file).join(meeting.connector("ann"), token=meeting.token("ann"))
+    async with reviewer, doors(meeting) as ((door,), _):
+        assert isinstance(await door.ask(bash("ls")), Permitted)
+        denied = await door.ask(bash("rm -rf /"))
+        assert isinstance(denied, Denied)
+        assert (denied.why, denied.by, denied.reason) == (Why.REJECTED, "ann", "unsafe")
+
+
+async def test_a_person_is_offered_no_edit_where_the_agent_takes_none(meeting: Meeting) -> None:
+    """And is not warned that its tools are not known, which no list has."""
+    async with doors(meeting, "ann") as ((door,), (ann,)), Inbox(ann) as inbox:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(door.ask, bash("ls", edits=False, cwd="/work"))
+            await until(lambda: len(inbox.items) == 1)
+            (item,) = inbox.items
+            assert (item.takes_edits, item.danger, item.call.folder) == (False, (), "/work")
+            with pytest.raises(NotOffered, match="only as it has proposed them"):
+                await inbox.approve(item, {"command": "pwd"})
+            assert await inbox.approve(item) is not None
 
 
 async def test_a_door_that_is_in_no_space_says_so() -> None:

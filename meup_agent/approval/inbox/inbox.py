@@ -260,7 +260,8 @@ class Inbox(AsyncContextManagerMixin):
             Its result; ``None`` if it was a vote.
 
         Raises:
-            NotOffered: We may neither carry it out nor vote, or it is a vote and was edited.
+            NotOffered: We may neither carry it out nor vote, or it is a vote and was edited, or its
+                proposer takes no edit.
             AlreadyDecided: It waits no longer, or we have decided it before.
             AlreadyInProgress: Another participant has approved it.
             MeupError: As :meth:`Proposal.fulfill`; then it waits again, if it is still pending.
@@ -275,6 +276,11 @@ class Inbox(AsyncContextManagerMixin):
                 " reject it, and say what you would approve"
             )
         self._check_offered(item, Verb.APPROVE)
+        if arguments is not None and not item.takes_edits and arguments != item.arguments:
+            raise NotOffered(
+                f"proposal {item.id} was not approved: {item.client or item.proposer} runs its"
+                " calls only as it has proposed them; approve it as it is, or reject it"
+            )
         if item.takes_word and word.strip().lower() != CONFIRM_WORD:
             raise NotOffered(
                 f"proposal {item.id} was not approved: its rule takes the word {CONFIRM_WORD!r},"

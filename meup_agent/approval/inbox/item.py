@@ -199,6 +199,12 @@ class InboxItem:
         return self._record.in_progress_by
 
     @property
+    def takes_edits(self) -> bool:
+        """True unless its proposer runs the call itself, and as it is alone (PROTOCOL 4.20)."""
+        door = self.call.door if self.call.asks_permit(self.proposer) else None
+        return door is None or door.get("edits") is not False
+
+    @property
     def cancelled_by(self) -> tuple[str, ...]:
         """Participants that approved it before, and whose request was cancelled, perhaps midway."""
         return self._record.cancelled_by

@@ -289,6 +289,8 @@ def card_rows(item: InboxItem, shown: ShownValue) -> Iterator[CardRow]:
         said = f"{counts} of its last {len(record.endings)}"
     # A client names itself, so its label stands apart from the participant's name.
     label = (Part(", for the client ", "dim"), *name(item.client)) if item.client else ()
+    if folder := item.call.folder:
+        label = (*label, Part(f" in {visible(folder, MAX_VALUE)}", "dim"))
     proposer = (Part("proposed by ", "dim"), *name(item.proposer, "name"))
     yield row(*proposer, *label, Part(f"  {said}", "dim"))
     if item.rule is not None:

@@ -740,7 +740,8 @@ class InboxFrame(App[None]):
             what = f"approve {len(self.marked)} marked" if self.marked else "approve"
             said.append(("a", what, "bold white on #1f7a3a"))
         if Verb.APPROVE in may:
-            said.append(("e", "edit", ""))
+            if item is not None and item.takes_edits:
+                said.append(("e", "edit", ""))
             said.append(("y", "yes", ""))
         if Verb.REJECT in may:
             said.append(("r", "reject", "bold white on #b3261e"))
@@ -1472,6 +1473,9 @@ class InboxApp(InboxFrame):
 
     async def _edit_and_ask(self, item: InboxItem) -> None:
         """Let the person edit the arguments, and show what is different before anything is sent."""
+        if not item.takes_edits:
+            self._refuse("its agent runs it only as it is; approve or reject it")
+            return
         if self._edit is None:
             self._refuse("no editor is here; set EDITOR")
             self.show_frame()

@@ -671,8 +671,8 @@ class Edit:
 
 
 def can_be_edited(item: InboxItem) -> bool:
-    """True if a call is small enough to be edited on a page."""
-    return len(item.envelope.raw_payload) <= MAX_EDITED_BYTES
+    """True if its proposer takes edits, and it is small enough to be edited on a page."""
+    return item.takes_edits and len(item.envelope.raw_payload) <= MAX_EDITED_BYTES
 
 
 def schema_of(item: InboxItem) -> Mapping[str, Any]:

@@ -172,6 +172,11 @@ class Call(msgspec.Struct, frozen=True):
         told = self.meta.get(DOOR)
         return cast("JsonObject", told) if isinstance(told, dict) else None
 
+    @property
+    def folder(self) -> str:
+        """The folder in which the program of a door works, as that says; empty: none is told."""
+        return as_text((self.door or {}).get("cwd"), MAX_KEPT_NAME_CHARS)
+
     def asks_permit(self, proposer: str) -> bool:
         """True for a proposal whose proposer runs the call itself once it may (PROTOCOL 4.20)."""
         return self.door is not None and self.target == proposer

@@ -41,6 +41,7 @@ from meup_agent.cli.options import (
 from meup_agent.cli.render.output import open_prefixed, warn
 from meup_agent.cli.signals import ENDING, end_by_signals
 from meup_agent.cli.up.autostart import AUTOSTART_VARIABLE, autostart_words
+from meup_agent.cli.up.hook_endpoint import HOOKS_PATH, HookEndpoint, serves_hooks
 from meup_agent.cli.up.mcp_endpoint import MCP_PATH, McpEndpoint, serves_mcp
 from meup_agent.cli.up.plan import (
     AGENT,
@@ -69,6 +70,8 @@ from meup_agent.mcp.bridge.config import root_of
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from meup_agent.cli.up.state import GatewayLock
     from meup_agent.gateway.config import Config, SpaceConfig
     from meup_agent.gateway.console import Console
@@ -284,7 +287,8 @@ def up(
             endpoint = None
             if serves_mcp(plan.settings):
                 endpoint = McpEndpoint(answer_seconds(answer_within))
-            _run(plan, lock, starters, lambda: settings_beside(plan, read()), endpoint)
+            hooks = HookEndpoint() if serves_hooks(plan.settings) else None
+            _run(plan, lock, starters, lambda: settings_beside(plan, read()), endpoint, hooks)
 
 
 def _change_unit(place: Path, read: Callable[[], Plan], *, install: bool) -> None:
@@ -320,6 +324,7 @@ def _run(
     starters: Mapping[Place, ServerStarter],
     read_again: Callable[[], Config],
     endpoint: McpEndpoint | None,
+    hooks: HookEndpoint | None,
 ) -> None:
     """Run a plan until a signal."""
     from meup_agent.cli.up.children import adopt_orphans, run_children
@@ -346,6 +351,8 @@ def _run(
             await files.enter_async_context(announced(lock, running, space, plan.token_files))
             if endpoint is not None:
                 tasks.start_soon(endpoint.run, running, plan.settings.host)
+            if hooks is not None:
+                tasks.start_soon(hooks.run, running)
             settled = {launch.place: anyio.Event() for launch in plan.bridged}
 
             async def show_banner(folder: Path) -> None:
@@ -378,7 +385,9 @@ def _run(
                 children.end(stop.number)
 
     try:
-        routes = {} if endpoint is None else {MCP_PATH: endpoint}
+        routes: dict[str, ASGIApp] = {} if endpoint is None else {MCP_PATH: endpoint}
+        if hooks is not None:
+            routes[HOOKS_PATH] = hooks
         run_gateway(plan.settings, beside, ENDING, console, routes)
     except ConfigurationError as error:
         if str(error).startswith("cannot listen at"):

@@ -1,0 +1,98 @@
+"""The hooks of coding agents, at ``/hooks/AGENT`` of a gateway's own port.
+
+A participant's hooks are a door of its own in the gateway's process: a connection beside others
+(PROTOCOL 3). A token is looked up where the gateway looks, and paced as at its HTTP API.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import quote
+
+import anyio
+from anyio import to_thread
+
+from meup_agent.gateway.network import serves_http
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from meup_agent.agent.agent import Agent
+    from meup_agent.client.space import Space
+    from meup_agent.gateway.config import Config
+    from meup_agent.gateway.server import RunningGateway
+
+HOOKS_PATH: Final = "/hooks/{agent}"
+
+LOADING_SECONDS: Final = 30.0
+"""Wait of a hook for the doors, which are loaded after the gateway listens."""
+
+
+class _Login(NamedTuple):
+    key: str
+    token: str
+
+
+def serves_hooks(settings: Config) -> bool:
+    """True if a gateway has HTTP, by which hooks are answered."""
+    return serves_http(settings)
+
+
+class HookEndpoint:
+    """An ASGI application that answers hooks while :meth:`run` runs."""
+
+    def __init__(self, mode: Any = "enforce") -> None:
+        self._mode = mode
+        self._app: ASGIApp | None = None
+        self._begun = anyio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; 503 where the doors have not begun, or have ended."""
+        with anyio.move_on_after(LOADING_SECONDS):
+            await self._begun.wait()
+        app = self._app
+        if app is None:
+            from starlette.responses import PlainTextResponse
+
+            app = PlainTextResponse("the gateway starts or stops; try again soon", 503)
+        await app(scope, receive, send)
+
+    async def run(self, gateway: RunningGateway) -> None:
+        """Answer the hooks of a gateway's participants, until cancelled."""
+        # In a thread, as it takes a moment, in which the gateway serves.
+        await to_thread.run_sync(import_module, "meup_agent.doors.hook_app")
+        from starlette.requests import HTTPConnection
+
+        from meup_agent.doors.hook_app import HookApp, NotLoggedIn
+        from meup_agent.gateway.auth import NotAdmitted
+        from meup_agent.gateway.edge.handshake import bearer
+        from meup_agent.gateway.edge.http.context import authenticate
+        from meup_agent.transport.websocket import SpaceConnector
+
+        runtime = gateway.runtime
+
+        def log_in(scope: Scope) -> _Login:
+            connection = HTTPConnection(scope)
+            try:
+                identity = authenticate(runtime, connection)
+            except NotAdmitted as refused:
+                raise NotLoggedIn(refused.status, str(refused)) from None
+            name = f"{quote(identity.space, safe='')}/{identity.participant}"
+            return _Login(name, bearer(connection.headers["authorization"]))
+
+        def join(agent: Agent, token: str, /) -> AbstractAsyncContextManager[Space]:
+            identity = runtime.tokens.identify(token)
+            space = "" if identity is None else identity.space  # refused there
+            connector = SpaceConnector(gateway.own_url, space)
+            return agent.join(connector, token=token, beside=True)
+
+        try:
+            async with HookApp(join, log_in, self._mode).run() as self._app:
+                self._begun.set()
+                await anyio.sleep_forever()
+        finally:
+            self._app = None
+            self._begun.set()

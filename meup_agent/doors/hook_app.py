@@ -1,0 +1,366 @@
+"""The hooks of coding agents over HTTP: an ASGI application that answers each call of a hook.
+
+A hook is a request that waits: its answer says whether the call may run, and its connection is the
+wait. Where that closes first, the proposal is withdrawn. Each answer to an agent that is known is
+one that it takes for a decision, also where something failed here.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import OrderedDict
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
+
+import anyio
+import msgspec
+
+from meup_agent.doors.hooks import (
+    DIALECTS,
+    MARGIN_SECONDS,
+    NOTHING,
+    HookInput,
+    HookKind,
+    UnreadableHook,
+    unreadable_words,
+)
+from meup_agent.doors.permit import NOT_TOLD, Denied, Door, Permitted, Why
+from meup_agent.errors import MeupError
+from meup_agent.mcp.sdk import decisions
+from meup_agent.protocol.wire.outcomes import PermitReport, ReportedOutcome
+from meup_agent.transport.base import background_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+    from typing import Self
+
+    from anyio.abc import TaskGroup
+
+    from meup_agent.agent.agent import Agent
+    from meup_agent.client.space import Space
+    from meup_agent.doors.hooks import HookDialect
+
+    Message = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[Message]]
+    Send = Callable[[Message], Awaitable[None]]
+
+log = logging.getLogger("meup_agent.doors")
+
+MAX_INPUT_BYTES: Final = 2 * 1024 * 1024
+"""Bytes of a hook's input: a file that is written whole is in it."""
+
+MAX_DOORS: Final = 256
+"""Participants whose hooks one process answers; each has a connection to the gateway."""
+
+MAX_WAITING: Final = 256
+"""Calls of one participant that wait at once; one more is denied."""
+
+JOIN_SECONDS: Final = 10.0
+"""Wait of a call for its participant to have joined the space."""
+
+GRACE_SECONDS: Final = 2.0
+"""Time after the deadline of a wait at which the host is answered in any case."""
+
+WATCH_SECONDS: Final = 5.0
+"""Time for which a call that is only watched is proposed."""
+
+Mode = Literal["enforce", "watch"]
+"""``enforce``: nothing runs that was not permitted; ``watch``: decides nothing, records all."""
+
+
+class HookLogin(Protocol):
+    """A participant, named among those of all spaces, with its token."""
+
+    @property
+    def key(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def token(self) -> str:
+        """The token."""
+        ...
+
+
+class NotLoggedIn(Exception):
+    """A token was refused: a status, and words for people."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+class JoinDoor(Protocol):
+    """Joins the space of a token."""
+
+    def __call__(self, agent: Agent, token: str, /) -> AbstractAsyncContextManager[Space]:
+        """The space, for the length of a block."""
+        ...
+
+
+class _Seat:
+    """The door of a participant, from when it is wanted to the end of its connection."""
+
+    def __init__(self, name: str) -> None:
+        self.door = Door(name)
+        self.ready = anyio.Event()
+        self.waiting = 0
+        self.error: Exception | None = None
+
+
+class HookApp:
+    """Answers hooks while :meth:`run` runs.
+
+    Args:
+        join: Joins the space.
+        log_in: The participant of a request, by its token; raises NotLoggedIn.
+        mode: Whether it decides.
+    """
+
+    def __init__(
+        self, join: JoinDoor, log_in: Callable[[Any], HookLogin], mode: Mode = "enforce"
+    ) -> None:
+        self._join = join
+        self._log_in = log_in
+        self._mode = mode
+        self._seats: OrderedDict[str, _Seat] = OrderedDict()
+        self._tasks: TaskGroup | None = None
+
+    @asynccontextmanager
+    async def run(self) -> AsyncGenerator[Self]:
+        """Answer for the length of a block; then all doors leave their spaces."""
+        async with background_tasks() as self._tasks:
+            yield self
+        self._tasks = None
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        agent = str(scope.get("path_params", {}).get("agent", ""))
+        dialect = DIALECTS.get(agent)
+        headers = dict(scope["headers"])
+        if dialect is None:
+            names = ", ".join(DIALECTS)
+            await _answer(send, 404, {"error": f"there is no such hook; there are {names}"})
+        elif scope["method"] != "POST" or b"origin" in headers:
+            # A page of a browser, which asks by a name that leads here.
+            await _answer(send, 403, {"error": "a hook is posted to by an agent, and by no page"})
+        else:
+            try:
+                login = self._log_in(scope)
+            except NotLoggedIn as error:
+                await _answer(send, error.status, {"error": str(error)})
+                return
+            await self._answer_hook(dialect, login, scope, receive, send)
+
+    async def _answer_hook(
+        self, dialect: HookDialect, login: HookLogin, scope: Message, receive: Receive, send: Send
+    ) -> None:
+        """Answer the hook of a participant; always with a decision, where it asks."""
+        query = _query(scope)
+        try:
+            said = _read_object(await _read_body(receive))
+            hook = dialect.read(said, query.get("own", ""))
+        except UnreadableHook as error:
+            log.warning("a hook of %s cannot be read: %s", dialect.agent, error)
+            words = unreadable_words(dialect.agent, str(error))
+            await _answer(send, 200, dialect.deny(words))
+            return
+        except ConnectionResetError:
+            return
+        if hook.kind is HookKind.ASKS and not hook.is_own:
+            wait = _host_seconds(query, dialect.timeout) - MARGIN_SECONDS
+            await self._decide(dialect, login, hook, wait, receive, send)
+            return
+        if hook.kind is HookKind.REPORTS:
+            await self._report(login, hook)
+        # Our own server's calls are approved on their own way.
+        await _answer(send, 200, NOTHING)
+
+    async def _decide(
+        self,
+        dialect: HookDialect,
+        login: HookLogin,
+        hook: HookInput,
+        wait: float,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """Have the space decide a call, and tell the host; where that hangs up, withdraw it."""
+        call = hook.call
+        assert call is not None
+        answer: Permitted | Denied | None = None
+        hung_up = False
+        seat: _Seat | None = None
+
+        async def wait_for_end(scope: anyio.CancelScope) -> None:
+            nonlocal hung_up
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            hung_up = True
+            scope.cancel()
+
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(wait_for_end, tasks.cancel_scope)
+                with anyio.move_on_after(max(wait, 0.0) + GRACE_SECONDS):
+                    seat = await self._seat(login)
+                    if seat.waiting >= MAX_WAITING:
+                        raise _Full(f"{MAX_WAITING} calls of this participant wait already")
+                    seat.waiting += 1
+                    try:
+                        if self._mode == "watch":
+                            self._watch(seat, hook)
+                        else:
+                            answer = await seat.door.ask(call, ttl=_ttl(seat, wait))
+                    finally:
+                        seat.waiting -= 1
+                tasks.cancel_scope.cancel()
+        except* (MeupError, _Full) as group:
+            error = group.exceptions[0]
+            log.warning("a call of %s was denied: %s", dialect.agent, error)
+            answer = Denied(Why.UNREACHABLE, decisions.failed(call.tool, str(error)) + NOBODY)
+        if hung_up:
+            if seat is not None and isinstance(answer, Permitted):
+                seat.door.report(
+                    answer.proposal, PermitReport.of(ReportedOutcome.NOT_RUN, NOT_TOLD)
+                )
+            return
+        match answer:
+            case Permitted():
+                body = dialect.permit(answer.arguments, answer.edited)
+            case Denied():
+                body = dialect.deny(answer.words)
+            case None if self._mode == "watch":
+                body = NOTHING
+            case None:
+                words = f"The call of {decisions.name(call.tool)} was not decided.{NOBODY}"
+                body = dialect.deny(words)
+        await _answer(send, 200, body)
+
+    def _watch(self, seat: _Seat, hook: HookInput) -> None:
+        """Record a call without waiting: it is proposed, and taken back."""
+        assert self._tasks is not None
+        call = hook.call
+        assert call is not None
+
+        async def record() -> None:
+            with anyio.move_on_after(WATCH_SECONDS):
+                await seat.door.ask(call, ttl=0.001)
+
+        self._tasks.start_soon(record)
+
+    async def _report(self, login: HookLogin, hook: HookInput) -> None:
+        """Tell the space what came of a permit; of a call that none was given for, nothing."""
+        seat, call = self._seats.get(login.key), hook.call
+        if seat is None or call is None or hook.report is None:
+            return
+        permit = seat.door.permit_of(call)
+        if permit is not None:
+            seat.door.report(permit.proposal, hook.report)
+
+    # --- the doors ---
+
+    async def _seat(self, login: HookLogin) -> _Seat:
+        """The door of a participant, in its space.
+
+        Raises:
+            MeupError: It cannot join.
+        """
+        seat = self._seats.get(login.key)
+        if seat is None:
+            if self._tasks is None:
+                raise _Full("the gateway starts or stops")
+            if len(self._seats) >= MAX_DOORS:
+                raise _Full(f"the hooks of {MAX_DOORS} participants are answered already")
+            seat = self._seats[login.key] = _Seat(f"hooks of {login.key}")
+            self._tasks.start_soon(self._keep, login, seat)
+        await seat.ready.wait()
+        if seat.error is not None:
+            raise seat.error
+        return seat
+
+    async def _keep(self, login: HookLogin, seat: _Seat) -> None:
+        """Keep a door in its space, until the connection ends for good."""
+        try:
+            with anyio.fail_after(JOIN_SECONDS) as joining:
+                async with seat.door.join_by(lambda agent: self._join(agent, login.token)):
+                    joining.deadline = math.inf
+                    seat.ready.set()
+                    await anyio.sleep_forever()
+        except TimeoutError:
+            seat.error = _Full("the space could not be joined in time")
+        except (MeupError, OSError) as error:
+            seat.error = error
+            log.info("hooks of %s: %s", login.key, error)
+        finally:
+            seat.error = seat.error or _Full("its connection to the space has ended")
+            seat.ready.set()
+            if self._seats.get(login.key) is seat:
+                del self._seats[login.key]
+
+
+NOBODY: Final = (
+    " It was not carried out, since nobody decided about it. That is neither a refusal nor a"
+    " permission: do not try to do the same by another way. Tell the user."
+)
+
+
+class _Full(Exception):
+    """A call is denied for want of room, or of a space."""
+
+
+def _ttl(seat: _Seat, wait: float) -> float:
+    """The seconds that a call waits: the host's, or the space's where those are less."""
+    space = seat.door.space
+    default = None if space is None else space.proposals.ttl
+    return max(wait if default is None else min(wait, default), 0.001)
+
+
+def _query(scope: Message) -> dict[str, str]:
+    from urllib.parse import parse_qsl
+
+    return dict(parse_qsl(bytes(scope.get("query_string", b"")).decode("latin-1")))
+
+
+def _host_seconds(query: dict[str, str], default: float) -> float:
+    """The seconds that a host waits for its hook, as whoever set it up says."""
+    try:
+        seconds = float(query.get("timeout", default))
+    except ValueError:
+        return default
+    return seconds if 0 < seconds < math.inf else default
+
+
+async def _read_body(receive: Receive) -> bytes:
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ConnectionResetError
+        body += message.get("body", b"")
+        if len(body) > MAX_INPUT_BYTES:
+            raise UnreadableHook(f"the input has more than {MAX_INPUT_BYTES} bytes")
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _read_object(body: bytes) -> dict[str, Any]:
+    try:
+        said = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        raise UnreadableHook("the input is not JSON") from None
+    if not isinstance(said, dict):
+        raise UnreadableHook("the input is not an object")
+    return cast("dict[str, Any]", said)
+
+
+async def _answer(send: Send, status: int, body: dict[str, Any]) -> None:
+    content = msgspec.json.encode(body)
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(content)).encode()),
+        (b"cache-control", b"no-store"),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": content})

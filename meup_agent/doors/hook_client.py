@@ -1,0 +1,170 @@
+"""``meup-hook AGENT``: a coding agent's hook as a program, over the gateway's Unix socket or port.
+
+It hands what the host says on stdin to the gateway, and the answer to stdout. It imports nothing of
+the package: a host starts it before every call. Whatever goes wrong, it ends as its host takes for
+a no: words on stderr and exit code 2, and for hosts that read only stdout a denial there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+
+SETTINGS = ("MEUP_HOOK_URL", "MEUP_URL")
+AGENTS = ("claude-code", "codex", "cursor", "copilot", "gemini")
+TIMEOUTS = {"claude-code": 600.0, "codex": 600.0, "cursor": 60.0, "copilot": 30.0, "gemini": 60.0}
+
+HELP = """\
+usage: meup-hook AGENT [--url URL] [--token-file FILE] [--timeout SECONDS] [--own NAME]
+
+The hook of a coding agent (claude-code, codex, cursor, copilot, gemini): asks the space before each
+call, and reports what came of it.
+
+  --url URL          the gateway: unix:///run/meup.sock, or http://127.0.0.1:8420; else MEUP_URL
+  --token-file FILE  the file with the participant's token; else MEUP_TOKEN
+  --timeout SECONDS  the time after which the agent gives its hook up, as it is set up there
+  --own NAME         the name of our own MCP server in the agent's user settings
+"""
+
+MAX_ANSWER_BYTES = 8 * 1024 * 1024
+
+
+class Failed(Exception):
+    """The gateway did not decide."""
+
+
+def main() -> None:
+    """Run the hook; exits by itself."""
+    agent = sys.argv[1] if len(sys.argv) > 1 else ""
+    if agent in ("-h", "--help"):
+        sys.stdout.write(HELP)
+        return
+    try:
+        answer = ask(agent, _options(sys.argv[2:]), sys.stdin.buffer.read())
+    except Failed as error:
+        _deny(agent, str(error))
+    except Exception as error:
+        _deny(agent, f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        _deny(agent, "it was interrupted")
+    else:
+        sys.stdout.write(answer)
+        sys.stdout.flush()
+
+
+def _options(given: list[str]) -> dict[str, str]:
+    known = ("--url", "--token-file", "--timeout", "--own")
+    found: dict[str, str] = {}
+    while given:
+        name, *given = given
+        if name not in known or not given:
+            raise Failed(f"meup-hook does not know the option {name}; see meup-hook --help")
+        found[name], *given = given
+    return found
+
+
+def ask(agent: str, options: dict[str, str], said: bytes) -> str:
+    """Ask the gateway; its answer, which is a JSON object.
+
+    Raises:
+        Failed: There is none.
+    """
+    if agent not in AGENTS:
+        raise Failed(f"meup-hook knows no agent {agent!r}; it knows {', '.join(AGENTS)}")
+    url = options.get("--url") or next((os.environ[n] for n in SETTINGS if os.environ.get(n)), "")
+    token = _token(options.get("--token-file"))
+    seconds = float(options.get("--timeout", TIMEOUTS[agent]))
+    query = f"timeout={seconds:g}"
+    if own := options.get("--own"):
+        query += f"&own={own}"
+    connection, host = _dial(url)
+    with connection:
+        # The gateway answers 5 s before the host gives up; this is for one that hangs.
+        connection.settimeout(max(seconds - 2.0, 0.5))
+        head = (
+            f"POST /hooks/{agent}?{query} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
+            f"Authorization: Bearer {token}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(said)}\r\n\r\n"
+        )
+        connection.sendall(head.encode() + said)
+        status, body = _read(connection)
+    if status != 200:
+        raise Failed(f"the gateway answers {status}: {body[:300]!r}")
+    if not isinstance(json.loads(body), dict):
+        raise Failed("the gateway's answer is not an object")
+    return body
+
+
+def _token(file: str | None) -> str:
+    token = os.environ.get("MEUP_TOKEN", "")
+    if file:
+        with open(os.path.expanduser(file), encoding="utf-8") as opened:
+            token = opened.read()
+    token = token.strip()
+    if not token or any(each in token for each in "\r\n"):
+        raise Failed("the token is missing; pass --token-file FILE or set MEUP_TOKEN")
+    return token
+
+
+def _dial(url: str) -> tuple[socket.socket, str]:
+    scheme, _, rest = url.partition("://")
+    if scheme == "unix" and rest:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(5.0)
+        connection.connect(rest)
+        return connection, "localhost"
+    if scheme not in ("ws", "http") or not rest:
+        raise Failed(
+            "the gateway's address is missing; pass --url unix:///PATH or http://127.0.0.1:PORT, or"
+            " set MEUP_URL"
+        )
+    place = rest.partition("/")[0]
+    host, _, port = place.rpartition(":")
+    return socket.create_connection((host.strip("[]"), int(port)), timeout=5.0), place
+
+
+def _read(connection: socket.socket) -> tuple[int, str]:
+    said = b""
+    while True:
+        more = connection.recv(65_536)
+        if not more:
+            break
+        said += more
+        if len(said) > MAX_ANSWER_BYTES:
+            raise Failed("the gateway's answer is too large")
+    head, found, body = said.partition(b"\r\n\r\n")
+    lines = head.split(b"\r\n")
+    words = lines[0].split(b" ", 2)
+    lengths = [
+        int(line.partition(b":")[2]) for line in lines if line[:15].lower() == b"content-length:"
+    ]
+    if not found or len(words) < 2 or lengths != [len(body)]:
+        raise Failed("the gateway ended the connection before it had answered")
+    return int(words[1]), body.decode()
+
+
+def _deny(agent: str, why: str) -> None:
+    """End as the host takes for a no (its own form first, since some read stdout alone)."""
+    why = "".join(each if each.isprintable() else " " for each in why)[:500]
+    words = (
+        f"meup did not answer, so this call was not carried out ({why}). Nobody decided about it;"
+        " do not try to do the same by another way. Tell the user."
+    )
+    answers = {
+        "cursor": {"permission": "deny", "user_message": words, "agent_message": words},
+        "copilot": {"permissionDecision": "deny", "permissionDecisionReason": words},
+        "gemini": {"decision": "deny", "reason": words},
+    }
+    if agent in answers:
+        sys.stdout.write(json.dumps(answers[agent]))
+    sys.stdout.flush()
+    sys.stderr.write(words + "\n")
+    sys.stderr.flush()
+    # Copilot takes any other exit code for a hook that failed, and runs the call.
+    os._exit(0 if agent == "copilot" else 2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""The hooks of coding agents: what each says before and after a call, and takes for an answer.
+
+Plain functions, without I/O. A host's input that cannot be read is a :exc:`UnreadableHook`, which
+names the field; its caller denies. No answer of ours is one that some host takes for a failure, and
+so for a yes: it always decides, unless the host is to go on by its own rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final, cast
+
+import msgspec
+
+from meup_agent.doors.permit import HostCall
+from meup_agent.protocol.wire.outcomes import PermitReport, ReportedOutcome
+
+JsonObject = dict[str, Any]
+
+OWN_SOURCES: Final = frozenset({"user", "local", "enterprise", "managed"})
+"""Where Claude Code has an MCP server from that its user, and no project, has set up."""
+
+MARGIN_SECONDS: Final = 5.0
+"""Seconds before a host's own time-out at which our wait ends: most hosts run the call then."""
+
+
+class UnreadableHook(ValueError):
+    """A host said what it is not known to say; the words name the field."""
+
+
+class HookKind(Enum):
+    """What a host wants of a hook."""
+
+    ASKS = auto()  # may this call run?
+    REPORTS = auto()  # it ran, or failed
+    TELLS = auto()  # something else, which needs no answer
+
+
+@dataclass(frozen=True)
+class HookInput:
+    """What a host said.
+
+    Attributes:
+        kind: What it wants.
+        call: The call that it is about; ``None``: about none.
+        report: What came of it, where it reports.
+        is_own: The call is of our own MCP server, and decided there.
+    """
+
+    kind: HookKind
+    call: HostCall | None = None
+    report: PermitReport | None = None
+    is_own: bool = False
+
+
+@dataclass(frozen=True)
+class HookDialect:
+    """The hooks of one coding agent.
+
+    Attributes:
+        agent: Its name, as in the path of the hook.
+        read: Reads an input, with the name of our own MCP server there; may raise UnreadableHook.
+        permit: The answer that lets a call run, with the arguments to run, of those it has.
+        deny: The answer that keeps it from running, with words for the model.
+        timeout: Seconds that it waits for a hook where it is not told otherwise.
+    """
+
+    agent: str
+    read: Callable[[JsonObject, str], HookInput]
+    permit: Callable[[JsonObject, bool], JsonObject]
+    deny: Callable[[str], JsonObject]
+    timeout: float
+
+
+NOTHING: Final[JsonObject] = {}
+"""The answer to what needs none: the host goes on by its own rules."""
+
+
+def _text(said: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    value = said.get(name, default)
+    if not isinstance(value, str) or (default is None and not value):
+        raise UnreadableHook(f"{name!r} of the hook's input is not a text")
+    return value
+
+
+def _object(said: Mapping[str, Any], name: str) -> JsonObject:
+    value = said.get(name)
+    if not isinstance(value, dict):
+        raise UnreadableHook(f"{name!r} of the hook's input is not an object")
+    return cast("JsonObject", value)
+
+
+def _output(value: object) -> str:
+    """The words of a result: what a shell wrote, else its JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        said = cast("JsonObject", value)
+        written = [said[each] for each in ("stdout", "stderr", "output") if said.get(each)]
+        if written and all(isinstance(each, str) for each in written):
+            return "\n".join(written)
+    return msgspec.json.encode(value, enc_hook=str).decode()
+
+
+def _exit_code(value: object) -> int | None:
+    said = cast("JsonObject", value) if isinstance(value, dict) else {}
+    names = ("exit_code", "exitCode", "returnCode")
+    found = (said[each] for each in names if isinstance(said.get(each), int))
+    return next(found, None)
+
+
+# --- Claude Code, and those that speak as it does ---
+
+
+def _read_claude(agent: str, said: JsonObject, own_server: str) -> HookInput:
+    event = _text(said, "hook_event_name")
+    if event not in ("PreToolUse", "PostToolUse", "PostToolUseFailure"):
+        return HookInput(HookKind.TELLS)
+    call = HostCall(
+        _text(said, "tool_name"),
+        _object(said, "tool_input"),
+        agent,
+        session=_text(said, "session_id"),
+        call_id=_text(said, "tool_use_id"),
+        cwd=_text(said, "cwd", ""),
+        mode=_text(said, "permission_mode", ""),
+    )
+    if event == "PreToolUse":
+        return HookInput(HookKind.ASKS, call, is_own=_is_own(said, own_server))
+    if event == "PostToolUseFailure":
+        report = PermitReport.of(ReportedOutcome.FAILED, _output(said.get("error", "")))
+    else:
+        response = said.get("tool_response", said.get("tool_output", ""))
+        code = _exit_code(response)
+        outcome = ReportedOutcome.FAILED if code else ReportedOutcome.COMPLETED
+        report = PermitReport.of(outcome, _output(response), code)
+    return HookInput(HookKind.REPORTS, call, report)
+
+
+def _is_own(said: JsonObject, own_server: str) -> bool:
+    """True for a call of the MCP server that the user has set up for us under a name.
+
+    Never by the name alone, which a project's file can give to a server of its own.
+    """
+    server = said.get("mcp_server")
+    if not own_server or not isinstance(server, dict):
+        return False
+    of = cast("JsonObject", server)
+    return of.get("name") == own_server and of.get("source") in OWN_SOURCES
+
+
+def _permit_claude(arguments: JsonObject, is_edited: bool) -> JsonObject:
+    return {
+        "hookSpecificOutput": {
+            "hookEventName": "PreToolUse",
+            "permissionDecision": "allow",
+            "permissionDecisionReason": "permitted in the space",
+            # Also where nothing was edited: what was permitted runs, and nothing else.
+            "updatedInput": arguments,
+        }
+    }
+
+
+def _deny_claude(words: str) -> JsonObject:
+    return {
+        "hookSpecificOutput": {
+            "hookEventName": "PreToolUse",
+            "permissionDecision": "deny",
+            "permissionDecisionReason": words,
+        }
+    }
+
+
+# --- Cursor ---
+
+
+def _read_cursor(said: JsonObject, own_server: str) -> HookInput:
+    event = _text(said, "hook_event_name")
+    session, call_id = _text(said, "conversation_id", ""), _text(said, "tool_use_id", "")
+    cwd = _text(said, "cwd", "")
+
+    def call_of(tool: str, arguments: JsonObject) -> HostCall:
+        return HostCall(tool, arguments, "cursor", session, call_id, cwd, edits=False)
+
+    match event:
+        case "beforeShellExecution" | "afterShellExecution":
+            call = call_of("Shell", {"command": _text(said, "command")})
+        case "beforeReadFile":
+            call = call_of("Read", {"file_path": _text(said, "file_path")})
+        case "preToolUse" | "postToolUse" | "postToolUseFailure" | "beforeMCPExecution":
+            given = said.get("tool_input")
+            if isinstance(given, str):  # as of calls of MCP servers
+                try:
+                    given = msgspec.json.decode(given)
+                except msgspec.DecodeError:
+                    raise UnreadableHook("'tool_input' of the hook's input is not JSON") from None
+            arguments = _object({"tool_input": given}, "tool_input")
+            call = call_of(_text(said, "tool_name"), arguments)
+        case _:
+            return HookInput(HookKind.TELLS)
+    if event.startswith(("before", "pre")):
+        return HookInput(HookKind.ASKS, call)
+    failed = event == "postToolUseFailure"
+    output = said.get("output", said.get("tool_output", said.get("error_message", "")))
+    outcome = ReportedOutcome.FAILED if failed else ReportedOutcome.COMPLETED
+    return HookInput(HookKind.REPORTS, call, PermitReport.of(outcome, _output(output)))
+
+
+def _permit_cursor(arguments: JsonObject, is_edited: bool) -> JsonObject:
+    return {"permission": "allow"}
+
+
+def _deny_cursor(words: str) -> JsonObject:
+    return {"permission": "deny", "user_message": words, "agent_message": words}
+
+
+# --- Copilot CLI ---
+
+
+def _read_copilot(said: JsonObject, own_server: str) -> HookInput:
+    if "hook_event_name" in said:  # VS Code speaks as Claude Code does
+        return _read_claude("copilot", said, own_server)
+    given = said.get("toolArgs")
+    if isinstance(given, str):
+        try:
+            given = msgspec.json.decode(given)
+        except msgspec.DecodeError:
+            raise UnreadableHook("'toolArgs' of the hook's input is not JSON") from None
+    arguments = _object({"toolArgs": given}, "toolArgs")
+    session = _text(said, "sessionId", "")
+    call_id, cwd = _text(said, "toolCallId", ""), _text(said, "cwd", "")
+    call = HostCall(_text(said, "toolName"), arguments, "copilot", session, call_id, cwd)
+    result = said.get("toolResult")
+    if result is None:
+        return HookInput(HookKind.ASKS, call)
+    of = cast("JsonObject", result) if isinstance(result, dict) else {}
+    failed = of.get("resultType", "success") != "success"
+    outcome = ReportedOutcome.FAILED if failed else ReportedOutcome.COMPLETED
+    output = _output(of.get("textResultForLlm") or of)
+    return HookInput(HookKind.REPORTS, call, PermitReport.of(outcome, output))
+
+
+def _permit_copilot(arguments: JsonObject, is_edited: bool) -> JsonObject:
+    said = {"permissionDecision": "allow", "modifiedArgs": arguments}
+    return {**said, **_permit_claude(arguments, is_edited)}
+
+
+def _deny_copilot(words: str) -> JsonObject:
+    said = {"permissionDecision": "deny", "permissionDecisionReason": words}
+    return {**said, **_deny_claude(words)}
+
+
+# --- Gemini CLI ---
+
+
+def _read_gemini(said: JsonObject, own_server: str) -> HookInput:
+    event = _text(said, "hook_event_name")
+    if event not in ("BeforeTool", "AfterTool"):
+        return HookInput(HookKind.TELLS)
+    session, cwd = _text(said, "session_id", ""), _text(said, "cwd", "")
+    name, given = _text(said, "tool_name"), _object(said, "tool_input")
+    # It merges what a hook gives into its own arguments, so one that was taken out would run.
+    call = HostCall(name, given, "gemini", session, cwd=cwd, edits=False)
+    if event == "BeforeTool":
+        return HookInput(HookKind.ASKS, call)
+    response = said.get("tool_response", "")
+    said = cast("JsonObject", response) if isinstance(response, dict) else {"": response}
+    failed = bool(said.get("error"))
+    outcome = ReportedOutcome.FAILED if failed else ReportedOutcome.COMPLETED
+    return HookInput(HookKind.REPORTS, call, PermitReport.of(outcome, _output(said.get("", said))))
+
+
+def _permit_gemini(arguments: JsonObject, is_edited: bool) -> JsonObject:
+    return {"decision": "allow"}
+
+
+def _deny_gemini(words: str) -> JsonObject:
+    return {"decision": "deny", "reason": words}
+
+
+def _as_claude(agent: str) -> Callable[[JsonObject, str], HookInput]:
+    return lambda said, own_server: _read_claude(agent, said, own_server)
+
+
+DIALECTS: Final[Mapping[str, HookDialect]] = {
+    each.agent: each
+    for each in (
+        HookDialect("claude-code", _as_claude("claude-code"), _permit_claude, _deny_claude, 600.0),
+        HookDialect("codex", _as_claude("codex"), _permit_claude, _deny_claude, 600.0),
+        HookDialect("cursor", _read_cursor, _permit_cursor, _deny_cursor, 60.0),
+        HookDialect("copilot", _read_copilot, _permit_copilot, _deny_copilot, 30.0),
+        HookDialect("gemini", _read_gemini, _permit_gemini, _deny_gemini, 60.0),
+    )
+}
+"""The coding agents whose hooks are known, by name."""
+
+
+def unreadable_words(agent: str, problem: str) -> str:
+    """What the model reads where its program's hook said what cannot be read."""
+    return (
+        f"This call was not carried out: its approval needs what {agent} did not say as expected"
+        f" ({problem}). Nobody decided about it. Do not try to do the same by another way; tell the"
+        " user to update meup-agent."
+    )

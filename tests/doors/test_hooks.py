@@ -1,0 +1,279 @@
+"""Hooks of coding agents, over HTTP and by the program that speaks for them."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from anyio import to_thread
+
+from meup_agent import Proposal
+from tests.doors.hooked import Hooked, hooked, proposed, settled
+from tests.interaction.people import until
+from tests.no_tls import NO_TLS
+from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The gateway runs on asyncio."""
+    return "asyncio"
+
+
+CLAUDE: dict[str, Any] = {
+    "session_id": "s1",
+    "cwd": "/work",
+    "permission_mode": "default",
+    "hook_event_name": "PreToolUse",
+    "tool_name": "Bash",
+    "tool_input": {"command": "make"},
+    "tool_use_id": "toolu_1",
+}
+CURSOR: dict[str, Any] = {
+    "hook_event_name": "beforeShellExecution",
+    "conversation_id": "c1",
+    "command": "make",
+    "cwd": "/work",
+}
+COPILOT: dict[str, Any] = {"toolName": "bash", "toolArgs": '{"command": "make"}', "cwd": "/work"}
+GEMINI: dict[str, Any] = {
+    "hook_event_name": "BeforeTool",
+    "session_id": "g1",
+    "tool_name": "run_shell_command",
+    "tool_input": {"command": "make"},
+    "cwd": "/work",
+}
+ASKS = {
+    "claude-code": CLAUDE,
+    "codex": {**CLAUDE, "turn_id": "t1", "model": "m"},
+    "cursor": CURSOR,
+    "copilot": COPILOT,
+    "gemini": GEMINI,
+}
+
+
+async def yes(proposal: Proposal) -> None:
+    await proposal.fulfill()
+
+
+async def no(proposal: Proposal) -> None:
+    await proposal.reject("unsafe", explain="not on Fridays")
+
+
+@asynccontextmanager
+async def client(at: Hooked, who: str = "coder") -> AsyncGenerator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(
+        base_url=at.url,
+        headers={"Authorization": f"Bearer {at.tokens.get(who, who)}"},
+        timeout=PATIENCE,
+        trust_env=False,
+        verify=NO_TLS,
+    ) as made:
+        yield made
+
+
+def verdict(agent: str, answer: dict[str, Any]) -> tuple[str, str]:
+    """What a host takes from an answer: allow or deny, and the words."""
+    if agent in ("claude-code", "codex"):
+        said = answer["hookSpecificOutput"]
+        assert said["hookEventName"] == "PreToolUse"
+        return said["permissionDecision"], said["permissionDecisionReason"]
+    if agent == "copilot":
+        return answer["permissionDecision"], answer.get("permissionDecisionReason", "")
+    if agent == "cursor":
+        return answer["permission"], answer.get("agent_message", "")
+    return answer["decision"], answer.get("reason", "")
+
+
+@pytest.mark.parametrize("agent", ASKS)
+async def test_each_agent_hears_yes_and_no_in_its_own_words(agent: str) -> None:
+    for decide, wanted in ((yes, "allow"), (no, "deny")):
+        with anyio.fail_after(PATIENCE):
+            async with hooked(decide) as at, client(at) as http:
+                answer = await http.post(f"/hooks/{agent}", json=ASKS[agent])
+                assert answer.status_code == 200
+                said, words = verdict(agent, answer.json())
+                assert said == wanted
+                assert wanted == "allow" or "not on Fridays" in words
+                (record,) = at.space.proposals
+                assert record.arguments == {"command": "make"}
+                assert record.client == agent
+
+
+async def test_what_was_edited_is_what_runs_and_its_outcome_is_told() -> None:
+    async def edit(proposal: Proposal) -> None:
+        await proposal.fulfill({"command": "make -n"})
+
+    with anyio.fail_after(PATIENCE):
+        async with hooked(edit) as at, client(at) as http:
+            answer = (await http.post("/hooks/claude-code", json=CLAUDE)).json()
+            assert answer["hookSpecificOutput"]["updatedInput"] == {"command": "make -n"}
+            after = {**CLAUDE, "hook_event_name": "PostToolUse"}
+            after["tool_response"] = {"stdout": "done", "stderr": "", "interrupted": False}
+            told = await http.post("/hooks/claude-code", json=after)
+            assert (told.status_code, told.json()) == (200, {})
+            assert await settled(at.space) == "fulfilled"
+            (record,) = at.space.proposals
+            assert record.report is not None
+            assert (record.report.outcome, record.report.output) == ("completed", "done")
+            # The same call is not permitted a second time.
+            again = (await http.post("/hooks/claude-code", json=CLAUDE)).json()
+            assert verdict("claude-code", again)[0] == "deny"
+
+
+async def test_who_hangs_up_takes_its_call_back() -> None:
+    with anyio.fail_after(PATIENCE):
+        async with hooked() as at, client(at) as http:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(lambda: http.post("/hooks/claude-code", json=CLAUDE))
+                await proposed(at.space)
+                tasks.cancel_scope.cancel()
+            assert await settled(at.space) == "withdrawn"
+
+
+async def test_silence_ends_as_a_no_before_the_host_gives_up() -> None:
+    with anyio.fail_after(PATIENCE):
+        async with hooked() as at, client(at) as http:
+            answer = (await http.post("/hooks/claude-code?timeout=5.05", json=CLAUDE)).json()
+            said, words = verdict("claude-code", answer)
+            assert said == "deny"
+            assert "do not try to do the same by another way" in words
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (b"", "not JSON"),
+        (b"[]", "not an object"),
+        (b'{"a":' * 100_000, "not JSON"),
+        (b"x" * (2 * 1024 * 1024 + 1), "more than"),
+        (json.dumps({**CLAUDE, "tool_input": "make"}).encode(), "'tool_input'"),
+        (json.dumps({**CLAUDE, "tool_use_id": 7}).encode(), "'tool_use_id'"),
+        (json.dumps({**CLAUDE, "hook_event_name": None}).encode(), "'hook_event_name'"),
+    ],
+)
+async def test_what_cannot_be_read_is_denied_by_the_name_of_the_field(
+    wrong: bytes, why: str
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with hooked(yes) as at, client(at) as http:
+            answer = await http.post("/hooks/claude-code", content=wrong)
+            said, words = verdict("claude-code", answer.json())
+            assert said == "deny"
+            assert why in words
+            assert len(at.space.proposals) == 0
+
+
+async def test_strangers_and_pages_are_turned_away() -> None:
+    with anyio.fail_after(PATIENCE):
+        async with hooked(yes) as at, client(at, "wrong") as stranger, client(at) as http:
+            assert (await stranger.post("/hooks/claude-code", json=CLAUDE)).status_code == 401
+            page = {"Origin": "http://127.0.0.1"}
+            answer = await http.post("/hooks/claude-code", json=CLAUDE, headers=page)
+            assert answer.status_code == 403
+            assert (await http.get("/hooks/claude-code")).status_code == 403
+            assert (await http.post("/hooks/emacs", json=CLAUDE)).status_code == 404
+        async with hooked(yes) as at, client(at, "deaf") as http:
+            answer = await http.post("/hooks/claude-code", json=CLAUDE)
+            assert verdict("claude-code", answer.json())[0] == "deny"
+
+
+async def test_calls_of_our_own_server_pass_by_its_source_and_not_by_its_name() -> None:
+    ours: dict[str, Any] = {**CLAUDE, "tool_name": "mcp__meup__write", "tool_input": {}}
+    with anyio.fail_after(PATIENCE):
+        async with hooked() as at, client(at) as http:
+            path = "/hooks/claude-code?own=meup&timeout=5.05"
+            for source, passes in (("user", True), ("project", False), ("plugin", False)):
+                server = {"name": "meup", "source": source}
+                answer = await http.post(path, json={**ours, "mcp_server": server})
+                assert (answer.json() == {}) is passes, source
+            server = {"name": "other", "source": "user"}
+            assert (await http.post(path, json={**ours, "mcp_server": server})).json() != {}
+
+
+async def test_one_that_watches_decides_nothing_and_records_all() -> None:
+    with anyio.fail_after(PATIENCE):
+        async with hooked(mode="watch") as at, client(at) as http:
+            assert (await http.post("/hooks/claude-code", json=CLAUDE)).json() == {}
+            await proposed(at.space)
+            assert at.space.proposals[0].arguments == {"command": "make"}
+
+
+# --- the program ---
+
+
+def run_hook(agent: str, said: object, *options: str, **settings: str) -> tuple[int, str, str]:
+    """Run meup-hook; its exit code, stdout and stderr."""
+    program = [sys.executable, "-c", "from meup_agent.doors.hook_client import main; main()"]
+    given = said if isinstance(said, bytes) else json.dumps(said).encode()
+    env = {**{k: v for k, v in os.environ.items() if not k.startswith("MEUP_")}, **settings}
+    done = subprocess.run(
+        [*program, agent, *options], input=given, env=env, capture_output=True, timeout=PATIENCE
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+@pytest.mark.parametrize("agent", ASKS)
+async def test_the_program_says_what_the_gateway_decides(agent: str) -> None:
+    for decide, wanted in ((yes, "allow"), (no, "deny")):
+        with anyio.fail_after(PATIENCE):
+            async with hooked(decide) as at:
+                settings = {"MEUP_URL": at.url, "MEUP_TOKEN": at.tokens["coder"]}
+                run = partial(run_hook, agent, ASKS[agent], **settings)
+                code, out, err = await to_thread.run_sync(run)
+                assert (code, err) == (0, "")
+                assert verdict(agent, json.loads(out))[0] == wanted
+
+
+@pytest.mark.parametrize("agent", ASKS)
+@pytest.mark.parametrize("broken", ["refused", "token", "url"])
+def test_the_program_fails_closed_as_each_host_reads_it(agent: str, broken: str) -> None:
+    settings = {"MEUP_URL": "http://127.0.0.1:1", "MEUP_TOKEN": "t"}
+    if broken == "token":
+        del settings["MEUP_TOKEN"]
+    if broken == "url":
+        settings["MEUP_URL"] = "nowhere"
+    code, out, err = run_hook(agent, ASKS[agent], **settings)
+    assert code == (0 if agent == "copilot" else 2)
+    assert "Nobody decided about it" in err
+    if agent not in ("claude-code", "codex"):
+        assert verdict(agent, json.loads(out))[0] == "deny"
+
+
+def test_the_program_loads_nothing_of_the_package() -> None:
+    script = (
+        "import sys, meup_agent.doors.hook_client;"
+        "print([m for m in sys.modules if m in ('anyio', 'msgspec', 'asyncio', 'ssl', 'typing')])"
+    )
+    out = subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, {os.getcwd()!r}); {script}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert out.stdout.strip() == "[]"
+
+
+async def test_a_program_that_is_killed_takes_its_call_back() -> None:
+    with anyio.fail_after(PATIENCE):
+        async with hooked() as at:
+            program = "from meup_agent.doors.hook_client import main; main()"
+            env = {**os.environ, "MEUP_URL": at.url, "MEUP_TOKEN": at.tokens["coder"]}
+            process = await anyio.open_process([sys.executable, "-c", program, "codex"], env=env)
+            assert process.stdin is not None
+            await process.stdin.send(json.dumps(ASKS["codex"]).encode())
+            await process.stdin.aclose()
+            await until(lambda: len(at.space.proposals) == 1)
+            process.kill()
+            await process.wait()
+            assert await settled(at.space) == "withdrawn"
+            await process.aclose()
