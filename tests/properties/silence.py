@@ -34,6 +34,9 @@ BEGIN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 CLOCKS: Final = {"p": -86_400, "d1": 0, "d2": 7_200, "e": -600}
 """Seconds by which the clock of each participant is wrong."""
 
+TRANSIT: Final = 5.0
+"""Seconds that a reader waits for what was in time and is on its way."""
+
 CALL: Final = {"name": "work", "arguments": {"n": 1}}
 
 _LATE: Final = {ProposalState.EXPIRED: {ProposalState.WITHDRAWN}}
@@ -47,6 +50,9 @@ class Process:
         self.seat: Seat | None = None
         self.outbox: deque[tuple[Envelope, Priority]] = deque()
         self.unaccepted: dict[str, tuple[Envelope, Priority]] = {}
+        self.unread_since: float | None = None
+        self.missed: set[str] = set()
+        """What it took as expired while a frame was longer on its way than it waits (4.2)."""
         self.table = ExchangeTable(
             new_id=lambda: f"{name}.{next(world.ids)}",
             find_handler=lambda role, *_: role in (Role.REQUEST, Role.PROPOSAL, Role.EXPIRE),
@@ -86,6 +92,7 @@ class Process:
             if not seat.wire:
                 seat.go_on()
                 if not seat.wire:
+                    self.unread_since = None
                     return
             frame = seat.wire.popleft()
             envelope, was_caught_up = decode(frame), self.table.caught_up
@@ -96,6 +103,20 @@ class Process:
                 self.outbox.extendleft(reversed(self.unaccepted.values()))
                 self.unaccepted.clear()
             at_most -= 1
+
+    def note_delay(self, before: float) -> None:
+        """Note what has expired, after a time in which frames were to be read."""
+        if self.seat is None or not self.seat.wire:
+            self.unread_since = None
+            return
+        self.unread_since = before if self.unread_since is None else self.unread_since
+        if self.world.now - self.unread_since > TRANSIT:
+            records = self.table.proposal_store.records(self.world.now)
+            self.missed |= {
+                each.key.id
+                for each in records
+                if self.table.state_of(each, self.world.now) is ProposalState.EXPIRED
+            }
 
     def say(self, at_most: int) -> None:
         while self.seat is not None and self.table.caught_up and self.outbox and at_most:
@@ -142,7 +163,7 @@ class SilentWorld:
 
     def passes(self, seconds: float) -> None:
         """Time passes; each process looks whenever its own deadlines come."""
-        until, rounds = self.now + seconds, 0
+        before, until, rounds = self.now, self.now + seconds, 0
         while True:
             rounds += 1
             assert rounds < 5_000, "a timer rings without end"
@@ -153,7 +174,9 @@ class SilentWorld:
                 each.apply(each.table.tick(self.now))
             if due > until:
                 self.now = until
-                return
+                break
+        for each in self.processes.values():
+            each.note_delay(before)
 
     def kill_gateway(self) -> None:
         for each in self.processes.values():
@@ -282,6 +305,8 @@ class SilentWorld:
             if moment is None or abs(moment - self.microseconds()) > 5_000_000:
                 continue  # its welcome was longer on its way than any connection lasts
             for record in process.table.proposal_store.records(self.now):
+                if record.key.id in process.missed:
+                    continue
                 if record.expires_at is not None and not (
                     abs(self.microseconds() - last_moment(record.expires_at)) > 6_000_000
                 ):
