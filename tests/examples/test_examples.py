@@ -1,7 +1,7 @@
 """The examples, run as programs at a gateway made of `examples/space.yaml`."""
 
 from collections.abc import AsyncGenerator, Generator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -321,14 +321,6 @@ def test_manager_that_may_do_everything_leaves_nothing_granted() -> None:
     assert manager.stdout[1] == "we may grant everything of MCP; it was taken back"
 
 
-@pytest.mark.parametrize("name", ["proposer.py", "cascade.py"])
-def test_a_proposer_says_what_to_start_first(gateway: ThreadedGateway, name: str) -> None:
-    with run_example(gateway, name, "proposer") as proposer:
-        assert proposer.wait() == 1
-    [said] = proposer.stderr
-    assert said.startswith("start ")
-
-
 def test_the_index_names_each_example() -> None:
     index = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     files = [*EXAMPLES.glob("*"), *(EXAMPLES / "frameworks").glob("*.py")]
@@ -362,27 +354,31 @@ def test_manager_manages_a_space() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "participant", "arguments", "says"),
-    [
-        pytest.param("proposer.py", "proposer", [], "start calculator.py", id="proposer"),
-        pytest.param("cascade.py", "proposer", [], "start fulfiller.py", id="cascade"),
-        pytest.param("stream_a_draft.py", "fulfiller", [], "start this with", id="draft"),
-        pytest.param("supervisor.py", "admin", [], "start controlled_worker.py", id="supervisor"),
-        pytest.param("manager.py", "proposer", [], "run this as one that may grant", id="manager"),
-        pytest.param("librarian.py", "tools", ["missing"], "there is no folder", id="librarian"),
-        pytest.param("learn.py", "proposer", [], "pass a journal's file", id="learn"),
-        pytest.param("read_a_journal.py", "proposer", [], "pass a journal's file", id="journal"),
-    ],
-)
-def test_an_example_alone_says_what_it_needs(
-    name: str, participant: str, arguments: list[str], says: str
-) -> None:
-    roles = {**ROLES, "admin": [{"kind": "*"}]}
-    with (
-        Gateway(participants=roles).in_thread() as gateway,
-        program([EXAMPLES / name, *arguments], variables_of(gateway, participant)) as alone,
-    ):
-        assert alone.wait() == 1
-    (line,) = alone.stderr
-    assert line.startswith(says)
+ALONE = [
+    ("proposer.py", "proposer", "start calculator.py"),
+    ("cascade.py", "asker", "start fulfiller.py"),
+    ("stream_a_draft.py", "author", "start this with"),
+    ("supervisor.py", "admin", "start controlled_worker.py"),
+    ("manager.py", "guest", "run this as one that may grant"),
+    ("librarian.py missing", "tools", "there is no folder"),
+    ("learn.py", "proposer", "pass a journal's file"),
+    ("read_a_journal.py", "proposer", "pass a journal's file"),
+]
+"""Examples, as whom each runs, and the beginning of what it says."""
+
+
+def test_an_example_alone_says_what_it_needs() -> None:
+    more = dict.fromkeys(("asker", "guest"), ROLES["proposer"])
+    roles = {**ROLES, **more, "author": ROLES["fulfiller"], "admin": [{"kind": "*"}]}
+    with Gateway(participants=roles).in_thread() as gateway, ExitStack() as running:
+        # At once, since some wait a while for others; none is what another waits for.
+        started = [
+            running.enter_context(
+                program([EXAMPLES / name, *arguments], variables_of(gateway, participant))
+            )
+            for (name, *arguments), participant in [(words.split(), who) for words, who, _ in ALONE]
+        ]
+        assert [alone.wait() for alone in started] == [1] * len(ALONE)
+    for alone, (_, _, says) in zip(started, ALONE, strict=True):
+        (line,) = alone.stderr
+        assert line.startswith(says)

@@ -111,7 +111,11 @@ async def test_what_a_killed_fulfiller_began_runs_on(meeting: Meeting, notes: No
 async def test_a_process_that_comes_back_ends_nothing(meeting: Meeting, notes: Notes) -> None:
     latch = Latch()
     async with (
-        gathered(meeting, worker(notes), willing(), "observer") as (_, _, onlooker),
+        gathered(meeting, join(meeting, worker(notes), grace=0), willing(), "observer") as (
+            _,
+            _,
+            onlooker,
+        ),
         join(meeting, "proposer", latch=latch) as proposer,
         proposer.propose("tools", "sleep") as proposal,
     ):

@@ -7,7 +7,7 @@ import pytest
 
 from meup_agent import Agent, Context, Proposal, ProposalState
 from tests.interaction.cast import willing
-from tests.interaction.people import Meeting, Notes, gathered, raw, until
+from tests.interaction.people import Meeting, Notes, gathered, join, raw, until
 from tests.interaction.views import is_, is_error, is_response, state_of
 from tests.wire import kinds, payloads
 
@@ -108,7 +108,8 @@ async def test_a_proposal_made_again_ends_the_first_one(meeting: Meeting, notes:
             notes("ends")
 
     body = payloads.proposal("tools/call", CALL)
-    async with gathered(meeting, reviewer) as (space,), raw(meeting, "proposer") as proposer:
+    looking = join(meeting, reviewer, grace=0)
+    async with gathered(meeting, looking) as (space,), raw(meeting, "proposer") as proposer:
         await proposer.say(kinds.MCP_PROPOSAL, body, id="proposer-1")
         await notes.until("begins")
         await proposer.say(kinds.MCP_PROPOSAL, body, id="proposer-1")

@@ -128,7 +128,7 @@ class Stage:
     def joined(self, name: str, agent: Agent | None = None) -> AbstractAsyncContextManager[Space]:
         """A block in which another participant is in the space."""
         joining = (agent or Agent(name)).join
-        return joining(self.gateway.url, space="demo", token=self.token(name))
+        return joining(self.gateway.url, space="demo", token=self.token(name), grace=0)
 
     def pool(self, own: str) -> ClientMembers:
         """The participants of MCP clients; one that sends no token is ``own``."""
