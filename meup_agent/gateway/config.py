@@ -82,6 +82,13 @@ def _check_prefix(prefix: str) -> str:
     return prefix
 
 
+def _check_advertise(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    if not host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65_536:
+        raise ConfigurationError("expected a host and a port, as in 10.0.0.1:8430")
+    return address
+
+
 def _check_dialect(name: str) -> str:
     if (known := spoken(name)) is None:
         raise ConfigurationError(f"expected one of {', '.join(DIALECTS)}")
@@ -167,6 +174,11 @@ class NatsConfig:
     # Begins the names of its streams: two clusters of gateways have two.
     prefix: Annotated[str, AfterValidator(_check_prefix)] = "meup"
     replicas: Literal[1, 3, 5] = 3  # copies of what is kept, each on another server
+    # Where the active gateway takes connections that came in at others, as `host:port`; a secret
+    # that all have, and by which they know each other. `None`: the others listen nowhere.
+    advertise: Annotated[str, AfterValidator(_check_advertise)] | None = None
+    cluster_token: str | None = field(default=None, repr=False)
+    cluster_token_file: TokenOfFile | None = field(default=None, repr=False)
     node: str | None = None  # the gateway's name, for people; `None`: that of its machine
 
     def __post_init__(self) -> None:
@@ -177,8 +189,18 @@ class NatsConfig:
         """
         if self.credentials is not None and self.user is not None:
             raise ConfigurationError("expected one of 'credentials' and 'user', not both")
+        if (self.advertise is None) != (not self.known_token):
+            raise ConfigurationError(
+                "expected 'advertise' and 'cluster_token' (or 'cluster_token_file') together, or"
+                " neither"
+            )
         if (self.user is None) != (self.password is None):
             raise ConfigurationError("expected 'user' and 'password' together, or neither")
+
+    @property
+    def known_token(self) -> str:
+        """The token of the cluster; empty: there is none."""
+        return self.cluster_token or self.cluster_token_file or ""
 
 
 def _read_nats(nats: object) -> object:

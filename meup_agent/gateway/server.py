@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 import anyio
 from picows import WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
 
 from meup_agent.gateway.auth import NotAdmitted
+from meup_agent.gateway.cluster.door import door_of, hall_of
 from meup_agent.gateway.config import Config, ConfigChange
 from meup_agent.gateway.edge import listener
 from meup_agent.gateway.edge.handshake import admit
@@ -32,7 +34,7 @@ from meup_agent.gateway.network import (
 )
 from meup_agent.gateway.reach import notices_of
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
-from meup_agent.protocol.space.journal import Journal
+from meup_agent.protocol.space.journal import Journal, ignore
 
 if TYPE_CHECKING:
     import socket
@@ -95,6 +97,12 @@ class RunningGateway:
     def port(self) -> int:
         """The port it listens at."""
         return self._address.port
+
+    @property
+    def own_address(self) -> tuple[str, int]:
+        """Host and port by which this machine reaches it."""
+        dialled = urlsplit(self.url)
+        return dialled.hostname or "", self.port
 
     @property
     def url(self) -> str:
@@ -305,7 +313,11 @@ async def serve(
         history = None
         if config.history is not None:
             history = stack.enter_context(open_history(config.history, wall_clock))
-        journal = await stack.enter_async_context(open_journal(config, wall_clock))
+        host = config.host if host is None else host
+        port = config.port if port is None else port
+        async with door_of(config, host, port) as door:
+            lead = ignore if door is None else door.lead
+            journal = await stack.enter_async_context(open_journal(config, wall_clock, lead))
         gateway = RunningGateway(config, journal, history)
         if config.journal.nats is not None:
             from meup_agent.gateway.journal.nats.journal import follow_reloads
@@ -313,12 +325,12 @@ async def serve(
             follow_reloads(journal, gateway.runtime)
         stack.enter_context(connect_outputs(config, gateway.runtime))
         await stack.enter_async_context(notices_of(config, gateway.runtime))
-        host = config.host if host is None else host
         if page is not None and serves_console(config, host):
             gateway.mount(await pages.enter_async_context(page(gateway.runtime)))
         for path, app in (routes or {}).items():
             gateway.route(path, app)
-        await gateway.listen(host, config.port if port is None else port)
+        await gateway.listen(host, port)
+        await stack.enter_async_context(hall_of(config, gateway.own_address))
         # After the page, whose event streams end before answers are waited for.
         stack.push_async_callback(gateway.stop)
         await gateway.listen_for_http()

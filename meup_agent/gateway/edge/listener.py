@@ -376,10 +376,23 @@ def _move(transport: asyncio.Transport, protocol: asyncio.BaseProtocol, came: by
     loop.call_soon(feed, protocol, moved, came)
 
 
+passed_on: Final[dict[tuple[str, int], str]] = {}
+"""The addresses of members that came in at the doors of other gateways, by the address and port
+from which this process dials itself for each."""
+
+
 def address_of(wire: asyncio.BaseTransport) -> str:
     """The other end's address, without its port; empty at a Unix socket, or if it is unknown."""
-    peer = cast("tuple[object, ...] | str | None", wire.get_extra_info("peername"))
-    return str(peer[0]) if isinstance(peer, tuple) else ""
+    peer = cast("tuple[Any, ...] | str | None", wire.get_extra_info("peername"))
+    return address_of_peer(peer[:2]) if isinstance(peer, tuple) else ""
+
+
+def address_of_peer(peer: tuple[str, int] | tuple[Any, ...] | None) -> str:
+    """The address of a peer with its port; of one that came in at a door, that of the member."""
+    if peer is None:
+        return ""
+    host, port = peer
+    return passed_on.get((str(host), port), str(host))
 
 
 def peer_of(wire: asyncio.BaseTransport) -> str:

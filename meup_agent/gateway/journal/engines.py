@@ -10,12 +10,12 @@ from typing import Final, NamedTuple
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.gateway.config import Config, JournalConfig
 from meup_agent.gateway.journal.sqlite import SqliteJournal
-from meup_agent.protocol.space.journal import Journal
+from meup_agent.protocol.space.journal import Journal, ignore
 
 Clock = Callable[[], int]
 
 
-async def _at_once(journal: Journal, config: Config) -> None:
+async def _at_once(journal: Journal, config: Config, lead: Callable[[str], object]) -> None:
     """A journal that is one gateway's alone."""
 
 
@@ -28,7 +28,8 @@ class Engine(NamedTuple):
     # returns the place of the entries, for people; raises ConfigurationError.
     check: Callable[[JournalConfig, int], str]
     # Waits until the gateway of a configuration may use it: there may be others with the same.
-    ready: Callable[[Journal, Config], Awaitable[None]] = _at_once
+    # Meanwhile the other is told at which address one of them takes connections; empty: at none.
+    ready: Callable[[Journal, Config, Callable[[str], object]], Awaitable[None]] = _at_once
 
 
 def _has_file(config: JournalConfig) -> bool:
@@ -49,7 +50,7 @@ def _open_nats(config: JournalConfig, now: Clock) -> Journal:
     return NatsJournal(config, now)
 
 
-async def _wait_for_nats(journal: Journal, config: Config) -> None:
+async def _wait_for_nats(journal: Journal, config: Config, lead: Callable[[str], object]) -> None:
     from meup_agent.gateway.cluster.seat import Seat, config_parts
     from meup_agent.gateway.journal.nats.journal import NatsJournal
 
@@ -57,7 +58,14 @@ async def _wait_for_nats(journal: Journal, config: Config) -> None:
     assert isinstance(journal, NatsJournal), "the table says so"
     assert nats is not None, "the table asked before"
     node = nats.node or socket.gethostname()
-    seat = Seat(journal.link, nats.prefix, node, config_parts(config))
+    seat = Seat(
+        journal.link,
+        nats.prefix,
+        node,
+        config_parts(config),
+        nats.advertise or "",
+        lambda owner: lead("" if owner is None else owner.advertise),
+    )
     await journal.take_over(seat, [space.id for space in config.spaces])
 
 
@@ -123,10 +131,13 @@ def engine_of(config: JournalConfig) -> Engine:
 
 
 @asynccontextmanager
-async def open_journal(config: Config, now: Clock) -> AsyncGenerator[Journal]:
+async def open_journal(
+    config: Config, now: Clock, lead: Callable[[str], object] = ignore
+) -> AsyncGenerator[Journal]:
     """Open the journal of a gateway for the length of a block; it waits until the gateway may.
 
-    Its clock tells microseconds since 1970.
+    Its clock tells microseconds since 1970. While it waits, ``lead`` is told the address of the one
+    that has it.
 
     Raises:
         ConfigurationError: It cannot be opened, or does not take what members may send.
@@ -135,7 +146,7 @@ async def open_journal(config: Config, now: Clock) -> AsyncGenerator[Journal]:
     journal = engine.open(config.journal, now)
     try:
         check_size(journal.max_frame_bytes, config.limits.max_message_bytes)
-        await engine.ready(journal, config)
+        await engine.ready(journal, config, lead)
         yield journal
     finally:
         await journal.aclose()

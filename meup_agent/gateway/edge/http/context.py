@@ -29,6 +29,7 @@ from meup_agent.gateway.auth import (
     NotAdmitted,
 )
 from meup_agent.gateway.edge.handshake import bearer
+from meup_agent.gateway.edge.listener import address_of_peer
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.server import SpaceServer
@@ -95,8 +96,7 @@ def authenticate(runtime: GatewayRuntime, request: HTTPConnection) -> Identity:
     try:
         if authorization is None:
             raise NotAdmitted(UNAUTHORIZED, "send the header Authorization: Bearer <token>")
-        address = request.client.host if request.client is not None else ""
-        return runtime.identify(bearer(authorization), address)
+        return runtime.identify(bearer(authorization), address_of_peer(request.client))
     except NotAdmitted as refused:
         runtime.counters.not_admitted[refused.status] += 1
         raise

@@ -1,0 +1,128 @@
+"""A gateway that stands by is a door to the one that is active, and to nobody without its token."""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import httpx
+import pytest
+
+from meup_agent.gateway import Config, Gateway, JournalConfig
+from meup_agent.gateway.cluster import door
+from meup_agent.gateway.edge.listener import passed_on
+from tests.gateway.cluster.test_takeover import Standby
+from tests.gateway.conftest import envelope
+from tests.gateway.journal.conftest import nats_config
+from tests.gateway.journal.test_gateway import config_with, hear_chats, rest
+from tests.gateway.own_loop import anyio_backend as anyio_backend
+from tests.gateway.websocket_client import open_websocket
+from tests.gateways import LAST_SEEN_HEADER, RESUME_HEADER
+from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.anyio
+
+TOKEN = "of-this-cluster"
+
+
+def free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port: int = bound.getsockname()[1]
+        return port
+
+
+def node(folder: Path, name: str) -> Config:
+    config = config_with(folder)
+    nats = replace(
+        nats_config(folder),
+        node=name,
+        advertise=f"127.0.0.1:{free_port()}",
+        cluster_token=TOKEN,
+    )
+    return replace(config, port=free_port(), journal=JournalConfig(nats=nats))
+
+
+@asynccontextmanager
+async def two(folder: Path) -> AsyncGenerator[tuple[Gateway, Config, Standby, anyio.Event]]:
+    """The active gateway, the configuration of the other one, that, and an end of the first."""
+    first, second = node(folder, "first"), node(folder, "second")
+    # The same people know both.
+    second = replace(second, spaces=first.spaces)
+    stop_first, stopped = anyio.Event(), anyio.Event()
+    standby = Standby(second)
+    gateway = Gateway(config=first, port=first.port)
+
+    async def run_first(*, task_status: anyio.abc.TaskStatus[None]) -> None:
+        async with gateway:
+            task_status.started()
+            await stop_first.wait()
+        stopped.set()
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(run_first)
+        standby.gateway = Gateway(config=second, port=second.port)
+        tasks.start_soon(standby.run)
+        await is_open(second.port)
+        yield gateway, second, standby, stop_first
+        stop_first.set()
+        standby.over.set()
+
+
+async def is_open(port: int) -> None:
+    """Wait until something listens at a port."""
+    with anyio.fail_after(PATIENCE):
+        while True:
+            try:
+                stream = await anyio.connect_tcp("127.0.0.1", port)
+            except OSError:
+                await anyio.sleep(0.01)
+            else:
+                await stream.aclose()
+                return
+
+
+async def test_members_come_in_at_any_and_stay_with_the_port(tmp_path: Path) -> None:
+    async with two(tmp_path) as (first, second, standby, stop_first):
+        url, token = f"ws://127.0.0.1:{second.port}/ws?space=demo", first.token("alice")
+        headers = {RESUME_HEADER: "1"}
+        async with open_websocket(
+            url, token, headers=headers, local_addr=("127.0.0.2", 0)
+        ) as alice:
+            await alice.send(envelope("alice", id="1"))
+            (one,) = await hear_chats(alice, 1)
+            assert one["id"] == "1"
+            assert list(passed_on.values()) == ["127.0.0.2"]
+            async with httpx.AsyncClient(timeout=PATIENCE) as client:
+                answer = await client.get(f"http://127.0.0.1:{second.port}/readyz")
+                assert answer.json() == {"status": "ok"}
+            stop_first.set()
+            await rest(alice)
+            assert alice.close_code == 1012
+        with anyio.fail_after(PATIENCE):
+            await standby.active.wait()
+        headers |= {LAST_SEEN_HEADER: str(one["seq"])}
+        async with open_websocket(url, token, headers=headers) as again:
+            await again.send(envelope("alice", id="2"))
+            assert [said["id"] for said in await hear_chats(again, 1)] == ["2"]
+        assert passed_on == {}
+
+
+async def test_nobody_without_the_token_tells_where_members_are(tmp_path: Path) -> None:
+    async with two(tmp_path) as (first, _, _, _):
+        nats = first._config.journal.nats
+        assert nats is not None
+        assert nats.advertise is not None
+        host, port = door.split_address(nats.advertise)
+        for wrong in (b"\0" * 32, door._proof("another", b"\0" * 32, b"10.0.0.1")):
+            reader, writer = await asyncio.open_connection(host, port)
+            await reader.readexactly(door.CHALLENGE_BYTES)
+            writer.write(wrong + b"\x0810.0.0.1" + b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+            with anyio.fail_after(PATIENCE):
+                with suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+            writer.close()
+        assert passed_on == {}
