@@ -110,7 +110,7 @@ async def copy_both_ways(
 # --- a gateway that stands by ---
 
 
-class Door:
+class GatewayDoor:
     """The port of a gateway that stands by; who is active, is told to :meth:`lead`."""
 
     def __init__(self, nats: NatsConfig, most: int) -> None:
@@ -159,14 +159,14 @@ class Door:
 
 
 @asynccontextmanager
-async def door_of(config: Config, host: str, port: int) -> AsyncGenerator[Door | None]:
+async def door_of(config: Config, host: str, port: int) -> AsyncGenerator[GatewayDoor | None]:
     """The door of a gateway that stands by, for the length of a block, if it is to have one."""
     nats = config.journal.nats
     if nats is None or nats.advertise is None:
         yield None
         return
     check_encrypted(host, config.tls, insecure=config.insecure)
-    door = Door(nats, config.limits.max_connections)
+    door = GatewayDoor(nats, config.limits.max_connections)
     try:
         server = await asyncio.start_server(door.take, host, port, limit=COPY_BYTES)
     except OSError as error:
