@@ -39,7 +39,16 @@ OTHER_KEYS: Final = (OTHER_ROOT, "inputs")
 
 STDIO_KEYS: Final = ("type", "command", "args", "env", "cwd", "disabled", "pin")
 HTTP_KEYS: Final = ("type", "url", "headers", "oauth", "disabled", "pin")
-OAUTH_KEYS: Final = ("clientId", "clientSecret", "clientMetadataUrl", "callbackPort")
+OAUTH_KEYS: Final = (
+    *("clientId", "clientSecret", "clientMetadataUrl", "issuer"),
+    *("callbackPort", "grantType"),
+)
+OAUTH_TEXTS: Final = OAUTH_KEYS[:4]
+
+CLIENT_CREDENTIALS: Final = "client_credentials"
+"""The grant by which a program signs in without a person."""
+
+GRANTS: Final = ("authorization_code", CLIENT_CREDENTIALS)
 
 HTTP_TYPES: Final = ("http", "streamable-http", "streamableHttp", "sse")
 """Names that clients have for the same transport, and that of the older one."""
@@ -90,12 +99,15 @@ class OAuthClient:
             it in place of a registration.
         callback_port: The port of this machine to which the sign-in page answers; else any free
             one, and later the same.
+        issuer: The place of the sign-in that knows the client and its secret, which are shown to no
+            other one: the client signs in by itself, without a person. ``None``: a person does.
     """
 
     client_id: str | None = None
     client_secret: str | None = field(default=None, repr=False)
     client_metadata_url: str | None = None
     callback_port: int | None = None
+    issuer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,16 +336,43 @@ def _oauth(fields: Mapping[str, Any], place: str, variables: Mapping[str, str]) 
     if port is not None and (not isinstance(port, int) or not 0 < port < MAX_PORTS):
         raise ConfigurationError(f"{place}.callbackPort must be a port")
     texts = {
-        key: _text(given[key], f"{place}.{key}", variables)
-        for key in OAUTH_KEYS[:3]
-        if key in given
+        key: _text(given[key], f"{place}.{key}", variables) for key in OAUTH_TEXTS if key in given
     }
     about = texts.get("clientMetadataUrl")
     if about is not None and not re.match(r"https://[^/]+/.+", about):
         raise ConfigurationError(f"{place}.clientMetadataUrl must be an https address with a path")
     if "clientSecret" in texts and "clientId" not in texts:
         raise ConfigurationError(f"{place} has a clientSecret, and lacks the clientId")
-    return OAuthClient(texts.get("clientId"), texts.get("clientSecret"), about, port)
+    _check_grant(given, place)
+    return OAuthClient(
+        texts.get("clientId"),
+        texts.get("clientSecret"),
+        about,
+        port,
+        texts.get("issuer"),
+    )
+
+
+def _check_grant(given: Mapping[str, Any], place: str) -> None:
+    """Check that a client that signs in by itself has all that this takes, and no other has it."""
+    grant = given.get("grantType", GRANTS[0])
+    if grant not in GRANTS:
+        raise ConfigurationError(f"{place}.grantType must be one of: {', '.join(GRANTS)}")
+    if grant != CLIENT_CREDENTIALS:
+        if "issuer" in given:
+            raise ConfigurationError(
+                f"{place}.issuer is for a client that signs in by itself; add"
+                f' "grantType": "{CLIENT_CREDENTIALS}"'
+            )
+        return
+    for key in ("clientId", "clientSecret", "issuer"):
+        if not given.get(key):
+            raise ConfigurationError(
+                f"{place} signs in without a person, and lacks the {key}; the secret is shown to"
+                " that issuer alone"
+            )
+    if not re.match(r"https://|http://(127\.0\.0\.1|localhost)[:/]", str(given["issuer"])):
+        raise ConfigurationError(f"{place}.issuer must be an https address")
 
 
 def _decode(content: bytes, on_problem: Report | None) -> object:

@@ -3,7 +3,8 @@
 A server that answers 401 says where its users sign in. A person opens the link that the log shows,
 in a browser on this machine; the answer comes to a port of this machine. What the server gives for
 it is kept in a file that only its user can read, and renewed without a person as long as the server
-renews it. Nobody is asked for a server whose ``Authorization`` header was configured.
+renews it. A client that was configured to signs in by itself, at the issuer that was named with it.
+Nobody is asked for a server whose ``Authorization`` header was configured.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 import anyio
 from anyio import to_thread
 from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider, OAuthFlowError
+from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 from mcp.shared.auth import (
     OAuthClientInformationFull,
     OAuthClientMetadata,
@@ -179,15 +181,29 @@ async def sign_in_at(
         open_link: Shows a link to a person, in place of the log.
     """
     ours = server.oauth
-    known = f"{server.url} {ours.client_id or ''}".encode()
+    known = f"{server.url} {ours.client_id or ''}"
     given = None
+    if ours.issuer is not None:
+        assert ours.client_id is not None, "its configuration was checked"
+        assert ours.client_secret is not None, "its configuration was checked"
+        own = _TokenFile(folder / f"{_digest(f'{known} {ours.issuer}')}.json", None)
+        await own.read()
+        by_itself = ClientCredentialsOAuthProvider(
+            server.url,
+            own,
+            ours.client_id,
+            ours.client_secret,
+            issuer=ours.issuer,
+        )
+        own.context = by_itself.context
+        return by_itself
     if ours.client_id is not None:
         given = OAuthClientInformationFull(
             client_id=ours.client_id,
             client_secret=ours.client_secret,
             token_endpoint_auth_method="client_secret_basic" if ours.client_secret else "none",
         )
-    storage = _TokenFile(folder / f"{hashlib.sha256(known).hexdigest()[:32]}.json", given)
+    storage = _TokenFile(folder / f"{_digest(known)}.json", given)
     await storage.read()
     port = ours.callback_port or storage.port or _free_port()
     browser = _Browser(name, port, open_link or partial(_show, name))
@@ -207,6 +223,10 @@ async def sign_in_at(
     )
     storage.context = provider.context
     return provider
+
+
+def _digest(known: str) -> str:
+    return hashlib.sha256(known.encode()).hexdigest()[:32]
 
 
 def _free_port() -> int:

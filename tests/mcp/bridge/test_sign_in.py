@@ -1,5 +1,6 @@
 """Sign-in at a server behind an address; the scenarios of a whole one are the official suite's."""
 
+import base64
 import stat
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,9 @@ from tests.patience import PATIENCE
 pytestmark = pytest.mark.anyio
 
 FAR = HttpServer("https://far.example/mcp")
+ISSUER = "https://login.example"
 PLACE = {
-    "issuer": "https://login.example",
+    "issuer": ISSUER,
     "authorization_endpoint": "https://login.example/authorize",
     "token_endpoint": "https://login.example/token",
     "response_types_supported": ["code"],
@@ -150,6 +152,22 @@ def test_client_that_was_registered_before_is_named_in_the_file() -> None:
         ({"callbackPort": 0}, "callbackPort must be a port"),
         ({"clientMetadataUrl": "http://x/y"}, "must be an https address"),
         (True, "oauth must be an object"),
+        ({"grantType": "password"}, "grantType must be one of"),
+        ({"grantType": "client_credentials", "clientId": "c"}, "lacks the clientSecret"),
+        (
+            {"grantType": "client_credentials", "clientId": "c", "clientSecret": "s"},
+            "lacks the issuer",
+        ),
+        ({"clientId": "c", "issuer": "https://x"}, "for a client that signs in by itself"),
+        (
+            {
+                "grantType": "client_credentials",
+                "clientId": "c",
+                "clientSecret": "s",
+                "issuer": "http://x",
+            },
+            "issuer must be an https address",
+        ),
     ],
 )
 def test_wrong_client_is_named(oauth: Any, said: str) -> None:
@@ -159,3 +177,68 @@ def test_wrong_client_is_named(oauth: Any, said: str) -> None:
 
 def test_server_with_a_token_of_its_own_is_not_signed_in_at() -> None:
     assert not HttpServer("https://x.example", {"authorization": "Bearer x"}).may_sign_in
+
+
+class Places:
+    """A server that asks for a token, and the places of a sign-in, by their host names."""
+
+    def __init__(self, advertised: str, claimed: str) -> None:
+        self.advertised, self.claimed = advertised, claimed
+        self.asked: list[tuple[str, str, str]] = []
+        self.valid = "t1"
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        host, path = request.url.host, request.url.path
+        if host == "far.example" and path.startswith("/.well-known/oauth-protected-resource"):
+            servers = {"authorization_servers": [self.advertised]}
+            return httpx2.Response(200, json={"resource": FAR.url, **servers})
+        if host == "far.example":
+            is_in = request.headers.get("authorization") == f"Bearer {self.valid}"
+            return httpx2.Response(200 if is_in else 401)
+        if path.startswith("/.well-known/oauth-authorization-server"):
+            at = f"https://{host}"
+            ends = {"token_endpoint": f"{at}/token", "authorization_endpoint": f"{at}/authorize"}
+            said = {**PLACE, **ends, "issuer": self.claimed}
+            return httpx2.Response(200, json=said)
+        if path == "/token":
+            secret = request.headers.get("authorization", "")
+            self.asked.append((host, request.content.decode(), secret))
+            return httpx2.Response(200, json={"access_token": self.valid, "token_type": "Bearer"})
+        return httpx2.Response(404)
+
+    async def get(self, folder: Path) -> int:
+        """The status that the server answers a program with, which signs in by itself."""
+        oauth = OAuthClient("c1", "s3cret", issuer=ISSUER)
+        auth = await sign_in_at("far", HttpServer(FAR.url, oauth=oauth), folder)
+        async with httpx2.AsyncClient(
+            transport=httpx2.MockTransport(self), auth=auth, timeout=PATIENCE
+        ) as client:
+            return (await client.get(FAR.url)).status_code
+
+
+async def test_client_signs_in_by_itself_and_its_token_is_kept(tmp_path: Path) -> None:
+    folder = anyio.Path(tmp_path)
+    places = Places(ISSUER, ISSUER)
+    assert await places.get(tmp_path) == 200
+    [(host, form, secret)] = places.asked
+    assert host == "login.example"
+    assert "grant_type=client_credentials" in form.split("&")
+    assert secret == f"Basic {base64.b64encode(b'c1:s3cret').decode()}"
+    assert await places.get(tmp_path) == 200
+    assert len(places.asked) == 1
+    [file] = [each async for each in folder.iterdir()]
+    assert "s3cret" not in await file.read_text()
+    # One that is not taken any more is asked for anew, without a person.
+    places.valid = "t2"
+    assert await places.get(tmp_path) == 200
+    assert len(places.asked) == 2
+
+
+@pytest.mark.parametrize("claimed", ["https://evil.example", "https://login.example"])
+async def test_its_secret_is_shown_to_no_other_place_that_a_server_names(
+    tmp_path: Path, claimed: str
+) -> None:
+    places = Places("https://evil.example", claimed)
+    with pytest.raises(OAuthFlowError):
+        await places.get(tmp_path)
+    assert places.asked == []
