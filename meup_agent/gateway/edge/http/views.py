@@ -244,7 +244,7 @@ _ABOUT: Final = {
     "closed": ("connections_closed", "Members that the gateway closed, by close code."),
     "not_admitted": ("connections_not_admitted", "Callers that did not get in, by status."),
 }
-"""The metric for each counter, and what it says; a further counter is shown under its own name."""
+"""The metric for each counter, and what it says."""
 
 
 _OF_A_SPACE: Final[dict[str, tuple[str, Callable[[GatewayRuntime, SpaceServer], int]]]] = {
@@ -278,7 +278,7 @@ class RuntimeCollector(Collector):
         counters = runtime.counters
         for field in fields(counters):
             value: object = getattr(counters, field.name)
-            name, about = _ABOUT.get(field.name, (field.name, field.name.replace("_", " ")))
+            name, about = _ABOUT[field.name]
             if isinstance(value, Counter):
                 family = CounterMetricFamily(PREFIX + name, about, labels=["code"])
                 for code, count in sorted(cast("Counter[object]", value).items(), key=str):
