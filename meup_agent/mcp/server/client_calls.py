@@ -301,10 +301,13 @@ class ClientCalls:
 
     Attributes:
         running: Those that run, and can be found.
+        left_joined: The proposals of other processes of the participant for which a client waits
+            here, since it has made the same call again.
     """
 
     def __init__(self) -> None:
         self.running: set[ClientCall] = set()
+        self.left_joined: set[str] = set()
         self._ended: deque[ClientCall] = deque(maxlen=MAX_ENDED_CALLS)
         self._waiting: dict[str, WaitingCall] = {}
         self._held: dict[str, WaitingCall] = {}  # by their proposals, the oldest first
@@ -379,6 +382,12 @@ class ClientCalls:
         return next(
             (each for each in self._held.values() if each.key == key and not each.readers), None
         )
+
+    @property
+    def proposals(self) -> set[str]:
+        """The proposals of this process whose outcome is not told, and those that it waits for."""
+        own = {each.proposal.id for each in self.running if each.proposal is not None}
+        return own | self._held.keys() | self.left_joined
 
     def _forget_old(self) -> None:
         """Forget outcomes whose time is over, and the oldest of too many."""

@@ -6,7 +6,7 @@ import logging
 import math
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -37,6 +37,7 @@ from meup_agent.protocol.capability import compile_announced
 from meup_agent.protocol.exchange import Wait
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.envelope import microseconds, read_moment
 from meup_agent.protocol.wire.outcomes import (
     Expiry,
     Fulfillment,
@@ -78,6 +79,9 @@ REQUEST_SECONDS: Final = 600.0
 
 WAITING_SECONDS: Final = 5.0
 """Between two notes that a proposal waits: a client's own timeout, reset by each, is longer."""
+
+TOLD_MARGIN: Final = 1.0
+"""Seconds for what delays an answer, and for clocks, until another process takes it for given."""
 
 MAX_ROUNDS: Final = 16
 """Results of one tool that ask its client instead of ending the call."""
@@ -136,8 +140,15 @@ async def call_tool(
     if held is not None:
         held.call.attach(ctx)
         return await held.next_result(within)
-    if len(member.calls.running) >= MAX_REQUESTS:
+    if len(member.calls.running) + len(member.calls.left_joined) >= MAX_REQUESTS:
         raise too_many_requests()
+    sent = {"name": offer.name, "arguments": payloads.as_object(params.get("arguments"))}
+    if within is not None and not member.space.may_request(
+        offer.participant, payloads.TOOL_CALL, sent
+    ):
+        left = await _find_same_left(member, key, offer)
+        if left is not None:
+            return await _join_left(member, left, within, settings)
     session = member.sessions.find(ctx)
     log_level = "debug" if session is None else session.log_level
     call = ClientCall(offer.participant, ctx, log_level, member.start_soon)
@@ -213,6 +224,57 @@ async def _result_of_left(
     if record.expires_at is not None:
         left = (record.expires_at - datetime.now(UTC)).total_seconds()
     return _still_waits(space, tool, record, sent, left, settings)
+
+
+async def _find_same_left(
+    member: ClientMember, key: CallKey, offer: Offer
+) -> ProposalRecord | None:
+    """The open proposal of another process of our participant that the same call joins.
+
+    Only behind the time by which its own call was answered, so that two equal calls that are meant
+    to be two stay two. One that is decided is told by its id alone: it may have been told already.
+    """
+    space = member.space
+    if not space.gateway.guarantees.lists_proposals:
+        return None
+    label = " ".join(filter(None, key.client))
+    try:
+        async for each in space.proposals.list(proposer=space.me, tool=offer.name):
+            digest = payloads.digest(
+                payloads.TOOL_CALL, {"name": each.tool, "arguments": each.arguments}, each.target
+            )
+            if (
+                (each.client, each.target, digest) == (label, offer.participant, key.digest)
+                and each.outlives
+                and _was_told(space, each)
+                and each.id not in member.calls.proposals
+            ):
+                return each
+    except MeupError as error:
+        log.debug("%s is proposed anew, since the open ones are not known: %s", key.tool, error)
+    return None
+
+
+def _was_told(space: Space, record: ProposalRecord) -> bool:
+    """True if the call of a proposal was answered that it still waits, by the gateway's time."""
+    meta = payloads.read_proposal(record.envelope.payload).meta
+    told_by = read_moment(meta.get(payloads.TOLD_BY))
+    return told_by is not None and microseconds(space.gateway.now) >= told_by
+
+
+async def _join_left(
+    member: ClientMember, record: ProposalRecord, within: float, settings: CallSettings
+) -> JsonObject:
+    """The outcome of a proposal of another process, as for its own call."""
+    member.calls.left_joined.add(record.id)
+    try:
+        return await _result_of_left(member.space, record.id, within, settings)
+    except RequestError as error:
+        raise mcp_error(error) from error
+    except MeupError as error:
+        return tool_error(decisions.failed(RESULT_TOOL, str(error)))
+    finally:
+        member.calls.left_joined.discard(record.id)
 
 
 RESULT_TOOL_OFFER: Final[JsonObject] = {
@@ -333,7 +395,7 @@ async def _call_once(
             offer.name,
             payloads.as_object(sent["arguments"]),
             more=sent,
-            proposal_meta=_proposal_meta(call.ctx, settings),
+            proposal_meta=_proposal_meta(space, call.ctx, settings),
             to=settings.to,
             timeout=REQUEST_SECONDS,
             ttl=settings.ttl,
@@ -384,12 +446,14 @@ def _deciders(space: Space, sent: JsonObject, settings: CallSettings) -> list[st
     ]
 
 
-def _proposal_meta(ctx: Ctx, settings: CallSettings) -> JsonObject:
-    """The members of a proposal's ``_meta``: its client, and if its client may stop waiting."""
+def _proposal_meta(space: Space, ctx: Ctx, settings: CallSettings) -> JsonObject:
+    """The members of a proposal's ``_meta``: its client, and by when that may stop waiting."""
     label = ClientLabel.of(ctx)
     meta: JsonObject = {payloads.CLIENT: label.wire()} if label.name else {}
-    if settings.answer_seconds(ctx) is not None:
-        meta[payloads.OUTLIVES] = True
+    within = settings.answer_seconds(ctx)
+    if within is not None:
+        told_by = space.gateway.now + timedelta(seconds=within + TOLD_MARGIN)
+        meta |= {payloads.OUTLIVES: True, payloads.TOLD_BY: told_by.isoformat()}
     return meta
 
 

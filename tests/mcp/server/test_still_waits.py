@@ -1,7 +1,7 @@
 """Calls that are answered before their client gives up, and whose outcome is asked for later."""
 
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -10,10 +10,8 @@ from mcp.client.client import Client
 from mcp_types import CallToolResult, Implementation, TextContent
 
 from meup_agent import Agent, Proposal
-from meup_agent.mcp.server.tool_calls import (
-    ClientLabel,
-    limit_of,
-)
+from meup_agent.mcp.server import tool_calls
+from meup_agent.mcp.server.tool_calls import ClientLabel, limit_of
 from meup_agent.transport.base import Condition
 from tests.mcp.conftest import OLD, PROPOSES, ServedSpace, Stage, served, staged
 from tests.patience import PATIENCE
@@ -221,6 +219,64 @@ async def test_a_decision_outlives_the_process_of_its_proposer(when: str) -> Non
                 told = await bob.call_tool("meup_result", {"id": approved})
                 assert "No call of yours waits" in said(told)
         assert desk.calls == [{"path": "a"}]
+
+
+@pytest.mark.parametrize("first", ["is gone", "goes on"])
+async def test_the_same_call_joins_that_of_another_process(
+    first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool_calls, "TOLD_MARGIN", -PATIENCE)
+    async with with_desk() as (desk, stage), AsyncExitStack() as stack:
+        earlier = await stack.enter_async_context(AsyncExitStack())
+        server = await earlier.enter_async_context(process(stage))
+        client = await earlier.enter_async_context(server.client(client_info=EDITOR))
+        proposal = waits_as(await client.call_tool("tools_write", {"path": "a"}))
+        if first == "is gone":
+            await earlier.aclose()
+        server = await stack.enter_async_context(process(stage))
+        client = await stack.enter_async_context(server.client(client_info=EDITOR))
+        assert waits_as(await client.call_tool("tools_write", {"path": "a"})) == proposal
+        assert waits_as(await client.call_tool("tools_write", {"path": "b"})) != proposal
+        renamed = Implementation(name="editor", version="1.3")
+        async with server.client(client_info=renamed) as other:
+            assert waits_as(await other.call_tool("tools_write", {"path": "a"})) != proposal
+        async with server.client(token=stage.token("bob"), client_info=EDITOR) as bob:
+            assert waits_as(await bob.call_tool("tools_write", {"path": "a"})) != proposal
+        desk.decide(proposal)
+        await desk.ran.wait()
+        # It is decided, and may have been told: the same call is another one.
+        assert said(await outcome(client, proposal)) == "written 1"
+        assert waits_as(await client.call_tool("tools_write", {"path": "a"})) != proposal
+
+
+async def test_a_call_that_was_not_answered_is_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_calls, "TOLD_MARGIN", PATIENCE)
+    async with with_desk() as (desk, stage):
+        async with process(stage) as server, server.client(client_info=EDITOR) as client:
+            proposal = waits_as(await client.call_tool("tools_write", {"path": "a"}))
+        async with process(stage) as server, server.client(client_info=EDITOR) as client:
+            assert waits_as(await client.call_tool("tools_write", {"path": "a"})) != proposal
+        await desk.seen(2)
+
+
+async def test_of_two_equal_calls_one_joins_that_of_another_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tool_calls, "TOLD_MARGIN", -PATIENCE)
+    async with with_desk() as (_, stage):
+        async with process(stage) as server, server.client(client_info=EDITOR) as client:
+            left = waits_as(await client.call_tool("tools_write", {"path": "a"}))
+        async with process(stage) as server, server.client(client_info=EDITOR) as client:
+            found: list[str] = []
+
+            async def write() -> None:
+                found.append(waits_as(await client.call_tool("tools_write", {"path": "a"})))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(write)
+                tasks.start_soon(write)
+            assert left in found
+            assert len({*found}) == 2
 
 
 async def test_a_call_that_its_client_gives_up_before_is_withdrawn() -> None:
