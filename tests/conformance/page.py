@@ -1,15 +1,13 @@
 """Makes docs/explanation/conformance.md of the requirements and the tests that name them."""
 
-import ast
-from functools import cache
 from pathlib import Path
 from typing import Final
 
 from tests.conformance.lines import LINES, NOT_HERE, A, C, ConformanceLine, E
+from tests.marks import all_marks
 from tests.programs import ROOT
 
 PAGE: Final = ROOT / "docs" / "explanation" / "conformance.md"
-TESTS: Final = ROOT / "tests"
 
 PARTS: Final = (
     ("meup/v0.2", A, "These hold for `mew/v0.4` as well; every test runs in both dialects."),
@@ -23,33 +21,8 @@ PARTS: Final = (
 )
 
 
-@cache
-def shown_by_rule() -> dict[str, list[str]]:
-    """The tests that name each rule, as `file::function` below tests/."""
-    found: dict[str, list[str]] = {}
-    for path in sorted(TESTS.rglob("test_*.py")):
-        place = path.relative_to(TESTS).as_posix()
-        source = path.read_text(encoding="utf-8")
-        if "mark.rule" not in source:
-            continue  # half of the files, and parsing takes most of the time
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                for rule in _rules(node):
-                    found.setdefault(rule, []).append(f"{place}::{node.name}")
-    return found
-
-
-def _rules(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
-    return [
-        ast.literal_eval(argument)
-        for decorator in function.decorator_list
-        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.rule"
-        for argument in decorator.args
-    ]
-
-
 def page() -> str:
-    tests = shown_by_rule()
+    tests = all_marks("rule")
     differing = [line for line in LINES if line.differs]
     kept = sum(not line.differs for line in LINES)
     parts = [

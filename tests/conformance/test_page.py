@@ -1,7 +1,8 @@
 """The page about conformance says what is required, and what shows it."""
 
 from tests.conformance.lines import LINES, NOT_HERE
-from tests.conformance.page import PAGE, page, shown_by_rule
+from tests.conformance.page import PAGE, page
+from tests.marks import all_marks
 
 
 def test_the_page_is_made_of_the_requirements() -> None:
@@ -22,7 +23,7 @@ def test_every_line_of_the_specifications_has_its_place() -> None:
 
 
 def test_each_line_is_shown_by_a_test_on_a_socket() -> None:
-    tests = shown_by_rule()
+    tests = all_marks("rule")
     for line in LINES:
         if not line.shown_by:
             assert all(test.startswith("conformance/") for test in tests[line.id]), line.id
