@@ -261,6 +261,7 @@ async def pass_whole(
     await through(verb, fields, note)
     if not results:
         raise _not_passed(verb)
+    # The last one: a layer may send again what failed.
     return results[-1]
 
 

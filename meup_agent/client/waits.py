@@ -126,6 +126,7 @@ async def wait_for(session: Session, find: Callable[[], T], timeout: float | Non
                 await anext(heard)
         await checkpoint()
         return found
+    # Once more: it may have come as the time was up.
     return find()
 
 

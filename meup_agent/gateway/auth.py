@@ -81,6 +81,7 @@ def renew_token(file: Path, make: Callable[[Path], str]) -> str:
     """
     fresh = file.with_name(f"{file.name}.new")
     try:
+        # One that was interrupted may have left it.
         fresh.unlink(missing_ok=True)
         token = make(fresh)
         fresh.replace(file)
@@ -157,6 +158,7 @@ class Tokens:
     def identify(self, token: str) -> Identity | None:
         """The identity of a token; ``None`` if it is unknown."""
         digest = digest_of_token(token)
+        # Compared for an unknown token, too, so that both answers take the same steps.
         stored, identity = self._identities.get(digest, (b"", None))
         return identity if hmac.compare_digest(stored, digest) else None
 
@@ -282,6 +284,7 @@ class AuthThrottle:
         try:
             return identify(self._tokens, token)
         except NotAdmitted:
+            # Only now: a right token costs nothing, however many are used from an address.
             bucket = self._failures.open(network)
             bucket.consume(at)
             if bucket.wait(at) and self._told.due("", network, at):

@@ -90,6 +90,7 @@ class Backlog(ABC):
             self.waiting_frames -= 1
             self.share.bytes -= len(packed)
             self._all.let_go(packed)
+        # At a quarter, and not at the half at which it fills: else senders would stop and go.
         if self.is_below(4):
             self.share.space.fills_no_more(self)
 
@@ -152,6 +153,7 @@ class Backlogs:
         self._counters = counters
         self._spaces: dict[str, SpaceBacklogs] = {}
         self._shares: dict[Identity, _Share] = {}
+        # By the identity of its bytes: all queues hold the same object, which so stays alive.
         self._held = Counter[int]()
         self._told = NoticeThrottle()
 
@@ -160,7 +162,7 @@ class Backlogs:
         share = self.share_of(identity)
         if share.streams >= self.limits.max_streams:
             self._counters.streams_refused += 1
-            self.forget(share)
+            self.forget(share)  # the look-up may have made it
             return False
         share.streams += 1
         return True
@@ -219,7 +221,7 @@ class Backlogs:
         share = backlog.share
         self._counters.too_slow[limit] += 1
         now = self.now()
-        if backlog.awaited:
+        if backlog.awaited:  # nobody waits for an observer, so it needs no pause
             share.impatient_until = now + IMPATIENT_SECONDS
         space, participant = share.identity
         if self._told.due(f"{space}/{participant}", limit, round(now * _MICROSECONDS)):
@@ -245,6 +247,7 @@ class Backlogs:
             if not shares:
                 return
             why = f"more than {most} bytes wait for all readers (max_gateway_queued_bytes)"
+            # A copy: the set loses each that is dropped.
             for backlog in tuple(max(shares, key=lambda each: each.bytes).backlogs):
                 if backlog.waiting_bytes:
                     backlog.drop_slow("max_gateway_queued_bytes", why)

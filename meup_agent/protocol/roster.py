@@ -125,7 +125,7 @@ class Roster:
         if announced is None:
             return Presence([], [])
         self._present, self._announced = announced, None
-        self._compiled.clear()
+        self._compiled.clear()  # the same names may come with other capabilities
         left = [name for name in before if name not in announced]
         for name in left:
             self._left.put(name, now, now)
@@ -142,6 +142,7 @@ class Roster:
             return None  # our own capabilities come with a welcome
         self._compiled.pop(participant.id, None)
         before = self._present.get(participant.id)
+        # For requests it has left: nobody answers in its name any more.
         if participant.aside and before is not None and not before.aside:
             self._left.put(participant.id, now, now)
         if event == "leave":
@@ -234,7 +235,7 @@ def read_participant(value: object) -> Participant | None:
     said = item.get(DIALECT)
     dialect = (spoken(said) or "") if isinstance(said, str) else ""
     aside = item.get(ASIDE) is True
-    written = json.dumps(listed)
+    written = json.dumps(listed)  # a key of the cache, which a list cannot be
     if len(written) > MAX_SHARED_CHARS:
         return Participant(name, tuple(listed), dialect, aside)
     return _shared(name, written, dialect, aside)

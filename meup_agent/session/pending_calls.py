@@ -173,11 +173,12 @@ class PendingCalls:
                 depends_on=depends_on,
                 ttl=timeout,
             )
-        except BaseException as error:
+        except BaseException as error:  # also a cancellation while it waited for room
             if span is not None:
                 span.fail(type(error).__qualname__)
                 span.end()
             raise
+        # Before its effects are carried out: its ending may be among what they lead to.
         self._waits[key] = _Waiter(self._new_condition(), opening.kind, now, on_progress, span)
         if self.events.observers:
             self.events.began(opening, parent)
@@ -253,6 +254,7 @@ class PendingCalls:
         wait = self._waits.get(key)
         if wait is None:
             return
+        # Observers and the span are told of the first ending; callers get the last one.
         if self.events.observers and wait.ending is None:
             self.events.ended(key, wait.kind, ending, self.owner.now() - wait.since)
         if wait.span is not None and wait.ending is None:

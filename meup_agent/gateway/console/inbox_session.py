@@ -238,7 +238,7 @@ class PersonPresence:
     def want_own(self) -> None:
         """Need an inbox session of its own: what others see is not what it sees."""
         self.needs_own = True
-        if self.own is None:
+        if self.own is None:  # until then its pages show nothing, rather than the others' view
             self.detach()
         self.changed.notify_all()
 
@@ -666,12 +666,14 @@ class LocalSession(Session):
             if not isinstance(waiting, QueuedEnvelope):
                 continue
             said = waiting.draft
+            # Its caller may have given it up while it was queued.
             if waiting.priority is Priority.OPEN and not self.note_leaving(said.id):
                 continue
             frame = encode(said, DEFAULT_DIALECT)
             if len(frame) > most:
                 told = {"limit": "max_message_bytes", "max": most}
                 host.refuse_frame(self, "too_large", f"it has over {most} bytes", **told)
+            # One that says too much is not listened to for a while, as at a socket.
             elif wait := host.receive(self, frame):
                 await anyio.sleep(min(wait, LONGEST_PAUSE))
 

@@ -131,6 +131,7 @@ class PersonPresences:
         member = SilentMember(presence, self._runtime.dialect(identity))
         try:
             check_entry(self._runtime, identity)
+            # Before its tasks, whose sessions are beside it: it is here as soon as they are.
             host.join(member)
             async with anyio.create_task_group() as tasks:
                 presence.tasks = tasks
@@ -153,6 +154,7 @@ class PersonPresences:
                 why = quote(str(presence.failure))
                 log.info(said, quote(identity.participant), quote(identity.space), why)
             presence.detach()
+            # Out of the table before its end is told: who hears of that begins a new one.
             del self._presences[identity]
             presence.end()
 
