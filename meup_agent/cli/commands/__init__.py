@@ -34,6 +34,7 @@ CommandLineError: Final = cast("type[Exception]", typer.BadParameter.__mro__[2])
 PANELS: Final = {
     "Start here": {
         "up": "hosting.up",
+        "guard": "hosting.guard",
         "console": "hosting.console",
         "inbox": "participant.inbox",
     },

@@ -67,15 +67,27 @@ def start_if_absent(url: str) -> None:
         raise ConfigurationError(
             f"{AUTOSTART_VARIABLE} takes the arguments of `meup up`, and cannot be read: {error}"
         ) from None
-    folder = up_folder()
-    if any(url in (each.url, each.socket) for each in list_running(folder)):
+    if any(url in (each.url, each.socket) for each in list_running(up_folder())):
         return
+    try:
+        start_up(words)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{error}, and take {AUTOSTART_VARIABLE} out") from None
+
+
+def start_up(words: Sequence[str]) -> tuple[subprocess.Popen[bytes], Path]:
+    """Start ``meup up`` with some arguments, to outlive this process, and the file of its output.
+
+    Raises:
+        ConfigurationError: It cannot be started.
+    """
+    folder = up_folder()
     make_folder(folder)
     path = folder / LOG_NAME
     environment = {key: value for key, value in os.environ.items() if not key.startswith(_SECRET)}
     try:
         with open(path, "wb", opener=_for_user_alone) as output:
-            subprocess.Popen(
+            process = subprocess.Popen(
                 (sys.executable, "-m", "meup_agent.cli", "up", *words),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -86,10 +98,10 @@ def start_if_absent(url: str) -> None:
             )
     except OSError as error:
         raise ConfigurationError(
-            f"`meup up` could not be started ({system_reason(error)}); start it yourself, and take"
-            f" {AUTOSTART_VARIABLE} out"
+            f"`meup up` could not be started ({system_reason(error)}); start it yourself"
         ) from None
     log.info("started `meup up %s`; its output is in %s", shlex.join(words), path)
+    return process, path
 
 
 def _for_user_alone(path: str, flags: int) -> int:

@@ -328,7 +328,8 @@ def read_servers_plan(
     """The plan of a client's configuration, of a policy for its servers, and of its clients."""
     from meup_agent.gateway.config_file import environment_over
 
-    servers = read_servers(path, os.environ, warn)
+    # Clients may have a space without servers: agents whose own tools are decided.
+    servers = read_servers(path, os.environ, warn, may_be_none=bool(clients))
     _check_names("--person", persons, {AGENT, REVIEWER, *servers})
     persons = tuple(dict.fromkeys(persons)) or (YOU,)
     reviewer, quorums = _reviewer(policy, persons)
@@ -336,7 +337,7 @@ def read_servers_plan(
     _check_names("--client", clients, {YOU, *persons, REVIEWER, *servers})
     taken = {*CAPABILITIES, *persons, *deciding, *clients}
     joining = server_participants(servers, warn, taken)
-    if not joining:
+    if not joining and (servers or not clients):
         raise ConfigurationError(f"{path}: none of its servers can be started")
     folder = up_folder() / digest_of(path)
     make_folder(folder.parent)

@@ -156,6 +156,11 @@ def gateway_folder() -> Path:
     return _state_folder("gateway")
 
 
+def guard_folder() -> Path:
+    """The folder of what ``meup guard`` has set up."""
+    return _state_folder("guard")
+
+
 def sign_in_folder() -> Path:
     """The folder of what MCP servers gave for a sign-in."""
     return _state_folder("sign-in")

@@ -142,7 +142,11 @@ Report = Callable[[str], None]
 
 
 def read_servers(
-    path: Path, variables: Mapping[str, str], on_problem: Report | None = None
+    path: Path,
+    variables: Mapping[str, str],
+    on_problem: Report | None = None,
+    *,
+    may_be_none: bool = False,
 ) -> dict[str, Server]:
     """The servers of a ``mcpServers`` file by name, without the disabled ones.
 
@@ -151,6 +155,7 @@ def read_servers(
         variables: The environment: ``${NAME}`` and ``${NAME:-otherwise}`` are filled in from it.
         on_problem: Told of each server that is wrong, of keys beside them and of comments; what is
             right is returned. Without it each of them is an error.
+        may_be_none: A file that names no server is right, too.
 
     Raises:
         ConfigurationError: The file cannot be read, or says something that is not known.
@@ -171,7 +176,9 @@ def read_servers(
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path} is not JSON: {printable(str(error))}") from None
     try:
-        return parse_servers(document, variables, base=path.parent, on_problem=report)
+        return parse_servers(
+            document, variables, base=path.parent, on_problem=report, may_be_none=may_be_none
+        )
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
 
@@ -182,6 +189,7 @@ def parse_servers(
     *,
     base: Path = Path(),
     on_problem: Report | None = None,
+    may_be_none: bool = False,
 ) -> dict[str, Server]:
     """The servers of a document by name; see :func:`read_servers`.
 
@@ -190,6 +198,7 @@ def parse_servers(
         variables: The environment.
         base: The folder that a relative ``cwd`` starts from.
         on_problem: See :func:`read_servers`.
+        may_be_none: See :func:`read_servers`.
 
     Raises:
         ConfigurationError: It says something that is not known, or lacks something.
@@ -202,7 +211,7 @@ def parse_servers(
     if key not in root:
         raise ConfigurationError(f"has no {ROOT_KEY}, nor {OTHER_ROOT} as VS Code calls them")
     entries = _object(root[key], key)
-    if not entries:
+    if not entries and not may_be_none:
         raise ConfigurationError(f"{key} names no server")
     if len(entries) > MAX_SERVERS:
         raise ConfigurationError(f"{key} has {len(entries)} servers; at most {MAX_SERVERS}")
@@ -217,7 +226,7 @@ def parse_servers(
             if not _is_disabled(fields, place):
                 servers[name] = _server(fields, place, variables, base)
             wrong -= 1
-    if not servers:
+    if not servers and not (may_be_none and not wrong):
         if wrong:
             raise ConfigurationError(f"no server of {key} can be used")
         raise ConfigurationError(f"every server of {key} is disabled")

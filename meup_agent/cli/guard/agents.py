@@ -1,0 +1,361 @@
+"""Coding agents: where their settings are, and how a hook that fails closed stands in each.
+
+Measured on the real programs: Claude Code runs a call whose hook fails unless ``onFailure`` says
+otherwise, and before 2.1.295 it does not know that key; Codex runs it unless the hook ends with 2
+and words on stderr; Cursor unless ``failClosed``; Gemini and Copilot wait a minute at the most.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
+
+from meup_agent.cli.guard.files import FileChange, read_json, read_settings, write_json
+from meup_agent.errors import ConfigurationError
+
+HOOK_SECONDS: Final = 86_400
+"""Time for which an agent waits for its hook. The gateway answers five seconds before; a proposal
+that expires earlier is answered then."""
+
+FIRST_CLAUDE: Final = (2, 1, 295)
+"""The first version of Claude Code that can be told to stop a call whose hook fails."""
+
+VERSION_SECONDS: Final = 20.0
+"""Wait for a program to say its version."""
+
+BEGIN: Final = "# >>> meup guard >>>"
+END: Final = "# <<< meup guard <<<"
+_BLOCK: Final = re.compile(
+    rf"\n*^{re.escape(BEGIN)}$.*?^{re.escape(END)}$\n?", re.MULTILINE | re.DOTALL
+)
+_VERSION: Final = re.compile(r"\b(\d+)\.(\d+)\.(\d+)\b")
+
+JsonObject = dict[str, Any]
+
+
+class HookProgram(NamedTuple):
+    """The program that an agent starts before a call.
+
+    Attributes:
+        program: Its path.
+        url: The gateway's socket.
+        token_file: The file of the agent's token.
+    """
+
+    program: Path
+    url: str
+    token_file: Path
+
+    def line(self, agent: str) -> str:
+        """The command line, for a shell."""
+        words = (str(self.program), agent, "--url", self.url, "--token-file", str(self.token_file))
+        return shlex.join((*words, "--timeout", str(HOOK_SECONDS), "--own", "meup"))
+
+
+class CodingAgent(NamedTuple):
+    """A coding agent that has hooks.
+
+    Attributes:
+        name: Its name, as ``meup-hook`` takes it, and of its participant.
+        title: Its name for people.
+        settings: Gives the path of its settings.
+        edit: The text of the settings with the hook, or without (``None``).
+        check: Raises ConfigurationError where its hook would not fail closed.
+        open: What goes past the hook, and how that is closed.
+    """
+
+    name: str
+    title: str
+    settings: Callable[[], Path]
+    edit: Callable[[str | None, Path, HookProgram | None], str]
+    check: Callable[[], None]
+    open: tuple[str, ...]
+
+    @property
+    def is_here(self) -> bool:
+        """True if the folder of its settings is there."""
+        folder = self.settings().parent
+        return (folder.parent if folder.name == "hooks" else folder).is_dir()
+
+    @property
+    def is_guarded(self) -> bool:
+        """True if its settings have a hook of ours."""
+        path = self.settings()
+        text = read_settings(path)
+        return text is not None and self.edit(text, path, None) != _plain(text, path)
+
+    def change(self, hook: HookProgram | None) -> FileChange:
+        """The change that adds its hook, or takes it out (``None``).
+
+        Raises:
+            ConfigurationError: Its settings cannot be read, or are not what it reads.
+        """
+        path = self.settings()
+        before = read_settings(path)
+        if before is None and hook is None:
+            return FileChange(path, None, "")
+        after = self.edit(before, path, hook)
+        if before is not None and path.suffix == ".json" and after == _plain(before, path):
+            after = before  # only its layout would change
+        return FileChange(path, before, after)
+
+
+def _plain(text: str, path: Path) -> str:
+    """The text as it is written where nothing is added."""
+    return write_json(read_json(text, path), text) if path.suffix == ".json" else text
+
+
+def _home(variable: str, folder: str) -> Path:
+    chosen = os.environ.get(variable) if variable else None
+    return Path(chosen).absolute() if chosen else Path.home() / folder
+
+
+# --- JSON ---
+
+
+def _is_own(entry: object, agent: str) -> bool:
+    """True for an entry of ours, or a group in which there is one."""
+    if not isinstance(entry, dict):
+        return False
+    of = cast("JsonObject", entry)
+    inner: object = of.get("hooks")
+    if isinstance(inner, list):
+        return any(_is_own(each, agent) for each in cast("list[object]", inner))
+    said = [each for each in (of.get("command"), of.get("bash")) if isinstance(each, str)]
+    return any(_starts_hook(each, agent) for each in said)
+
+
+def _starts_hook(line: str, agent: str) -> bool:
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        return False
+    return len(words) > 1 and Path(words[0]).name == "meup-hook" and words[1] == agent
+
+
+def _edit_hooks(
+    text: str | None, path: Path, agent: str, wanted: Mapping[str, JsonObject], first: JsonObject
+) -> str:
+    """A settings file with an entry of ours for each event, and none besides."""
+    document = read_json(text, path)
+    had = dict(document)
+    given = document.get("hooks", {})
+    if not isinstance(given, dict):
+        raise ConfigurationError(f"{path}: its hooks are not an object, so it is left as it is")
+    hooks: JsonObject = dict(cast("JsonObject", given))
+    for event in dict.fromkeys((*hooks, *wanted)):
+        listed: object = hooks.get(event, [])
+        if not isinstance(listed, list):
+            if event in wanted:
+                raise ConfigurationError(f"{path}: hooks.{event} is not a list; it is left")
+            continue
+        entries = cast("list[object]", listed)
+        own = [each for each in entries if _is_own(each, agent)]
+        if own == [wanted[event]] if event in wanted else not own:
+            continue
+        kept = [each for each in entries if not _is_own(each, agent)]
+        if event in wanted:
+            kept.append(wanted[event])
+        if kept:
+            hooks[event] = kept
+        else:
+            del hooks[event]
+    if wanted:
+        document = {**first, **document}
+    document["hooks"] = hooks
+    if not hooks and not wanted and (given or "hooks" not in had):
+        del document["hooks"]
+    return write_json(document if document != had else had, text)
+
+
+# --- each agent ---
+
+
+def _claude(text: str | None, path: Path, hook: HookProgram | None) -> str:
+    wanted: dict[str, JsonObject] = {}
+    if hook is not None:
+        if read_json(text, path).get("disableAllHooks"):
+            raise ConfigurationError(
+                f"{path} says disableAllHooks, so no hook would be asked; take that out first"
+            )
+        entry = {"type": "command", "command": hook.line("claude-code"), "timeout": HOOK_SECONDS}
+        wanted["PreToolUse"] = {"matcher": "*", "hooks": [{**entry, "onFailure": "block"}]}
+        for event in ("PostToolUse", "PostToolUseFailure"):
+            wanted[event] = {"matcher": "*", "hooks": [{**entry, "timeout": 60}]}
+        for event in ("Stop", "SessionEnd"):
+            wanted[event] = {"hooks": [{**entry, "timeout": 60}]}
+    return _edit_hooks(text, path, "claude-code", wanted, {})
+
+
+def _check_claude() -> None:
+    version = version_of("claude")
+    if version is None:
+        raise ConfigurationError(
+            "the program claude does not say its version, and before"
+            f" {'.'.join(map(str, FIRST_CLAUDE))} a call runs where its hook fails; put it on the"
+            " PATH, so that the version is known"
+        )
+    if version < FIRST_CLAUDE:
+        raise ConfigurationError(
+            f"Claude Code is {'.'.join(map(str, version))}, and before"
+            f" {'.'.join(map(str, FIRST_CLAUDE))} a call runs where its hook fails; update it"
+            " (claude update)"
+        )
+
+
+def version_of(program: str) -> tuple[int, int, int] | None:
+    """The version that a program on the PATH says; ``None``: it says none."""
+    found = shutil.which(program)
+    if found is None:
+        return None
+    try:
+        done = subprocess.run(
+            (found, "--version"),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=VERSION_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    said = _VERSION.search(done.stdout[:1_000].decode(errors="replace"))
+    return None if said is None else (int(said[1]), int(said[2]), int(said[3]))
+
+
+def _codex(text: str | None, path: Path, hook: HookProgram | None) -> str:
+    before = _BLOCK.sub("\n", text or "") if BEGIN in (text or "") else text or ""
+    _read_toml(before, path)
+    if hook is None:
+        return before
+    # It runs a call whose hook ends otherwise than with 2 and words on stderr.
+    line = f"{hook.line('codex')} || {{ echo 'meup did not answer' >&2; exit 2; }}"
+    parts = [before.rstrip("\n"), ""] if before.strip() else []
+    parts.append(BEGIN)
+    for event, seconds in (("PreToolUse", HOOK_SECONDS), ("PostToolUse", 60)):
+        parts += [
+            f"[[hooks.{event}]]",
+            'matcher = "*"',
+            f"[[hooks.{event}.hooks]]",
+            'type = "command"',
+            f"command = {_toml_text(line)}",
+            f"timeout = {seconds}",
+        ]
+    after = "\n".join([*parts, END, ""])
+    _read_toml(after, path)
+    return after
+
+
+def _toml_text(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _read_toml(text: str, path: Path) -> None:
+    try:
+        tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(
+            f"{path} is not TOML that can be added to ({error}), so it is left as it is"
+        ) from None
+
+
+def _cursor(text: str | None, path: Path, hook: HookProgram | None) -> str:
+    wanted: dict[str, JsonObject] = {}
+    if hook is not None:
+        entry = {"command": hook.line("cursor"), "timeout": HOOK_SECONDS, "failClosed": True}
+        wanted = {each: {**entry} for each in ("preToolUse", "beforeReadFile")}
+        wanted["postToolUse"] = {"command": hook.line("cursor"), "timeout": 60}
+        wanted["postToolUseFailure"] = {"command": hook.line("cursor"), "timeout": 60}
+    return _edit_hooks(text, path, "cursor", wanted, {"version": 1})
+
+
+def _gemini(text: str | None, path: Path, hook: HookProgram | None) -> str:
+    wanted: dict[str, JsonObject] = {}
+    if hook is not None:
+        # It counts milliseconds.
+        entry = {"name": "meup", "type": "command", "command": hook.line("gemini")}
+        for event, seconds in (("BeforeTool", HOOK_SECONDS), ("AfterTool", 60)):
+            wanted[event] = {"matcher": "*", "hooks": [{**entry, "timeout": seconds * 1000}]}
+    return _edit_hooks(text, path, "gemini", wanted, {})
+
+
+def _copilot(text: str | None, path: Path, hook: HookProgram | None) -> str:
+    wanted: dict[str, JsonObject] = {}
+    if hook is not None:
+        entry = {"type": "command", "bash": hook.line("copilot")}
+        wanted["preToolUse"] = {**entry, "timeoutSec": HOOK_SECONDS}
+        wanted["postToolUse"] = {**entry, "timeoutSec": 60}
+    return _edit_hooks(text, path, "copilot", wanted, {"version": 1})
+
+
+def _nothing_to_check() -> None:
+    """The settings say themselves that it fails closed."""
+
+
+AGENTS: Final[Mapping[str, CodingAgent]] = {
+    each.name: each
+    for each in (
+        CodingAgent(
+            "claude-code",
+            "Claude Code",
+            lambda: _home("CLAUDE_CONFIG_DIR", ".claude") / "settings.json",
+            _claude,
+            _check_claude,
+            (
+                "`claude --bare` and `disableAllHooks` in a project's settings skip every hook;"
+                " managed settings with `allowManagedHooksOnly` close that",
+                "its permission rules still hold: what they deny never runs, and a call that the"
+                " space lets pass may be asked about in its terminal, too",
+            ),
+        ),
+        CodingAgent(
+            "codex",
+            "Codex",
+            lambda: _home("CODEX_HOME", ".codex") / "config.toml",
+            _codex,
+            _nothing_to_check,
+            (
+                "Codex skips a hook in silence until you trust it: start codex and type /hooks, or"
+                " put the hook into /etc/codex/requirements.toml",
+                "a hook that runs into its own time-out lets the call run; it is set to a day",
+            ),
+        ),
+        CodingAgent(
+            "cursor",
+            "Cursor",
+            lambda: _home("", ".cursor") / "hooks.json",
+            _cursor,
+            _nothing_to_check,
+            ("Cursor was set up by its documentation, and not run: try it with `meup tail` open",),
+        ),
+        CodingAgent(
+            "gemini",
+            "Gemini CLI",
+            lambda: _home("", ".gemini") / "settings.json",
+            _gemini,
+            _nothing_to_check,
+            (
+                "Gemini CLI was set up by its documentation, and not run",
+                "it runs a call whose hook runs into its time-out, or cannot be started",
+            ),
+        ),
+        CodingAgent(
+            "copilot",
+            "Copilot CLI",
+            lambda: _home("COPILOT_HOME", ".copilot") / "hooks" / "meup.json",
+            _copilot,
+            _nothing_to_check,
+            (
+                "Copilot CLI was set up by its documentation, and not run",
+                "it runs a call whose hook runs into its time-out, or cannot be started",
+            ),
+        ),
+    )
+}
+"""The coding agents whose hooks are known, by name."""

@@ -1,0 +1,225 @@
+"""`meup guard` puts hooks into the settings of coding agents, and takes them out."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.commands import exit_codes
+from tests.cli.conftest import assert_fails
+from tests.cli.processes import meup
+
+
+class Home:
+    """A user's home with some agents, and programs of theirs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.state = path / "state"
+        (path / "bin").mkdir(parents=True)
+        self.variables = {
+            "HOME": str(path),
+            "MEUP_STATE_DIR": str(self.state),
+            "PATH": f"{path / 'bin'}:{os.environ['PATH']}",
+            "CLAUDE_CONFIG_DIR": "",
+            "CODEX_HOME": "",
+            "COPILOT_HOME": "",
+        }
+        self.program("claude", "echo '2.1.331 (Claude Code)'")
+        self.program("meup-hook", "exit 2")
+
+    def program(self, name: str, body: str) -> None:
+        path = self.path / "bin" / name
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o700)
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def json(self, name: str) -> Any:
+        return json.loads((self.path / name).read_text())
+
+    def guard(self, *arguments: str) -> Any:
+        return meup("guard", *arguments, cwd=self.path, variables=self.variables)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home")
+
+
+SETTINGS = {
+    "model": "opus",
+    "hooks": {
+        "PreToolUse": [{"matcher": "Bash", "hooks": [{"type": "command", "command": "mine"}]}],
+    },
+}
+FILES = {
+    ".claude/settings.json": json.dumps(SETTINGS, indent=4) + "\n",
+    ".codex/config.toml": 'model = "o"  # mine\n\n[mcp_servers.x]\ncommand = "y"\n',
+    ".cursor/hooks.json": '{"version": 1, "hooks": {"stop": [{"command": "mine"}]}}',
+    ".gemini/settings.json": "{}",
+    ".copilot/hooks/meup.json": '{"version": 1, "hooks": {}}',
+}
+
+
+@pytest.fixture
+def full(home: Home) -> Home:
+    for name, text in FILES.items():
+        home.write(name, text)
+    return home
+
+
+def entries(home: Home, name: str) -> Iterator[dict[str, Any]]:
+    """The entries of ours in a settings file."""
+    for event, listed in home.json(name)["hooks"].items():
+        for each in listed:
+            for entry in each.get("hooks", [each]):
+                said = entry.get("command", entry.get("bash", ""))
+                if "meup-hook" in said:
+                    yield {**entry, "event": event, "line": said}
+
+
+def test_each_agent_gets_a_hook_that_fails_closed(full: Home) -> None:
+    done = full.guard("--yes", "--no-start")
+    assert (done.returncode, done.stderr) == (exit_codes.OK, "")
+    claude = {each["event"]: each for each in entries(full, ".claude/settings.json")}
+    asks = claude["PreToolUse"]
+    assert (asks["type"], asks["onFailure"]) == ("command", "block")
+    assert asks["timeout"] > 3_600
+    assert {"PostToolUse", "PostToolUseFailure"} < claude.keys()
+    assert "meup-hook claude-code --url unix://" in asks["line"]
+    assert full.json(".claude/settings.json")["hooks"]["PreToolUse"][0]["matcher"] == "Bash"
+    codex = tomllib.loads((full.path / ".codex/config.toml").read_text())
+    line = codex["hooks"]["PreToolUse"][0]["hooks"][0]["command"]
+    assert line.endswith("|| { echo 'meup did not answer' >&2; exit 2; }")
+    assert codex["mcp_servers"]["x"]["command"] == "y"
+    cursor = {each["event"]: each for each in entries(full, ".cursor/hooks.json")}
+    assert cursor["preToolUse"]["failClosed"] is True
+    gemini = {each["event"]: each for each in entries(full, ".gemini/settings.json")}
+    assert gemini["BeforeTool"]["timeout"] > 3_600_000
+    copilot = {each["event"]: each for each in entries(full, ".copilot/hooks/meup.json")}
+    assert copilot["preToolUse"]["timeoutSec"] > 3_600
+    token = Path(asks["line"].split("--token-file ")[1].split(" ")[0])
+    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+    assert "/hooks" in done.stdout  # Codex has to be told to trust it
+    assert "--bare" in done.stdout
+
+
+def test_twice_is_once_and_remove_leaves_what_was_there(full: Home) -> None:
+    full.guard("--yes", "--no-start")
+    once = {name: (full.path / name).read_text() for name in FILES}
+    done = full.guard("--yes", "--no-start")
+    assert {name: (full.path / name).read_text() for name in FILES} == once
+    assert "stays as it is" in done.stdout
+    removed = full.guard("remove", "--yes")
+    assert (removed.returncode, removed.stderr) == (exit_codes.OK, "")
+    assert (full.path / ".claude/settings.json").read_text() == FILES[".claude/settings.json"]
+    assert (full.path / ".codex/config.toml").read_text() == FILES[".codex/config.toml"]
+    for name in (".cursor/hooks.json", ".gemini/settings.json"):
+        left, before = full.json(name), json.loads(FILES[name])
+        assert {**left, "hooks": left.get("hooks", {})} == {
+            **before,
+            "hooks": before.get("hooks", {}),
+        }
+    assert "no agent has a hook" in full.guard("remove").stdout
+
+
+def test_a_dry_run_changes_nothing_and_shows_the_difference(full: Home) -> None:
+    done = full.guard("claude-code", "--dry-run")
+    assert done.returncode == exit_codes.OK
+    assert '"onFailure": "block"' in done.stdout
+    assert (full.path / ".claude/settings.json").read_text() == FILES[".claude/settings.json"]
+    assert not full.state.exists()
+
+
+def test_what_it_was_is_kept_beside_it(full: Home) -> None:
+    settings = full.path / ".claude/settings.json"
+    settings.chmod(0o640)
+    full.guard("claude-code", "--no-start")
+    beside = settings.with_name("settings.json.before-meup")
+    assert beside.read_text() == FILES[".claude/settings.json"]
+    assert stat.S_IMODE(settings.stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("says", ["echo '2.1.294 (Claude Code)'", "exit 1", "echo hello"])
+def test_a_claude_that_cannot_fail_closed_is_refused(home: Home, says: str) -> None:
+    home.write(".claude/settings.json", "{}")
+    home.program("claude", says)
+    assert_fails(home.guard("claude-code", "--no-start"), exit_codes.USAGE, "2.1.295")
+    assert home.json(".claude/settings.json") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{oops", "not JSON"),
+        ("// mine\n{}", "not JSON"),
+        ('{"a": 1, "a": 2}', "a key stands in it twice"),
+        ("[]", "not a JSON object"),
+        ('{"hooks": []}', "hooks are not an object"),
+        ('{"hooks": {"PreToolUse": {}}}', "not a list"),
+        ('{"disableAllHooks": true}', "disableAllHooks"),
+    ],
+)
+def test_settings_that_are_not_what_it_reads_are_left(home: Home, text: str, said: str) -> None:
+    path = home.write(".claude/settings.json", text)
+    assert_fails(home.guard("claude-code", "--no-start"), exit_codes.USAGE, said)
+    assert path.read_text() == text
+    assert [each.name for each in path.parent.iterdir()] == ["settings.json"]
+
+
+def test_a_link_is_left(home: Home) -> None:
+    other = home.write("dotfiles/settings.json", "{}")
+    (home.path / ".claude").mkdir()
+    (home.path / ".claude/settings.json").symlink_to(other)
+    assert_fails(home.guard("claude-code", "--no-start"), exit_codes.USAGE, "symbolic link")
+    assert other.read_text() == "{}"
+
+
+def test_one_that_is_not_understood_leaves_the_others_too(full: Home) -> None:
+    full.write(".gemini/settings.json", "oops")
+    assert_fails(full.guard("--yes", "--no-start"), exit_codes.USAGE, "not JSON")
+    assert (full.path / ".claude/settings.json").read_text() == FILES[".claude/settings.json"]
+
+
+def test_without_a_terminal_the_agents_are_named(full: Home) -> None:
+    assert_fails(full.guard(), exit_codes.USAGE, "claude-code, codex, cursor")
+    assert_fails(full.guard("emacs"), exit_codes.USAGE, "emacs is not known")
+
+
+def test_the_gateway_runs_with_a_participant_for_each_agent(full: Home) -> None:
+    full.write("policy.yaml", "rules:\n  - deny: {tool: Bash, shell: 'rm *'}\nend: true\n")
+    done = full.guard("claude-code", "codex", "--policy", "policy.yaml", "--port", "0")
+    assert_fails(done, exit_codes.USAGE, "--port")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = str(listening.getsockname()[1])
+    done = full.guard("claude-code", "codex", "--policy", "policy.yaml", "--port", port)
+    assert (done.returncode, "the gateway runs at" in done.stdout) == (exit_codes.OK, True), done
+    [lock] = (full.state / "up").glob("*.lock")
+    owner = json.loads(lock.read_text())
+    try:
+        assert {"claude-code", "codex"} <= owner["token_files"].keys()
+        assert owner["socket"] in next(entries(full, ".claude/settings.json"))["line"]
+        again = full.guard("codex")
+        assert again.returncode == exit_codes.OK
+        other = full.guard("gemini")
+        assert "started anew, with gemini" in other.stdout, other
+        [lock] = (full.state / "up").glob("*.lock")
+        owner = json.loads(lock.read_text())
+        assert {"claude-code", "codex", "gemini"} <= owner["token_files"].keys()
+        assert "copilot" not in owner["token_files"]
+    finally:
+        os.kill(owner["process"], signal.SIGTERM)
