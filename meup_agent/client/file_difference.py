@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -41,6 +42,9 @@ MAX_LINES: Final = 400
 
 MAX_LINE_CHARS: Final = 300
 """Characters of a line of it."""
+
+MAX_NAMED: Final = 8
+"""Arguments that are named for a doubt."""
 
 MAX_SEALED_BYTES: Final = 1_048_576
 """Bytes of an answer that are opened."""
@@ -98,10 +102,9 @@ def read_written_file(call: Call) -> WrittenFile | None:
         return None
     is_dry = any(left.pop(key, None) is True for key in _DRY)
     doubt = "it says itself that nothing is to be written" if is_dry else ""
-    if others := sorted((*left, *call.beside)):
-        doubt = "it has arguments that may change what it writes: " + ", ".join(
-            each[:MAX_NAME_CHARS] for each in others[:8]
-        )
+    if others := [*islice(chain(left, call.beside), MAX_NAMED)]:
+        names = ", ".join(each[:MAX_NAME_CHARS] for each in others)
+        doubt = f"it has arguments that may change what it writes: {names}"
     elif text is not None and _keeps_text(call.name):
         doubt = "by its name it may not replace the text of the file"
     return WrittenFile(paths[0], text, edits or (), doubt)

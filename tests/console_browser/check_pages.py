@@ -67,6 +67,11 @@ async def test_each_page(desk: Desk, look: str) -> None:
     await expect(page.locator("#card")).to_contain_text("Writes a file")
     await settled(page)
     await assert_good(page, f"inbox-{look}")
+    await page.keyboard.press("f")
+    await page.wait_for_selector("#file-title")
+    await assert_good(page, f"file-{look}")
+    await page.keyboard.press("f")
+    await settled(page)
     await page.click("#edit-summary")
     await assert_good(page, f"edit-{look}")
     for path in PLAIN_PAGES[1:]:  # behind the inbox
