@@ -145,9 +145,6 @@ async def test_one_that_hangs_is_replaced_and_waits_when_it_wakes(tmp_path: Path
             first.process.send_signal(signal.SIGCONT)
             await rest(stays)
             assert stays.close_code == 1012
-        await anyio.to_thread.run_sync(
-            lambda: first.until("standing by: 'second' owns", stream="err")
-        )
         second.process.kill()
         await said(await anyio.to_thread.run_sync(_port_of, first, 3), "2")
         assert await anyio.to_thread.run_sync(first.end, signal.SIGTERM) == exit_codes.OK
