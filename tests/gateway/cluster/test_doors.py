@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from random import randrange
 
 import anyio
 import httpx
@@ -29,10 +30,12 @@ TOKEN = "of-this-cluster"
 
 
 def free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        port: int = bound.getsockname()[1]
-        return port
+    """A port that nothing listens at, and that the system gives to nobody who asks for any."""
+    while True:
+        with suppress(OSError), socket.socket() as bound:
+            port = randrange(10_000, 32_000)
+            bound.bind(("127.0.0.1", port))
+            return port
 
 
 def node(folder: Path, name: str) -> Config:

@@ -25,6 +25,7 @@ from meup_agent.gateway.journal.nats.log import (
     Waiting,
 )
 from meup_agent.gateway.journal.nats.records import (
+    Batch,
     Checkpoint,
     ForeignMessage,
     Ownership,
@@ -103,6 +104,8 @@ class KeptSpace:
     unwritten: int = 0  # entries with facts since the last checkpoint
     # The numbers of those that are kept, of entries that have not been delivered.
     kept: deque[int] = field(default_factory=deque[int])
+    # Of each page that was read at the start: its first message, its entries, and the latest time.
+    pages: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     reported: int = 0  # the sequence of the last message that is known here to be kept
     decisions: dict[int, DecisionRow] = field(default_factory=dict[int, DecisionRow])
     timer: asyncio.TimerHandle | None = None
@@ -326,7 +329,12 @@ class NatsJournal:
         known = self._space(space)
         found: deque[Entry] = deque()
         size = 0
-        for entry in self._all_entries(known, known.log.last) if limit else ():
+        begin, behind = known.pages[-1][0] if known.pages else 0, 0
+        for first, count, latest in reversed(known.pages):
+            if latest < since or behind >= limit:
+                break
+            begin, behind = first, behind + count
+        for entry in self._all_entries(known, known.log.last, begin) if limit else ():
             if entry.at < since:
                 continue
             found.append(entry)
@@ -359,11 +367,16 @@ class NatsJournal:
                     " accept_damage"
                 )
             known.facts, known.seen = checkpoint.facts, checkpoint.seen
-            for number, batch in self._batches(known, space_log.last):
-                for entry, kept in read_batch(name, number, batch):
-                    if space_log.sequence(number) > checkpoint.until:
-                        known.unwritten += known.hold(entry.facts)
-                    known.decide(self._proposals.follow(entry.seq, name, kept.changes))
+            for first, page in self._pages(known, space_log.first, space_log.last):
+                count = latest = 0
+                for number, batch in page:
+                    for entry, kept in read_batch(name, number, batch):
+                        count, latest = count + 1, max(latest, entry.at)
+                        if space_log.sequence(number) > checkpoint.until:
+                            known.unwritten += known.hold(entry.facts)
+                        if kept.changes:
+                            known.decide(self._proposals.follow(entry.seq, name, kept.changes))
+                known.pages.append((first, count, latest))
         except ForeignMessage as error:
             raise ConfigurationError(
                 f"the stream {space_log.stream}: {error}; only gateways may write there"
@@ -376,21 +389,24 @@ class NatsJournal:
         if known.unwritten:
             self._note_unwritten(known, 0)
 
-    def _batches(self, known: KeptSpace, last: int) -> Iterator[Any]:
-        """The batches up to a sequence, read while the caller waits."""
+    def _pages(
+        self, known: KeptSpace, begin: int, last: int
+    ) -> Iterator[tuple[int, list[tuple[int, Batch]]]]:
+        """Pages of batches, from one sequence to another, read while the caller waits."""
         space_log = known.log
 
-        async def read(first: int) -> list[Any]:
+        async def read(first: int) -> list[tuple[int, Batch]]:
             until = min(first + RECOVER_PAGE - 1, last)
             return [each async for each in space_log.batches(first, until)]
 
-        for first in range(space_log.first, last + 1, RECOVER_PAGE):
-            yield from self._link.wait(read(first), START_SECONDS)
+        for first in range(begin, last + 1, RECOVER_PAGE):
+            yield first, self._link.wait(read(first), START_SECONDS)
 
-    def _all_entries(self, known: KeptSpace, last: int) -> Iterator[Entry]:
-        for number, batch in self._batches(known, last):
-            for entry, _ in read_batch(known.log.space, number, batch):
-                yield entry
+    def _all_entries(self, known: KeptSpace, last: int, begin: int = 0) -> Iterator[Entry]:
+        for _, page in self._pages(known, max(begin, known.log.first), last):
+            for number, batch in page:
+                for entry, _ in read_batch(known.log.space, number, batch):
+                    yield entry
 
     # --- the end ------------------------------------------------------------------------------
 

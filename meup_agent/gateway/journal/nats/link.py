@@ -39,6 +39,9 @@ CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 2.0
 """For a server to answer; then what became of a message is read from the log."""
 
+READ_SECONDS: Final = 10.0
+"""For a page of messages, some mebibytes."""
+
 RETRY_SECONDS: Final = 0.25
 """Between two attempts to reach a server, or to have something answered."""
 
@@ -239,24 +242,33 @@ class Link:
         """
         client: Any = self.client
         inbox = client.new_inbox()
-        subscription = await client.subscribe(inbox)
+        found: list[Msg] = []
+        done = self._loop.create_future()
+
+        async def take(message: Msg) -> None:
+            # All at once: asking for each by itself costs as much as all the rest.
+            if "Status" not in (message.headers or {}):
+                found.append(message)
+            elif not done.done():
+                done.set_result((message.headers or {})["Status"])
+
         question = {"seq": first, "batch": count, "max_bytes": max_bytes}
+        subscription = await client.subscribe(inbox, cb=take)
         try:
-            subject = f"$JS.API.DIRECT.GET.{stream}"
-            await client.publish(subject, json.dumps(question).encode(), reply=inbox)
-            while True:
-                message: Msg = await subscription.next_msg(ANSWER_SECONDS)
-                headers = message.headers or {}
-                if "Status" in headers:
-                    if headers["Status"] == "503":
-                        raise NoAnswer("no server has the stream")
-                    return
-                yield Published(int(headers["Nats-Sequence"]), message.data)
+            async with asyncio.timeout(READ_SECONDS):
+                subject = f"$JS.API.DIRECT.GET.{stream}"
+                await client.publish(subject, json.dumps(question).encode(), reply=inbox)
+                status = await done
         except (nats_errors.Error, TimeoutError, OSError) as error:
             raise NoAnswer(str(error) or type(error).__name__) from None
         finally:
             with suppress(Exception):
                 await subscription.unsubscribe()
+        if status == "503":
+            raise NoAnswer("no server has the stream")
+        for message in found:
+            headers = message.headers or {}
+            yield Published(int(headers["Nats-Sequence"]), message.data)
 
     # --- its thread ---------------------------------------------------------------------------
 
