@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
@@ -11,6 +12,8 @@ from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.gateway.config import Config, JournalConfig
 from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.protocol.space.journal import Journal, ignore
+
+log = logging.getLogger("meup_agent.gateway")
 
 Clock = Callable[[], int]
 
@@ -57,6 +60,10 @@ async def _wait_for_nats(journal: Journal, config: Config, lead: Callable[[str],
     nats = config.journal.nats
     assert isinstance(journal, NatsJournal), "the table says so"
     assert nats is not None, "the table asked before"
+    if nats.advertise is not None and nats.replicas == 1:
+        log.warning(
+            "journal.nats.replicas is 1: several gateways share one server's disk, and stop with it"
+        )
     node = nats.node or socket.gethostname()
     seat = Seat(
         journal.link,
