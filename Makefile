@@ -28,7 +28,7 @@ WORKERS := $(shell echo $$((3 * $(CORES))))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help bench-check container demo pytest test test-installed test-frameworks conformance console walk mcp-servers fuzz orders flips lint types mypy pyright docs-check docs format clean
+.PHONY: help bench-check container demo pytest test test-installed test-frameworks conformance console doors walk mcp-servers fuzz orders flips lint types mypy pyright docs-check docs format clean
 
 # Several targets install into one .venv, so they take turns; the checks of `test` find it there.
 ifndef CHECKS_ALONE
@@ -59,6 +59,10 @@ conformance: $(VENV)/conformance.stamp ## MCP's official suite against meup mcp,
 console: $(VENV)/console.stamp ## the console in a real browser; SCREENSHOTS=FOLDER keeps its pages
 	$(PY) -m pytest --override-ini=addopts=--import-mode=importlib -q -p no:cacheprovider \
 		-o python_files='check_*.py' --numprocesses=$(CORES) --dist=worksteal tests/console_browser
+
+doors: $(VENV)/doors.stamp ## real Claude Code and Codex at our doors, with a model of our own: see docs/explanation/doors.md
+	$(PY) -m pytest --override-ini=addopts=--import-mode=importlib -q -p no:cacheprovider \
+		-o python_files='check_*.py' --numprocesses=$(CORES) --dist=worksteal tests/doors/hosts
 
 walk: $(VENV)/walk.stamp ## a user's way, from an installed wheel to approved calls: what it takes, as a table
 	$(PY) -m tests.walk
@@ -179,6 +183,12 @@ $(VENV)/conformance.stamp: $(VENV)/test.stamp tests/conformance_mcp/package-lock
 $(VENV)/walk.stamp: $(VENV)/console.stamp $(VENV)/mcp-servers.stamp tests/walk/package-lock.json tests/walk/environment/uv.lock
 	@echo "Installing the MCP clients of the walk into $(VENV)/walk, some seconds …"
 	@$(PY) -m tests.walk.clients
+	@touch $@
+
+# Of the binaries that agents' makers publish, as programs.py and the lock file pin them.
+$(VENV)/doors.stamp: $(VENV)/test.stamp tests/doors/hosts/package-lock.json tests/doors/hosts/programs.py
+	@echo "Installing Claude Code and Codex into $(VENV)/doors, 350 MB, under a minute …"
+	@$(PY) -m tests.doors.hosts.programs
 	@touch $@
 
 # Where there is no browser: Debian's, if we may install it, or Playwright's own. Where none can be

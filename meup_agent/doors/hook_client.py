@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import sys
+import time
 
 SETTINGS = ("MEUP_HOOK_URL", "MEUP_URL")
 AGENTS = ("claude-code", "codex", "cursor", "copilot", "gemini")
@@ -81,15 +83,14 @@ def ask(agent: str, options: dict[str, str], said: bytes) -> str:
         query += f"&own={own}"
     connection, host = _dial(url)
     with connection:
-        # The gateway answers 5 s before the host gives up; this is for one that hangs.
-        connection.settimeout(max(seconds - 2.0, 0.5))
         head = (
             f"POST /hooks/{agent}?{query} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
             f"Authorization: Bearer {token}\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(said)}\r\n\r\n"
         )
         connection.sendall(head.encode() + said)
-        status, body = _read(connection)
+        # The gateway answers 5 s before the host gives up; this is for one that hangs.
+        status, body = _read(connection, time.monotonic() + max(seconds - 2.0, 0.5))
     if status != 200:
         raise Failed(f"the gateway answers {status}: {body[:300]!r}")
     if not isinstance(json.loads(body), dict):
@@ -125,9 +126,22 @@ def _dial(url: str) -> tuple[socket.socket, str]:
     return socket.create_connection((host.strip("[]"), int(port)), timeout=5.0), place
 
 
-def _read(connection: socket.socket) -> tuple[int, str]:
+def _read(connection: socket.socket, until: float) -> tuple[int, str]:
+    """The status and body of the answer.
+
+    A host that is killed leaves its hooks running: who would read our answer is gone then, and with
+    our end the gateway takes the call back.
+    """
+    waits = select.poll()
+    waits.register(connection, select.POLLIN)
+    waits.register(1, 0)  # that its reader is gone is told in any case
     said = b""
     while True:
+        ready = dict(waits.poll(max(until - time.monotonic(), 0.0) * 1_000))
+        if not ready:
+            raise Failed("the gateway did not answer in time")
+        if connection.fileno() not in ready:
+            raise Failed("nobody reads the answer any more")
         more = connection.recv(65_536)
         if not more:
             break

@@ -27,13 +27,13 @@ class Hooked:
 
     Attributes:
         space: The space, as the one who decides sees it.
-        stop: Ends the gateway before its block does.
+        kill: Ends its answers as the death of its process would.
     """
 
     gateway: RunningGateway
     space: Space
     tokens: dict[str, str]
-    stop: Callable[[], None]
+    kill: Callable[[], None]
 
     @property
     def url(self) -> str:
@@ -58,7 +58,14 @@ async def hooked(decide: Decide | None = None, *, mode: str = "enforce") -> Asyn
         tasks.start_soon(endpoint.run, running)
         connector = websocket_connector(running.url, space="demo")
         joined = await stack.enter_async_context(ann.join(connector, token=tokens["ann"]))
-        yield Hooked(running, joined, tokens, tasks.cancel_scope.cancel)
+
+        def kill() -> None:
+            server = running._http  # pyright: ignore[reportPrivateUsage]
+            assert server is not None
+            server.abort()
+            tasks.cancel_scope.cancel()
+
+        yield Hooked(running, joined, tokens, kill)
 
 
 async def proposed(space: Space, count: int = 1) -> None:

@@ -1,0 +1,111 @@
+"""The cases of the door suite, and the page that is made of them."""
+
+from typing import Final, Literal, NamedTuple
+
+from tests.doors.hosts.programs import CLAUDE_VERSION, CODEX_VERSION
+
+Door = Literal["claude-http", "claude-command", "codex-command"]
+What = Literal[
+    "allow",
+    "deny",
+    "edit",
+    "time-out",
+    "gateway killed",
+    "refused connection",
+    "500",
+    "junk",
+    "silence",
+    "interrupted by INT",
+    "interrupted by TERM",
+    "interrupted by KILL",
+]
+
+
+class Case(NamedTuple):
+    """One door in one situation.
+
+    Attributes:
+        door: The door.
+        what: The situation.
+        ran: The command ran.
+        told: Words that the model read of it; empty: nothing, as its program had ended.
+        recorded: The last state of the proposal in the space; empty: there was none.
+    """
+
+    door: Door
+    what: What
+    ran: bool
+    told: str
+    recorded: str
+
+
+def _cases(door: Door, failed: str, *, silence_runs: bool = False) -> tuple[Case, ...]:
+    return (
+        Case(door, "allow", True, "", "fulfilled"),
+        Case(door, "deny", False, "not on Fridays", "rejected"),
+        Case(door, "edit", True, "", "fulfilled"),
+        Case(door, "time-out", False, "No participant decided", "expired"),
+        Case(door, "gateway killed", False, failed, "withdrawn"),
+        Case(door, "refused connection", False, failed, ""),
+        Case(door, "500", False, failed, ""),
+        Case(door, "junk", False, failed, ""),
+        Case(door, "silence", silence_runs, "" if silence_runs else failed, ""),
+        Case(door, "interrupted by INT", False, "", "withdrawn"),
+        Case(door, "interrupted by TERM", False, "", "withdrawn"),
+        Case(door, "interrupted by KILL", False, "", "withdrawn"),
+    )
+
+
+CASES: Final = (
+    # An answer without a word is no failure to it. The gateway never gives one.
+    *_cases("claude-http", "blocking because onFailure", silence_runs=True),
+    *_cases("claude-command", "meup did not answer"),
+    *_cases("codex-command", "meup did not answer"),
+)
+
+NAMES: Final = {
+    "claude-http": f"Claude Code {CLAUDE_VERSION}, hook `http`, `onFailure: block`",
+    "claude-command": f"Claude Code {CLAUDE_VERSION}, hook `command` (`meup-hook`)",
+    "codex-command": f"Codex {CODEX_VERSION}, hook `command` (`meup-hook`)",
+}
+
+NOT_RUN: Final = {
+    "Claude Code, permission tool and `PermissionRequest`": "not run",
+    "Codex, hook `mcp_tool` and app-server": "not run here",
+    "Cursor, Copilot, Gemini": "documented, not run",
+    "gateway restarted midway, answered elsewhere, `ask`": "not run",
+}
+
+HEAD: Final = """\
+# Which door holds against what
+
+What a coding agent does when the one who approves is slow, gone, or talks nonsense. Most agents
+run the call when a hook of theirs fails, unless it is set up exactly so. Each row below is tried
+in CI with the program as its maker ships it, against a model of our own on loopback that asks for
+one shell command, which the program's own settings allow.
+
+*Ran* says whether the command ran; *told* what the model read of it; *recorded* how the call
+stands in the space afterwards. The page is made of the suite's cases (`tests/doors/hosts`), which
+fail where a program does otherwise. How to set them up is in [Put Claude Code's shell behind
+approval](../how-to/approve-a-coding-agents-shell.md).
+
+*500*, *junk* and *silence* (an answer without a word) are those of another program at the
+gateway's address: ours always answers with a decision. Claude Code takes silence for no failure,
+so where others can listen at the port, use the program over the Unix socket.
+"""
+
+
+def page() -> str:
+    """The page."""
+    lines = [HEAD]
+    for door, name in NAMES.items():
+        lines += [f"## {name}", "", "| what happens | ran | told | recorded |", "|---|---|---|---|"]
+        for case in CASES:
+            if case.door == door:
+                ran = "**ran**" if case.ran else "did not run"
+                told = f"“… {case.told} …”" if case.told else "–"
+                lines.append(f"| {case.what} | {ran} | {told} | {case.recorded or '–'} |")
+        lines.append("")
+    lines += ["## Not run", "", "| door or situation | |", "|---|---|"]
+    lines += [f"| {what} | {why} |" for what, why in NOT_RUN.items()]
+    return "\n".join((*lines, ""))

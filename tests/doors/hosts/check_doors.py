@@ -1,0 +1,197 @@
+"""Each case with the real program: whether it ran, what the model read, what is recorded."""
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import AsyncExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent import Proposal
+from tests.doors.hooked import Hooked, hooked, proposed, settled
+from tests.doors.hosts.cases import CASES, Case
+from tests.doors.hosts.programs import CLAUDE, CLAUDE_VERSION, CODEX, CODEX_VERSION, version
+from tests.doors.model_apis import ModelApi
+from tests.patience import PATIENCE
+from tests.programs import ROOT
+
+pytestmark = pytest.mark.anyio
+
+SIGNALS = {
+    "interrupted by INT": signal.SIGINT,
+    "interrupted by TERM": signal.SIGTERM,
+    "interrupted by KILL": signal.SIGKILL,
+}
+Started = tuple[list[str], dict[str, str]]
+"""A command line, and its environment."""
+
+FAKED = ("500", "junk", "silence")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def test_the_programs_are_those_of_the_page() -> None:
+    assert (version(CLAUDE), version(CODEX)) == (CLAUDE_VERSION, CODEX_VERSION)
+
+
+@contextmanager
+def broken(what: str) -> Generator[str]:
+    """A server in the gateway's place that answers wrongly; its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length") or 0))
+            body = {"500": b"{}", "junk": b'{"hookSpecificOutput": {"perm', "silence": b""}[what]
+            self.send_response(500 if what == "500" else 200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def hook_command(agent: str, url: str, seconds: float) -> str:
+    program = f"{sys.executable} -c 'from meup_agent.doors.hook_client import main; main()'"
+    return f"{program} {agent} --url {url} --timeout {seconds:g}"
+
+
+def claude(case: Case, home: Path, url: str, api: str, seconds: float) -> Started:
+    """Claude Code's command line and environment."""
+    if case.door == "claude-http":
+        hook: dict[str, Any] = {
+            "type": "http",
+            "url": f"{url}/hooks/claude-code?timeout={seconds:g}",
+            "headers": {"Authorization": "Bearer $MEUP_TOKEN"},
+            "allowedEnvVars": ["MEUP_TOKEN"],
+        }
+    else:
+        hook = {"type": "command", "command": hook_command("claude-code", url, seconds)}
+    hook |= {"timeout": seconds, "onFailure": "block"}
+    events = ("PreToolUse", "PostToolUse", "PostToolUseFailure")
+    settings = {
+        "permissions": {"allow": ["Bash"]},
+        "hooks": {each: [{"matcher": "*", "hooks": [hook]}] for each in events},
+    }
+    file = home / "settings.json"
+    file.write_text(json.dumps(settings))
+    env = {
+        "ANTHROPIC_BASE_URL": api,
+        "ANTHROPIC_API_KEY": "none",
+        "CLAUDE_CONFIG_DIR": str(home / "claude"),
+        "DISABLE_TELEMETRY": "1",
+        "DISABLE_AUTOUPDATER": "1",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    }
+    return [str(CLAUDE), "-p", "go", "--settings", str(file)], env
+
+
+def codex(case: Case, home: Path, url: str, api: str, seconds: float) -> Started:
+    """Codex's command line and environment."""
+    or_else = "{ echo meup did not answer >&2; exit 2; }"
+    command = f"{hook_command('codex', url, seconds)} || {or_else}"
+    hooks = "".join(
+        f'[[hooks.{event}]]\nmatcher = "*"\n[[hooks.{event}.hooks]]\ntype = "command"\n'
+        f"command = {json.dumps(command)}\ntimeout = {seconds:g}\n"
+        for event in ("PreToolUse", "PostToolUse")
+    )
+    (home / "codex").mkdir()
+    (home / "codex" / "config.toml").write_text(
+        'model = "test"\nmodel_provider = "fake"\napproval_policy = "never"\n'
+        'sandbox_mode = "danger-full-access"\n[analytics]\nenabled = false\n'
+        f'[model_providers.fake]\nname = "fake"\nbase_url = "{api}/v1"\nwire_api = "responses"\n'
+        'env_key = "FAKE_KEY"\nsupports_websockets = false\nrequest_max_retries = 0\n' + hooks
+    )
+    flags = ["--json", "--skip-git-repo-check", "--dangerously-bypass-hook-trust"]
+    env = {"CODEX_HOME": str(home / "codex"), "FAKE_KEY": "none"}
+    return [str(CODEX), "exec", *flags, "go"], env
+
+
+def decider(case: Case, mark: Path) -> Any:
+    async def decide(proposal: Proposal) -> None:
+        match case.what:
+            case "allow":
+                await proposal.fulfill()
+            case "deny":
+                await proposal.reject("unsafe", explain="not on Fridays")
+            case "edit":
+                await proposal.fulfill({**proposal.arguments, "command": f"touch {mark}.edited"})
+            case _:
+                pass
+
+    return decide if case.what in ("allow", "deny", "edit") else None
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.door}-{case.what}")
+async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    # Five seconds before the host's time-out ours ends.
+    seconds = 7.0 if case.what == "time-out" else 60.0
+    asked = {"command": f"touch {mark}", "description": "leave a mark"}
+    async with AsyncExitStack() as stack:
+        stack.enter_context(anyio.fail_after(2 * PATIENCE))
+        api = stack.enter_context(ModelApi("Bash", asked))
+        at: Hooked | None = None
+        token = "none"
+        if case.what in FAKED:
+            url = stack.enter_context(broken(case.what))
+        elif case.what == "refused connection":
+            url = "http://127.0.0.1:9"
+        else:
+            at = await stack.enter_async_context(hooked(decider(case, mark)))
+            url, token = at.url, at.tokens["coder"]
+        make = codex if case.door.startswith("codex") else claude
+        command, env = make(case, tmp_path, url, api.url, seconds)
+        env |= {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            "MEUP_TOKEN": token,
+            "PYTHONPATH": str(ROOT),
+        }
+        process = await anyio.open_process(command, env=env, cwd=tmp_path, start_new_session=True)
+        stack.push_async_callback(process.aclose)
+        output: list[bytes] = []
+
+        async def drain(stream: Any) -> None:
+            output.extend([piece async for piece in stream])
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(drain, process.stdout)
+            tasks.start_soon(drain, process.stderr)
+            assert process.stdin is not None
+            await process.stdin.aclose()
+            if at is not None and (case.what == "gateway killed" or case.what in SIGNALS):
+                await proposed(at.space)
+                if case.what == "gateway killed":
+                    at.kill()
+                else:
+                    # The agent alone: what it leaves behind must not wait on.
+                    process.send_signal(SIGNALS[case.what])
+            await process.wait()
+        said = b"".join(output).decode(errors="replace")
+        ran = mark.exists() or mark.with_suffix(".edited").exists()
+        assert ran is case.ran, said
+        assert mark.with_suffix(".edited").exists() is (case.what == "edit")
+        assert case.told in " ".join(api.results), said
+        if case.recorded and at is not None:
+            assert await settled(at.space) == case.recorded
+            assert len(at.space.proposals) == 1
