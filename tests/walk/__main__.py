@@ -136,7 +136,8 @@ class Person:
 
     async def waiting(self, count: int) -> None:
         """Wait until so many calls wait for a decision."""
-        await expect(self.page.locator("#queue li")).to_have_count(count)
+        rows = self.page.locator("#queue li")
+        await expect(rows).to_have_count(count, timeout=1_000 * STEP_SECONDS)
 
     async def decide(self, *keys: str) -> None:
         """Decide the call that is shown, with its keys once more where the page asks for that."""
@@ -271,18 +272,19 @@ async def walk_through(walk: Walk, browser: Browser, address: str) -> None:
                 await people[-1].sign_in(link)
         ann, bob = people
 
-        with walk.step("eight calls: four clients, each by command and by address, all at once"):
-            async with anyio.create_task_group() as tasks:
-                for number, client in enumerate(users):
-                    for form, file in enumerate(files[client.name]):
+        forms = {"by command": ann, "by address": bob}
+        for form, (words, person) in enumerate(forms.items()):
+            with walk.step(f"a call of each of the four clients {words}, at once"):
+                async with anyio.create_task_group() as tasks:
+                    for number, client in enumerate(users):
                         tool, arguments, wanted = sorts[(number + form) % len(sorts)]
                         calls = [(tool, arguments)]
+                        file = files[client.name][form]
                         tasks.start_soon(make_calls, walk, client, file, calls, wanted)
-                await ann.waiting(8)
-                for left in range(8, 0, -1):
-                    await (ann if left > 4 else bob).decide("a")
-                    await ann.waiting(left - 1)
-                    await bob.waiting(left - 1)
+                    await person.waiting(4)
+                    for left in range(3, -1, -1):
+                        await person.decide("a")
+                        await person.waiting(left)
 
         python, fastmcp = users[0], users[2]
         with walk.step("a call that takes two votes by a rule"):

@@ -95,7 +95,7 @@ async def _use_inspector(
     """The Inspector's command line; node's own folder must be on the path for its launcher."""
     command = [npm.NODE, str(_INSPECTOR / "clients" / "launcher" / "build" / "index.js"), "--cli"]
     command += ["--config", str(configuration), "--server", "meup"]
-    command += ["--connect-timeout", "60000", "--method"]
+    command += ["--connect-timeout", "180000", "--method"]
     listed = json.loads(await _run([*command, "tools/list"], environment))
     texts: list[str] = []
     for tool, arguments in calls:
