@@ -149,3 +149,21 @@ def test_scope_is_shown_line_by_line_with_hostile_text_escaped() -> None:
     assert "\x1b" not in shown
     assert "\u202e" not in shown
     assert len(shown.splitlines()) == 2
+
+
+def test_a_yes_for_a_command_is_for_that_command_alone() -> None:
+    line = call(command="git push 'a; b' | cat", description="x", timeout=5)
+    for scope in scopes_of(line)[:-1]:
+        assert not scope.takes({**line.arguments, "command": "rm x"}), scope
+        # What is offered can be given back as it was written.
+        assert scope.arguments is not None
+        assert written_scope(scope.arguments, scope.others).takes(line.arguments)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["git status*", "/git status/", "/^(?:git .*)\\z/", "/^(?:a|b)\\z/", "!rm", ["ls", "cat *"]],
+)
+def test_a_pattern_of_a_command_that_takes_more_than_it_reads_is_refused(pattern: Any) -> None:
+    with pytest.raises(UsageError, match="shell"):
+        written_scope({"command": pattern}, "any")

@@ -30,7 +30,11 @@ MAX_DEPTH: Final = 4
 _MEANING: Final = re.compile(r"[*?\[\]{}!\\]")
 # A command line is none, though words of it may be: behind a folder's `*` a shell reads more.
 _PATH: Final = re.compile(r"(?:/|[A-Za-z0-9_.@+-]+/)[^\s:?#*\[\]{}!\\,;&|<>$`\"'()]*")
-_COMMANDS: Final = frozenset({"arg", "args", "argv", "cmd", "code", "command", "script", "shell"})
+_COMMANDS: Final = frozenset(
+    {"arg", "args", "argv", "cmd", "code", "command", "script", "shell", "shell_command"}
+)
+_QUOTED: Final = re.compile(r"/\^\(\?:(.*)\)\\z/", re.DOTALL)
+_UNQUOTED: Final = re.compile(r"(?<!\\)(?:\\\\)*(?:[.*+?|()\[\]{}^$]|\\[A-Za-z])")
 _ABSENT: Final = object()
 
 
@@ -130,11 +134,14 @@ def _drafts(arguments: dict[str, Any]) -> Iterator[YesScope]:
         yield YesScope(f"{where}, {_listed(rest)} free" if rest else where, within, rest)
     if not paths and 1 < len(names) <= 4:
         for name in reversed(names):
+            if name.lower() in _COMMANDS:
+                continue  # with any command the rest says nothing of the call
             others = {key: value for key, value in known.items() if key != name}
             if len(others) == len(names) - 1:
                 yield YesScope(f"{_listed((name,))} free, the rest as it is", others, (name,))
+    has_command = any(name.lower() in _COMMANDS for name in names)
     for name in names if not paths and len(names) > 2 else ():
-        if name in known:
+        if name in known and (not has_command or name.lower() in _COMMANDS):
             rest = tuple(each for each in names if each != name)
             yield YesScope(f"{_listed((name,))} as it is, the rest free", {name: known[name]}, rest)
     yield YesScope("any arguments")
@@ -196,12 +203,28 @@ def written_scope(
         raise UsageError(
             f"the patterns of the yes have {size} bytes; at most {MAX_YES_BYTES} are taken"
         )
+    for key, pattern in (arguments or {}).items():
+        if key.lower() in _COMMANDS and _has_wildcard(pattern):
+            raise UsageError(
+                f"the pattern of {printable(key[:40])} would take what a shell reads behind it, as"
+                " in `ls; rm x`; write the whole command, or a rule with shell: in a policy"
+            )
     scope = YesScope("as written", None if arguments is None else dict(arguments), others)
     try:
         scope.takes({})
     except InvalidPattern as error:
         raise UsageError(f"the patterns of the yes do not compile: {error}") from None
     return scope
+
+
+def _has_wildcard(pattern: object) -> bool:
+    """True for a pattern that takes more than one text; what is offered quotes one (`_exact`)."""
+    if isinstance(pattern, list | tuple):
+        return any(map(_has_wildcard, cast("list[object]", pattern)))
+    if not isinstance(pattern, str) or is_plain(pattern):
+        return False
+    quoted = _QUOTED.fullmatch(pattern)
+    return quoted is None or _UNQUOTED.search(quoted[1]) is not None
 
 
 def read_scope(said: object) -> YesScope:
