@@ -334,8 +334,8 @@ def reload(
         where = f"at port {port}; give one of: {ports}"
         if not running:
             where = (
-                "here, under this user; start one, which reads its files as it does: meup up"
-                " --servers mcp.json, or meup gateway --config space.yaml"
+                "here, under this user; one reads its files as it starts: meup up --servers"
+                " mcp.json, or meup gateway --config space.yaml"
             )
         raise Failure(
             f"no gateway of meup gateway --config or meup up runs {where}",
