@@ -358,7 +358,7 @@ class NatsJournal:
         """Read what holds, and what was decided, from the last checkpoint and the log."""
         space_log, name = known.log, known.log.space
         try:
-            checkpoint = self._link.wait(space_log.read_checkpoint(), START_SECONDS)
+            checkpoint = self._link.insist(space_log.read_checkpoint)
             if space_log.first > checkpoint.until + 1 and not self._config.accept_damage:
                 raise ConfigurationError(
                     f"the log of space {name!r} begins with message {space_log.first}, and its"
@@ -381,11 +381,6 @@ class NatsJournal:
             raise ConfigurationError(
                 f"the stream {space_log.stream}: {error}; only gateways may write there"
             ) from None
-        except NoAnswer as error:
-            raise ConfigurationError(
-                f"the log of space {name!r} cannot be read: {self._link.place} does not answer"
-                f" ({error})"
-            ) from None
         if known.unwritten:
             self._note_unwritten(known, 0)
 
@@ -400,7 +395,7 @@ class NatsJournal:
             return [each async for each in space_log.batches(first, until)]
 
         for first in range(begin, last + 1, RECOVER_PAGE):
-            yield first, self._link.wait(read(first), START_SECONDS)
+            yield first, self._link.insist(partial(read, first))
 
     def _all_entries(self, known: KeptSpace, last: int, begin: int = 0) -> Iterator[Entry]:
         for _, page in self._pages(known, max(begin, known.log.first), last):

@@ -33,11 +33,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("meup_agent.gateway")
 
-CONNECT_SECONDS: Final = 5.0
+CONNECT_SECONDS: Final = 10.0
 """For a gateway that starts to reach one of its servers; one that runs tries without end."""
 
 ANSWER_SECONDS: Final = 2.0
 """For a server to answer; then what became of a message is read from the log."""
+
+INSIST_SECONDS: Final = 30.0
+"""For a gateway that starts: servers that have lost one of them agree on a leader first."""
 
 READ_SECONDS: Final = 10.0
 """For a page of messages, some mebibytes."""
@@ -111,6 +114,28 @@ class Link:
         except (TimeoutError, CancelledError):
             future.cancel()
             raise ConfigurationError(f"{self.place} does not answer; look at its log") from None
+
+    def insist(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Wait for a coroutine, begun anew while no server answers; blocks.
+
+        Raises:
+            ConfigurationError: None answered for too long.
+        """
+
+        async def insisting() -> T:
+            deadline = self._loop.time() + INSIST_SECONDS
+            while True:
+                try:
+                    return await work()
+                except (NoAnswer, nats_errors.Error, TimeoutError) as error:
+                    if self._loop.time() > deadline:
+                        why = str(error) or "no answer"
+                        raise ConfigurationError(
+                            f"{self.place} does not answer ({why}); look at its log"
+                        ) from None
+                await asyncio.sleep(RETRY_SECONDS)
+
+        return self.wait(insisting())
 
     def call(self, then: Callable[..., object], *arguments: object) -> None:
         """Call in the thread of the connection."""

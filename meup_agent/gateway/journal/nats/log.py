@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.nats.link import (
+    INSIST_SECONDS,
     RETRY_SECONDS,
     ApiError,
     Link,
@@ -64,9 +65,6 @@ CHUNK: Final = 512 * 1024
 
 WATCH_SECONDS: Final = 1.0
 """Between two looks whether another gateway has written, while this one writes nothing."""
-
-OPEN_SECONDS: Final = 30.0
-"""For a stream to answer a gateway that starts: its servers may be about to agree on a leader."""
 
 OWN_ATTEMPTS: Final = 20
 """Times that a gateway that starts tries to be the owner, while others write."""
@@ -157,7 +155,7 @@ class SpaceLog:
             ConfigurationError: It cannot be used.
         """
         try:
-            deadline = asyncio.get_running_loop().time() + OPEN_SECONDS
+            deadline = asyncio.get_running_loop().time() + INSIST_SECONDS
             while True:
                 try:
                     await self._find(journal)
