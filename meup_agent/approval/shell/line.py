@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from meup_agent.approval.shell.launchers import ASSIGNMENT, launched_by, name_of
-from meup_agent.approval.shell.words import UNKNOWN, Word, literal, read_word
+from meup_agent.approval.shell.words import UNKNOWN, Word, is_one_word, literal, read_word
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
@@ -215,6 +215,8 @@ _CONTINUED: Final = re.compile(r"\\\n")
 _BLANKS: Final = re.compile(r"[ \t]+")
 _FOLDERS: Final = frozenset({"cd", "pushd", "popd", "chdir"})
 _QUIET: Final = frozenset({"/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr"})
+_DELIMITERS: Final = frozenset({b"", *(bytes([each]) for each in b" \t\n;&|<>)")})
+_HEREDOC: Final = re.compile(r"\w+|'\w+'|\"\w+\"")
 _SIGNS: Final = re.compile(r"[^\w\s./,:@%+~^-]")
 _TELLS: Final = frozenset({"echo", "printf", "print"})
 _FD: Final = re.compile(r"[0-9]+|-")
@@ -327,6 +329,11 @@ class _LineReading:
                         self._put(SimpleCommand((), made, span or _span(node)))
             case "file_redirect":
                 self._read_redirect(node, source, span)
+            case "heredoc_start" if (
+                not _HEREDOC.fullmatch(_text(node, source))
+                or source[node.end_byte : node.end_byte + 1] not in _DELIMITERS
+            ):
+                self.odd = self.odd or "it is not clear where a text within it ends"
             case "heredoc_body" | "herestring_redirect":
                 text = _text(node, source).removeprefix("<<<")
                 is_text = node.type == "heredoc_body"
@@ -334,7 +341,8 @@ class _LineReading:
                 self._inputs += [text] if word is None else word.forms
             case "comment":
                 before = source[: node.start_byte][-1:]
-                if before and before not in b" \t\n;&|()`":
+                is_joined = source[: node.start_byte].endswith(b"\\\n")
+                if is_joined or (before and before not in b" \t\n;&|()`"):
                     self.odd = self.odd or "it is not clear where a comment begins"
             case "test_operator" if _text(node, source) in _ARITHMETIC:
                 self.odd = self.odd or "it reckons with names, which may run commands"
@@ -405,10 +413,16 @@ class _LineReading:
                 self.unclear = self.unclear or "it is not clear what its words are"
                 pieces.append(text)
             ended = child.end_byte
+        if not all(map(is_one_word, pieces)):
+            self.give_up("it is not clear what its words are", source.decode(errors="replace"))
         words = tuple(read_word(each, self._variables) for each in pieces)
         self.add_command(words, tuple(assignments), span or _span(node), depth)
 
     def _read_redirect(self, node: Node, source: bytes, span: tuple[int, int] | None) -> None:
+        last = next((each for each in node.children if each.type in _WORDS), node)
+        if source[last.end_byte : last.end_byte + 1] not in _DELIMITERS:
+            # The shell joins what is behind it, as by a backslash at the end of a line.
+            self.odd = self.odd or "it is not clear where the file of a redirection ends"
         target = _target(node)
         if target is None:
             return

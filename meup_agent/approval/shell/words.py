@@ -69,6 +69,13 @@ def read_word(source: str, variables: Mapping[str, str]) -> Word:
     return Word(None, forms, is_open or not is_whole, is_whole and not reader.is_open)
 
 
+def is_one_word(source: str) -> bool:
+    """False for a piece of a line in which the shell ends a word."""
+    reader = _Reader(source, {})
+    reader.read()
+    return not reader.is_broken
+
+
 class _Reader:
     """Goes through a word once; ``parts`` are its letters, or marks of what becomes of them."""
 
@@ -76,6 +83,7 @@ class _Reader:
         self.parts: list[str] = []
         self.is_open = False  # something in it is not known
         self.is_glob = False  # it takes names of files
+        self.is_broken = False  # the shell ends a word within it
         self.changes = False  # the shell puts something in its place that the line itself tells
         self._source = source
         self._variables = variables
@@ -107,6 +115,7 @@ class _Reader:
                 at += 1
 
     def _plain(self, letter: str, at: int) -> str:
+        self.is_broken = self.is_broken or letter in " \t\n;|&"
         if letter in "{},":
             return {"{": _OPEN, "}": _CLOSE, ",": _COMMA}[letter]
         if letter in "*?[":
