@@ -77,7 +77,7 @@ RESERVED = {
     "asyncio": {"gateway"},
     "uvloop": {"gateway"},
     "picows": {"transport", "gateway"},
-    "websockets": {"transport", "gateway"},
+    "websockets": {"transport", "gateway", "doors"},
 }
 
 # What may import one all the same, since anyio's way is a large part of what a request may cost:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from meup_agent.client.proposal_handle import Ttl
     from meup_agent.doors.permit import Answer, HostCall
+    from meup_agent.protocol.wire.outcomes import PermitReport
 
 log = logging.getLogger("meup_agent.doors")
 
@@ -63,6 +64,10 @@ class JoiningDoor:
             await self._joined.wait()
             return
         log.warning("no gateway has answered yet; what the agent asks waits for it (meup up)")
+
+    def report(self, proposal: str, report: PermitReport) -> bool:
+        """Tell the space what came of a permit, as :meth:`Door.report` does."""
+        return self._door.report(proposal, report)
 
     async def ask(self, call: HostCall) -> Answer:
         """Propose a call, and wait until it may run, or must not; cancelling withdraws it."""

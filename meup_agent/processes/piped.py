@@ -127,6 +127,9 @@ class PipedProcess:
     def terminate(self) -> None:
         self._program.send_signal(signal.SIGTERM)
 
+    async def wait_ended(self) -> None:
+        await self._program.wait_ended()
+
     async def end(self) -> None:
         """Close its input, then terminate it, then kill it; returns when all of it has ended."""
         self._stdin.close()

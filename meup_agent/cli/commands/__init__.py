@@ -58,6 +58,7 @@ PANELS: Final = {
         "mcp": "programs.mcp",
         "bridge": "programs.bridge",
         "acp": "programs.acp",
+        "codex": "programs.codex",
         "reviewer": "programs.run",
         "policy": "inspection.policy",
         "run": "programs.run",

@@ -1,0 +1,223 @@
+"""A client of a Codex app-server that answers its requests for approval, beside the terminal.
+
+An app-server tells every client which threads are at work, and asks those that have joined a thread
+for approval; the first answer counts, and the others are told by ``serverRequest/resolved``. This
+client joins each thread that is at work, has what is asked decided in a space, and answers for one
+call at a time: ``accept`` or ``decline``, never ``acceptForSession``. The protocol has no answer
+that changes a call, so neither has a permit of this door.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import anyio
+import msgspec
+
+from meup_agent.doors.permit import HostCall, Permitted
+from meup_agent.processes.guarded import LineLimiter
+from meup_agent.protocol.wire import payloads
+from meup_agent.protocol.wire.outcomes import PermitReport, ReportedOutcome
+from meup_agent.transport.base import background_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from meup_agent.doors.permit import Answer
+    from meup_agent.protocol.wire.payloads import JsonObject
+
+log = logging.getLogger("meup_agent.doors")
+
+MAX_ASKS: Final = 64
+"""Approvals that wait at once: each is a proposal for people to see."""
+
+MAX_THREADS: Final = 1_024
+"""Threads that are remembered as joined; the oldest makes room, and is joined again."""
+
+MAX_ITEMS: Final = 1_024
+"""Calls of threads that are remembered, with what they change; the oldest makes room."""
+
+COMMAND: Final = "item/commandExecution/requestApproval"
+CHANGE: Final = "item/fileChange/requestApproval"
+PERMISSIONS: Final = "item/permissions/requestApproval"
+
+_TOOLS: Final = {COMMAND: "Bash", CHANGE: "apply_patch", PERMISSIONS: "request_permissions"}
+"""Request → the name of its tool, as Codex's hooks name it."""
+
+_IDS: Final = frozenset(
+    {"threadId", "turnId", "itemId", "approvalId", "startedAtMs", "environmentId", "cwd"}
+)
+"""Parameters that are no argument of a call."""
+
+_HINTS: Final = frozenset(
+    {"commandActions", "availableDecisions", "proposedExecpolicyAmendment"}
+    | {"proposedNetworkPolicyAmendments"}
+)
+"""Parameters that a client shows, or may answer with."""
+
+
+class _Approval(NamedTuple):
+    """An approval that waits."""
+
+    thread: str
+    scope: anyio.CancelScope
+
+
+class CodexClient:
+    """The client.
+
+    Args:
+        ask: Asks the space; cancelling it withdraws.
+        send: Sends a message to the app-server.
+        report: Tells the space what came of a permit.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[HostCall], Awaitable[Answer]],
+        send: Callable[[bytes], Awaitable[None]],
+        report: Callable[[str, PermitReport], object] = lambda _proposal, _report: None,
+    ) -> None:
+        self._ask, self._send, self._report = ask, send, report
+        self._asks: dict[int | str, _Approval] = {}
+        self._joined: OrderedDict[str, None] = OrderedDict()
+        self._items: OrderedDict[tuple[str, str], JsonObject] = OrderedDict()
+        self._permits: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._sent = 0
+        self._joining: dict[int, str] = {}
+        self._log = LineLimiter(lambda line, _: log.warning("%s", line))
+
+    async def run(self, messages: AsyncIterator[bytes | str]) -> None:
+        """Answer until the app-server ends; what waits is withdrawn then."""
+        about = {"name": "meup", "title": "MEUP", "version": "1"}
+        capabilities = {"experimentalApi": True}
+        await self._request("initialize", {"clientInfo": about, "capabilities": capabilities})
+        await self._write({"method": "initialized"})
+        async with background_tasks() as tasks:
+            async for line in messages:
+                try:
+                    message = payloads.as_object(msgspec.json.decode(line))
+                except msgspec.DecodeError as error:
+                    self._log.line(f"the app-server sent what cannot be read: {error}")
+                    continue
+                await self._take(message, tasks.start_soon)
+
+    async def _request(self, method: str, params: JsonObject) -> int:
+        self._sent += 1
+        await self._write({"id": self._sent, "method": method, "params": params})
+        return self._sent
+
+    async def _write(self, message: JsonObject) -> None:
+        await self._send(msgspec.json.encode(message))
+
+    async def _take(self, message: JsonObject, start_soon: Callable[..., object]) -> None:
+        method, params = message.get("method"), payloads.as_object(message.get("params"))
+        thread, rpc_id = payloads.as_text(params.get("threadId")), message.get("id")
+        if method in _TOOLS and isinstance(rpc_id, int | str):
+            self._begin(rpc_id, str(method), params, start_soon)
+        elif method == "serverRequest/resolved":
+            ask = self._asks.get(_id(params.get("requestId")))
+            if ask is not None and ask.thread == thread:
+                ask.scope.cancel()  # it was answered elsewhere, or its turn has ended
+        elif method == "thread/status/changed":
+            status = payloads.as_object(params.get("status")).get("type")
+            if status == "active" and thread not in self._joined:
+                _keep(self._joined, thread, None, MAX_THREADS)
+                said: JsonObject = {"threadId": thread, "excludeTurns": True}
+                self._joining[await self._request("thread/resume", said)] = thread
+        elif method == "thread/closed":
+            self._joined.pop(thread, None)
+        elif method in ("item/started", "item/completed"):
+            self._take_item(thread, payloads.as_object(params.get("item")), str(method))
+        elif method is None and isinstance(rpc_id, int):
+            joining = self._joining.pop(rpc_id, None)
+            if joining is not None and "error" in message:
+                self._joined.pop(joining, None)  # its next change of state tries again
+
+    def _take_item(self, thread: str, item: JsonObject, method: str) -> None:
+        """Remember what a call does, and report what came of it."""
+        key = (thread, payloads.as_text(item.get("id")))
+        if method == "item/started":
+            _keep(self._items, key, item, MAX_ITEMS)
+            return
+        self._items.pop(key, None)
+        proposal = self._permits.pop(key, None)
+        if proposal is not None:
+            done = item.get("status") == "completed"
+            code, output = item.get("exitCode"), payloads.as_text(item.get("aggregatedOutput"))
+            outcome = ReportedOutcome.COMPLETED if done else ReportedOutcome.FAILED
+            self._report(
+                proposal,
+                PermitReport.of(outcome, output, code if isinstance(code, int) else None),
+            )
+
+    def _begin(
+        self, rpc_id: int | str, method: str, params: JsonObject, start_soon: Callable[..., object]
+    ) -> None:
+        """Begin to have an approval decided, or leave it to the terminal."""
+        if rpc_id in self._asks:
+            return  # it is sent again to a client that joins again
+        thread = payloads.as_text(params.get("threadId"))
+        item = self._items.get((thread, payloads.as_text(params.get("itemId"))), {})
+        shown = {
+            name: value
+            for name, value in params.items()
+            if name not in _IDS | _HINTS and value is not None
+        }
+        why = ""
+        if method == CHANGE:
+            shown["changes"] = item.get("changes")
+        wanted = {COMMAND: "command", CHANGE: "changes", PERMISSIONS: "permissions"}[method]
+        if not shown.get(wanted):
+            why = f"it does not say its {wanted}"
+        elif len(self._asks) >= MAX_ASKS:
+            why = f"{MAX_ASKS} wait already"
+        if why:
+            self._log.line(f"left {method} to the terminal of Codex: {why}")
+            return
+        ask = self._asks[rpc_id] = _Approval(thread, anyio.CancelScope())
+        call = HostCall(
+            _TOOLS[method],
+            shown,
+            agent="codex",
+            session=thread,
+            cwd=payloads.as_text(params.get("cwd")),
+            edits=False,
+        )
+        start_soon(self._decide, rpc_id, method, params, call, ask)
+
+    async def _decide(
+        self, rpc_id: int | str, method: str, params: JsonObject, call: HostCall, ask: _Approval
+    ) -> None:
+        answer: Answer | None = None
+        try:
+            with ask.scope:
+                answer = await self._ask(call)
+        finally:
+            del self._asks[rpc_id]
+        if answer is None:
+            return
+        allowed = isinstance(answer, Permitted)
+        if isinstance(answer, Permitted):
+            key = (ask.thread, payloads.as_text(params.get("itemId")))
+            _keep(self._permits, key, answer.proposal, MAX_ITEMS)
+        await self._write({"id": rpc_id, "result": _answer(method, params, allowed=allowed)})
+
+
+def _answer(method: str, params: JsonObject, *, allowed: bool) -> JsonObject:
+    """The answer to an approval: for this call, and no later one."""
+    if method == PERMISSIONS:
+        return {"permissions": params["permissions"] if allowed else {}, "scope": "turn"}
+    return {"decision": "accept" if allowed else "decline"}
+
+
+def _id(value: object) -> int | str:
+    return value if isinstance(value, int | str) and not isinstance(value, bool) else ""
+
+
+def _keep(kept: OrderedDict[Any, Any], key: object, value: object, most: int) -> None:
+    kept[key] = value
+    while len(kept) > most:
+        kept.popitem(last=False)

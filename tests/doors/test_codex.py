@@ -1,0 +1,161 @@
+"""The client of an app-server of Codex, where a test plays the app-server."""
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent.doors.codex import MAX_ASKS, CodexClient
+from meup_agent.doors.permit import Answer, Denied, HostCall, Permitted, Why
+from meup_agent.protocol.wire.outcomes import PermitReport
+from tests.interaction.people import until
+from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.anyio
+
+COMMAND = "item/commandExecution/requestApproval"
+CHANGE = "item/fileChange/requestApproval"
+PERMISSIONS = "item/permissions/requestApproval"
+IDS = {"threadId": "t", "turnId": "u", "itemId": "i", "startedAtMs": 1}
+
+
+class Server:
+    """An app-server, and whoever decides."""
+
+    def __init__(self) -> None:
+        self._send, self.messages = anyio.create_memory_object_stream[bytes | str](200)
+        self.said: list[dict[str, Any]] = []
+        self.asked: list[HostCall] = []
+        self.reports: list[tuple[str, PermitReport]] = []
+        self.answer: Answer | None = None
+        self.withdrawn = 0
+
+    async def heard(self, line: bytes) -> None:
+        self.said.append(json.loads(line))
+
+    async def ask(self, call: HostCall) -> Answer:
+        self.asked.append(call)
+        try:
+            await until(lambda: self.answer is not None)
+        except anyio.get_cancelled_exc_class():
+            self.withdrawn += 1
+            raise
+        assert self.answer is not None
+        return self.answer
+
+    async def tell(self, method: str, params: dict[str, Any], **more: Any) -> None:
+        await self._send.send(json.dumps({"method": method, "params": params, **more}))
+
+    async def result(self) -> Any:
+        await until(lambda: any("result" in each for each in self.said))
+        return next(each for each in self.said if "result" in each)
+
+    def close(self) -> None:
+        self._send.close()
+        self.messages.close()
+
+
+@asynccontextmanager
+async def served() -> AsyncGenerator[Server]:
+    server = Server()
+    client = CodexClient(server.ask, server.heard, lambda *told: server.reports.append(told))
+    try:
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(client.run, server.messages)
+                yield server
+                tasks.cancel_scope.cancel()
+    finally:
+        server.close()
+
+
+async def test_it_joins_a_thread_that_is_at_work_once_and_again_where_it_could_not() -> None:
+    async with served() as at:
+        active = {"threadId": "t", "status": {"type": "active", "activeFlags": []}}
+        await at.tell("thread/status/changed", active)
+        await at.tell("thread/status/changed", active)
+        await until(lambda: len(at.said) == 3)
+        assert [each["method"] for each in at.said] == [
+            "initialize",
+            "initialized",
+            "thread/resume",
+        ]
+        await at._send.send(
+            json.dumps({"id": at.said[2]["id"], "error": {"message": "no rollout"}})
+        )
+        await at.tell("thread/status/changed", active)
+        await until(lambda: len(at.said) == 4)
+
+
+@pytest.mark.parametrize(
+    ("method", "more", "arguments", "yes", "no"),
+    [
+        (COMMAND, {"command": "ls"}, {"command": "ls"}, "accept", "decline"),
+        (CHANGE, {"reason": "r"}, {"reason": "r", "changes": [{"path": "a"}]}, "accept", "decline"),
+    ],
+)
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_an_answer_is_for_this_call(
+    method: str, more: Any, arguments: Any, yes: str, no: str, allowed: bool
+) -> None:
+    async with served() as at:
+        at.answer = (
+            Permitted("p", arguments, "ann") if allowed else Denied(Why.EXPIRED, "nobody decided")
+        )
+        item = {"type": "fileChange", "id": "i", "changes": [{"path": "a"}]}
+        await at.tell("item/started", {"threadId": "t", "item": item})
+        hints = {"availableDecisions": ["accept", "acceptForSession"]}
+        await at.tell(method, {**IDS, **more, **hints}, id=0)
+        assert await at.result() == {"id": 0, "result": {"decision": yes if allowed else no}}
+        assert (at.asked[0].arguments, at.asked[0].session) == (arguments, "t")
+        assert not at.asked[0].edits
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_permissions_are_for_this_turn(allowed: bool) -> None:
+    wanted = {"network": {"enabled": True}}
+    async with served() as at:
+        at.answer = Permitted("p", {}, "ann") if allowed else Denied(Why.REJECTED, "no")
+        await at.tell(PERMISSIONS, {**IDS, "permissions": wanted}, id="x")
+        said = {"permissions": wanted if allowed else {}, "scope": "turn"}
+        assert (await at.result())["result"] == said
+
+
+async def test_what_is_resolved_elsewhere_is_withdrawn_and_not_answered() -> None:
+    async with served() as at:
+        await at.tell(COMMAND, {**IDS, "command": "ls"}, id=7)
+        await until(lambda: len(at.asked) == 1)
+        await at.tell(COMMAND, {**IDS, "command": "ls"}, id=7)  # as it is sent again
+        await at.tell("serverRequest/resolved", {"threadId": "another", "requestId": 7})
+        await at.tell("serverRequest/resolved", {"threadId": "t", "requestId": 7})
+        await until(lambda: at.withdrawn == 1)
+        assert len(at.asked) == 1
+        assert not any("result" in each for each in at.said)
+
+
+async def test_what_cannot_be_shown_and_a_flood_are_left_to_the_terminal() -> None:
+    async with served() as at:
+        await at.tell(CHANGE, IDS, id=1)
+        await at.tell(COMMAND, IDS, id=2)
+        await at._send.send("no JSON")
+        for number in range(MAX_ASKS + 5):
+            await at.tell(COMMAND, {**IDS, "command": "ls"}, id=10 + number)
+        await until(lambda: len(at.asked) == MAX_ASKS)
+        assert not any("result" in each for each in at.said)
+
+
+async def test_the_end_of_a_permitted_call_is_reported_once() -> None:
+    async with served() as at:
+        at.answer = Permitted("p", {}, "ann")
+        await at.tell(COMMAND, {**IDS, "command": "ls"}, id=0)
+        await at.result()
+        item = {"id": "i", "status": "failed", "exitCode": 2, "aggregatedOutput": "no such file"}
+        for _ in range(2):
+            await at.tell("item/completed", {"threadId": "t", "item": item})
+        await until(lambda: len(at.reports) == 1)
+        proposal, report = at.reports[0]
+        assert (proposal, report.outcome, report.exit_code) == ("p", "failed", 2)
+        assert report.output == "no such file"
