@@ -23,7 +23,10 @@ NAMED = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
         (["ta"], {"tail"}),
         (["doc"], {"doctor"}),
         (["run", "--backend", ""], {"asyncio", "trio"}),
-        (["tail", "--kind", "mcp.re"], {"mcp.request", "mcp.response", "mcp.reject", "mcp.renew"}),
+        (
+            ["tail", "--kind", "mcp.re"],
+            {"mcp.request", "mcp.response", "mcp.reject", "mcp.renew", "mcp.report"},
+        ),
         (["tail", "--kind", "pro"], {"proposal", "progress"}),
         (["reject", "4f2a", "--reason", "un"], {"unsafe"}),
         (["withdraw", "4f2a", "--reason", ""], set(Reason)),

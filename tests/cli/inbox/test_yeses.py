@@ -28,7 +28,8 @@ def test_yes_carries_out_its_proposal_and_those_like_it(meup: Person, office: Of
     third = proposed(office, path="d/c")
     office.until_decided(third)
     fourth = proposed(office, path="d/d")
-    assert [each["path"] for each in office.calls] == ["d/a", "d/b", "d/c"]
+    # Who gave it carries out the first; of the two that begin at once either may be faster.
+    assert sorted(each["path"] for each in office.calls) == ["d/a", "d/b", "d/c"]
     waiting = json.loads(meup("list", "--json").out)["proposals"]
     assert {each["proposal"] for each in waiting} == {other, fourth}
     assert "used up, 2 of 2 used  files.write by bot  of alice" in meup("yeses").out
