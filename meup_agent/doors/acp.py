@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import anyio
 
 from meup_agent.doors import acp_messages as acp
-from meup_agent.doors.permit import Denied, HostCall, Why
+from meup_agent.doors.permit import Denied, HostCall, Permitted, Why
 from meup_agent.processes.guarded import LineLimiter
 from meup_agent.protocol.wire import payloads
+from meup_agent.protocol.wire.outcomes import PermitReport, ReportedOutcome
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ MAX_OPEN_REQUESTS: Final = 1_024
 
 UNNAMED: Final = "acp"
 """Name of an agent that tells none."""
+
+CANCELLED: Final = "its turn was cancelled as the permit came, so it was not passed on"
+"""The report of a permit that came too late, for people."""
 
 TOO_MANY: Final = f"{MAX_ASKS} calls of this agent wait for a decision already; wait for those"
 
@@ -84,6 +88,7 @@ class AcpProxy:
         ask: Asks the space; cancelling it withdraws.
         to_editor: Writes a line to the editor.
         to_agent: Writes a line to the agent.
+        report: Tells the space what came of a permit.
     """
 
     def __init__(
@@ -92,8 +97,9 @@ class AcpProxy:
         *,
         to_editor: Callable[[bytes], Awaitable[None]],
         to_agent: Callable[[bytes], Awaitable[None]],
+        report: Callable[[str, PermitReport], object] = lambda _proposal, _report: None,
     ) -> None:
-        self._ask = ask
+        self._ask, self._report = ask, report
         self._to_editor, self._to_agent = _Lines(to_editor), _Lines(to_agent)
         self._open: dict[RpcId, _Ask] = {}
         self._granted: list[PermissionRequest] = []
@@ -119,8 +125,8 @@ class AcpProxy:
 
             async def relay_editor() -> None:
                 async for line in from_editor:
-                    self._read_editor(line)
-                    await self._to_agent.send(line + b"\n")
+                    if self._read_editor(line):
+                        await self._to_agent.send(line + b"\n")
                 end("editor")
 
             async def relay_agent() -> None:
@@ -135,12 +141,15 @@ class AcpProxy:
 
     # --- from the editor, which is trusted ---
 
-    def _read_editor(self, line: bytes) -> None:
-        """Note what a line of the editor changes for what waits."""
+    def _read_editor(self, line: bytes) -> bool:
+        """Note what a line of the editor changes for what waits; true if it is for the agent."""
         try:
             message = acp.read_message(line)
         except acp.Unreadable:
-            return  # the agent's to judge
+            return True  # the agent's to judge
+        if message.method is None and message.rpc_id in self._open:
+            self._log.line("left out an answer of the editor to a request that it has not seen")
+            return False
         if message.method in ("session/cancel", "session/close"):
             self._withdraw(payloads.as_text(message.param_object.get("sessionId")))
         elif message.method == acp.CANCEL:
@@ -152,6 +161,7 @@ class AcpProxy:
             session = payloads.as_text(params.get("sessionId"))
             asked = _EditorRequest(message.method, session, params.get("cwd"))
             _keep(self._editor_asked, message.rpc_id, asked, MAX_OPEN_REQUESTS)
+        return True
 
     def _withdraw(self, session: str) -> None:
         """Withdraw what waits in a session, whose turn was cancelled."""
@@ -245,12 +255,16 @@ class AcpProxy:
         """Have a request decided, and answer it or pass it on."""
         assert message.rpc_id is not None
         request = ask.request
-        answer: Answer = Denied(Why.WITHDRAWN, "it was cancelled before it was decided")
+        cancelled = Denied(Why.WITHDRAWN, "it was cancelled before it was decided")
+        answer: Answer = cancelled
         try:
             with ask.scope:
                 answer = await self._ask(self._host_call(message, request))
         finally:
             del self._open[message.rpc_id]
+        if isinstance(answer, Permitted) and ask.scope.cancel_called:
+            self._report(answer.proposal, PermitReport.of(ReportedOutcome.NOT_RUN, CANCELLED))
+            answer = cancelled
         if isinstance(answer, Denied):
             await self._deny(message, request, answer)
         elif isinstance(request, acp.PermissionRequest):

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import json
 import shlex
-from pathlib import PurePosixPath
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
 from meup_agent.errors import printable
 from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.payloads import JsonObject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PERMISSION: Final = "session/request_permission"
 TERMINAL: Final = "terminal/create"
@@ -35,7 +37,10 @@ REJECTED: Final = -32001
 WHY: Final = "dev.meup/why"
 """Member of ``_meta`` in a permission's answer: why it was not allowed, in words for a model."""
 
-SHELLS: Final = frozenset({"sh", "bash", "zsh", "dash"})
+SHELLS: Final = frozenset(
+    folder + name for folder in ("", "/bin/", "/usr/bin/") for name in ("sh", "bash", "zsh", "dash")
+)
+"""Commands that are a shell; a program of that name in another folder may be anything."""
 _RUNS_A_LINE: Final = frozenset({("-c",), ("-lc",), ("-l", "-c")})
 
 RpcId = int | str
@@ -68,16 +73,26 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def param_object(self) -> JsonObject:
-        """The parameters as JSON values; empty where they are no object."""
-        return payloads.as_object(msgspec.json.decode(self.params))
+        """The parameters as JSON values; empty where they are no object, or unreadable."""
+        return _object(self.params)
 
     @property
     def result_object(self) -> JsonObject:
-        """The result as JSON values; empty where there is none."""
-        return payloads.as_object(msgspec.json.decode(self.result))
+        """The result as JSON values; empty where there is none, or it is unreadable."""
+        return _object(self.result)
 
 
 _decode = msgspec.json.Decoder(Message).decode
+
+_NAMES: Final = ("method", "params", "id")
+"""The members by which a request is known."""
+
+
+def _object(raw: msgspec.Raw) -> JsonObject:
+    try:
+        return payloads.as_object(msgspec.json.decode(raw))
+    except (msgspec.DecodeError, RecursionError):  # a number that is too large, for one
+        return {}
 
 
 def read_message(line: bytes) -> Message:
@@ -87,20 +102,33 @@ def read_message(line: bytes) -> Message:
         Unreadable: It is no JSON object, or may be read in another way.
     """
     try:
+        if b"\r" in line.rstrip():
+            raise ValueError("it is several lines to who takes a carriage return for an end")
+        lowered = line.decode().lower()
         message = _decode(line)
-        lowered = line.lower()
-        twice = any(lowered.count(b'"%s"' % each) > 1 for each in (b"method", b"params", b"id"))
-        if message.method in DECIDED or twice or b"\\u" in line:
-            json.loads(line, object_pairs_hook=_members, parse_constant=_no_constant)
+        counts = [lowered.count(f'"{each}"') for each in _NAMES]
+        is_plain = counts == [line.count(b'"%s"' % each.encode()) for each in _NAMES]
+        if message.method in DECIDED or max(counts) > 1 or not is_plain or b"\\u" in line:
+            read = json.loads(line, object_pairs_hook=_members, parse_constant=_no_constant)
+            _check_spelling(read, _NAMES)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Unreadable(printable(str(error))) from None
     return message
 
 
-def _members(pairs: list[tuple[str, object]]) -> None:
-    """Check that every reader finds the same members; some look for them in any case."""
+def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """An object in which every reader finds the same members; some look for them in any case."""
     if len({name.casefold() for name, _ in pairs}) != len(pairs):
         raise ValueError("an object has two members of one name")
+    return dict(pairs)
+
+
+def _check_spelling(read: JsonObject, names: Iterable[str]) -> None:
+    """Check that none of these members stands there in another case, where some would find it."""
+    folded = {each.casefold(): each for each in names}
+    for name in read:
+        if folded.get(name.casefold(), name) != name:
+            raise ValueError(f"its member {name!r} is spelled in another case")
 
 
 def _no_constant(name: str) -> None:
@@ -181,9 +209,12 @@ def read_request(message: Message) -> HostRequest:
         Unreadable: A field of it is missing, or of another type.
     """
     assert message.method is not None, "it is a request"
+    form = _FORMS[message.method]
     try:
-        return msgspec.json.decode(message.params, type=_FORMS[message.method])
-    except msgspec.DecodeError as error:
+        read = msgspec.json.decode(message.params, type=form)
+        _check_spelling(msgspec.json.decode(message.params), form.__struct_encode_fields__)
+        return read
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Unreadable(f"{message.method}: {printable(str(error))}") from None
 
 
@@ -222,7 +253,7 @@ def shell_line(request: TerminalRequest) -> str:
 def is_same_call(granted: PermissionRequest, cwd: str | None, request: HostRequest) -> bool:
     """True if a terminal or a write is what its agent was given permission for.
 
-    A command must be the same to the letter, in the folder that was shown or the session's, with
+    A command must be the same to the letter, in the folder that was shown, else the session's, with
     no variables; a file must be the one that was shown, with the text that was shown.
     """
     call = granted.tool_call
@@ -235,16 +266,19 @@ def is_same_call(granted: PermissionRequest, cwd: str | None, request: HostReque
         )
     if not isinstance(request, TerminalRequest) or request.session_id != granted.session_id:
         return False
-    if request.env or request.cwd not in (None, given.get("cwd", cwd)):
+    if request.env or _folder(request.cwd, cwd) != _folder(given.get("cwd"), cwd):
         return False
     command, words = given.get("command"), request.words
     if isinstance(command, list):
         return words == command
-    shell = PurePosixPath(request.command).name in SHELLS
-    return isinstance(command, str) and (
-        words == [command]
-        or (shell and tuple(words[1:-1]) in _RUNS_A_LINE and words[-1] == command)
-    )
+    if not isinstance(command, str):
+        return False
+    is_line = request.command in SHELLS and tuple(words[1:-1]) in _RUNS_A_LINE
+    return words == [command] or (is_line and words[-1] == command)
+
+
+def _folder(given: object, session: str | None) -> object:
+    return session if given is None else given
 
 
 # --- answers ---

@@ -304,6 +304,7 @@ async def test_one_call_that_asks_twice_is_decided_once() -> None:
         terminal("make", cwd="/etc"),
         terminal("make", env=[{"name": "LD_PRELOAD", "value": "x.so"}]),
         terminal("sh", args=["make"]),
+        terminal("/work/project/sh", args=["-c", "make"]),
         write("/w/a", "make"),
     ],
 )
@@ -311,6 +312,15 @@ async def test_another_call_than_the_permitted_is_decided_by_itself(used: list[A
     async with desk(yes) as at:
         await at.prompt(["then", [permission("make"), used]])
         assert len(at.person.proposals) == 2
+
+
+async def test_a_permission_for_another_folder_is_not_for_the_sessions() -> None:
+    there = {"command": "make clean", "cwd": "/elsewhere"}
+    call = {"toolCallId": "t1", "kind": "execute", "title": "Run", "rawInput": there}
+    async with desk(yes) as at:
+        for used in (terminal("make clean"), terminal("make clean", cwd="/elsewhere")):
+            await at.prompt(["then", [permission(toolCall=call), used]])
+        assert len(at.person.proposals) == 3
 
 
 async def test_a_permission_is_used_once_and_in_its_turn() -> None:

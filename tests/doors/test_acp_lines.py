@@ -10,6 +10,7 @@ import pytest
 
 from meup_agent.doors.acp import MAX_ASKS, AcpProxy
 from meup_agent.doors.permit import Answer, Denied, HostCall, Permitted, Why
+from meup_agent.protocol.wire.outcomes import PermitReport, ReportedOutcome
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -17,6 +18,8 @@ pytestmark = pytest.mark.anyio
 TERMINAL = (
     b'{"jsonrpc":"2.0","id":1,"method":"terminal/create","params":{"sessionId":"s","command":"ls"}}'
 )
+
+CANCEL_UNREADABLE = b'{"method":"$/cancel_request","params":{"requestId":1e999}}'
 
 
 class Wire:
@@ -120,6 +123,11 @@ async def test_what_is_not_decided_passes_byte_for_byte(line: bytes) -> None:
         TERMINAL[:-1] + b',"Method":"session/update"}',
         TERMINAL[:-1] + b',"\\u006dethod":"session/update"}',
         b'{"Method":"terminal/create","method":"x","id":1}',
+        TERMINAL.replace(b'"method"', b'"Method"'),
+        TERMINAL.replace(b'"id"', b'"ID"'),
+        TERMINAL.replace(b'"params"', b'"Params"'),
+        b'{"method":"session/update","params":\r' + TERMINAL + b"\r}",
+        b'{"method":"session/update","params":{"text":"\xff"}}',
         TERMINAL[:-2] + b',"command":"rm"}}',
         TERMINAL[:-2] + b',"Command":"rm"}}',
         b"[" + TERMINAL + b"]",
@@ -162,6 +170,7 @@ async def test_another_spelling_is_decided_as_well(line: bytes) -> None:
         {"sessionId": "s", "command": ["ls"]},
         {"sessionId": "s", "command": "ls", "args": ["-l", 5]},
         {"sessionId": "s", "command": "ls", "cwd": 1},
+        {"sessionId": "s", "command": "ls", "Args": ["-l"]},
         [],
     ],
 )
@@ -175,6 +184,16 @@ async def test_a_field_of_another_type_is_named_and_denied(params: Any) -> None:
         assert (at.asked, at.editor) == ([], [])
 
 
+@pytest.mark.parametrize("line", [b'{"id":7,"result":{"n":1e999}}', CANCEL_UNREADABLE])
+async def test_what_only_we_cannot_read_passes(line: bytes) -> None:
+    async with wire() as at:
+        await at.editor_sends(b'{"id":7,"method":"initialize"}')
+        await at.until(lambda: at.agent)
+        await at.agent_sends(line)
+        await at.until(lambda: at.editor)
+        assert at.editor == [line + b"\n"]
+
+
 async def test_the_agent_takes_a_request_back() -> None:
     async with wire() as at:
         await at.agent_sends(TERMINAL)
@@ -184,6 +203,51 @@ async def test_the_agent_takes_a_request_back() -> None:
         assert at.withdrawn == 1
         assert json.loads(at.agent[0])["error"]["code"] == -32800
         assert at.editor == []
+
+
+async def test_a_number_that_only_others_can_read_is_denied() -> None:
+    async with wire() as at:
+        await at.agent_sends(TERMINAL[:-2] + b',"limit":1e999}}')
+        await at.until(lambda: at.agent)
+        assert "it cannot be read" in json.loads(at.agent[0])["error"]["message"]
+
+
+async def test_an_answer_of_the_editor_to_what_it_has_not_seen_reaches_nobody() -> None:
+    async with wire() as at:
+        await at.agent_sends(TERMINAL)
+        await at.until(lambda: at.asked)
+        await at.editor_sends(b'{"id":1,"result":{"terminalId":"t"}}', MARK)
+        await at.until(lambda: at.agent)
+        assert at.agent == [MARK + b"\n"]
+
+
+async def test_a_turn_that_is_cancelled_as_the_permit_comes_runs_nothing() -> None:
+    cancel = b'{"method":"session/cancel","params":{"sessionId":"s"}}'
+    told: list[tuple[str, PermitReport]] = []
+    at = Wire()
+
+    async def permit(call: HostCall) -> Answer:
+        at.asked.append(call)
+        at.notify()
+        with anyio.CancelScope(shield=True):  # as the gateway has ordered it already
+            await at.until(lambda: at.agent)
+        return Permitted("p", {}, "ann")
+
+    def report(proposal: str, said: PermitReport) -> None:
+        told.append((proposal, said))
+
+    at.proxy = AcpProxy(permit, to_editor=at.read_editor, to_agent=at.read_agent, report=report)
+    with at.streams(), anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(at.proxy.run, at.from_editor, at.from_agent)
+            await at.agent_sends(TERMINAL)
+            await at.until(lambda: at.asked)
+            await at.editor_sends(cancel)
+            await at.until(lambda: at.agent[1:])
+            tasks.cancel_scope.cancel()
+    assert at.editor == []
+    assert json.loads(at.agent[1])["error"]["code"] == -32800
+    assert [(each, said.outcome) for each, said in told] == [("p", ReportedOutcome.NOT_RUN)]
 
 
 async def test_what_the_editor_has_seen_is_taken_back_there() -> None:

@@ -71,7 +71,9 @@ async def _serve(command: list[str], where: Address, door: JoiningDoor) -> int:
     with OwnPipes() as editor:
         agent = PipedProcess(command, environment)
         try:
-            proxy = AcpProxy(door.ask, to_editor=editor.write, to_agent=agent.write)
+            proxy = AcpProxy(
+                door.ask, to_editor=editor.write, to_agent=agent.write, report=door.report
+            )
             async with background_tasks() as joining:
                 joining.start_soon(partial(door.stay, where.url, **where.identity))
                 ended = await proxy.run(
