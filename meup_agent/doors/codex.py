@@ -46,6 +46,11 @@ PERMISSIONS: Final = "item/permissions/requestApproval"
 _TOOLS: Final = {COMMAND: "Bash", CHANGE: "apply_patch", PERMISSIONS: "request_permissions"}
 """Request → the name of its tool, as Codex's hooks name it."""
 
+_OUTCOMES: Final = {
+    "completed": ReportedOutcome.COMPLETED,
+    "declined": ReportedOutcome.NOT_RUN,  # at the terminal, as our yes was on its way
+}
+
 _IDS: Final = frozenset(
     {"threadId", "turnId", "itemId", "approvalId", "startedAtMs", "environmentId", "cwd"}
 )
@@ -145,9 +150,8 @@ class CodexClient:
         self._items.pop(key, None)
         proposal = self._permits.pop(key, None)
         if proposal is not None:
-            done = item.get("status") == "completed"
             code, output = item.get("exitCode"), payloads.as_text(item.get("aggregatedOutput"))
-            outcome = ReportedOutcome.COMPLETED if done else ReportedOutcome.FAILED
+            outcome = _OUTCOMES.get(payloads.as_text(item.get("status")), ReportedOutcome.FAILED)
             self._report(
                 proposal,
                 PermitReport.of(outcome, output, code if isinstance(code, int) else None),

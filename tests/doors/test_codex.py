@@ -147,15 +147,19 @@ async def test_what_cannot_be_shown_and_a_flood_are_left_to_the_terminal() -> No
         assert not any("result" in each for each in at.said)
 
 
-async def test_the_end_of_a_permitted_call_is_reported_once() -> None:
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [("completed", "completed"), ("failed", "failed"), ("declined", "not_run")],
+)
+async def test_the_end_of_a_permitted_call_is_reported_once(status: str, outcome: str) -> None:
     async with served() as at:
         at.answer = Permitted("p", {}, "ann")
         await at.tell(COMMAND, {**IDS, "command": "ls"}, id=0)
         await at.result()
-        item = {"id": "i", "status": "failed", "exitCode": 2, "aggregatedOutput": "no such file"}
+        item = {"id": "i", "status": status, "exitCode": 2, "aggregatedOutput": "no such file"}
         for _ in range(2):
             await at.tell("item/completed", {"threadId": "t", "item": item})
         await until(lambda: len(at.reports) == 1)
         proposal, report = at.reports[0]
-        assert (proposal, report.outcome, report.exit_code) == ("p", "failed", 2)
+        assert (proposal, report.outcome, report.exit_code) == ("p", outcome, 2)
         assert report.output == "no such file"
