@@ -16,6 +16,7 @@ import msgspec
 
 from meup_agent.client.messages import write_params
 from meup_agent.errors import ConfigurationError, RequestError
+from meup_agent.protocol.wire.envelope import read_moment
 from meup_agent.protocol.wire.payloads import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -42,6 +43,12 @@ MAX_LINES: Final = 400
 
 MAX_LINE_CHARS: Final = 300
 """Characters of a line of it."""
+
+MAX_PATH_CHARS: Final = 4_096
+"""Characters of a path, as many as Linux takes bytes."""
+
+MAX_SAID_CHARS: Final = 1_000
+"""Characters of the sentence about a file."""
 
 MAX_NAMED: Final = 8
 """Arguments that are named for a doubt."""
@@ -228,8 +235,14 @@ async def read_file_difference(
         raise RequestError(
             INTERNAL_ERROR, f"the answer of {participant!r} about the file cannot be read"
         ) from None
-    lines = tuple(each[: 2 * MAX_LINE_CHARS] for each in found.lines[:MAX_LINES])
-    return msgspec.structs.replace(found, lines=lines)
+    return msgspec.structs.replace(
+        found,
+        path=found.path[:MAX_PATH_CHARS],
+        said=found.said[:MAX_SAID_CHARS],
+        lines=tuple(each[: 2 * MAX_LINE_CHARS] for each in found.lines[:MAX_LINES]),
+        omitted=max(found.omitted, 0),
+        read_at="" if read_moment(found.read_at) is None else found.read_at,
+    )
 
 
 def seal_difference(question: FileQuestion, difference: FileDifference) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from urllib.request import url2pathname
 from meup_agent.client.file_difference import (
     MAX_LINE_CHARS,
     MAX_LINES,
+    MAX_PATH_CHARS,
     FileDifference,
     TextEdit,
     WrittenFile,
@@ -29,9 +30,6 @@ from meup_agent.errors import system_reason
 
 MAX_READ_BYTES: Final = 1_048_576
 """Bytes of a file that is compared, and of what a call makes of it."""
-
-MAX_PATH_CHARS: Final = 4_096
-"""Characters of a path, as many as Linux takes bytes."""
 
 MAX_COMPARED_LINES: Final = 400
 """Lines, before and after, whose places are looked for; of more, between the first and the last
@@ -71,13 +69,15 @@ def difference_of(written: WrittenFile, roots: Sequence[Path]) -> FileDifference
             said=f"It is not known what this call makes of a file: {written.doubt}."
         )
     read_at = datetime.now(UTC).isoformat(timespec="seconds")
-    path = ""
+    shown_path = ""
     try:
         root, path = _place(written.path, roots)
+        # A link may lead to a name that is no UTF-8.
+        shown_path = path.encode(errors="backslashreplace").decode()
         before = _read(root, path)
         after, said = _after(written, before)
     except UnreadableFile as error:
-        return FileDifference(path, str(error), read_at=read_at)
+        return FileDifference(shown_path, str(error), read_at=read_at)
     if before is None:
         said = "The file is not there; the call would make it."
     elif after == before:
@@ -87,7 +87,7 @@ def difference_of(written: WrittenFile, roots: Sequence[Path]) -> FileDifference
         each[:MAX_LINE_CHARS] + ("…" if len(each) > MAX_LINE_CHARS else "")
         for each in lines[:MAX_LINES]
     )
-    return FileDifference(path, said, shown, max(len(lines) - MAX_LINES, 0), read_at)
+    return FileDifference(shown_path, said, shown, max(len(lines) - MAX_LINES, 0), read_at)
 
 
 # --- reading ---

@@ -144,6 +144,8 @@ async def test_nothing_outside_the_root_is_read(tmp_path: Path) -> None:
     (root / "inner" / "back").symlink_to(root)
     (root / "here").write_text(TEXT)
     os.mkfifo(root / "pipe")
+    odd = os.fsencode(root / "odd") + b"\xff"
+    (root / "odd").symlink_to(os.fsdecode(odd))
     async with reading(root) as stage:
         for path, said in {
             f"{outside}/secret": "below no folder",
@@ -166,6 +168,9 @@ async def test_nothing_outside_the_root_is_read(tmp_path: Path) -> None:
         found = await asked(stage, "write_file", path=f"{root}/inner/back/here", content=TEXT + "4")
         assert found.path == str(root / "here")
         assert found.lines[-2:] == ("+4", "\\ no line end here")
+        found = await asked(stage, "write_file", path=f"{root}/odd", content="new")
+        assert found.path == f"{root}/odd\\udcff"
+        assert "is not there" in found.said
 
 
 async def test_what_is_no_text_or_too_long_is_told_as_such(tmp_path: Path) -> None:
