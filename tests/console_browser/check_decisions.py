@@ -274,6 +274,25 @@ async def test_two_people_at_once(desk: Desk) -> None:
     assert len(desk.site.ran) == 1
 
 
+@pytest.mark.parametrize("key", ["a", "r"])
+async def test_a_key_of_a_decision_goes_on_from_a_card_that_another_decided(
+    desk: Desk, key: str
+) -> None:
+    proposer = await desk.site.proposer()
+    first = await desk.site.propose(proposer)
+    await desk.site.propose(proposer, {"path": "second.md"})
+    page = await desk.open("other")
+    await card(page, "a.md")
+    # No timer takes it away.
+    await page.evaluate("window.setTimeout = () => 0")
+    await first.withdraw()
+    await expect(page.locator("#gone")).to_contain_text("Withdrawn by proposer")
+    await page.keyboard.press(key)
+    await card(page, "second.md")
+    await expect(page.locator("main")).to_contain_text("The last one left: Withdrawn")
+    assert desk.site.ran == []
+
+
 async def test_edit_survives_reload_neighbour_and_a_killed_gateway(desk: Desk) -> None:
     desk.expect("Failed to load resource", "ERR_", "net::")
     proposer = await desk.site.proposer()

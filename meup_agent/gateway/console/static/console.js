@@ -242,7 +242,7 @@
       keepMarks();
     },
     a() {
-      if (lookTogether()) return;
+      if (lookTogether() || goOn()) return;
       const button = $("#send-edit") || $("#approve") || $("#vote"), sure = $("#sure");
       if (!button) return;
       if (edits().length && !$("#send-edit")) { notice("Nothing was done: you are editing this call. Show what changes, or drop the edit.", true); return; }
@@ -262,11 +262,11 @@
     y() { if (Date.now() - armed < 3000) keys.a(); },
     f() { ($("#file") || $("#back"))?.click(); },
     e() { const edit = $("#edit"); if (edit) { edit.open = true; ($("[data-draft]", edit) || edit).focus(); } },
-    r() { if (lookTogether()) return; const form = $("#rejecting"); if (form) { form.open = true; $("#reason").focus(); } },
+    r() { if (lookTogether() || goOn()) return; const form = $("#rejecting"); if (form) { form.open = true; $("#reason").focus(); } },
     c() { const exact = $("#exact"); if (exact) { exact.open = !exact.open; if (exact.open) exact.scrollIntoView({ block: "nearest" }); } },
     v() {
       const button = $("#vote");
-      if (!button || button.disabled) return;
+      if (goOn() || !button || button.disabled) return;
       button.focus(); votes = true; notice("Vote: a for it, r against it; any other key goes back.", false, "", true);
     },
     "?"() { const help = $(".keys"); if (help) { help.open = !help.open; $("summary", help).focus(); } },
@@ -386,8 +386,21 @@
     const next = document.createElement("a");
     next.className = "button"; next.href = `${base}/inbox`; next.textContent = "Next";
     gone.append(" ", next);
-    if (isEditing()) return;
-    setTimeout(() => { if (!gone.isConnected || gone.hidden || isEditing()) return; const why = gone.firstChild.parentNode.innerText.replace(/\s*Next$/, ""); const key = shownKey(); refresh("#decision", inboxOf("")).then(() => { if (shownKey() === key) return; notice(`The last one left: ${why}`, false, "", true); history.replaceState(null, "", `${base}/inbox`); }); }, 4000);
+    clearTimeout(goingOn);
+    if (!isEditing()) goingOn = setTimeout(goOn, 2500);
+  }
+  // To the next one, from a card that waits no longer; false: it waits, or something is typed about it.
+  let goingOn = 0;
+  function goOn() {
+    clearTimeout(goingOn);
+    const gone = $("#gone");
+    if (!gone || gone.hidden || isEditing()) return false;
+    const why = gone.innerText.replace(/\s*Next$/, ""), key = shownKey();
+    refresh("#decision", inboxOf("")).then(() => {
+      if (shownKey() === key) return;
+      notice(`The last one left: ${why}`, false, "", true); history.replaceState(null, "", `${base}/inbox`);
+    });
+    return true;
   }
 
   // --- timeline ---
