@@ -26,6 +26,7 @@ from meup_agent.cli.up.state import (
     journal_path,
     keep_token,
     make_folder,
+    older_folder,
     pins_path,
     sign_in_folder,
     token_path,
@@ -656,7 +657,7 @@ async def run_bridge(
 
     try:
         pin = open_pins(launch.pins) if server.pin else None
-        settings = ConnectionSettings(sign_in_folder=sign_in_folder())
+        settings = ConnectionSettings(sign_in_folder=sign_in_folder(), older_folder=older_folder())
         bridge = Bridge(
             launch.name, server, starter=starter, pin=pin, roots=roots, settings=settings
         )

@@ -166,6 +166,11 @@ def sign_in_folder() -> Path:
     return _state_folder("sign-in")
 
 
+def older_folder() -> Path:
+    """The folder of which programs of MCP servers are older ones."""
+    return _state_folder("older-servers")
+
+
 def _state_folder(name: str) -> Path:
     """A folder in MEUP_STATE_DIR, or where the system keeps programs' state."""
     chosen = os.environ.get(STATE_VARIABLE)

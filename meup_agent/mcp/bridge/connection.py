@@ -6,10 +6,12 @@ notifications that the bridge listens to, which is opened anew when the resource
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 import mcp_types as types
+from anyio import to_thread
 from mcp.client import Client
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
@@ -63,6 +66,9 @@ log = logging.getLogger("meup_agent.mcp")
 START_SECONDS: Final = 120.0
 """Seconds from the start of a server to the end of its handshake: the first start of one may fetch
 its packages."""
+
+OLDER_SECONDS: Final = 7 * 86_400.0
+"""Seconds for which a server is known to be an older one; then it may have been replaced."""
 
 STOP_SECONDS: Final = 10.0
 """Seconds that the end of a connection may take: the SDK gives a server four to end by itself."""
@@ -144,6 +150,8 @@ class ConnectionSettings:
         restart: Pauses before it is started again.
         sign_in_folder: The folder in which sign-ins at servers behind an address are kept;
             ``None``: one that asks for a sign-in cannot be spoken with.
+        older_folder: The folder in which is kept which programs end at the question that only newer
+            servers know; ``None``: each start asks it.
         open_link: Shows the link of a sign-in to a person, in place of the log.
     """
 
@@ -152,6 +160,7 @@ class ConnectionSettings:
     mode: str = "auto"
     restart: Backoff = RESTART
     sign_in_folder: Path | None = None
+    older_folder: Path | None = None
     open_link: Callable[[str], object] | None = None
 
 
@@ -187,6 +196,8 @@ class ServerConnection:
         self._callbacks = callbacks
         self._settings = settings or ConnectionSettings()
         self._mode = self._settings.mode
+        self._older = _older_note(server, self._settings)
+        self._noted = False  # the mode is what is noted of an earlier start
         self._client: Client | None = None
         self._auth: OAuthClientProvider | None = None
         self._ready = anyio.Event()
@@ -315,6 +326,9 @@ class ServerConnection:
     async def _run(self, *, task_status: TaskStatus[None]) -> None:
         first = True
 
+        if self._older is not None and await to_thread.run_sync(_is_fresh, self._older):
+            self._mode, self._noted = "legacy", True
+
         async def connected() -> None:
             nonlocal first
             await self._callbacks.connected()
@@ -353,6 +367,7 @@ class ServerConnection:
             with anyio.move_on_after(start_seconds) as scope:
                 async with self._build_client(tail) as client:
                     self._client, shaken = client, True
+                    await self._note_older()
                     await self._ask_for_log()
                     await connected()
                     scope.deadline = float("inf")
@@ -370,21 +385,41 @@ class ServerConnection:
             why = self._describe(error)
         finally:
             self._forget_client()
-        if (
-            not shaken
-            and self._mode == "auto"
-            and self._ended.is_set()
-            and not self._leaving.is_set()
-        ):
-            # Some old servers end at the question that only newer ones know.
-            self._mode = "legacy"
-            log.info(
-                "%s: ended before it answered; started anew, and asked as an older one", self.name
-            )
+        if not shaken and not self._leaving.is_set() and await self._changes_mode():
             self._ended = anyio.Event()
             return await self._connect_once(connected)
         # Over HTTP the transport's end hides why we ended it.
         return ServerGone(self.name, self._traffic.excess or why, tail.lines)
+
+    async def _changes_mode(self) -> bool:
+        """True if a server that did not come to a handshake is started anew to be asked otherwise.
+
+        Some old servers end at the question that only newer ones know.
+        """
+        if self._noted:
+            assert self._older is not None, "it was noted there"
+            self._mode, self._noted = self._settings.mode, False
+            with suppress(OSError):
+                await to_thread.run_sync(partial(self._older.unlink, missing_ok=True))
+            log.info("%s: started anew, and asked as a newer one, too", self.name)
+            return True
+        if self._mode == "auto" and self._ended.is_set():
+            self._mode = "legacy"
+            log.info(
+                "%s: ended before it answered; started anew, and asked as an older one", self.name
+            )
+            return True
+        return False
+
+    async def _note_older(self) -> None:
+        """Note that an older server answered only when it was asked as one."""
+        if self._older is None or self._noted or self._mode != "legacy":
+            return
+        self._noted = True
+        try:
+            await to_thread.run_sync(_note, self._older)
+        except OSError as error:
+            log.debug("%s: that it is an older one is not kept: %s", self.name, error)
 
     async def _sign_in(self) -> OAuthClientProvider | None:
         """The OAuth client for the server; ``None``: it is no server that may ask for a sign-in."""
@@ -591,3 +626,25 @@ class Subscriptions:
             log.info("%s has no stream of notifications: %s", self._connection.name, said)
             await anyio.sleep_forever()
         await anyio.sleep(LISTEN_AGAIN_SECONDS)
+
+
+# --- servers that are known to be older ones ---
+
+
+def _older_note(server: Server, settings: ConnectionSettings) -> Path | None:
+    """The file whose presence says that a program is an older server; ``None``: none is kept."""
+    if settings.older_folder is None or settings.mode != "auto" or isinstance(server, HttpServer):
+        return None
+    known = json.dumps([server.command, *server.args, str(server.cwd or Path.cwd())])
+    return settings.older_folder / hashlib.sha256(known.encode("utf-8", "replace")).hexdigest()[:32]
+
+
+def _is_fresh(note: Path) -> bool:
+    with suppress(OSError):
+        return 0 <= time.time() - note.stat().st_mtime < OLDER_SECONDS
+    return False
+
+
+def _note(note: Path) -> None:
+    note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    note.touch(mode=0o600)

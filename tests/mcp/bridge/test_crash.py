@@ -1,5 +1,7 @@
 """A server that ends is started again; what it was doing is answered, and the space is told."""
 
+import os
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
@@ -12,10 +14,11 @@ from anyio.abc import TaskStatus
 
 from meup_agent import Agent, Fulfillment, Proposal, ProposalState, Space
 from meup_agent.errors import RequestError, ToolError
-from meup_agent.mcp import Bridge, HttpServer, ToolLock
+from meup_agent.mcp import Bridge, HttpServer, StdioServer, ToolLock
 from meup_agent.mcp.bridge.connection import ServerGone
 from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, over, stdio
 from tests.patience import PATIENCE
+from tests.programs import ROOT
 
 pytestmark = pytest.mark.anyio
 
@@ -168,6 +171,35 @@ async def test_a_server_that_ends_at_an_unknown_question_is_spoken_with_the_old_
     async with bridged(stdio("scripted", "2024-11-05", "frail")) as stage:
         described = await stage.caller.request(BRIDGE, "initialize", {})
         assert described["protocolVersion"] == "2024-11-05"
+
+
+async def test_a_server_is_known_to_be_an_old_one_at_its_next_start(tmp_path: Path) -> None:
+    program, memory, kept = tmp_path / "server.py", tmp_path / "starts", tmp_path / "state" / "old"
+    settings = replace(AT_ONCE, older_folder=kept)
+    server = StdioServer(
+        sys.executable, (str(program),), {"PYTHONPATH": str(ROOT), "MEMORY": str(memory)}
+    )
+
+    async def starts(*arguments: str) -> int:
+        """The number of its starts until it can be called."""
+        program.write_text(
+            f"import runpy, sys\nsys.argv[1:] = {arguments}\n"
+            "runpy.run_module('tests.mcp.servers.scripted', run_name='__main__')\n"
+        )
+        memory.unlink(missing_ok=True)
+        async with bridged(server, settings=settings) as stage:
+            assert await stage.caller.call(BRIDGE, "do", {"way": "now"})
+        return int(memory.read_text("utf-8"))
+
+    old, newer = ("2024-11-05", "frail"), ("2026-07-28", "quiet")
+    assert await starts(*old) == 2
+    assert await starts(*old) == 1
+    (note,) = kept.iterdir()
+    os.utime(note, (0, 0))  # too long ago: it may have been replaced
+    assert [await starts(*old), await starts(*old)] == [2, 1]
+    # It was replaced, and does not know the old question any more.
+    assert [await starts(*newer), await starts(*newer)] == [2, 1]
+    assert not [*kept.iterdir()]
 
 
 async def test_a_server_behind_an_address_is_connected_to_again(log_lines: LogLines) -> None:

@@ -234,7 +234,7 @@ def _run(
     log_level: LogLevel,
 ) -> None:
     from meup_agent.cli.render.logs import log_to_stderr
-    from meup_agent.cli.up.state import sign_in_folder
+    from meup_agent.cli.up.state import older_folder, sign_in_folder
     from meup_agent.mcp.bridge.bridge import Bridge, BridgeEntry, join_bridges
     from meup_agent.mcp.bridge.config import root_of
     from meup_agent.mcp.bridge.connection import ConnectionSettings
@@ -250,7 +250,9 @@ def _run(
     else:
         silence_sdk_logs()
 
-    settings = ConnectionSettings(log_level=log_level.value, sign_in_folder=sign_in_folder())
+    settings = ConnectionSettings(
+        log_level=log_level.value, sign_in_folder=sign_in_folder(), older_folder=older_folder()
+    )
     entries = [
         BridgeEntry(
             bridge=Bridge(
