@@ -1,20 +1,30 @@
 """A NATS server with JetStream: one for all tests of a process, or one to be killed."""
 
 import atexit
-import json
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 COMMAND = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or "nats-server"
 
 LISTENS_SECONDS = 60.0
+
+
+def held_port() -> tuple[socket.socket, int]:
+    """A port, and what keeps it from everybody who does not ask for it by its number.
+
+    Who does may listen at it, stop, and listen again, as the socket itself listens to nobody.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held, held.getsockname()[1]
 
 
 class NatsServer:
@@ -30,7 +40,7 @@ class NatsServer:
         self._folder = tempfile.TemporaryDirectory(prefix="meup-nats-")
         self.folder = Path(self._folder.name)
         self.settings = settings
-        self._port = -1
+        self._held, self._port = held_port()
         self.start()
 
     @property
@@ -38,7 +48,7 @@ class NatsServer:
         return f"nats://127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        """Start it, at the same port as before, and wait until it listens."""
+        """Start it, at its port, and wait until it listens."""
         for written in self.folder.glob("*.ports"):
             written.unlink()
         config = self.folder / "nats.conf"
@@ -51,11 +61,8 @@ class NatsServer:
             self.process = subprocess.Popen([COMMAND, "--config", config], stderr=told)
         deadline = time.monotonic() + LISTENS_SECONDS
         while self.process.poll() is None and time.monotonic() < deadline:
-            for written in self.folder.glob("*.ports"):
-                with suppress(ValueError):  # not written to its end yet
-                    address: str = json.loads(written.read_text())["nats"][0]
-                    self._port = int(address.rpartition(":")[2])
-                    return
+            if any(self.folder.glob("*.ports")):
+                return
             time.sleep(0.01)
         raise RuntimeError("the NATS server does not listen: " + (self.folder / "log").read_text())
 
@@ -71,6 +78,7 @@ class NatsServer:
 
     def close(self) -> None:
         self.kill()
+        self._held.close()
         self._folder.cleanup()
 
 

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from meup_agent import Envelope
-from meup_agent.gateway import JournalConfig
+from meup_agent.gateway import Config, JournalConfig
 from meup_agent.gateway.config import NatsConfig
 from meup_agent.gateway.journal import engines
 from tests.gateway.journal.elsewhere import ELSEWHERE
@@ -85,15 +85,22 @@ def nats_config(path: Path, server: NatsServer | None = None, **more: Any) -> Na
     return NatsConfig(servers=(url,), prefix=prefix, replicas=1, **more)
 
 
-def _open_at_nats(config: JournalConfig, clock: Callable[[], int]) -> Journal:
+def _at_nats(config: JournalConfig) -> JournalConfig:
     assert config.path is not None
-    there = replace(config, path=None, nats=nats_config(config.path))
-    return ENGINES["nats"].open(there, clock)
+    return replace(config, path=None, nats=nats_config(config.path))
+
+
+def _open_at_nats(config: JournalConfig, clock: Callable[[], int]) -> Journal:
+    return ENGINES["nats"].open(_at_nats(config), clock)
+
+
+async def _ready_at_nats(journal: Journal, config: Config, lead: Callable[[str], object]) -> None:
+    await ENGINES["nats"].ready(journal, replace(config, journal=_at_nats(config.journal)), lead)
 
 
 ALL_ENGINES = {
     **ENGINES,
-    "nats": ENGINES["nats"]._replace(open=_open_at_nats),
+    "nats": ENGINES["nats"]._replace(open=_open_at_nats, ready=_ready_at_nats),
     "elsewhere": ELSEWHERE,
 }
 """Every engine of the gateway, and one whose store is on another machine."""
