@@ -88,6 +88,15 @@ def test_more_than_can_be_granted_in_a_space_is_refused(scene: Scene) -> None:
     assert scene.may("worker", {"kind": "mcp/reject"})
 
 
+@pytest.mark.rule("3.manage.limits")
+def test_what_a_journal_might_not_take_whole_is_refused(scene: Scene) -> None:
+    scene.forget()
+    scene.grant("admin", "worker", {"kind": "chat", "payload": {"message": "x" * 70_000}})
+    error = scene.error("admin")
+    assert (error["error"], error["limit"]) == ("limit_exceeded", "max_lasting_bytes")
+    assert error["max"] == 65_536
+
+
 @pytest.mark.rule("3.manage.revoke.pattern")
 def test_broader_capability_is_named_and_nothing_is_revoked(scene: Scene) -> None:
     scene.grant("lead", "worker", CALL)

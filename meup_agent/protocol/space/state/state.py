@@ -81,7 +81,7 @@ from meup_agent.protocol.space.state.verdicts import (
 )
 from meup_agent.protocol.space.state.yeses import YesStore
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.control_payloads import CONTROL_KINDS
+from meup_agent.protocol.wire.control_payloads import CONTROL_KINDS, PAUSE, RESUME, SHUTDOWN
 from meup_agent.protocol.wire.envelope import (
     MAX_DEPTH,
     MAX_FRAME_BYTES,
@@ -99,6 +99,12 @@ DROPPED_KINDS: Final = frozenset({"system/heartbeat", "system/register"})
 
 
 _BEGINS: Final = frozenset({kinds.MCP_PROPOSAL, kinds.MCP_REQUEST})
+
+LASTING_KINDS: Final = MANAGEMENT_KINDS | YES_KINDS | {PAUSE, RESUME, SHUTDOWN}
+"""The kinds of which something holds from then on: a fact is kept beside the envelope."""
+
+MAX_LASTING_BYTES: Final = 64 * 1024
+"""Bytes of such an envelope: a journal has to take it, and its facts, whole."""
 
 NO_RESUME: Final = JoinState(can_resume=False)
 """The state of a newcomer that gets no numbers."""
@@ -510,6 +516,14 @@ class SpaceState:
         if refused is not None:
             return refused
         envelope = inbound.envelope
+        if envelope.kind in LASTING_KINDS and len(envelope.frame) > MAX_LASTING_BYTES:
+            return over_limit(
+                envelope,
+                "max_lasting_bytes",
+                MAX_LASTING_BYTES,
+                f"the {envelope.kind!r} has {len(envelope.frame)} bytes; of what holds from then on"
+                f" at most {MAX_LASTING_BYTES} are taken",
+            )
         try:
             if envelope.kind in MANAGEMENT_KINDS:
                 return self.management.check(envelope, inbound.payload, answers=answers)
