@@ -174,7 +174,7 @@ _SENTENCES: Final = {
     "string_type": "expected a text; put it in quotes",
     "invalid_key": "expected a text; put it in quotes",
     "path_type": "expected a path",
-    "too_short": "expected at least one space",
+    "too_short": "expected at least one",
 }
 """Sentences in the words of a file, not of the types behind it."""
 

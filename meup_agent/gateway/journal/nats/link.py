@@ -76,6 +76,20 @@ class Published(NamedTuple):
     body: bytes
 
 
+class _Client(Client):
+    """A client that says who it is over TLS alone, where that is wanted.
+
+    The library's goes on without where the server, or who stands in for it, asks for none.
+    """
+
+    wants_tls = False
+
+    def _connect_command(self) -> bytes:
+        if self.wants_tls and not self._server_info.get("tls_required"):
+            raise nats_errors.Error("it does not ask for TLS")
+        return super()._connect_command()
+
+
 class Link:
     """A connection to NATS, made when it is opened; every call of another thread is said so."""
 
@@ -121,21 +135,7 @@ class Link:
         Raises:
             ConfigurationError: None answered for too long.
         """
-
-        async def insisting() -> T:
-            deadline = self._loop.time() + INSIST_SECONDS
-            while True:
-                try:
-                    return await work()
-                except (NoAnswer, nats_errors.Error, TimeoutError) as error:
-                    if self._loop.time() > deadline:
-                        why = str(error) or "no answer"
-                        raise ConfigurationError(
-                            f"{self.place} does not answer ({why}); look at its log"
-                        ) from None
-                await asyncio.sleep(RETRY_SECONDS)
-
-        return self.wait(insisting())
+        return self.wait(self._insist(work))
 
     def call(self, then: Callable[..., object], *arguments: object) -> None:
         """Call in the thread of the connection."""
@@ -165,6 +165,39 @@ class Link:
         return "NATS at " + ", ".join(each.rpartition("@")[2] for each in self._config.servers)
 
     # --- called in its own thread -------------------------------------------------------------
+
+    async def _insist(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        deadline = self._loop.time() + INSIST_SECONDS
+        while True:
+            try:
+                return await work()
+            except (NoAnswer, nats_errors.Error, TimeoutError) as error:
+                if self._loop.time() > deadline:
+                    why = str(error) or "no answer"
+                    raise ConfigurationError(
+                        f"{self.place} does not answer ({why}); look at its log, and whether"
+                        " JetStream is enabled"
+                    ) from None
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def find_jetstream(self) -> None:
+        """Wait until JetStream answers.
+
+        Raises:
+            ConfigurationError: It does not, for too long.
+        """
+        try:
+            await self._insist(lambda: self.ask("INFO"))
+        except ApiError as error:
+            raise ConfigurationError(
+                f"journal.nats.servers: {self.place} does not serve JetStream ({error}); enable it"
+            ) from None
+
+    @property
+    def is_clustered(self) -> bool:
+        """True if its server is one of several."""
+        client: Any = self.client
+        return bool(client._server_info.get("cluster"))
 
     @property
     def client(self) -> Client:
@@ -313,7 +346,10 @@ class Link:
                     f"journal.nats.credentials: there is no file {config.credentials}"
                 )
             options["user_credentials"] = str(config.credentials)
-        client: Any = Client()
+        client: Any = _Client()
+        client.wants_tls = config.tls is not None or any(
+            each.startswith("tls://") for each in config.servers
+        )
         connecting = client.connect(
             list(config.servers),
             name="meup",
