@@ -224,6 +224,10 @@ class JournalOptions(HttpOptions, frozen=True):
         if self.journal is not None and self.http is not None:
             raise ConfigurationError("give --journal or --http, not both")
         journal = self.journal
+        if journal is not None and str(journal).startswith("nats:"):
+            raise ConfigurationError(
+                "--journal takes a file; a journal on NATS is read from its gateway, with --http"
+            )
         if journal is None:
             url = find_http_url(self.http)
             journal = find_journal() if url is None else journal_of_ended(url)
@@ -240,7 +244,7 @@ class JournalOptions(HttpOptions, frozen=True):
             raise ConfigurationError(
                 "the journal is missing: `meup up` has kept none here; give --journal with a"
                 " gateway's journal, or --http (or MEUP_HTTP, or MEUP_URL) with the address of one"
-                " that runs"
+                " that runs, as for a journal on NATS"
             )
         return read_over_http(self.address(), begin)
 

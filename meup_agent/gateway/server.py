@@ -320,9 +320,9 @@ async def serve(
             journal = await stack.enter_async_context(open_journal(config, wall_clock, lead))
         gateway = RunningGateway(config, journal, history)
         if config.journal.nats is not None:
-            from meup_agent.gateway.journal.nats.journal import follow_reloads
+            from meup_agent.gateway.journal.nats.journal import connect
 
-            follow_reloads(journal, gateway.runtime)
+            connect(journal, gateway.runtime)
         stack.enter_context(connect_outputs(config, gateway.runtime))
         await stack.enter_async_context(notices_of(config, gateway.runtime))
         if page is not None and serves_console(config, host):

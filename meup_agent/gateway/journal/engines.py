@@ -64,6 +64,13 @@ async def _wait_for_nats(journal: Journal, config: Config, lead: Callable[[str],
         log.warning(
             "journal.nats.replicas is 1: several gateways share one server's disk, and stop with it"
         )
+    if nats.advertise is not None:
+        for (_, name), entry in config.entries():
+            if entry.output_log is not None:
+                raise ConfigurationError(
+                    f"output_log: {entry.output_log} of {name!r} is on one machine, and there are"
+                    " several gateways (journal.nats.advertise); remove one of them"
+                )
     node = nats.node or socket.gethostname()
     seat = Seat(
         journal.link,

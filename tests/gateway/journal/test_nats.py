@@ -16,7 +16,7 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway import Config, Gateway, JournalConfig
+from meup_agent.gateway import Config, Gateway, JournalConfig, serve
 from meup_agent.gateway.cluster.seat import Seat
 from meup_agent.gateway.config import NatsConfig
 from meup_agent.gateway.journal.nats.journal import NatsJournal
@@ -36,9 +36,9 @@ from tests.gateway.journal.conftest import (
 from tests.gateway.journal.test_gateway import config_with, dial, hear_chats
 from tests.gateways import ENGINES
 from tests.nats_servers import NatsServer, shared_server
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, patient
 from tests.programs import ROOT
-from tests.spaces import Entry, Fact
+from tests.spaces import Entry, Fact, Journal
 
 pytestmark = pytest.mark.anyio
 
@@ -104,6 +104,8 @@ async def journal_at(config: NatsConfig, clock: Clock, **more: Any) -> AsyncGene
 
 async def failure_of(journal: NatsJournal) -> str:
     """Wait for the sentence with which a journal fails."""
+    if journal.failure:
+        return journal.failure
     failed = asyncio.get_running_loop().create_future()
     journal.on_failed = failed.set_result
     with anyio.fail_after(PATIENCE):
@@ -231,6 +233,51 @@ async def test_facts_outlive_the_entries_that_made_them(
         assert journal.resume_from("demo", start) == journal.floor("demo")
 
 
+async def test_a_gateway_that_is_replaced_while_it_starts_fails(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = on_nats(path)
+    ready = ENGINES["nats"].ready
+
+    async def ready_and_replaced(journal: Journal, *arguments: Any) -> None:
+        await ready(journal, *arguments)
+        assert isinstance(journal, NatsJournal)
+        assert config.journal.nats is not None
+        async with journal_at(config.journal.nats, clock) as second:
+            second.floor("demo")
+            with anyio.fail_after(PATIENCE):
+                while not journal.failure:  # noqa: ASYNC110 - nobody is told of it
+                    await anyio.sleep(0.01)
+
+    monkeypatch.setitem(ENGINES, "nats", ENGINES["nats"]._replace(ready=ready_and_replaced))
+    async with serve(config) as gateway:
+        with anyio.fail_after(PATIENCE):
+            await gateway.failed.wait()
+        assert "has taken over space 'demo'" in gateway.failure
+
+
+async def test_facts_of_a_later_owner_stay(path: Path, clock: Clock) -> None:
+    """A gateway that was replaced writes down late what held when it was."""
+    config = nats_config(path)
+    async with journal_at(config, clock) as first, journal_at(config, clock) as second:
+        await kept(first, chat(1), facts=(Fact("grant/a", {}),))
+        late = first._checkpoint(first._spaces["demo"])
+        await kept(second, chat(2), facts=(Fact("grant/a", None), Fact("grant/b", {})))
+        space = second._spaces["demo"]
+        second._link.wait(space.log.write_checkpoint(second._checkpoint(space)))
+        first._link.wait(first._spaces["demo"].log.write_checkpoint(late))
+        assert second._link.wait(space.log.read_checkpoint()).facts == {"grant/b": {}}
+
+
+async def test_where_nothing_was_said_nothing_is_lost(path: Path, clock: Clock) -> None:
+    """Its gateways' own messages are forgotten as others are."""
+    for _ in range(6):
+        async with journal_at(nats_config(path), clock, max_bytes=500) as journal:
+            assert journal.recover("demo", since=0, limit=9).entries == ()
+            first = journal._spaces["demo"].log.first
+    assert first > 2
+
+
 async def test_facts_that_are_lost_are_not_passed_over(path: Path, clock: Clock) -> None:
     config = nats_config(path)
     async with journal_at(config, clock, max_bytes=20_000) as journal:
@@ -296,6 +343,13 @@ def test_servers_that_are_not_there_are_named(path: Path) -> None:
     assert "secret" not in str(raised.value)
 
 
+def test_nobody_is_told_who_we_are_without_tls_that_is_wanted(path: Path) -> None:
+    here = nats_config(path, user="me", password="secret")
+    config = replace(here, servers=(here.servers[0].replace("nats://", "tls://"),))
+    with pytest.raises(ConfigurationError, match="it does not ask for TLS"):
+        ENGINES["nats"].check(JournalConfig(nats=config), 1)
+
+
 async def test_listed_permissions_are_all_that_it_needs(path: Path, clock: Clock) -> None:
     page = (ROOT / "docs" / "how-to" / "keep-the-journal-on-nats.md").read_text()
     listed = re.search(r"```text\n(publish: .*?)```", page, re.DOTALL)
@@ -313,7 +367,11 @@ async def test_listed_permissions_are_all_that_it_needs(path: Path, clock: Clock
                 assert len(journal.recover("demo", since=0, limit=9).facts) == number + 1
                 async with journal_at(config, clock) as other:
                     waiting = Seat(other.link, "meup", "there", {"gateway.x": "other"})
-                    with pytest.raises(ConfigurationError, match="the gateway here, which owns"):
+                    with (
+                        # The owner is not taken to hang, however slow the machine is.
+                        patient("meup_agent.gateway.cluster.seat.SILENT_SECONDS"),
+                        pytest.raises(ConfigurationError, match="the gateway here, which owns"),
+                    ):
                         await other.take_over(waiting, ["demo"])
         with pytest.raises(ConfigurationError, match="correct the address or the user"):
             ENGINES["nats"].check(JournalConfig(nats=replace(config, password="other")), 1)
@@ -322,6 +380,9 @@ async def test_listed_permissions_are_all_that_it_needs(path: Path, clock: Clock
 
 
 async def test_too_few_servers_are_named_with_what_to_do(path: Path, clock: Clock) -> None:
-    async with journal_at(replace(nats_config(path), replicas=3), clock) as journal:
+    three = replace(nats_config(path), replicas=3)
+    with pytest.raises(ConfigurationError, match=r"is one server alone.* set replicas: 1"):
+        ENGINES["nats"].check(JournalConfig(nats=three), 1)
+    async with journal_at(three, clock) as journal:
         with pytest.raises(ConfigurationError, match="set replicas: 1"):
             journal.floor("demo")

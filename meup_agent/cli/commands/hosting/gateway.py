@@ -411,6 +411,11 @@ def _check_local(settings: Config) -> None:
     """Check that only this machine reaches a gateway with tokens for trying things out."""
     from meup_agent.gateway.network import is_loopback
 
+    if settings.journal.nats is not None:
+        raise ConfigurationError(
+            "--dev keeps its tokens on this machine, and journal.nats is for several; write a file"
+            " for --config"
+        )
     own = settings.http_address
     for host in (settings.host, *(() if own is None else own[:1])):
         if not is_loopback(host):
@@ -571,9 +576,16 @@ def run_gateway(
                     waiting.start_soon(cancel_when, running.failed, waiting.cancel_scope)
                     await stop.asked.wait()
             failure = running.failure
-        # One of several gateways waits for its turn again.
-        if failure and settings.journal.nats is None:
+        if failure and not waits_again(running):
             raise Failure(failure)
+
+    def waits_again(running: RunningGateway) -> bool:
+        """True for one of several gateways, which another one has replaced."""
+        if settings.journal.nats is None:
+            return False
+        from meup_agent.gateway.journal.nats.journal import was_replaced
+
+        return was_replaced(running.runtime.journal)
 
     anyio.run(run, backend_options={"use_uvloop": find_spec("uvloop") is not None})
 

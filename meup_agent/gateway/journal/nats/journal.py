@@ -142,6 +142,7 @@ class NatsJournal:
         self._loop = asyncio.get_running_loop()
         self.on_full: Callable[[bool], None] = ignore
         self.on_failed: Callable[[str], None] = ignore
+        self.failure = ""  # the sentence with which it failed
         self.max_bytes = config.max_bytes
         """See :attr:`~meup_agent.protocol.space.journal.Journal.max_bytes`; of each space."""
         self.problem = ""
@@ -177,6 +178,8 @@ class NatsJournal:
             ConfigurationError: It cannot.
         """
         self.seat = seat
+        finding = asyncio.run_coroutine_threadsafe(self._link.find_jetstream(), self._link.loop)
+        await asyncio.wrap_future(finding)
         await seat.wait()
         # In one order at every gateway: of two that try at once, one is last in most.
         for name in sorted(spaces):
@@ -184,6 +187,11 @@ class NatsJournal:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(opening, self._link.loop))
             self._add(space_log)
         seat.started()
+
+    @property
+    def is_replaced(self) -> bool:
+        """True if it has failed because another gateway owns a space."""
+        return any(space.log.is_replaced for space in self._spaces.values())
 
     @property
     def link(self) -> Link:
@@ -381,7 +389,10 @@ class NatsJournal:
             raise ConfigurationError(
                 f"the stream {space_log.stream}: {error}; only gateways may write there"
             ) from None
-        if known.unwritten:
+        # At once: a stream that forgets what nobody wrote down could not be read again, also where
+        # nothing was said since.
+        written = self._forgets and self._link.wait(_write(space_log, self._checkpoint(known)))
+        if known.unwritten and not written:
             self._note_unwritten(known, 0)
 
     def _pages(
@@ -453,6 +464,7 @@ class NatsJournal:
     def _fail(self, sentence: str) -> None:
         if not self._ended:
             self._end()
+            self.failure = sentence
             self.on_failed(sentence)
 
     # --- between the threads ------------------------------------------------------------------
@@ -567,7 +579,12 @@ class NatsJournal:
             known.timer = None
         known.unwritten = 0
         checkpoint = self._checkpoint(known)
-        self._link.call(lambda: asyncio.ensure_future(_write(known.log, checkpoint)))
+        self._link.call(lambda: asyncio.ensure_future(self._write(known, checkpoint)))
+
+    async def _write(self, known: KeptSpace, checkpoint: Checkpoint) -> None:
+        """Write one down, or try again later; in the link's thread."""
+        if not await _write(known.log, checkpoint):
+            self._to_loop(self._note_unwritten, known, 0)
 
     def _checkpoint(self, known: KeptSpace) -> Checkpoint:
         """What holds after all that was delivered."""
@@ -576,7 +593,7 @@ class NatsJournal:
 
     def _write_last_checkpoints(self) -> None:
         for known in self._spaces.values():
-            if known.timer is not None:
+            if known.timer is not None or self._forgets:
                 try:
                     self._link.wait(_write(known.log, self._checkpoint(known)), CLOSE_SECONDS)
                 except ConfigurationError as error:
@@ -592,12 +609,14 @@ def _encode_and_put(space_log: SpaceLog, pending: list[Pending]) -> None:
     space_log.put(entries)
 
 
-async def _write(space_log: SpaceLog, checkpoint: Checkpoint) -> None:
+async def _write(space_log: SpaceLog, checkpoint: Checkpoint) -> bool:
     try:
         await space_log.write_checkpoint(checkpoint)
     except Exception as error:
         # The next one has it, and a start reads the log after the last one.
         log.warning("the facts of space %r are not written down: %s", space_log.space, error)
+        return False
+    return True
 
 
 SPARE_BYTES: Final = 64 * 1024
@@ -615,11 +634,21 @@ def _version() -> str:
     return version("meup-agent")
 
 
-def follow_reloads(journal: Journal, runtime: GatewayRuntime) -> None:
-    """Tell gateways that wait, from now on, the configuration that was read last."""
-    seat = journal.seat if isinstance(journal, NatsJournal) else None
-    if seat is not None:
+def connect(journal: Journal, runtime: GatewayRuntime) -> None:
+    """Tell a gateway what came before it was there to be told, and its reloads to those that wait.
+
+    Another gateway may have replaced this one while it started.
+    """
+    if isinstance(journal, NatsJournal) and journal.seat is not None:
+        seat = journal.seat
         runtime.on_reload.append(lambda: seat.reconfigure(runtime.config))
+        if journal.failure:
+            runtime.fail(journal.failure)
+
+
+def was_replaced(journal: Journal) -> bool:
+    """True if a journal has failed because another gateway owns its spaces."""
+    return isinstance(journal, NatsJournal) and journal.is_replaced
 
 
 def check(config: JournalConfig) -> tuple[str, int]:
@@ -633,11 +662,17 @@ def check(config: JournalConfig) -> tuple[str, int]:
     link = Link(nats, ignore)
     link.open()
     try:
-        link.wait(link.ask("INFO"), START_SECONDS)
+        try:
+            link.wait(link.ask("INFO"), START_SECONDS)
+        except Exception as error:
+            raise ConfigurationError(
+                f"journal.nats.servers: {link.place} does not serve JetStream ({error}); enable it"
+            ) from None
+        if nats.replicas > 1 and not link.is_clustered:
+            raise ConfigurationError(
+                f"journal.nats.replicas: {link.place} is one server alone, and {nats.replicas} are"
+                " to have each message; make it one of several, or set replicas: 1"
+            )
         return f"{link.place} (prefix {nats.prefix})", max_frame_bytes(link)
-    except Exception as error:
-        raise ConfigurationError(
-            f"journal.nats.servers: {link.place} does not serve JetStream ({error}); enable it"
-        ) from None
     finally:
         link.close()

@@ -63,6 +63,9 @@ CHECKPOINT_SECONDS: Final = 60.0
 CHUNK: Final = 512 * 1024
 """Bytes of a checkpoint that are one value of the bucket."""
 
+HEADER_BYTES: Final = 1024
+"""Of a message, beside what it holds: above those of its names and numbers."""
+
 WATCH_SECONDS: Final = 1.0
 """Between two looks whether another gateway has written, while this one writes nothing."""
 
@@ -78,6 +81,10 @@ _UNSURE: Final = frozenset({10008, 10009, 10077, 10164})
 
 class Lost(Exception):
     """The log is not this gateway's any more, or cannot be written; says why in a sentence."""
+
+
+class Replaced(Lost):
+    """Another gateway owns the log."""
 
 
 class Waiting(NamedTuple):
@@ -117,9 +124,11 @@ class SpaceLog:
     damaged: list[NumberRange] = field(default_factory=list[NumberRange], init=False)
     waiting: deque[Waiting] = field(default_factory=deque[Waiting], init=False)
     ended: bool = field(default=False, init=False)
+    is_replaced: bool = field(default=False, init=False)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]], init=False)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)  # to look or to write
     _more: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _facts_turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     @property
     def stream(self) -> str:
@@ -290,6 +299,7 @@ class SpaceLog:
         try:
             await work()
         except Lost as error:
+            self.is_replaced = isinstance(error, Replaced)
             self._lose(str(error))
         except Exception as error:
             log.exception("the log of space %r cannot be written", self.space)
@@ -304,7 +314,7 @@ class SpaceLog:
     async def _write_next(self) -> None:
         count = message_ends(self.waiting, self.link.max_payload // 2)
         body = encode_batch(self.epoch, [self.waiting[at].encoded for at in range(count)])
-        if len(body) > self.link.max_payload:
+        if len(body) + HEADER_BYTES > self.link.max_payload:
             raise Lost(
                 f"a message of space {self.space!r} has {len(body)} bytes, and {self.link.place}"
                 f" takes {self.link.max_payload}; raise max_payload there, or lower"
@@ -370,7 +380,7 @@ class SpaceLog:
         with suppress(ForeignMessage):
             content = decode_message(found.sequence, found.body)
             if isinstance(content, Ownership):
-                raise Lost(
+                raise Replaced(
                     f"the gateway {content.node} has taken over space {self.space!r} (message"
                     f" {found.sequence} of the stream {self.stream})"
                 )
@@ -492,23 +502,32 @@ class SpaceLog:
             ) from None
 
     async def write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Write down the facts that hold, in place of those that were before."""
+        """Write down the facts that hold, in place of those that were before.
+
+        Those of a later owner stay, and the last of several calls counts.
+        """
+        from nats.js.errors import KeyNotFoundError
+
         bucket = await self._open_bucket()
         token, generation = token_of(self.space), f"{checkpoint.until}-{self.epoch}"
         body = encode_checkpoint(checkpoint)
         parts = [body[at : at + CHUNK] for at in range(0, len(body), CHUNK)]
-        before = b""
-        with suppress(Exception):
-            before = (await bucket.get(token)).value or b""
-        for place, part in enumerate(parts):
-            await bucket.put(f"{token}.{generation}.{place}", part)
-        # The head last: until then, the facts before it count.
-        await bucket.put(token, f"{len(parts)} {generation}".encode())
-        count, _, older = before.decode().partition(" ")
-        if older and older != generation:
-            for place in range(int(count)):
-                with suppress(Exception):
-                    await bucket.purge(f"{token}.{older}.{place}")
+        async with self._facts_turn:
+            before, revision = b"", 0
+            with suppress(KeyNotFoundError):
+                head = await bucket.get(token)
+                before, revision = head.value or b"", head.revision
+            count, _, older = before.decode().partition(" ")
+            if older and int(older.rpartition("-")[2]) > self.epoch:
+                return
+            for place, part in enumerate(parts):
+                await bucket.put(f"{token}.{generation}.{place}", part)
+            # The head last: until then, the facts before it count.
+            await bucket.update(token, f"{len(parts)} {generation}".encode(), last=revision)
+            if older and older != generation:
+                for place in range(int(count)):
+                    with suppress(Exception):
+                        await bucket.purge(f"{token}.{older}.{place}")
 
     async def _open_bucket(self) -> Any:
         from nats.js.errors import BucketNotFoundError
