@@ -211,6 +211,17 @@ _WORDS: Final = frozenset(
     ]
 )
 _ARITHMETIC: Final = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v"})
+# An expansion in which nothing runs, is set or is reckoned, and whose end is clear.
+_PLAIN_EXPANSION: Final = re.compile(
+    r"\$\{#?(?:\w+|[@*?!$#-])(?:: ?-?[0-9]+(?::-?[0-9]+)?"
+    r"|(?::?[-+?]|##?|%%?|/[/#%]?|\^\^?|,,?)(?:[^`'<>(){}\\$]|\$\w+)*)?\}",
+    re.ASCII,
+)
+_SUBSTITUTION: Final = re.compile(rb"`|\$\(|\$\{|\$\[|<\(|>\(|\$\\\n")
+_SUBSTITUTES: Final = frozenset(
+    ["command_substitution", "process_substitution", "arithmetic_expansion", "expansion"]
+)
+_HELD: Final = frozenset({"raw_string", "ansi_c_string", "comment"})
 _CONTINUED: Final = re.compile(r"\\\n")
 _BLANKS: Final = re.compile(r"[ \t]+")
 _FOLDERS: Final = frozenset({"cd", "pushd", "popd", "chdir"})
@@ -297,6 +308,8 @@ class _LineReading:
                 self._remember(node, source)
         for node in nodes:
             self._read_node(node, source, depth, span)
+        if not _sees_all(nodes, source):
+            self.odd = self.odd or "it has a substitution that its parser does not see"
         if any(each.words and launched_by(each.words).unclear for each in self.commands[before:]):
             # A shell, or what starts one, may read what the line writes to it.
             told = [
@@ -346,8 +359,19 @@ class _LineReading:
                     self.odd = self.odd or "it is not clear where a comment begins"
             case "test_operator" if _text(node, source) in _ARITHMETIC:
                 self.odd = self.odd or "it reckons with names, which may run commands"
-            case "expansion" if any(each.type in ("@", "!") for each in node.children):
-                self.odd = self.odd or "it reads the text of a variable as the shell does"
+            case "expansion" if not _PLAIN_EXPANSION.fullmatch(_text(node, source)):
+                self.odd = self.odd or "it is not clear what an expansion does"
+            case "command_substitution" if (
+                source[node.start_byte : node.start_byte + 1] == b"`"
+                and b"\\" in source[node.start_byte : node.end_byte]
+            ):
+                self.odd = self.odd or "it has a backslash within backquotes"
+            case "test_command" if _text(node, source).startswith("["):
+                values = [*self._variables.values(), _text(node, source).removeprefix("[")]
+                if not _text(node, source).startswith("[[") and any(
+                    "[" in each or each in _BY_NAME for each in values
+                ):
+                    self.odd = self.odd or "it may reckon with a name, which may run commands"
             case kind if node.is_named and kind not in _KNOWN:
                 self.odd = self.odd or f"it has a part ({kind}) that is not looked into"
             case _:
@@ -456,6 +480,8 @@ class _LineReading:
             if assignments:
                 self._put(SimpleCommand((), assignments, span))
             return
+        if sets_by_name(words):
+            self.odd = self.odd or "it is not clear which variable it sets"
         launched = launched_by(words)
         self.is_blind = self.is_blind or launched.is_blind
         self.unclear = self.unclear or launched.unclear
@@ -478,6 +504,27 @@ class _LineReading:
             self.commands.append(command)
         else:
             self.give_up(f"it runs more than {MAX_COMMANDS} commands", "")
+
+
+def _sees_all(nodes: Sequence[Node], source: bytes) -> bool:
+    """False where the shell finds a substitution in which the parser sees mere text."""
+    starts = [each for each in nodes if each.type == "heredoc_start"]
+    is_quoted = all(_text(each, source)[:1] in ("'", '"') for each in starts)
+    if starts and b"\\\n" in source:
+        return False  # a text within it may begin and end elsewhere
+    rest, known = bytearray(source), set[int]()
+    for each in nodes:
+        if each.type in _HELD or (each.type == "heredoc_body" and is_quoted):
+            rest[each.start_byte : each.end_byte] = b" " * (each.end_byte - each.start_byte)
+        elif each.type in _SUBSTITUTES:
+            known |= {each.start_byte, each.end_byte - 1}
+    for found in _SUBSTITUTION.finditer(rest):
+        at = found.start()
+        before = bytes(rest[:at])
+        is_escaped = (at - len(before.rstrip(b"\\"))) % 2 == 1
+        if not is_escaped and at not in known:
+            return False
+    return True
 
 
 def _text(node: Node, source: bytes) -> str:
@@ -522,6 +569,47 @@ def is_steering(name: str) -> bool:
 def is_local(name: str) -> bool:
     """True for a variable that is not part of an environment by any custom."""
     return _SMALL.fullmatch(name) is not None and not is_steering(name)
+
+
+_DECLARES: Final = frozenset({"declare", "typeset", "local", "export", "readonly"})
+_SETTERS: Final = _DECLARES | {"read", "mapfile", "readarray", "getopts", "unset", "wait"}
+_BY_NAME: Final = frozenset({"-v", "-R"})
+_RECKONS: Final = re.compile(r"[-+]\w*[inC]")
+
+
+def sets_by_name(words: Sequence[Word]) -> bool:
+    """True for a built-in of the shell that may set a variable which no rule sees.
+
+    Where the name of one has an index, as in ``a[$(ls)]``, it also runs what stands there.
+    """
+    name, rest = words[0].text, words[1:]
+    if name == "let":
+        return True
+    if name == "printf" and rest:
+        form = "".join(rest[0].forms)
+        if rest[0].is_open or not form.startswith("-v"):
+            return rest[0].is_open
+        said = form[2:] or (rest[1].text if len(rest) > 1 else None)
+        return said is None or not is_local(said)
+    if name == "test":
+        said_forms = {form for each in rest for form in each.forms}
+        return bool(said_forms & _BY_NAME) or any("[" in each for each in said_forms)
+    if name == "hash":
+        return any(each.text is None or each.text.startswith("-") for each in rest)
+    if name not in _SETTERS:
+        return False
+    is_declared = name in _DECLARES
+    for each in rest:
+        text = each.text
+        if text is None or "[" in text:
+            return True
+        if is_declared and ("=" in text or _RECKONS.match(text)):
+            return True
+        if not is_declared and name != "unset" and is_steering(text):
+            return True
+        if name in ("mapfile", "readarray") and _RECKONS.match(text):
+            return True
+    return False
 
 
 # --- the line of a call ---

@@ -123,14 +123,22 @@ _MORE: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("to-command", "checkpoint-action", "use-compress-program", "info-script", "rsh-command"),
         ("-I", "-F"),
     ),
-    "sed": (("in-place", "file"), ("-i", "-f")),
-    "less": (("log-file", "LOG-FILE"), ("-o", "-O", "+")),
+    "sed": (("in-place", "file", "expression"), ("-i", "-f", "-e")),
+    "uniq": ((), ()),
+    "history": ((), ("-w", "-a", "-r", "-s", "-p")),
+    "complete": ((), ("-C", "-F")),
+    "compgen": ((), ("-C", "-F")),
+    "enable": ((), ("-f", "-n")),
+    "less": (("log-file", "LOG-FILE"), ("-o", "-O")),
     "man": (("pager", "html", "preprocessor"), ("-P", "-H", "-p")),
     "file": (("compile",), ("-C",)),
     "date": (("set", "file"), ("-s", "-f")),
     "diff": (("output", "to-file", "from-file"), ()),
     "yq": (("inplace",), ("-i",)),
 }
+
+
+_RUNS_IN_SED: Final = re.compile(r"(?:^|[^A-Za-z])[ewW]|[^A-Za-z][a-zA-Z0-9]*[ew](?:$|[\s;}])")
 
 
 class Sight(IntEnum):
@@ -310,7 +318,12 @@ def _does_more(program: str, word: str | None, fixed: int, said: set[str]) -> bo
     if word.startswith("--"):
         option = word[2:].partition("=")[0]
         return bool(option) and any(each.startswith(option) for each in long)
-    return word.startswith(short) if short else False
+    if not word.startswith("-"):
+        # What less does at a start, a script of sed, and the file that uniq writes, are no options.
+        is_script = name == "sed" and _RUNS_IN_SED.search(word) is not None
+        return name == "uniq" or is_script or (name == "less" and word.startswith("+"))
+    # Of letters that stand together, each may be one.
+    return any(each in word if len(each) > 2 else each[1] in word for each in short)
 
 
 def starts_anything(pattern: str) -> bool:

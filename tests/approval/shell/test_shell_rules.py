@@ -16,6 +16,13 @@ from meup_agent.errors import ConfigurationError
 READS = AllowRule(
     "Bash", shell=["git status*", "git log*", "ls*", "cat *", "echo *", "sort *", "find *"]
 )
+TOOLS = AllowRule(
+    "Bash",
+    shell=[
+        *("ls*", "echo *", "printf *", "read *", "export *", "declare *", "unset *", "hash *"),
+        *("wait *", "test *", "sort *", "sed -n *", "uniq *", "git grep *", "tar -tf *", "less *"),
+    ],
+)
 NO_RM = [DenyRule("Bash", shell="rm *"), AllowRule("Bash")]
 
 
@@ -109,6 +116,24 @@ EVASIONS = {
     "substitution, zsh": ("ls =(rm x)", "deny"),
     "precommand, zsh": ("noglob rm x", "deny"),
     "index that runs": ("[[ -v 'a[$(rm x)]' ]] && ls", "ask"),
+    "offset that runs": ("x='b[$(rm x)]'; y=abc; echo ${y:x:1}", "ask"),
+    "offset that runs, quoted": ("x='b[$(rm x)]'; echo \"${@:x}\"", "ask"),
+    "index of printf": ("printf -v 'a[$(rm x)]' y", "ask"),
+    "index of read": ("read 'a[$(rm x)]' <<< y", "ask"),
+    "index of test": ("o=-v; test $o 'a[$(rm x)]'", "ask"),
+    "index of [": ("o=-v; [ $o 'a[$(rm x)]' ]", "deny"),
+    "index of let": ("let 'a[$(rm x)]'", "ask"),
+    "text of declare": ("declare -a 'a=($(rm x))'", "ask"),
+    "backquotes in an expansion": ('echo "${x:-`rm x`}"', "ask"),
+    "backquotes in backquotes": ("echo `echo \\`rm x\\``", "deny"),
+    "process in an expansion": ("echo ${x:-<(rm x)}", "ask"),
+    "quotes in a quoted expansion": ("echo \"${x:-'$(rm x)'}\"", "ask"),
+    "heredoc with backquotes": ("cat <<EOF\n`rm x`\nEOF", "ask"),
+    "heredoc behind a sign": ("cat <<EOF\n$ $(rm x)\nEOF", "ask"),
+    "heredoc behind a tab": ("cat <<EOF\n\t$(rm x)\nEOF", "ask"),
+    "heredoc, joined lines": ("cat <<EOF\n$\\\n(rm x)\nEOF", "ask"),
+    "heredoc, joined end": ("cat <<EOF\nEO\\\nF\nrm x\nEOF", "ask"),
+    "heredoc, joined start": ("cat <<EOF\n\\\nEOF\nrm x\nEOF", "ask"),
     "not closed": ("git status '; rm x", "deny"),
 }
 
@@ -152,6 +177,54 @@ def test_an_evasion_is_not_allowed_and_is_found_where_it_can_be_seen(name: str) 
 )
 def test_what_does_more_than_its_command_says_is_not_allowed(command: str) -> None:
     assert decide([READS], command) == "ask"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "printf -v PATH .; ls",
+        "printf -vPATH .; ls",
+        "x=-vPATH; printf $x .; ls",
+        "printf $(ls) .; ls",
+        "read PATH <<< .; ls",
+        'declare "PATH=."; ls',
+        "declare -i x; x=1; ls",
+        "declare -n x=y; ls",
+        "export {PATH=.,b}; ls",
+        "unset PATH; echo ${PATH:=.}; ls",
+        "wait -p PATH; ls",
+        "hash -p ./x ls; ls",
+        "test -v 'a[$(ls)]'",
+        "git grep -nOless x",
+        "sort -uo x y",
+        "sed -n 'e ls' x",
+        "sed -n 's/.*/ls/e' x",
+        "sed -n 's/a/b/w x' y",
+        "sed -n -Ei p x",
+        "uniq x y",
+        "tar -tf x -vIls",
+        "less +!ls x",
+    ],
+)
+def test_what_sets_writes_or_runs_beside_its_reading_is_not_allowed(command: str) -> None:
+    assert decide([TOOLS], command) == "ask"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        'printf "%s\\n" "$x"',
+        "read -r x; ls",
+        'test "$x" = b && ls',
+        'echo "${x:-$y}" ${z%/*} ${#z} ${w:0:3}',
+        "ls | sort -rn | uniq -c",
+        "sed -n 1,5p x",
+        "sed -n 's/a/b/gp' x",
+        "less -N x",
+    ],
+)
+def test_what_only_reads_is_allowed(command: str) -> None:
+    assert decide([TOOLS], command) == "allow"
 
 
 @pytest.mark.parametrize(
