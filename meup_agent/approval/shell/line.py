@@ -617,7 +617,9 @@ def sets_by_name(words: Sequence[Word]) -> bool:
 KEYS: Final = ("command", "cmd", "script", "shell_command", "command_line")
 """Arguments in which tools take a command line, as text, or as the list of a command's words."""
 
-_MORE_KEYS: Final = frozenset({*KEYS, "commandline", "shellcommand", "chars", "stdin", "argv"})
+_MORE_KEYS: Final = frozenset(
+    {*KEYS, "commands", "commandline", "shellcommand", "chars", "stdin", "argv"}
+)
 _BESIDE: Final = ("args", "arguments", "parameters", "params")
 """Arguments in which some tools take the words behind the program of a command."""
 
@@ -639,6 +641,9 @@ def lines_of(arguments: Mapping[str, Any]) -> Iterator[CommandLine]:
                 yield CommandLine(unclear=f"its {key[:64]} is not a command line")
             continue
         yield found
+        listed = cast("list[str]", value) if isinstance(value, list) else []
+        if listed and len(listed[0].split()) > 1:  # no program has such a name: these are lines
+            yield from map(read_line, listed)
         for each in _BESIDE:
             more = arguments.get(each)
             words = cast("list[object]", more) if isinstance(more, list) else [more or ""]

@@ -383,6 +383,9 @@ def test_a_deny_looks_at_every_argument_that_may_be_a_line() -> None:
     rules = [DenyRule("*", shell="rm *"), AllowRule("*")]
     assert decide(rules, "git", args=["-C", "x"], tool="run") == "allow"
     assert decide(rules, "rm", args=["x"], tool="run") == "deny"
+    assert decide(rules, ["git status; rm x"]) == "deny"
+    assert decide(rules, ["ls -l", "rm x"], tool="run") == "deny"
+    assert decide(rules, ["git", "commit", "-m", "x; rm x"]) == "allow"
     call = call_from("write_stdin", {"chars": "rm x\n"}, target="mac")
     assert Policy(rules).decide(call, "claude").verdict is Verdict.DENY
 
