@@ -132,6 +132,16 @@ def _is_own(entry: object, agent: str) -> bool:
     return any(_starts_hook(each, agent) for each in said)
 
 
+def _without_own(entry: object, agent: str) -> list[object]:
+    """What of an entry is not ours: others' hooks stay that were put into a group of ours."""
+    if not _is_own(entry, agent):
+        return [entry]
+    of = cast("JsonObject", entry)
+    inner = cast("list[object]", of.get("hooks", []))
+    others = [each for each in inner if not _is_own(each, agent)]
+    return [{**of, "hooks": others}] if others else []
+
+
 def _starts_hook(line: str, agent: str) -> bool:
     try:
         words = shlex.split(line)
@@ -160,7 +170,7 @@ def _edit_hooks(
         own = [each for each in entries if _is_own(each, agent)]
         if own == [wanted[event]] if event in wanted else not own:
             continue
-        kept = [each for each in entries if not _is_own(each, agent)]
+        kept = [left for each in entries for left in _without_own(each, agent)]
         if event in wanted:
             kept.append(wanted[event])
         if kept:

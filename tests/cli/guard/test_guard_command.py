@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from meup_agent.cli.guard.files import FileChange, write_change
+from meup_agent.errors import ConfigurationError
 from tests.cli.commands import exit_codes
 from tests.cli.conftest import assert_fails
 from tests.cli.processes import meup
@@ -135,6 +137,38 @@ def test_twice_is_once_and_remove_leaves_what_was_there(full: Home) -> None:
             "hooks": before.get("hooks", {}),
         }
     assert "no agent has a hook" in full.guard("remove").stdout
+
+
+def test_a_hook_that_was_put_beside_ours_stays(home: Home) -> None:
+    home.write(".claude/settings.json", "{}")
+    home.guard("claude-code", "--no-start")
+    settings = home.json(".claude/settings.json")
+    mine = {"type": "command", "command": "mine"}
+    settings["hooks"]["PreToolUse"][0]["hooks"].append(mine)
+    home.write(".claude/settings.json", json.dumps(settings))
+    home.guard("claude-code", "--no-start")
+    asked = home.json(".claude/settings.json")["hooks"]["PreToolUse"]
+    assert asked[0]["hooks"] == [mine]
+    assert "meup-hook" in asked[1]["hooks"][0]["command"]
+    home.guard("remove", "claude-code")
+    assert home.json(".claude/settings.json") == {
+        "hooks": {"PreToolUse": [{"matcher": "*", "hooks": [mine]}]}
+    }
+
+
+def test_a_file_that_changed_meanwhile_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text("{}")
+    change = FileChange(path, "{}", '{"hooks": {}}')
+    path.write_text('{"model": "x"}')
+    with pytest.raises(ConfigurationError, match="changed by another program"):
+        write_change(change)
+    assert path.read_text() == '{"model": "x"}'
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ConfigurationError):
+        write_change(FileChange(path, None, "{}"))
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".")] == []
 
 
 def test_a_dry_run_changes_nothing_and_shows_the_difference(full: Home) -> None:
