@@ -11,7 +11,8 @@ import logging
 import math
 from collections import OrderedDict
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import anyio
 import msgspec
@@ -23,6 +24,7 @@ from meup_agent.doors.hooks import (
     HookInput,
     HookKind,
     UnreadableHook,
+    read_object,
     unreadable_words,
 )
 from meup_agent.doors.permit import NOT_TOLD, Denied, Door, Permitted, Why
@@ -62,11 +64,14 @@ JOIN_SECONDS: Final = 10.0
 GRACE_SECONDS: Final = 2.0
 """Time after the deadline of a wait at which the host is answered in any case."""
 
-WATCH_SECONDS: Final = 5.0
-"""Time for which a call that is only watched is proposed."""
+WATCH_SECONDS: Final = 20.0
+"""Time in which a call that is only watched is told, for its participant to join included."""
 
 Mode = Literal["enforce", "watch"]
 """``enforce``: nothing runs that was not permitted; ``watch``: decides nothing, records all."""
+
+WATCH: Final = "watch"
+"""The mode, as the address of a hook says it, too."""
 
 
 class HookLogin(Protocol):
@@ -115,7 +120,8 @@ class HookApp:
     Args:
         join: Joins the space.
         log_in: The participant of a request, by its token; raises NotLoggedIn.
-        mode: Whether it decides.
+        mode: Whether it decides. One that does watches where the address of a hook says
+            ``mode=watch``.
     """
 
     def __init__(
@@ -126,6 +132,7 @@ class HookApp:
         self._mode = mode
         self._seats: OrderedDict[str, _Seat] = OrderedDict()
         self._tasks: TaskGroup | None = None
+        self._watched = 0
 
     @asynccontextmanager
     async def run(self) -> AsyncGenerator[Self]:
@@ -156,23 +163,27 @@ class HookApp:
     async def _answer_hook(
         self, dialect: HookDialect, login: HookLogin, scope: Message, receive: Receive, send: Send
     ) -> None:
-        """Answer the hook of a participant; always with a decision, where it asks."""
+        """Answer the hook of a participant: always with a decision, where one is asked for."""
         query = _query(scope)
+        watches = WATCH in (self._mode, query.get("mode"))
         try:
-            said = _read_object(await _read_body(receive))
+            said = read_object(await _read_body(receive), "the input")
             hook = dialect.read(said, query.get("own", ""))
         except UnreadableHook as error:
             log.warning("a hook of %s cannot be read: %s", dialect.agent, error)
             words = unreadable_words(dialect.agent, str(error))
-            await _answer(send, 200, dialect.deny(words))
+            await _answer(send, 200, NOTHING if watches else dialect.deny(words))
             return
         except ConnectionResetError:
             return
-        if hook.kind is HookKind.ASKS and not hook.is_own:
+        asks = hook.kind is HookKind.ASKS and not hook.is_own
+        if asks and not watches:
             wait = _host_seconds(query, dialect.timeout) - MARGIN_SECONDS
             await self._decide(dialect, login, hook, wait, receive, send)
             return
-        if hook.kind is HookKind.REPORTS:
+        if asks:
+            self._watch(login, hook)
+        elif hook.kind is HookKind.REPORTS:
             await self._report(login, hook)
         # Our own server's calls are approved on their own way.
         await _answer(send, 200, NOTHING)
@@ -209,10 +220,7 @@ class HookApp:
                         raise _Full(f"{MAX_WAITING} calls of this participant wait already")
                     seat.waiting += 1
                     try:
-                        if self._mode == "watch":
-                            self._watch(seat, hook)
-                        else:
-                            answer = await seat.door.ask(call, ttl=_ttl(seat, wait))
+                        answer = await seat.door.ask(call, ttl=_ttl(seat, wait))
                     finally:
                         seat.waiting -= 1
                 tasks.cancel_scope.cancel()
@@ -231,24 +239,31 @@ class HookApp:
                 body = dialect.permit(answer.arguments, answer.edited)
             case Denied():
                 body = dialect.deny(answer.words)
-            case None if self._mode == "watch":
-                body = NOTHING
             case None:
                 words = f"The call of {decisions.name(call.tool)} was not decided.{NOBODY}"
                 body = dialect.deny(words)
         await _answer(send, 200, body)
 
-    def _watch(self, seat: _Seat, hook: HookInput) -> None:
+    def _watch(self, login: HookLogin, hook: HookInput) -> None:
         """Record a call without waiting: it is proposed, and taken back."""
-        assert self._tasks is not None
-        call = hook.call
-        assert call is not None
+        assert hook.call is not None
+        call = replace(hook.call, watched=True)
 
         async def record() -> None:
-            with anyio.move_on_after(WATCH_SECONDS):
-                await seat.door.ask(call, ttl=0.001)
+            self._watched += 1
+            try:
+                with anyio.move_on_after(WATCH_SECONDS):
+                    seat = await self._seat(login)
+                    await seat.door.ask(call, ttl=0.001)
+            except (MeupError, _Full) as error:
+                log.warning("a call of %s is not recorded: %s", call.agent, error)
+            finally:
+                self._watched -= 1
 
-        self._tasks.start_soon(record)
+        if self._tasks is None or self._watched >= MAX_WAITING:
+            log.warning("a call of %s is not recorded: %d are already", call.agent, self._watched)
+        else:
+            self._tasks.start_soon(record)
 
     async def _report(self, login: HookLogin, hook: HookInput) -> None:
         """Tell the space what came of a permit; of a call that none was given for, nothing."""
@@ -343,16 +358,6 @@ async def _read_body(receive: Receive) -> bytes:
             raise UnreadableHook(f"the input has more than {MAX_INPUT_BYTES} bytes")
         if not message.get("more_body", False):
             return bytes(body)
-
-
-def _read_object(body: bytes) -> dict[str, Any]:
-    try:
-        said = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
-        raise UnreadableHook("the input is not JSON") from None
-    if not isinstance(said, dict):
-        raise UnreadableHook("the input is not an object")
-    return cast("dict[str, Any]", said)
 
 
 async def _answer(send: Send, status: int, body: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ AGENTS = ("claude-code", "codex", "cursor", "copilot", "gemini")
 TIMEOUTS = {"claude-code": 600.0, "codex": 600.0, "cursor": 60.0, "copilot": 30.0, "gemini": 60.0}
 
 HELP = """\
-usage: meup-hook AGENT [--url URL] [--token-file FILE] [--timeout SECONDS] [--own NAME]
+usage: meup-hook AGENT [--url URL] [--token-file FILE] [--timeout SECONDS] [--own NAME] [--watch]
 
 The hook of a coding agent (claude-code, codex, cursor, copilot, gemini): asks the space before each
 call, and reports what came of it.
@@ -28,6 +28,7 @@ call, and reports what came of it.
   --token-file FILE  the file with the participant's token; else MEUP_TOKEN
   --timeout SECONDS  the time after which the agent gives its hook up, as it is set up there
   --own NAME         the name of our own MCP server in the agent's user settings
+  --watch            decide nothing: the space is told of each call, and every call goes on
 """
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
@@ -40,17 +41,19 @@ class Failed(Exception):
 def main() -> None:
     """Run the hook; exits by itself."""
     agent = sys.argv[1] if len(sys.argv) > 1 else ""
+    given = sys.argv[2:]
+    watches = "--watch" in given
     if agent in ("-h", "--help"):
         sys.stdout.write(HELP)
         return
     try:
-        answer = ask(agent, _options(sys.argv[2:]), sys.stdin.buffer.read())
+        answer = ask(agent, _options(given), sys.stdin.buffer.read())
     except Failed as error:
-        _deny(agent, str(error))
+        _end(agent, str(error), watches)
     except Exception as error:
-        _deny(agent, f"{type(error).__name__}: {error}")
+        _end(agent, f"{type(error).__name__}: {error}", watches)
     except KeyboardInterrupt:
-        _deny(agent, "it was interrupted")
+        _end(agent, "it was interrupted", watches)
     else:
         sys.stdout.write(answer)
         sys.stdout.flush()
@@ -61,6 +64,9 @@ def _options(given: list[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     while given:
         name, *given = given
+        if name == "--watch":
+            found[name] = name
+            continue
         if name not in known or not given:
             raise Failed(f"meup-hook does not know the option {name}; see meup-hook --help")
         found[name], *given = given
@@ -81,6 +87,8 @@ def ask(agent: str, options: dict[str, str], said: bytes) -> str:
     query = f"timeout={seconds:g}"
     if own := options.get("--own"):
         query += f"&own={own}"
+    if "--watch" in options:
+        query += "&mode=watch"
     connection, host = _dial(url)
     with connection:
         head = (
@@ -157,6 +165,14 @@ def _read(connection: socket.socket, until: float) -> tuple[int, str]:
     if not found or len(words) < 2 or lengths != [len(body)]:
         raise Failed("the gateway ended the connection before it had answered")
     return int(words[1]), body.decode()
+
+
+def _end(agent: str, why: str, watches: bool) -> None:
+    """End without an answer of the gateway's."""
+    if watches:
+        sys.stdout.write("{}")
+    else:
+        _deny(agent, why)
 
 
 def _deny(agent: str, why: str) -> None:

@@ -7,6 +7,7 @@ so for a yes: it always decides, unless the host is to go on by its own rules.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -90,6 +91,29 @@ def _object(said: Mapping[str, Any], name: str) -> JsonObject:
     if not isinstance(value, dict):
         raise UnreadableHook(f"{name!r} of the hook's input is not an object")
     return cast("JsonObject", value)
+
+
+def read_object(given: bytes | str, what: str) -> JsonObject:
+    """An object of JSON that reads alike for everybody who reads it.
+
+    Raises:
+        UnreadableHook: It is none, or says one name twice: its host may run the other value.
+    """
+    try:
+        value: object = msgspec.json.decode(given)
+        json.loads(given, object_pairs_hook=_pairs_of)
+    except UnreadableHook:
+        raise UnreadableHook(f"{what} says one name twice") from None
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise UnreadableHook(f"{what} is not JSON") from None
+    if not isinstance(value, dict):
+        raise UnreadableHook(f"{what} is not an object")
+    return cast("JsonObject", value)
+
+
+def _pairs_of(pairs: list[tuple[str, object]]) -> None:
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise UnreadableHook
 
 
 def _output(value: object) -> str:
@@ -192,10 +216,7 @@ def _read_cursor(said: JsonObject, own_server: str) -> HookInput:
         case "preToolUse" | "postToolUse" | "postToolUseFailure" | "beforeMCPExecution":
             given = said.get("tool_input")
             if isinstance(given, str):  # as of calls of MCP servers
-                try:
-                    given = msgspec.json.decode(given)
-                except msgspec.DecodeError:
-                    raise UnreadableHook("'tool_input' of the hook's input is not JSON") from None
+                given = read_object(given, "'tool_input' of the hook's input")
             arguments = _object({"tool_input": given}, "tool_input")
             call = call_of(_text(said, "tool_name"), arguments)
         case _:
@@ -224,10 +245,7 @@ def _read_copilot(said: JsonObject, own_server: str) -> HookInput:
         return _read_claude("copilot", said, own_server)
     given = said.get("toolArgs")
     if isinstance(given, str):
-        try:
-            given = msgspec.json.decode(given)
-        except msgspec.DecodeError:
-            raise UnreadableHook("'toolArgs' of the hook's input is not JSON") from None
+        given = read_object(given, "'toolArgs' of the hook's input")
     arguments = _object({"toolArgs": given}, "toolArgs")
     session = _text(said, "sessionId", "")
     call_id, cwd = _text(said, "toolCallId", ""), _text(said, "cwd", "")

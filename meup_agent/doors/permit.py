@@ -107,6 +107,7 @@ class HostCall:
         cwd: The folder in which it works.
         mode: Its permission mode, as it names that.
         edits: It can run other arguments than these, where it is told so.
+        watched: It is only told of: its host asks nobody, and nothing permits it.
     """
 
     tool: str
@@ -117,6 +118,7 @@ class HostCall:
     cwd: str = ""
     mode: str = ""
     edits: bool = True
+    watched: bool = False
 
     @property
     def key(self) -> tuple[str, str, str] | None:
@@ -136,7 +138,11 @@ class HostCall:
         labels: dict[str, Any] = {
             name: text[:MAX_TOLD_CHARS] for name, text in told.items() if text
         }
-        return labels if self.edits else {**labels, "edits": False}
+        if not self.edits:
+            labels["edits"] = False
+        if self.watched:
+            labels["watched"] = True
+        return labels
 
 
 @dataclass(frozen=True)
@@ -300,7 +306,8 @@ class Door:
 
     def _again(self, call: HostCall, before: HostCall, answer: Answer) -> Answer:
         """The answer to a call that was asked about before; another one under its id gets none."""
-        if (call.tool, call.arguments) != (before.tool, before.arguments):
+        same = payloads.is_same_json(call.arguments, before.arguments)
+        if call.tool != before.tool or not same:
             words = (
                 f"The call of {decisions.name(call.tool)} has the id of another call that was"
                 " decided before. It was not carried out. Tell the user."
@@ -414,11 +421,14 @@ class Door:
         call = None if asked is None else asked.call
         if asked is None or call is None or not ours or request.params.get("name") != call.tool:
             raise _refusal("no call waits here for this permit; it may have been taken back")
-        arguments = payloads.as_object(request.params.get("arguments"))
-        proposed = {"name": call.tool, "arguments": call.arguments}
-        given = {**payloads.without_meta(request.params), "arguments": arguments}
-        is_edited = arguments != call.arguments
-        if given.keys() != proposed.keys() or (is_edited and not call.edits):
+        if call.watched:
+            raise _refusal(f"{call.agent} only tells of this call, and asks nobody for a permit")
+        given = {"arguments": {}, **payloads.without_meta(request.params)}
+        arguments = given["arguments"]
+        # Not as Python compares: ``1`` and ``true`` are two values to who runs them.
+        is_edited = not payloads.is_same_json(arguments, call.arguments)
+        is_call = isinstance(arguments, dict) and given.keys() == {"name", "arguments"}
+        if not is_call or (is_edited and not call.edits):
             asked.scope.cancel()
             raise _refusal(
                 f"{call.agent} runs its calls only as it has proposed them; it was denied this"

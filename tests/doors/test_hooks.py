@@ -15,7 +15,7 @@ import pytest
 from anyio import to_thread
 
 from meup_agent import Proposal
-from tests.doors.hooked import Hooked, hooked, proposed, settled
+from tests.doors.hooked import Decide, Hooked, hooked, proposed, settled
 from tests.interaction.people import until
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
@@ -200,12 +200,66 @@ async def test_calls_of_our_own_server_pass_by_its_source_and_not_by_its_name() 
             assert (await http.post(path, json={**ours, "mcp_server": server})).json() != {}
 
 
-async def test_one_that_watches_decides_nothing_and_records_all() -> None:
+@pytest.mark.parametrize(("mode", "query"), [("watch", ""), ("enforce", "?mode=watch")])
+@pytest.mark.parametrize("decide", [None, yes, no])
+async def test_one_that_watches_decides_nothing_and_records_all(
+    mode: str, query: str, decide: Decide | None
+) -> None:
     with anyio.fail_after(PATIENCE):
-        async with hooked(mode="watch") as at, client(at) as http:
-            assert (await http.post("/hooks/claude-code", json=CLAUDE)).json() == {}
+        async with hooked(decide, mode=mode) as at, client(at) as http:
+            assert (await http.post(f"/hooks/claude-code{query}", json=CLAUDE)).json() == {}
             await proposed(at.space)
             assert at.space.proposals[0].arguments == {"command": "make"}
+            assert await settled(at.space) in ("withdrawn", "expired", "rejected")
+            # Nor is what it cannot read, or cannot tell of, kept from running.
+            assert (await http.post(f"/hooks/claude-code{query}", content=b"[]")).json() == {}
+            deaf = {"Authorization": f"Bearer {at.tokens['deaf']}"}
+            answer = await http.post(f"/hooks/claude-code{query}", json=CLAUDE, headers=deaf)
+            assert answer.json() == {}
+
+
+@pytest.mark.parametrize("agent", ASKS)
+def test_a_program_that_watches_lets_all_go_on(agent: str) -> None:
+    settings = {"MEUP_URL": "http://127.0.0.1:1", "MEUP_TOKEN": "t"}
+    assert run_hook(agent, ASKS[agent], "--watch", **settings) == (0, "{}", "")
+
+
+TWICE = '{"command": "ls", "command": "rm -rf /"}'
+
+
+@pytest.mark.parametrize(
+    ("agent", "said"),
+    [
+        ("claude-code", json.dumps(CLAUDE).replace('{"command": "make"}', TWICE)),
+        ("copilot", json.dumps({"toolName": "bash", "toolArgs": TWICE})),
+        (
+            "cursor",
+            json.dumps(
+                {"hook_event_name": "preToolUse", "tool_name": "Shell", "tool_input": TWICE}
+            ),
+        ),
+    ],
+)
+async def test_a_name_that_stands_twice_is_denied(agent: str, said: str) -> None:
+    """Its host may run the other one of the two."""
+    with anyio.fail_after(PATIENCE):
+        async with hooked(yes) as at, client(at) as http:
+            answer = (await http.post(f"/hooks/{agent}", content=said)).json()
+            assert verdict(agent, answer)[0] == "deny"
+            assert "twice" in verdict(agent, answer)[1]
+
+
+@pytest.mark.parametrize(
+    "value", [r'"\ud800"', "1" * 30, "1e400", "NaN", "[" * 900 + "]" * 900, r'"\u202e\u001b[2J"']
+)
+async def test_a_value_that_is_hard_to_hand_on_is_denied_or_runs_as_it_was(value: str) -> None:
+    said = json.dumps(CLAUDE).replace('"make"', value)
+    with anyio.fail_after(PATIENCE):
+        async with hooked(yes) as at, client(at) as http:
+            answer = (await http.post("/hooks/claude-code", content=said)).json()
+            if verdict("claude-code", answer)[0] == "allow":
+                given = answer["hookSpecificOutput"]["updatedInput"]
+                assert json.dumps(given) == json.dumps(json.loads(f'{{"command": {value}}}'))
 
 
 # --- the program ---

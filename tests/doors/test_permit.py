@@ -1,7 +1,8 @@
 """Permits: a coding agent's own calls, which it runs itself once somebody lets it."""
 
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from meup_agent import Agent, Fulfillment, Proposal, Space
 from meup_agent.approval import Inbox, Reviewer
 from meup_agent.doors.permit import Denied, Door, HostCall, Permitted, Why
-from meup_agent.errors import AlreadyDecided, NotOffered, Refused, UsageError
+from meup_agent.errors import AlreadyDecided, MeupError, NotOffered, Refused, UsageError
 from meup_agent.protocol.wire.outcomes import PermitReport, ReportedOutcome
 from tests.interaction.people import EVERYTHING, PROPOSALS, Meeting, join, open_meeting, until
 from tests.patience import PATIENCE
@@ -120,6 +121,55 @@ async def test_an_edit_that_the_host_cannot_run_is_a_denial(meeting: Meeting) ->
         assert isinstance(answer, Denied)
         assert answer.why is Why.EDITED
         await until(lambda: ann.proposals[0].state == "withdrawn")
+
+
+@pytest.mark.parametrize(
+    ("proposed", "given"), [(1, True), (0, False), ([1], [True]), ({"a": 1}, {"a": True})]
+)
+@pytest.mark.rule("4.20.edits")
+async def test_what_python_takes_for_the_same_is_an_edit(
+    meeting: Meeting, proposed: Any, given: Any
+) -> None:
+    async def decide(proposal: Proposal) -> None:
+        await proposal.fulfill({"n": given})
+
+    async with doors(meeting, approver(decide)) as ((door,), _):
+        call = HostCall("Bash", {"n": proposed}, agent="gemini", edits=False)
+        answer = await door.ask(call)
+        assert isinstance(answer, Denied)
+        assert answer.why is Why.EDITED
+        answer = await door.ask(replace(call, edits=True))
+        assert isinstance(answer, Permitted)
+        assert repr(answer.arguments) == repr({"n": given})
+
+
+async def test_an_id_that_comes_again_with_what_python_takes_for_the_same_is_denied(
+    meeting: Meeting,
+) -> None:
+    async with doors(meeting, approver(fulfill)) as ((door,), _):
+        call = HostCall("Bash", {"n": 1}, agent="codex", session="s1", call_id="c1")
+        assert isinstance(await door.ask(call), Permitted)
+        assert isinstance(await door.ask(replace(call, arguments={"n": True})), Denied)
+        assert isinstance(await door.ask(replace(call, session="s2")), Permitted)
+
+
+@pytest.mark.rule("4.20.watched")
+async def test_what_is_only_watched_is_permitted_by_nobody(meeting: Meeting) -> None:
+    """However late it is taken back."""
+
+    async def decide(proposal: Proposal) -> None:
+        with suppress(MeupError):
+            await proposal.fulfill()
+        refused.set()
+
+    refused = anyio.Event()
+    async with doors(meeting, approver(decide)) as ((door,), (ann,)):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(door.ask, bash("ls", watched=True))
+            await refused.wait()
+            tasks.cancel_scope.cancel()
+        await until(lambda: ann.proposals[0].state == "withdrawn")
+        assert ann.proposals[0].report is None
 
 
 async def test_what_is_rejected_tells_the_model_why(meeting: Meeting) -> None:

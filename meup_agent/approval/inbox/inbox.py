@@ -276,7 +276,8 @@ class Inbox(AsyncContextManagerMixin):
                 " reject it, and say what you would approve"
             )
         self._check_offered(item, Verb.APPROVE)
-        if arguments is not None and not item.takes_edits and arguments != item.arguments:
+        is_edited = arguments is not None and not payloads.is_same_json(arguments, item.arguments)
+        if is_edited and not item.takes_edits:
             raise NotOffered(
                 f"proposal {item.id} was not approved: {item.client or item.proposer} runs its"
                 " calls only as it has proposed them; approve it as it is, or reject it"
