@@ -423,7 +423,7 @@ class Door:
             raise _refusal("no call waits here for this permit; it may have been taken back")
         if call.watched:
             raise _refusal(f"{call.agent} only tells of this call, and asks nobody for a permit")
-        given = {"arguments": {}, **payloads.without_meta(request.params)}
+        given: dict[str, Any] = {"arguments": {}, **payloads.without_meta(request.params)}
         arguments = given["arguments"]
         # Not as Python compares: ``1`` and ``true`` are two values to who runs them.
         is_edited = not payloads.is_same_json(arguments, call.arguments)

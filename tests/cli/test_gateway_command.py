@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import anyio
+import httpx
 import pytest
 
 from meup_agent import Agent, Context
@@ -23,6 +24,7 @@ from tests.cli.processes import INTERRUPT, TERMINATE, Running, meup, running
 from tests.conformance.space_files import MEW_V04
 from tests.gateway.journal.elsewhere import ELSEWHERE
 from tests.gateways import ENGINES, CloseInfo, one_space_config
+from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 
 SPACE_YAML = """
@@ -49,6 +51,29 @@ def test_tokens_are_made_for_a_file_alone(tmp_path: Path) -> None:
     (tmp_path / "ours.yaml").write_text("spaces: {a: {participants: {}}}")
     done = meup("gateway", "--config", "ours.yaml", "--make-tokens", cwd=tmp_path)
     assert "tokens are made for a file with 'space' alone" in done.stderr
+
+
+def test_it_answers_the_hooks_of_coding_agents() -> None:
+    with running("gateway", "--dev", "--port", "0") as gateway:
+        gateway.until("Their tokens are kept in ")
+        gateway.until("listening at ws://127.0.0.1:", stream="err")
+        proposer = variables_printed("proposer")
+        found = re.search(r"listening at ws(://127\.0\.0\.1:\d+)", gateway.err)
+        assert found is not None
+        url = f"http{found[1]}"
+        said = {"hook_event_name": "Stop", "session_id": "s1"}
+        for token, status in ((proposer["MEUP_TOKEN"], 200), ("wrong", 401)):
+            headers = {"Authorization": f"Bearer {token}"}
+            answer = httpx.post(
+                f"{url}/hooks/claude-code",
+                json=said,
+                headers=headers,
+                verify=NO_TLS,
+                timeout=PATIENCE,
+            )
+            assert answer.status_code == status
+        gateway.process.send_signal(INTERRUPT)
+        assert gateway.end() == exit_codes.OK
 
 
 @pytest.mark.parametrize("number", [INTERRUPT, TERMINATE])

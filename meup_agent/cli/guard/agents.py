@@ -47,16 +47,19 @@ class HookProgram(NamedTuple):
         program: Its path.
         url: The gateway's socket.
         token_file: The file of the agent's token.
+        watches: It decides nothing, and every call goes on.
     """
 
     program: Path
     url: str
     token_file: Path
+    watches: bool = False
 
     def line(self, agent: str) -> str:
         """The command line, for a shell."""
         words = (str(self.program), agent, "--url", self.url, "--token-file", str(self.token_file))
-        return shlex.join((*words, "--timeout", str(HOOK_SECONDS), "--own", "meup"))
+        watch = ("--watch",) if self.watches else ()
+        return shlex.join((*words, "--timeout", str(HOOK_SECONDS), "--own", "meup", *watch))
 
 
 class CodingAgent(NamedTuple):

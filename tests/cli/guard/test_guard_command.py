@@ -171,6 +171,18 @@ def test_a_file_that_changed_meanwhile_is_left(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".")] == []
 
 
+def test_an_agent_that_is_watched_waits_for_nobody_until_it_is_guarded_again(full: Home) -> None:
+    done = full.guard("claude-code", "--watch", "--no-start")
+    assert "waits for nobody" in done.stdout
+    (asks,) = (e for e in entries(full, ".claude/settings.json") if e["event"] == "PreToolUse")
+    assert asks["line"].endswith(" --watch")
+    full.guard("claude-code", "--no-start")
+    (asks,) = (e for e in entries(full, ".claude/settings.json") if e["event"] == "PreToolUse")
+    assert "--watch" not in asks["line"]
+    done = full.guard("remove", "--watch")
+    assert_fails(done, exit_codes.USAGE, "are for guarding")
+
+
 def test_a_dry_run_changes_nothing_and_shows_the_difference(full: Home) -> None:
     done = full.guard("claude-code", "--dry-run")
     assert done.returncode == exit_codes.OK

@@ -245,6 +245,7 @@ def gateway_group(
     if open_console and not dev:
         raise ConfigurationError("--open is for --dev; sign in with a token of the file")
     log_gateway(listen)
+    from meup_agent.cli.up.hook_endpoint import HOOKS_PATH, HookEndpoint, serves_hooks
     from meup_agent.gateway.config_file import environment_over, load_config
     from meup_agent.gateway.space_yaml import find_space_file
 
@@ -279,12 +280,21 @@ def gateway_group(
                 said = "space %s: %s is started by `meup up`, and not by a gateway alone"
                 log.warning(said, space.id, name)
     console = make_console(settings)
+    hooks = HookEndpoint() if serves_hooks(settings) else None
 
     def read_again() -> Config:
         return listen.over(load_config(file, make_tokens=make))
 
     @asynccontextmanager
     async def shown(running: RunningGateway, stop: GatewayStop) -> AsyncGenerator[None]:
+        async with background_tasks() as tasks:
+            if hooks is not None:
+                tasks.start_soon(hooks.run, running)
+            async with told(running, stop):
+                yield
+
+    @asynccontextmanager
+    async def told(running: RunningGateway, stop: GatewayStop) -> AsyncGenerator[None]:
         if not dev:
             async with AsyncExitStack() as stack:
                 stack.enter_context(announce_to_terminals(settings, running.port))
@@ -304,7 +314,8 @@ def gateway_group(
                     await open_link(link)
                 yield
 
-    run_gateway(settings, shown, ENDING, console)
+    routes: dict[str, ASGIApp] = {} if hooks is None else {HOOKS_PATH: hooks}
+    run_gateway(settings, shown, ENDING, console, routes)
 
 
 gateway.callback()(expand_groups(gateway_group))

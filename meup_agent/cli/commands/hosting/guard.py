@@ -75,10 +75,10 @@ class _Gateway(NamedTuple):
         """Its Unix socket, the same at each start."""
         return up_folder() / f"{digest_of(self.servers)}{SOCKET_SUFFIX}"
 
-    def hook(self, agent: str) -> HookProgram:
+    def hook(self, agent: str, *, watches: bool) -> HookProgram:
         """The program by which an agent asks it, with the file of its token."""
         token_file = token_path(up_folder() / digest_of(self.servers), agent)
-        return HookProgram(_hook_program(), socket_url(str(self.socket)), token_file)
+        return HookProgram(_hook_program(), socket_url(str(self.socket)), token_file, watches)
 
     def owner(self) -> Owner | None:
         """The gateway that runs, or is starting."""
@@ -103,6 +103,14 @@ def guard(
         int | None,
         typer.Option(min=1, max=65535, metavar="PORT", help="The port of the gateway."),
     ] = None,
+    watch: Annotated[
+        bool,
+        flag(
+            "--watch",
+            "For the first days: the space is told of each call, and every call goes on; without"
+            " it again, they wait for a decision.",
+        ),
+    ] = False,
     yes: Annotated[bool, flag("--yes", "All agents that are found, without a question.")] = False,
     dry_run: Annotated[
         bool, flag("--dry-run", "Show what would be changed, and change nothing.")
@@ -124,6 +132,8 @@ def guard(
 
     Example: `meup guard claude-code --policy policy.yaml`
 
+    Example: `meup guard claude-code --watch`
+
     Example: `meup guard remove codex`
     """
     require_extra("a gateway")
@@ -138,11 +148,14 @@ def guard(
                 f"the agent {visible(each, 60)} is not known; give some of {', '.join(AGENTS)}"
             )
     if removes:
-        if policy is not None or port is not None:
-            raise ConfigurationError("--policy and --port are for the gateway; leave them out")
+        if policy is not None or port is not None or watch:
+            raise ConfigurationError(
+                "--policy, --port and --watch are for guarding; leave them out"
+            )
         _remove(_chosen(names, yes=yes or dry_run, removes=True), dry_run=dry_run)
         return
-    _install(_chosen(names, yes=yes or dry_run), _gateway(policy, port), dry_run, no_start)
+    chosen, gateway = _chosen(names, yes=yes or dry_run), _gateway(policy, port)
+    _install(chosen, gateway, dry_run=dry_run, no_start=no_start, watches=watch)
 
 
 def _chosen(names: list[str], *, yes: bool, removes: bool = False) -> list[CodingAgent]:
@@ -175,10 +188,12 @@ def _chosen(names: list[str], *, yes: bool, removes: bool = False) -> list[Codin
     return chosen
 
 
-def _install(chosen: list[CodingAgent], gateway: _Gateway, dry_run: bool, no_start: bool) -> None:
+def _install(
+    chosen: list[CodingAgent], gateway: _Gateway, *, dry_run: bool, no_start: bool, watches: bool
+) -> None:
     for each in chosen:
         each.check()
-    changes = [each.change(gateway.hook(each.name)) for each in chosen]
+    changes = [each.change(gateway.hook(each.name, watches=watches)) for each in chosen]
     _show(changes)
     if dry_run or not chosen:
         return
@@ -193,7 +208,8 @@ def _install(chosen: list[CodingAgent], gateway: _Gateway, dry_run: bool, no_sta
         _start(gateway, clients)  # before any agent asks it
     _write(changes)
     for each in chosen:
-        sys.stdout.write(f"{each.title} asks before each call, as the participant {each.name}\n")
+        does = "tells of each call, and waits for nobody" if watches else "asks before each call"
+        sys.stdout.write(f"{each.title} {does}, as the participant {each.name}\n")
         for said in each.open:
             sys.stdout.write(f"  ! {said}\n")
     words = shlex.join(["meup", "up", *gateway.words(clients)])

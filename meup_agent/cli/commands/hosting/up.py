@@ -145,6 +145,14 @@ def up(
             "Keep what was said and decided in memory alone, also where the file names a journal.",
         ),
     ] = False,
+    watch_hooks: Annotated[
+        bool,
+        flag(
+            "--watch-hooks",
+            "Let every call of a coding agent's hook go on, and only record it: for the first"
+            " days.",
+        ),
+    ] = False,
     root: Roots = None,
     install: Annotated[
         bool,
@@ -287,7 +295,9 @@ def up(
             endpoint = None
             if serves_mcp(plan.settings):
                 endpoint = McpEndpoint(answer_seconds(answer_within))
-            hooks = HookEndpoint() if serves_hooks(plan.settings) else None
+            hooks = None
+            if serves_hooks(plan.settings):
+                hooks = HookEndpoint("watch" if watch_hooks else "enforce")
             _run(plan, lock, starters, lambda: settings_beside(plan, read()), endpoint, hooks)
 
 
