@@ -71,9 +71,14 @@ NAMES: Final = {
 
 NOT_RUN: Final = {
     "Claude Code, permission tool and `PermissionRequest`": "not run",
-    "Codex, hook `mcp_tool` and app-server": "not run here",
+    "Codex, hook `mcp_tool` and `PermissionRequest`": "not run",
+    "Codex, app-server (`meup codex`)": (
+        "allow, deny, interrupted and answered at the terminal hold"
+        " (`tests/doors/hosts/check_codex_client.py`); the rest is not run"
+    ),
     "Cursor, Copilot, Gemini": "documented, not run",
-    "gateway restarted midway, answered elsewhere, `ask`": "not run",
+    "gateway restarted midway, answered elsewhere, answered too late, `ask`, `watch`": "not run",
+    "interrupted by the program's own API": "not run",
 }
 
 HEAD: Final = """\
