@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -14,6 +15,7 @@ import httpx
 import pytest
 from anyio import to_thread
 
+import meup_agent
 from meup_agent import Proposal
 from tests.doors.hooked import Decide, Hooked, hooked, proposed, settled
 from tests.interaction.people import until
@@ -308,8 +310,9 @@ def test_the_program_loads_nothing_of_the_package() -> None:
         "import sys, meup_agent.doors.hook_client;"
         "print([m for m in sys.modules if m in ('anyio', 'msgspec', 'asyncio', 'ssl', 'typing')])"
     )
+    installed = str(Path(meup_agent.__file__).parents[1])
     out = subprocess.run(
-        [sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, {os.getcwd()!r}); {script}"],
+        [sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, {installed!r}); {script}"],
         capture_output=True,
         text=True,
         check=True,

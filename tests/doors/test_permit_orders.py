@@ -4,6 +4,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import anyio
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
@@ -109,8 +110,7 @@ def test_in_any_order_a_call_is_permitted_once_or_not_at_all(
     async def main() -> Course:
         return await run(events, edits=edits)
 
-    clock = MockClock(autojump_threshold=0)
-    course = anyio.run(main, backend="trio", backend_options={"clock": clock})
+    course = trio.run(main, clock=MockClock(autojump_threshold=0))
     assert len(course.answers) <= 1
     answer = course.answers[0] if course.answers else None
     match answer:
