@@ -300,6 +300,8 @@ def gateway_group(
                 stack.enter_context(announce_to_terminals(settings, running.port))
                 lock = _lock_for_reload(stack, file, running.url)
                 await stack.enter_async_context(reloading(running, read_again, stop, lock))
+                if lock is not None:
+                    log.info("it reads its files again by `meup gateway reload`")
                 yield
             return
         # Inside the block: nothing else listens at the port while `meup env` tells it.
