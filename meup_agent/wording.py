@@ -191,7 +191,7 @@ SERVER: Final = "server"
 
 
 def role_of(capabilities: Sequence[Any]) -> str:
-    """What a participant is, as far as its capabilities tell: decides, proposes, or answers.
+    """The role of a participant by its capabilities: it decides, proposes, or answers.
 
     Which arguments and addressees they name makes no difference. Answers need no capability.
     """

@@ -472,7 +472,7 @@ class ProposalRecord:
 
     @property
     def report(self) -> PermitReport | None:
-        """What came of a call that was permitted, as its executor told it; ``None``: nothing."""
+        """The report of its executor about a permitted call; ``None``: none yet."""
         return self._entry.report
 
     @property

@@ -32,7 +32,7 @@ class UnreadableHook(ValueError):
 
 
 class HookKind(Enum):
-    """What a host wants of a hook."""
+    """The purpose for which a host calls a hook."""
 
     ASKS = auto()  # may this call run?
     REPORTS = auto()  # it ran, or failed
@@ -41,7 +41,7 @@ class HookKind(Enum):
 
 @dataclass(frozen=True)
 class HookInput:
-    """What a host said.
+    """The message of a host to its hook.
 
     Attributes:
         kind: What it wants.
@@ -316,7 +316,7 @@ DIALECTS: Final[Mapping[str, HookDialect]] = {
 
 
 def unreadable_words(agent: str, problem: str) -> str:
-    """What the model reads where its program's hook said what cannot be read."""
+    """The words to the model about a message of its program that cannot be read."""
     return (
         f"This call was not carried out: its approval needs what {agent} did not say as expected"
         f" ({problem}). Nobody decided about it. Do not try to do the same by another way; tell the"

@@ -127,7 +127,7 @@ class HostCall:
 
     @property
     def labels(self) -> dict[str, Any]:
-        """What its proposal tells of the program that asks (PROTOCOL 4.20)."""
+        """The labels that its proposal gives the program that asks (PROTOCOL 4.20)."""
         told = {
             "agent": self.agent,
             "session": self.session,

@@ -15,7 +15,7 @@ ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
 
 
 class Launched(NamedTuple):
-    """What a command starts.
+    """The commands and scripts that a command starts.
 
     Attributes:
         commands: The words of other commands, assignments in front included.

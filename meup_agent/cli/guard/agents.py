@@ -136,7 +136,7 @@ def _is_own(entry: object, agent: str) -> bool:
 
 
 def _without_own(entry: object, agent: str) -> list[object]:
-    """What of an entry is not ours: others' hooks stay that were put into a group of ours."""
+    """An entry without our hooks; those that others put into a group of ours stay."""
     if not _is_own(entry, agent):
         return [entry]
     of = cast("JsonObject", entry)

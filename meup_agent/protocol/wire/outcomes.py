@@ -546,7 +546,7 @@ MAX_REPORTED_CHARS: Final = 2_000
 
 
 class PermitReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What came of a call that was permitted, as its executor says it (PROTOCOL 4.20).
+    """The outcome of a permitted call, as its executor reports it (PROTOCOL 4.20).
 
     Attributes:
         outcome: How it ended.

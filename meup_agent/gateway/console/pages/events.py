@@ -1,4 +1,4 @@
-"""How browsers are told: by an event stream, the one page whose answer goes on, and by push."""
+"""News to browsers: an event stream, the one page whose answer goes on, and push."""
 
 from __future__ import annotations
 

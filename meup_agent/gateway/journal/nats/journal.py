@@ -587,7 +587,7 @@ class NatsJournal:
             self._to_loop(self._note_unwritten, known, 0)
 
     def _checkpoint(self, known: KeptSpace) -> Checkpoint:
-        """What holds after all that was delivered."""
+        """The facts and marks that hold after all that was delivered."""
         latest = known.log.sequence(known.log.latest) - 1 if known.kept else known.reported
         return Checkpoint(max(0, latest), dict(known.facts), dict(known.seen))
 

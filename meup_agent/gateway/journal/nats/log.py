@@ -551,7 +551,7 @@ class SpaceLog:
 
 
 def _advice(error: ApiError, config: NatsConfig) -> str:
-    """What to do about an answer that says no, as the end of a sentence."""
+    """The remedy for a refusal of NATS, as the end of a sentence."""
     said = str(error)
     if config.replicas > 1 and ("replicas > 1" in said or "no suitable peers" in said):
         return (
