@@ -120,10 +120,7 @@ def _token(file: str | None) -> str:
 def _dial(url: str) -> tuple[socket.socket, str]:
     scheme, _, rest = url.partition("://")
     if scheme == "unix" and rest:
-        connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(5.0)
-        connection.connect(rest)
-        return connection, "localhost"
+        return _dial_socket(rest), "localhost"
     if scheme not in ("ws", "http") or not rest:
         raise Failed(
             "the gateway's address is missing; pass --url unix:///PATH or http://127.0.0.1:PORT, or"
@@ -132,6 +129,27 @@ def _dial(url: str) -> tuple[socket.socket, str]:
     place = rest.partition("/")[0]
     host, _, port = place.rpartition(":")
     return socket.create_connection((host.strip("[]"), int(port)), timeout=5.0), place
+
+
+def _dial_socket(quoted: str) -> socket.socket:
+    path: str | bytes = quoted
+    if "%" in quoted:
+        from urllib.parse import unquote_to_bytes  # few paths need it, and it takes a while to load
+
+        path = unquote_to_bytes(quoted)
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(5.0)
+    if len(os.fsencode(path)) < 104 or not sys.platform.startswith("linux"):
+        connection.connect(path)
+        return connection
+    # Longer than an address may be: through a descriptor of its folder.
+    folder, name = os.path.split(os.fsdecode(path))
+    held = os.open(folder, os.O_PATH)
+    try:
+        connection.connect(f"/proc/self/fd/{held}/{name}")
+    finally:
+        os.close(held)
+    return connection
 
 
 def _read(connection: socket.socket, until: float) -> tuple[int, str]:

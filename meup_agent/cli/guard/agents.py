@@ -27,6 +27,9 @@ that expires earlier is answered then."""
 FIRST_CLAUDE: Final = (2, 1, 295)
 """The first version of Claude Code that can be told to stop a call whose hook fails."""
 
+WATCH_SECONDS: Final = 60
+"""Time for a hook that decides nothing, and for one that reports."""
+
 VERSION_SECONDS: Final = 20.0
 """Wait for a program to say its version."""
 
@@ -59,7 +62,12 @@ class HookProgram(NamedTuple):
         """The command line, for a shell."""
         words = (str(self.program), agent, "--url", self.url, "--token-file", str(self.token_file))
         watch = ("--watch",) if self.watches else ()
-        return shlex.join((*words, "--timeout", str(HOOK_SECONDS), "--own", "meup", *watch))
+        return shlex.join((*words, "--timeout", str(self.seconds), "--own", "meup", *watch))
+
+    @property
+    def seconds(self) -> int:
+        """Time for which the agent waits for it before a call."""
+        return WATCH_SECONDS if self.watches else HOOK_SECONDS
 
 
 class CodingAgent(NamedTuple):
@@ -198,12 +206,15 @@ def _claude(text: str | None, path: Path, hook: HookProgram | None) -> str:
             raise ConfigurationError(
                 f"{path} says disableAllHooks, so no hook would be asked; take that out first"
             )
-        entry = {"type": "command", "command": hook.line("claude-code"), "timeout": HOOK_SECONDS}
-        wanted["PreToolUse"] = {"matcher": "*", "hooks": [{**entry, "onFailure": "block"}]}
+        entry = {"type": "command", "command": hook.line("claude-code"), "timeout": WATCH_SECONDS}
+        asks: JsonObject = {**entry, "timeout": hook.seconds}
+        if not hook.watches:
+            asks["onFailure"] = "block"
+        wanted["PreToolUse"] = {"matcher": "*", "hooks": [asks]}
         for event in ("PostToolUse", "PostToolUseFailure"):
-            wanted[event] = {"matcher": "*", "hooks": [{**entry, "timeout": 60}]}
+            wanted[event] = {"matcher": "*", "hooks": [entry]}
         for event in ("Stop", "SessionEnd"):
-            wanted[event] = {"hooks": [{**entry, "timeout": 60}]}
+            wanted[event] = {"hooks": [entry]}
     return _edit_hooks(text, path, "claude-code", wanted, {})
 
 
@@ -248,10 +259,11 @@ def _codex(text: str | None, path: Path, hook: HookProgram | None) -> str:
     if hook is None:
         return before
     # It runs a call whose hook ends otherwise than with 2 and words on stderr.
-    line = f"{hook.line('codex')} || {{ echo 'meup did not answer' >&2; exit 2; }}"
+    or_else = "true" if hook.watches else "{ echo 'meup did not answer' >&2; exit 2; }"
+    line = f"{hook.line('codex')} || {or_else}"
     parts = [before.rstrip("\n"), ""] if before.strip() else []
     parts.append(BEGIN)
-    for event, seconds in (("PreToolUse", HOOK_SECONDS), ("PostToolUse", 60)):
+    for event, seconds in (("PreToolUse", hook.seconds), ("PostToolUse", WATCH_SECONDS)):
         parts += [
             f"[[hooks.{event}]]",
             'matcher = "*"',
@@ -281,10 +293,12 @@ def _read_toml(text: str, path: Path) -> None:
 def _cursor(text: str | None, path: Path, hook: HookProgram | None) -> str:
     wanted: dict[str, JsonObject] = {}
     if hook is not None:
-        entry = {"command": hook.line("cursor"), "timeout": HOOK_SECONDS, "failClosed": True}
+        entry: JsonObject = {"command": hook.line("cursor"), "timeout": hook.seconds}
+        if not hook.watches:
+            entry["failClosed"] = True
         wanted = {each: {**entry} for each in ("preToolUse", "beforeReadFile")}
-        wanted["postToolUse"] = {"command": hook.line("cursor"), "timeout": 60}
-        wanted["postToolUseFailure"] = {"command": hook.line("cursor"), "timeout": 60}
+        wanted["postToolUse"] = {"command": hook.line("cursor"), "timeout": WATCH_SECONDS}
+        wanted["postToolUseFailure"] = {"command": hook.line("cursor"), "timeout": WATCH_SECONDS}
     return _edit_hooks(text, path, "cursor", wanted, {"version": 1})
 
 
@@ -293,7 +307,7 @@ def _gemini(text: str | None, path: Path, hook: HookProgram | None) -> str:
     if hook is not None:
         # It counts milliseconds.
         entry = {"name": "meup", "type": "command", "command": hook.line("gemini")}
-        for event, seconds in (("BeforeTool", HOOK_SECONDS), ("AfterTool", 60)):
+        for event, seconds in (("BeforeTool", hook.seconds), ("AfterTool", WATCH_SECONDS)):
             wanted[event] = {"matcher": "*", "hooks": [{**entry, "timeout": seconds * 1000}]}
     return _edit_hooks(text, path, "gemini", wanted, {})
 
@@ -302,8 +316,8 @@ def _copilot(text: str | None, path: Path, hook: HookProgram | None) -> str:
     wanted: dict[str, JsonObject] = {}
     if hook is not None:
         entry = {"type": "command", "bash": hook.line("copilot")}
-        wanted["preToolUse"] = {**entry, "timeoutSec": HOOK_SECONDS}
-        wanted["postToolUse"] = {**entry, "timeoutSec": 60}
+        wanted["preToolUse"] = {**entry, "timeoutSec": hook.seconds}
+        wanted["postToolUse"] = {**entry, "timeoutSec": WATCH_SECONDS}
     return _edit_hooks(text, path, "copilot", wanted, {"version": 1})
 
 

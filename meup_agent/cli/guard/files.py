@@ -21,6 +21,9 @@ MAX_SETTINGS_BYTES: Final = 4 << 20
 
 NEW_MODE: Final = 0o600
 BACKUP_SUFFIX: Final = ".before-meup"
+"""Ending of the name of what a file was before the first change, which is never replaced."""
+LAST_SUFFIX: Final = ".before-meup-last"
+"""Ending of the name of what it was before the last change, where that was not the first."""
 
 _INDENT: Final = re.compile(r"\A\s*\{\s*\n([ \t]+)")
 
@@ -89,6 +92,8 @@ def _is_link(path: Path) -> ConfigurationError:
 def write_change(change: FileChange) -> Path | None:
     """Write a file, with what it was beside it; the path of that.
 
+    A folder on the way may be a link, as managers of dotfiles have it: its program reads it there.
+
     Raises:
         ConfigurationError: It cannot be written, or is not as it was read.
     """
@@ -98,6 +103,8 @@ def write_change(change: FileChange) -> Path | None:
         mode = NEW_MODE if change.before is None else stat.S_IMODE(os.lstat(path).st_mode)
         if change.before is not None:
             backup = path.with_name(path.name + BACKUP_SUFFIX)
+            if os.path.lexists(backup):
+                backup = path.with_name(path.name + LAST_SUFFIX)
             _replace(backup, change.before, mode, None)
         _replace(path, change.after, mode, change)
     except OSError as error:

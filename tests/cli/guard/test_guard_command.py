@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import socket
 import stat
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +22,7 @@ from meup_agent.errors import ConfigurationError
 from tests.cli.commands import exit_codes
 from tests.cli.conftest import assert_fails
 from tests.cli.processes import meup
+from tests.programs import ROOT
 
 
 class Home:
@@ -37,7 +41,9 @@ class Home:
             "COPILOT_HOME": "",
         }
         self.program("claude", "echo '2.1.331 (Claude Code)'")
-        self.program("meup-hook", "exit 2")
+        main = "from meup_agent.doors.hook_client import main; main()"
+        python = f"PYTHONPATH={shlex.quote(str(ROOT))} {sys.executable}"
+        self.program("meup-hook", f"{python} -c '{main}' \"$@\"")
 
     def program(self, name: str, body: str) -> None:
         path = self.path / "bin" / name
@@ -59,7 +65,7 @@ class Home:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    return Home(tmp_path / "home")
+    return Home(tmp_path / "Jörg's home")
 
 
 SETTINGS = {
@@ -67,6 +73,13 @@ SETTINGS = {
     "hooks": {
         "PreToolUse": [{"matcher": "Bash", "hooks": [{"type": "command", "command": "mine"}]}],
     },
+}
+CALL = {
+    "hook_event_name": "PreToolUse",
+    "session_id": "s",
+    "tool_use_id": "t",
+    "tool_name": "Bash",
+    "tool_input": {"command": "rm x"},
 }
 FILES = {
     ".claude/settings.json": json.dumps(SETTINGS, indent=4) + "\n",
@@ -102,7 +115,6 @@ def test_each_agent_gets_a_hook_that_fails_closed(full: Home) -> None:
     assert (asks["type"], asks["onFailure"]) == ("command", "block")
     assert asks["timeout"] > 3_600
     assert {"PostToolUse", "PostToolUseFailure"} < claude.keys()
-    assert "meup-hook claude-code --url unix://" in asks["line"]
     assert full.json(".claude/settings.json")["hooks"]["PreToolUse"][0]["matcher"] == "Bash"
     codex = tomllib.loads((full.path / ".codex/config.toml").read_text())
     line = codex["hooks"]["PreToolUse"][0]["hooks"][0]["command"]
@@ -114,7 +126,10 @@ def test_each_agent_gets_a_hook_that_fails_closed(full: Home) -> None:
     assert gemini["BeforeTool"]["timeout"] > 3_600_000
     copilot = {each["event"]: each for each in entries(full, ".copilot/hooks/meup.json")}
     assert copilot["preToolUse"]["timeoutSec"] > 3_600
-    token = Path(asks["line"].split("--token-file ")[1].split(" ")[0])
+    words = shlex.split(asks["line"])
+    assert Path(words[0]).name == "meup-hook"
+    assert words[1:3] == ["claude-code", "--url"]
+    token = Path(words[words.index("--token-file") + 1])
     assert stat.S_IMODE(token.stat().st_mode) == 0o600
     assert "/hooks" in done.stdout  # Codex has to be told to trust it
     assert "--bare" in done.stdout
@@ -176,9 +191,11 @@ def test_an_agent_that_is_watched_waits_for_nobody_until_it_is_guarded_again(ful
     assert "waits for nobody" in done.stdout
     (asks,) = (e for e in entries(full, ".claude/settings.json") if e["event"] == "PreToolUse")
     assert asks["line"].endswith(" --watch")
+    assert "onFailure" not in asks  # nor does it hold a call back by its own failure
     full.guard("claude-code", "--no-start")
     (asks,) = (e for e in entries(full, ".claude/settings.json") if e["event"] == "PreToolUse")
     assert "--watch" not in asks["line"]
+    assert asks["onFailure"] == "block"
     done = full.guard("remove", "--watch")
     assert_fails(done, exit_codes.USAGE, "are for guarding")
 
@@ -198,6 +215,25 @@ def test_what_it_was_is_kept_beside_it(full: Home) -> None:
     beside = settings.with_name("settings.json.before-meup")
     assert beside.read_text() == FILES[".claude/settings.json"]
     assert stat.S_IMODE(settings.stat().st_mode) == 0o640
+    # What it was at first is never replaced; a later change keeps its own.
+    guarded = settings.read_text()
+    assert "before-meup-last" in full.guard("claude-code", "--watch", "--no-start").stdout
+    assert beside.read_text() == FILES[".claude/settings.json"]
+    assert settings.with_name("settings.json.before-meup-last").read_text() == guarded
+
+
+def test_a_folder_that_a_link_leads_to_is_written_and_named(home: Home) -> None:
+    kept = home.write("dotfiles/claude/settings.json", "{}").parent
+    (home.path / ".claude").symlink_to(kept)
+    done = home.guard("claude-code", "--no-start")
+    assert f"{kept / 'settings.json'}, to which a link leads" in done.stdout
+    assert "meup-hook" in (kept / "settings.json").read_text()
+
+
+def test_a_folder_that_cannot_be_written_is_said() -> None:
+    path = Path("/proc/self/settings.json")  # not by root either
+    with pytest.raises(ConfigurationError, match="cannot be written"):
+        write_change(FileChange(path, None, "{}"))
 
 
 @pytest.mark.parametrize("says", ["echo '2.1.294 (Claude Code)'", "exit 1", "echo hello"])
@@ -258,7 +294,13 @@ def test_the_gateway_runs_with_a_participant_for_each_agent(full: Home) -> None:
     owner = json.loads(lock.read_text())
     try:
         assert {"claude-code", "codex"} <= owner["token_files"].keys()
-        assert owner["socket"] in next(entries(full, ".claude/settings.json"))["line"]
+        line = next(entries(full, ".claude/settings.json"))["line"]
+        assert owner["socket"] in line
+        asked = subprocess.run(
+            line, shell=True, input=json.dumps(CALL), capture_output=True, text=True, check=True
+        )
+        said = json.loads(asked.stdout)["hookSpecificOutput"]
+        assert (said["permissionDecision"], asked.stderr) == ("deny", "")
         again = full.guard("codex")
         assert again.returncode == exit_codes.OK
         other = full.guard("gemini")

@@ -243,7 +243,9 @@ def _write(changes: list[FileChange]) -> None:
         if each.is_needed:
             backup = write_change(each)
             beside = f"; what it was is in {backup}" if backup is not None else ""
-            sys.stdout.write(f"{each.path} is written{beside}\n")
+            real = each.path.resolve()
+            led = f" at {real}, to which a link leads" if real != each.path else ""
+            sys.stdout.write(f"{each.path} is written{led}{beside}\n")
 
 
 def _hook_program() -> Path:
