@@ -109,6 +109,17 @@ async def test_facts_hold_until_they_are_replaced(make_journal: MakeJournal) -> 
         assert journal.recover("nowhere", since=0, limit=9)[:2] == ({}, ())
 
 
+@pytest.mark.parametrize("number", [2**70, -(2**63) - 1, 1e300])
+async def test_facts_have_numbers_of_any_size(make_durable: MakeJournal, number: float) -> None:
+    """A capability that is granted may name any."""
+    async with make_durable() as journal:
+        fact = Fact("grant/a", {"n": [number]})
+        (entry,) = await kept(journal, chat(1), facts=(fact,))
+        assert await read(journal) == (entry,)
+    async with make_durable() as journal:
+        assert journal.recover("demo", since=0, limit=1).facts == dict([fact])
+
+
 async def test_recovered_are_the_latest(make_journal: MakeJournal) -> None:
     async with make_journal() as journal:
         for number in range(6):

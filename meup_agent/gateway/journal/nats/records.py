@@ -13,7 +13,7 @@ from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, decode, encode
 from meup_agent.protocol.space.decisions import ProposalChange
 from meup_agent.protocol.space.journal import Entry, Fact
-from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.envelope import Envelope, encode_leniently
 
 log = logging.getLogger("meup_agent.gateway")
 
@@ -32,7 +32,7 @@ class KeptEntry(msgspec.Struct, array_like=True, gc=False):
     at: int
     frame: bytes
     correlation: tuple[str, ...] = ()  # as the gateway understood it
-    facts: tuple[Fact, ...] = ()
+    facts: bytes = b""  # as JSON, whose numbers have any size; empty: there are none
     changes: tuple[ProposalChange, ...] = ()
 
 
@@ -57,6 +57,7 @@ class Ownership(msgspec.Struct, array_like=True, tag="meup/own/1"):
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(Batch | Ownership).decode
 _decode_entry: Final = msgspec.msgpack.Decoder(KeptEntry).decode
+read_facts: Final = msgspec.json.Decoder(tuple[Fact, ...]).decode
 
 
 def encode_entry(
@@ -64,7 +65,8 @@ def encode_entry(
 ) -> bytes:
     """An entry as a batch has it; one of our own is kept in the default dialect."""
     frame = envelope.frame or encode(envelope, DEFAULT_DIALECT)
-    return _encode(KeptEntry(at, frame, envelope.correlation, facts, changes))
+    said = encode_leniently(facts) if facts else b""
+    return _encode(KeptEntry(at, frame, envelope.correlation, said, changes))
 
 
 def encode_batch(epoch: int, entries: Sequence[bytes]) -> bytes:
@@ -104,19 +106,20 @@ def read_batch(space: str, first: int, batch: Batch) -> Iterator[tuple[Entry, Ke
         try:
             kept = _decode_entry(raw)
             envelope = decode(kept.frame)
+            facts = read_facts(kept.facts) if kept.facts else ()
         except (InvalidEnvelope, msgspec.MsgspecError) as error:
             # An older version took what this one does not; the others must not miss the rest.
             log.error("journal: number %d is left out, it cannot be read: %s", seq, error)
             continue
         if envelope.correlation != kept.correlation:
             envelope = msgspec.structs.replace(envelope, correlation=kept.correlation)
-        yield Entry(seq, space, kept.at, envelope, kept.facts), kept
+        yield Entry(seq, space, kept.at, envelope, facts), kept
 
 
 # --- checkpoints ---
 
 
-class Checkpoint(msgspec.Struct, array_like=True):
+class Checkpoint(msgspec.Struct):
     """The facts that hold in a space, up to a message of its stream."""
 
     until: int  # the sequence of the message
@@ -125,8 +128,8 @@ class Checkpoint(msgspec.Struct, array_like=True):
     seen: dict[str, int] = {}
 
 
-encode_checkpoint: Final = msgspec.msgpack.Encoder().encode
-decode_checkpoint: Final = msgspec.msgpack.Decoder(Checkpoint).decode
+encode_checkpoint: Final = encode_leniently
+decode_checkpoint: Final = msgspec.json.Decoder(Checkpoint).decode
 
 # --- names ---
 
