@@ -98,7 +98,9 @@ def test_what_expired_is_marked_until_it_was_seen_by_each(lived: Api) -> None:
         {"until": "yesterday"},
         {"until": "2026-01-01"},
         {"search": "x" * 201},
+        {"skip": "000000000" + "9" * 7},
         {"limit": "0"},
+        {"limit": "000000001" + "9" * 7},
     ],
 )
 def test_a_query_that_means_nothing_is_refused(lived: Api, query: dict[str, str]) -> None:

@@ -30,7 +30,13 @@ from meup_agent.gateway.edge.http.context import (
     on_failure,
     on_http_exception,
 )
-from meup_agent.gateway.edge.http.history import OVER, get_history, post_seen
+from meup_agent.gateway.edge.http.history import (
+    MAX_QUERY_CHARS,
+    MAX_SKIP,
+    OVER,
+    get_history,
+    post_seen,
+)
 from meup_agent.gateway.edge.http.messages import (
     MAX_PAGE,
     PAGE,
@@ -73,6 +79,7 @@ _DIALECT: Final = Parameter(
     "The dialect of the envelopes; else the participant's.",
     {"type": "string", "enum": [*DIALECTS, *ALSO_READ]},
 )
+_SEARCHED: Final[Schema] = {"type": "string", "maxLength": MAX_QUERY_CHARS}
 _TIME: Final[Schema] = {"type": "string", "format": "date-time"}
 _LIMIT: Final = Parameter(
     "limit",
@@ -90,7 +97,7 @@ OPERATIONS: Final = (
         " when it is kept. What is left out of the header is filled in.",
         post_message,
         openapi.Accepted,
-        (400, 403, 408, 409, 413, 415, 503),
+        (400, 403, 404, 408, 409, 413, 415, 503),
         (_PARTICIPANT,),
         openapi.NewEnvelope,
     ),
@@ -180,7 +187,7 @@ OPERATIONS: Final = (
                 "query",
                 "Only those with this text in the tool, the proposer, the decider, the rule, the"
                 " reason or the id.",
-                TEXT,
+                _SEARCHED,
             ),
             Parameter(
                 "state",
@@ -188,9 +195,9 @@ OPERATIONS: Final = (
                 "Only those in this state; may be given several times.",
                 {"type": "string", "enum": list(OVER)},
             ),
-            Parameter("tool", "query", "Only calls of this tool.", TEXT),
-            Parameter("proposer", "query", "Only what this participant proposed.", TEXT),
-            Parameter("by", "query", "Only what this participant decided.", TEXT),
+            Parameter("tool", "query", "Only calls of this tool.", _SEARCHED),
+            Parameter("proposer", "query", "Only what this participant proposed.", _SEARCHED),
+            Parameter("by", "query", "Only what this participant decided.", _SEARCHED),
             Parameter(
                 "sort",
                 "query",
@@ -206,7 +213,7 @@ OPERATIONS: Final = (
                 "skip",
                 "query",
                 "Leave out so many, as `next` says.",
-                {"type": "integer", "minimum": 0, "default": 0},
+                {"type": "integer", "minimum": 0, "maximum": MAX_SKIP, "default": 0},
             ),
             _LIMIT,
         ),

@@ -10,6 +10,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
+from meup_agent.gateway.edge.handshake import is_seq
 from meup_agent.gateway.edge.http.context import (
     Json,
     authorize_space,
@@ -81,7 +82,7 @@ def read_query(host: SpaceServer, given: QueryParams, limit: int) -> HistoryQuer
     if any(len(text) > MAX_QUERY_CHARS for text in texts.values()):
         raise bad_query(f"a text to search for has {MAX_QUERY_CHARS} characters at most")
     skip = given.get("skip") or "0"
-    if not (skip.isascii() and skip.isdigit() and int(skip[:9]) <= MAX_SKIP):
+    if not (is_seq(skip) and int(skip) <= MAX_SKIP):
         raise bad_query(f"skip must be a number up to {MAX_SKIP:,}")
     now, until = host.now(), given.get("until", "")
     return HistoryQuery(

@@ -187,7 +187,7 @@ async def get_messages(runtime: GatewayRuntime, request: Request) -> Response:
 def page_size(request: Request) -> int:
     """The size of the page that is asked for."""
     said = request.query_params.get("limit", str(PAGE))
-    if not (said.isascii() and said.isdigit() and 1 <= int(said[:9]) <= MAX_PAGE):
+    if not (is_seq(said) and 1 <= int(said) <= MAX_PAGE):
         raise bad_query(f"limit must be a number from 1 to {MAX_PAGE}")
     return int(said)
 
