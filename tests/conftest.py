@@ -141,5 +141,5 @@ def _parameters(item: pytest.Item) -> set[str]:
     ],
 )
 def anyio_backend(request: pytest.FixtureRequest) -> Any:
-    """The loop of a test marked `anyio`: each such test runs once on every one."""
+    """The loop of a coroutine that is a test: each runs once on every one."""
     return request.param

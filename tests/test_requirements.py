@@ -29,7 +29,6 @@ pytestmark = [pytest.mark.rule("module")]
 @pytest.mark.rule("a", "b")
 async def test_it(): ...
 CASES = [pytest.param(1, marks=pytest.mark.rule("parameter"))]
-@pytest.mark.anyio
 def test_other(): ...
 """
     assert {rule for rule, _ in marks("rule", source, "x")} == {"module", "a", "b", "parameter"}

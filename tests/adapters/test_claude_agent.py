@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import pytest
 from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient
 
 from meup_agent import Agent, Proposal, Space
@@ -23,8 +22,6 @@ from tests.programs import ROOT
 __all__ = ["anyio_backend"]
 
 EXAMPLE = ROOT / "examples" / "frameworks" / "claude_agent_approvals.py"
-
-pytestmark = pytest.mark.anyio
 
 
 def environment(folder: Path, api: ModelApi) -> dict[str, str]:

@@ -27,8 +27,6 @@ from tests.interaction.people import (
 from tests.interaction.views import Tape, taped
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 PARTICIPANTS: dict[str, Capabilities] = {
     "agent": [*ROLES["proposer"]],
     "trusted": EVERYTHING,

@@ -22,8 +22,6 @@ from tests.programs import ROOT
 
 EXAMPLES = ROOT / "examples" / "frameworks"
 
-pytestmark = pytest.mark.anyio
-
 PARTICIPANTS = {"writer": ROLES["proposer"], "reviewer": [{"kind": "*"}], "tools": [{"kind": "*"}]}
 
 

@@ -24,8 +24,6 @@ from tests.patience import PATIENCE
 
 __all__ = ["anyio_backend", "notes"]
 
-pytestmark = pytest.mark.anyio
-
 
 MALLORY = [{"kind": "mcp/request", "payload": {"method": "tools/call", "params": {"name": "read"}}}]
 """Capabilities of a participant that may have one tool called, and approve nothing else."""

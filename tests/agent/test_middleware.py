@@ -78,7 +78,6 @@ def test_decorator_gives_the_function_back() -> None:
     assert Agent("tools").middleware(inbound) is inbound
 
 
-@pytest.mark.anyio
 async def test_nothing_is_in_the_way_without_middleware(monkeypatch: pytest.MonkeyPatch) -> None:
     def stand_in_the_way(*_: object) -> None:
         raise AssertionError("a message passed the onion of an agent that has none")

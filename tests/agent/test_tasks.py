@@ -6,8 +6,6 @@ import pytest
 from meup_agent.agent.runner import handler_tasks
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_what_a_task_raises_ends_the_block_and_leaves_it_as_it_was_raised() -> None:
     ended = anyio.Event()

@@ -21,8 +21,6 @@ from tests.tool_schemas import ARGUMENTS, EndlessDefaults, fill_as_server
 from tests.tool_schemas import SCHEMAS as ANY_SCHEMAS
 from tests.wire import Call, DefaultedObject, payloads
 
-pytestmark = pytest.mark.anyio
-
 OPTIONS: Final = {
     "type": "object",
     "properties": {"mode": {"type": "string", "default": "fast"}, "level": {"type": "integer"}},

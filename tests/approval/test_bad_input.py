@@ -4,14 +4,10 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
-
 from meup_agent import Agent, Rejection
 from meup_agent.approval import AllowRule, DenyRule, Policy
 from tests.interaction.people import Meeting, Notes, Raw, gathered, raw
 from tests.wire import kinds, payloads
-
-pytestmark = pytest.mark.anyio
 
 POLICY = Policy(
     [

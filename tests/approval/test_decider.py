@@ -17,8 +17,6 @@ from tests.interaction.people import Meeting, Notes, ended, gathered, join, raw,
 from tests.interaction.views import has_state
 from tests.wire import kinds, payloads
 
-pytestmark = pytest.mark.anyio
-
 POLICY = Policy(
     [
         DenyRule("add", arguments={"a": 13}, reason="unsafe", explain="no 13 here", name="unlucky"),

@@ -5,8 +5,6 @@ import pytest
 from tests.approval.orders import begun, run_seeds
 from tests.virtual_time import anyio_backend as anyio_backend
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.rule("race.any_order", "4.4.before_it_is_sent", "4.4.edits_judged")
 async def test_whatever_the_order_what_runs_was_approved_and_runs_once() -> None:

@@ -16,7 +16,7 @@ from tests.approval.test_inbox_edits import POLICY as POLICY
 from tests.approval.test_inbox_rules import Office, office, ruled, there, wiping
 from tests.interaction.people import EVERYTHING, InMemory, Meeting, join
 
-pytestmark = [pytest.mark.anyio, pytest.mark.rule("4.4.edits_judged")]
+pytestmark = pytest.mark.rule("4.4.edits_judged")
 
 LIST: dict[str, Any] = {"kind": "mcp/request", "payload": {"method": "tools/list"}}
 DENIED = {"disk": "system"}

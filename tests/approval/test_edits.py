@@ -12,8 +12,6 @@ from tests.approval.test_decider import hear, tools
 from tests.interaction.people import InMemory, Meeting, Notes, gathered, join, until
 from tests.wire import kinds, payloads
 
-pytestmark = pytest.mark.anyio
-
 POLICY = Policy(
     [
         DenyRule("add", arguments={"b": 13}, name="unlucky"),

@@ -26,8 +26,6 @@ from tests.interaction.views import session_of
 from tests.patience import PATIENCE
 from tests.tables import ProposalKey
 
-pytestmark = pytest.mark.anyio
-
 
 @asynccontextmanager
 async def opened(

@@ -11,8 +11,6 @@ from tests.approval.test_decider import hear
 from tests.approval.test_inbox_rules import office, rewrite, ruled, wiping
 from tests.interaction.people import InMemory, Meeting
 
-pytestmark = pytest.mark.anyio
-
 POLICY = """
 rules:
   - deny: {tool: wipe, arguments: {disk: system}, name: never, explain: "it holds the system"}

@@ -16,8 +16,6 @@ from tests.interaction.people import PARTICIPANTS, InMemory, Meeting, ended, joi
 from tests.interaction.views import Tape, session_of
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 VIRTUAL = pytest.mark.parametrize(
     "anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})], ids=["virtual"]
 )

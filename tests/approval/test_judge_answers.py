@@ -18,7 +18,7 @@ from tests.interaction.people import Meeting, Notes, Raw, raw
 from tests.patience import PATIENCE
 from tests.wire import decode, kinds, payloads
 
-pytestmark = [pytest.mark.anyio, pytest.mark.rule("4.4.edits_judged")]
+pytestmark = pytest.mark.rule("4.4.edits_judged")
 
 EDIT = {"disk": "scratch"}
 YES: dict[str, Any] = {"verdict": "allow", "rule": {"name": "mine"}}

@@ -332,7 +332,6 @@ def test_a_choice_among_arguments_without_a_wildcard_is_found() -> None:
     assert "rules[0] matches the very text '{a,b}'" in found.text
 
 
-@pytest.mark.anyio
 async def test_people_decide_what_is_nearly_held_back(caplog: pytest.LogCaptureFixture) -> None:
     meeting, ran = InMemory(), list[str]()
     tools, reviewer = Agent("tools"), Agent("reviewer")

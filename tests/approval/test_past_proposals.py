@@ -12,7 +12,6 @@ from tests.wire import TARGET, Call
 DECIDED = ProposalState.FULFILLED
 
 
-@pytest.mark.anyio
 async def test_who_comes_later_is_told_what_an_inbox_saw() -> None:
     meeting = InMemory()
     people = (calculator(), "reviewer", "proposer", "observer")

@@ -12,8 +12,6 @@ from tests.interaction.people import Meeting, Notes, gathered, raw, until
 from tests.interaction.views import state_of
 from tests.wire import kinds, payloads
 
-pytestmark = pytest.mark.anyio
-
 CALL: dict[str, Any] = {"name": "add", "arguments": {"a": 1, "b": 2}}
 
 

@@ -15,8 +15,6 @@ from tests.interaction.people import Meeting, Notes
 from tests.interaction.views import taped
 from tests.wire import kinds, payloads
 
-pytestmark = pytest.mark.anyio
-
 POLICY = """
 rules:
   - deny: {tool: deploy, arguments: {version: 13}, name: unlucky}

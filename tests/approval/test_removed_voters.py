@@ -14,7 +14,7 @@ from tests.approval.test_votes import POLICY as POLICY
 from tests.approval.test_votes import Office, office
 from tests.interaction.people import QUICK, InMemory, Latch, Notes, join
 
-pytestmark = [pytest.mark.anyio, pytest.mark.rule("5.votes.removed")]
+pytestmark = pytest.mark.rule("5.votes.removed")
 
 
 @asynccontextmanager

@@ -17,8 +17,6 @@ from tests.interaction.views import Tape, session_of
 from tests.virtual_time import anyio_backend as anyio_backend
 from tests.wire import kinds, payloads
 
-pytestmark = pytest.mark.anyio
-
 POLICY = "rules: [{ask: {tool: add, ttl: 10m, remind: 2m, name: by hand}}]\nend: true\n"
 ALLOW = "rules: [{allow: {tool: add}}]\nend: true\n"
 DENY = "rules: [{deny:  {tool: add}}]\nend: true\n"

@@ -19,7 +19,7 @@ from tests.interaction.views import Tape, session_of
 from tests.patience import PATIENCE
 from tests.wire import kinds, payloads
 
-pytestmark = [pytest.mark.anyio, pytest.mark.rule("5.reviewers.capability")]
+pytestmark = pytest.mark.rule("5.reviewers.capability")
 
 CALLS: dict[str, Any] = {
     "kind": "mcp/request",

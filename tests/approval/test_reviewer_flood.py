@@ -16,7 +16,7 @@ from tests.approval.test_votes import office
 from tests.interaction.people import InMemory, Notes, until
 from tests.interaction.views import has_state
 
-pytestmark = [pytest.mark.anyio, pytest.mark.rule("5.reviewers.flood"), VIRTUAL]
+pytestmark = [pytest.mark.rule("5.reviewers.flood"), VIRTUAL]
 
 FLOOD = 200
 """More than a reviewer's handlers, and less than all that may wait for one."""

@@ -20,8 +20,6 @@ from tests.interaction.people import LIMITS
 from tests.virtual_time import anyio_backend as anyio_backend
 from tests.wire import kinds, payloads
 
-pytestmark = pytest.mark.anyio
-
 VOTERS: Final = ("ann", "bob", "cat")
 POLICY: Final = "rules: [{quorum: {tool: deploy, of: 2, among: [ann, bob, cat, p]}}]\nend: true\n"
 EVIL: Final = 666

@@ -18,8 +18,6 @@ from tests.interaction.views import has_state, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds, payloads
 
-pytestmark = pytest.mark.anyio
-
 POLICY = """
 rules:
   - quorum: {tool: deploy, of: 2, among: [second, deep, mallory, proposer], name: four eyes}

@@ -17,8 +17,6 @@ from tests.interaction.people import InMemory, Notes, join
 from tests.virtual_time import anyio_backend as anyio_backend
 from tests.wire import payloads
 
-pytestmark = pytest.mark.anyio
-
 ASK = "[{ask: {tool: '*'}}]"
 SECONDS = 600.0
 """Longer than anything that is decided without a person takes; virtual."""

@@ -14,9 +14,6 @@ from tests.bypass.place import Place
 from tests.patience import PATIENCE
 from tests.programs import ROOT
 
-pytestmark = pytest.mark.anyio
-
-
 PAGE = ROOT / "docs" / "explanation" / "bypasses.md"
 
 

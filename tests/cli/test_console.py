@@ -12,8 +12,6 @@ from meup_agent.cli.render.output import Stderr
 from tests.cli.commands import Output
 from tests.cli.processes import meup
 
-pytestmark = pytest.mark.anyio
-
 STYLED = Text("[b]pending[/b]", style="bold dim red", no_wrap=True)
 
 

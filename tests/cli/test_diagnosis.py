@@ -33,8 +33,6 @@ from tests.conformance.gateways import MEUP_V02, MEW_V04, ExistingGateway, Versi
 from tests.patience import PATIENCE
 from tests.wire import OURS
 
-pytestmark = pytest.mark.anyio
-
 SOON = 1.0
 """Seconds for a step that is to take too long."""
 

@@ -6,8 +6,6 @@ import pytest
 from meup_agent.client.offers import ask_each
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_answers_are_in_the_order_of_the_asked() -> None:
     turns = [anyio.Event() for _ in range(3)]

@@ -12,8 +12,6 @@ from meup_agent.types import Grant, Invitation
 from tests.session.gate import End, Gate, present
 from tests.wire import kinds
 
-pytestmark = pytest.mark.anyio
-
 CHAT = [{"kind": "chat"}]
 
 

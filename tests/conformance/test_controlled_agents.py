@@ -12,8 +12,6 @@ from meup_agent.gateway import ThreadedGateway
 from tests.conformance.wire import V01, V04, Json, Site, Wire, serving
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 MAY: dict[str, list[Json]] = {
     "tester": [{"kind": kind} for kind in ("participant/*", "mcp/*", "chat", "chat/*")],
     "slow": [{"kind": kind} for kind in ("mcp/*", "chat", "chat/*", "reasoning/*")],

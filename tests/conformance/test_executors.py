@@ -20,8 +20,6 @@ from tests.conformance.versions import MEUP_V02, MEW_V04
 from tests.conformance.wire import V01, V02, V04, Json, Site, Wire, serving
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio  # of coroutines alone
-
 CALLS = [{"kind": "mcp/*"}, {"kind": "chat"}]
 MAY: dict[str, list[Json]] = {
     "proposer": [{"kind": "mcp/proposal"}, {"kind": "chat"}],

@@ -34,7 +34,6 @@ def test_the_file_says_what_they_speak(gateway: ThreadedGateway, name: str, dial
         assert wire.hear("system/welcome")["protocol"] == dialect
 
 
-@pytest.mark.anyio
 @pytest.mark.rule("2.existing_clients", "1.one_space")
 async def test_existing_participants_approve_and_run_what_ours_proposes(
     gateway: ThreadedGateway,

@@ -16,8 +16,6 @@ from tests.interaction.cast import willing
 from tests.interaction.people import files
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 
 def is_probe(heard: Heard) -> bool:
     frame = heard.frame

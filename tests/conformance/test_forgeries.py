@@ -10,8 +10,6 @@ from meup_agent import Agent, Context, ProposalState, Space
 from tests.conformance.gateways import ExistingGateway
 from tests.conformance.people import joined
 
-pytestmark = pytest.mark.anyio
-
 STRANGER = "mallory"
 
 

@@ -298,7 +298,6 @@ class People:
         return space
 
 
-@pytest.mark.anyio
 @pytest.mark.rule("1.one_space")
 async def test_agents_of_four_dialects_settle_proposals(
     place: MemorySpace | ThreadedGateway,
@@ -317,7 +316,6 @@ async def test_agents_of_four_dialects_settle_proposals(
     assert people.stopped == ["policy"]
 
 
-@pytest.mark.anyio
 @pytest.mark.rule("1.one_space")
 async def test_a_revocation_stops_what_runs_in_another(
     place: MemorySpace | ThreadedGateway,
@@ -403,7 +401,6 @@ def test_the_token_decides_who_they_are(home: ThreadedGateway, version: Version)
             pass
 
 
-@pytest.mark.anyio
 @pytest.mark.rule("2.existing_clients")
 async def test_existing_participants_serve_ours(home: ThreadedGateway, version: Version) -> None:
     """The fulfiller says nowhere what its request is for; the proposer learns what it can."""

@@ -11,7 +11,7 @@ from tests.conformance.people import joined, patiently
 from tests.interaction.people import Notes
 from tests.interaction.test_malformed_calls import STRUCTURE, everything, proposals
 
-pytestmark = [pytest.mark.anyio, pytest.mark.rule("1.calls")]
+pytestmark = pytest.mark.rule("1.calls")
 
 
 def said(gateway: ExistingGateway, kind: str, payload: Any, id: str) -> dict[str, Any]:

@@ -11,8 +11,6 @@ from tests.conformance.gateways import ExistingGateway
 from tests.conformance.people import SPACE, joined, only_on_v04, patiently, writer
 from tests.conformance.reference_peers import Bridge, Fulfiller, Proposer, ReferencePeer, ToolOwner
 
-pytestmark = pytest.mark.anyio
-
 
 def options(gateway: ExistingGateway) -> dict[str, Any]:
     return {"version": gateway.version, "space": SPACE}

@@ -30,7 +30,6 @@ def existing(version: Version) -> Generator[ExistingGateway]:
 
 
 @beside
-@pytest.mark.anyio
 @pytest.mark.parametrize("participant", [None, "reviewer"])
 async def test_none_joins_beside_an_agent(
     existing: ExistingGateway, participant: str | None
@@ -47,7 +46,6 @@ async def test_none_joins_beside_an_agent(
 
 
 @beside
-@pytest.mark.anyio
 async def test_who_may_take_over_joins_though_not_beside(existing: ExistingGateway) -> None:
     joining = Agent("reviewer").join(existing.url, **PLACE, beside=True, take_over=True)
     with anyio.fail_after(PATIENCE):
@@ -57,7 +55,6 @@ async def test_who_may_take_over_joins_though_not_beside(existing: ExistingGatew
 
 
 @observing
-@pytest.mark.anyio
 @pytest.mark.parametrize("participant", [None, "reviewer"])
 async def test_observer_sends_no_join_frame(
     existing: ExistingGateway, participant: str | None
@@ -70,7 +67,6 @@ async def test_observer_sends_no_join_frame(
 
 
 @observing
-@pytest.mark.anyio
 async def test_who_takes_over_joins_and_says_nothing(existing: ExistingGateway) -> None:
     joining = Agent("reviewer").join(existing.url, **PLACE, observe=True, take_over=True)
     async with joining as space:

@@ -18,8 +18,6 @@ from tests.conformance.gateways import ExistingGateway
 from tests.conformance.people import joined, only_on_v04, writer
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 
 class Files:
     """A tool owner, and what becomes of its work."""

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import anyio
 import httpx
-import pytest
 from anyio.abc import SocketAttribute, SocketStream
 from playwright.async_api import Browser, Page, Route, expect
 from websockets.asyncio.client import connect
@@ -16,8 +15,6 @@ from tests.console_browser.conftest import Desk, open_desk, settled
 from tests.gateway.console.conftest import two_spaces
 from tests.gateways import participant
 from tests.no_tls import ALONE
-
-pytestmark = pytest.mark.anyio
 
 
 async def elsewhere(desk: Desk, page: Page, html: str) -> None:

@@ -3,14 +3,11 @@
 import os
 from typing import Any
 
-import pytest
 from playwright.async_api import Browser, Page, expect
 
 from tests.bench.console_site import ConsoleSite, console_site
 from tests.bench.envelopes import proposal, withdrawal
 from tests.console_browser.conftest import MILLISECONDS
-
-pytestmark = pytest.mark.anyio
 
 OPEN = 10_000
 

@@ -13,8 +13,6 @@ from tests.console_browser.conftest import Desk, before_the_stream, card, settle
 from tests.console_browser.pictures import picture
 from tests.interaction.people import ended
 
-pytestmark = pytest.mark.anyio
-
 
 async def begin_edit(page: Page, arguments: str) -> None:
     await page.click("#edit-summary")

@@ -10,8 +10,6 @@ from tests.console_browser.check_pages import LOOKS
 from tests.console_browser.conftest import Desk
 from tests.console_browser.pictures import picture
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.parametrize("look", ["light", "dark", "phone"])
 async def test_plots_are_seen(desk: Desk, monkeypatch: pytest.MonkeyPatch, look: str) -> None:

@@ -9,8 +9,6 @@ from playwright.async_api import Page, expect
 from tests.console_browser.check_pages import LOOKS, assert_good
 from tests.console_browser.conftest import Desk, settled
 
-pytestmark = pytest.mark.anyio
-
 
 async def fill(desk: Desk) -> None:
     """Let one be withdrawn, one fail, and two expire."""

@@ -14,8 +14,6 @@ from tests.console_browser.conftest import Desk, open_desk
 from tests.gateway.console.conftest import PARTICIPANTS
 from tests.gateways import one_space_config
 
-pytestmark = pytest.mark.anyio
-
 CODE = "<script>window.ran=1</script><img src=//evil.example/x onerror=window.ran=1>"
 HTMX = '"><a hx-get=//evil.example/y hx-trigger=load hx-on:click=window.ran=1 style=width:9999px>'
 EYES = "\x1b[31mred\x07 safe\u202egpj.exe pay\u200bment\u2060 \u0430pple {{ 7919*7927 }}"

@@ -8,8 +8,6 @@ from playwright.async_api import Page, expect
 from tests.console_browser.axe import violations
 from tests.console_browser.conftest import Desk
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.parametrize("secure", [True, False], ids=["locks", "no locks"])
 async def test_eight_tabs_share_one_stream(desk: Desk, *, secure: bool) -> None:

@@ -5,15 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import anyio.lowlevel
-import pytest
 from playwright.async_api import Browser, Page, expect
 
 from tests.console_browser.axe import violations
 from tests.console_browser.conftest import Desk, open_desk
 from tests.gateway.console.conftest import two_spaces
 from tests.gateways import NotifyTarget
-
-pytestmark = pytest.mark.anyio
 
 STAND_IN = """
     class Stand { static get permission() { return sessionStorage.may || 'default'; }

@@ -11,8 +11,6 @@ from tests.console_browser.conftest import Desk, settled
 from tests.console_browser.pictures import picture
 from tests.gateway.console.conftest import PLAIN_PAGES
 
-pytestmark = pytest.mark.anyio
-
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {},
     "dark": {"color_scheme": "dark"},

@@ -1,6 +1,5 @@
 """Managing a space and voting, in browsers."""
 
-import pytest
 from playwright.async_api import expect
 
 from meup_agent import Fulfillment
@@ -8,8 +7,6 @@ from tests.console_browser.axe import violations
 from tests.console_browser.conftest import Desk
 from tests.gateway.console.test_voting import POLICY
 from tests.interaction.people import ended
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_grant_try_revoke_invite_and_remove(desk: Desk) -> None:

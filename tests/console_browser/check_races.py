@@ -4,12 +4,9 @@ import re
 from functools import partial
 from typing import Final
 
-import pytest
 from playwright.async_api import expect
 
 from tests.console_browser.conftest import Desk, before_the_stream, settled
-
-pytestmark = pytest.mark.anyio
 
 LEFT: Final = re.compile(r"min( \d+ s)? left")
 

@@ -12,8 +12,6 @@ from tests.console_browser.check_pages import assert_good
 from tests.console_browser.conftest import Desk
 from tests.console_browser.pictures import picture
 
-pytestmark = pytest.mark.anyio
-
 AGED = """() => document.querySelectorAll("#queue time[data-ago]").forEach(each => {
   each.dateTime = new Date(Date.now() - 359.9 * 60e3).toISOString(); })"""
 

@@ -8,8 +8,6 @@ from playwright.async_api import Route, expect
 
 from tests.console_browser.conftest import Desk
 
-pytestmark = pytest.mark.anyio
-
 AGED = """row => row.querySelector("time[data-ago]").dateTime =
   new Date(Date.now() - 3 * 3600e3 - 60e3 - 500).toISOString()"""
 

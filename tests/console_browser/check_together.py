@@ -11,8 +11,6 @@ from tests.console_browser.conftest import Desk, card, settled
 from tests.console_browser.pictures import picture
 from tests.interaction.people import ended
 
-pytestmark = pytest.mark.anyio
-
 MOST_KEYS = 25
 
 

@@ -1,14 +1,11 @@
 """Without JavaScript: every list, and every decision."""
 
-import pytest
 from playwright.async_api import expect
 
 from meup_agent import Fulfillment, Rejection
 from meup_agent.gateway.console.timeline import PAGE_ROWS
 from tests.console_browser.conftest import Desk
 from tests.interaction.people import ended
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_decisions(desk: Desk) -> None:

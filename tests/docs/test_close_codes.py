@@ -54,7 +54,6 @@ def failure(code: int) -> TransportError:
     return HandshakeRefused(code) if code < 1000 else TransportClosed(code)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("code", SAID)
 @pytest.mark.parametrize("asked", [False, True], ids=["fixed token", "token callable"])
 async def test_agent_does_what_the_page_says(code: int, asked: bool) -> None:

@@ -61,7 +61,6 @@ async def follow_lines(space: Space) -> None:
             assert (told, left.has_outcome) == (["a person is asked"], False)
 
 
-@pytest.mark.anyio
 async def test_a_moderator_runs_rejects_or_leaves_to_people(gateway: ThreadedGateway) -> None:
     def moderated() -> None:
         with serving_example(gateway, "shell_moderator.py", "fulfiller"):

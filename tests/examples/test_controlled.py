@@ -11,8 +11,6 @@ from meup_agent.errors import RemoteShutdown
 from meup_agent.gateway import Gateway
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
     "supervisor": [{"kind": "participant/*"}, {"kind": "mcp/*"}],
     "tools": [],

@@ -7,8 +7,6 @@ from meup_agent.gateway import ThreadedGateway
 from meup_agent.testing import MemorySpace
 from tests.examples.test_examples import run_example
 
-pytestmark = pytest.mark.anyio
-
 ANYTHING = [{"kind": "*"}]
 
 

@@ -12,8 +12,6 @@ from tests.programs import ROOT
 
 __all__ = ["anyio_backend"]
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_a_mounted_space_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     agent = Agent("tools")

@@ -12,8 +12,6 @@ from meup_agent import Agent, Backoff, Settings, Space
 from tests.faults.gateways import free_port, gateway, space_yaml
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 CALLERS = 8
 CALLS = 50
 """Of each caller."""

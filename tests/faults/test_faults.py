@@ -15,8 +15,6 @@ from meup_agent.testing.faults import FaultyTransport, Lane, faulty
 from tests.gateways import CloseInfo, MemoryTransport, Transport, memory_connector, memory_pair
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 FRAMES = [b"%d" % n for n in range(1, 41)]
 
 shares = st.floats(0, 1)

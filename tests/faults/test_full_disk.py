@@ -18,8 +18,6 @@ from tests.gateways import RESUME_HEADER
 from tests.journal_files import kept_ids
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 ROOM = 1_000_000
 """Bytes that a file of the gateway may have: the system refuses what is beyond."""
 

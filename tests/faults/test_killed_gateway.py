@@ -23,8 +23,6 @@ from tests.gateway.websocket_client import open_websocket
 from tests.gateways import LAST_SEEN_HEADER, RESUME_HEADER
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 SENDERS = 4
 IN_FLIGHT = 40
 """Envelopes of each sender whose echoes it has not seen."""

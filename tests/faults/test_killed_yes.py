@@ -30,8 +30,6 @@ from tests.faults.gateways import free_port, gateway, space_yaml
 from tests.patience import PATIENCE
 from tests.wire import payloads
 
-pytestmark = pytest.mark.anyio
-
 BEGIN = int(os.environ.get("MEUP_SEED") or 0)
 SEEDS = max(1, int(os.environ.get("MEUP_EXAMPLES") or 0) // 10)
 """A tenth of the other orders: here processes are started."""

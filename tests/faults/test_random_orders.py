@@ -38,8 +38,6 @@ from tests.gateways import one_space_config
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 BEGIN: Final = int(os.environ.get("MEUP_SEED") or 0)
 SEEDS: Final = int(os.environ.get("MEUP_EXAMPLES") or 4)
 STEPS: Final = 60

@@ -27,8 +27,6 @@ from tests.gateways import hash_token, new_token
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 SETTINGS = Settings(backoff=Backoff(first=0.05, longest=0.2))
 CHAT = {"kind": "chat"}
 

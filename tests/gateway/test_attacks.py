@@ -19,8 +19,6 @@ from tests.gateway.raw_client import handshake, masked, raw, said_close, shaken
 from tests.gateway.websocket_client import hear, hear_until
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 
 def head(gateway: Gateway, who: str = "mallory", *more: str) -> bytes:
     return handshake("/ws?space=demo", gateway.token(who), *more)

@@ -9,8 +9,6 @@ from meup_agent.gateway import GatewayLimits
 from tests.gateway.conftest import Site, envelope, exceed_connections, hear
 from tests.gateways import BESIDE_HEADER, OBSERVE_HEADER
 
-pytestmark = pytest.mark.anyio
-
 BESIDE = {BESIDE_HEADER: "1"}
 
 

@@ -26,8 +26,6 @@ from tests.gateway.websocket_client import hear_until
 from tests.patience import PATIENCE
 from tests.transport.peers import CERTIFICATE
 
-pytestmark = pytest.mark.anyio
-
 ROUNDS = 50
 FLOOD = 10_000
 

@@ -15,8 +15,6 @@ from tests.gateway.websocket_client import hear_until
 from tests.patience import PATIENCE
 from tests.wire import DEFAULT_DIALECT, draft, encode, kinds, payloads
 
-pytestmark = pytest.mark.anyio
-
 HOSTILE = tuple(f"mallory{number}" for number in range(6))
 RENEWALS = 20
 """Renewals that are accepted of one proposal here."""

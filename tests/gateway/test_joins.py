@@ -28,8 +28,6 @@ from tests.gateways import (
 from tests.no_tls import ALONE
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 SECOND = 1_000_000
 ANN = Identity("demo", "ann")
 

@@ -14,8 +14,6 @@ from meup_agent.gateway import GatewayLimits
 from meup_agent.testing import MemorySpace
 from tests.gateway.conftest import PARTICIPANTS, envelope, hear, hear_end
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def space() -> MemorySpace:

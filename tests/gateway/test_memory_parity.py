@@ -6,8 +6,6 @@ import pytest
 from meup_agent.errors import CannotConnect, HandshakeRefused, TransportClosed
 from tests.gateway.conftest import DIALECT, LIMITS, PARTICIPANTS, Site, envelope, hear, hear_end
 
-pytestmark = pytest.mark.anyio
-
 WITHDRAW = {"kind": "mcp/withdraw"}
 CALL = {"method": "tools/call", "params": {"name": "x"}}
 

@@ -18,8 +18,6 @@ from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.raw_client import masked, said_close, shaken
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_fragments_and_binary_messages_are_joined(gateway: Gateway) -> None:
     async with pair(gateway) as (alice, bob):

@@ -24,8 +24,6 @@ from tests.gateway.raw_client import handshake, raw
 from tests.gateways import one_space_config
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_nothing_comes_before_the_join_frame(gateway: Gateway) -> None:
     async with dial(gateway, path="/") as stranger, pair(gateway):

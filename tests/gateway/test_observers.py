@@ -10,8 +10,6 @@ from tests.gateways import OBSERVE_HEADER, Backlog, Backlogs, Identity
 from tests.patience import PATIENCE
 from tests.spaces import SpaceCounters
 
-pytestmark = pytest.mark.anyio
-
 LOOKING_ON = {OBSERVE_HEADER: "1"}
 
 

@@ -32,8 +32,6 @@ from tests.no_tls import ALONE
 from tests.patience import PATIENCE
 from tests.transport.peers import CERTIFICATE
 
-pytestmark = pytest.mark.anyio
-
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 BODY = b'{"kind": "chat", "payload": {"message": "hello"}}'
 

@@ -35,8 +35,6 @@ from tests.gateways import (
 )
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 CHAT = ({"kind": "chat"},)
 ALL = ({"kind": "*"},)
 NAMES = ("ann", "bob", "eve")

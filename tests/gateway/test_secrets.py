@@ -30,8 +30,6 @@ from tests.gateways import participant
 from tests.no_tls import ALONE
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 TOKENS = {"alice": "alices-very-own-token", "bob": "bobs-very-own-token"}
 MADE_UP = "somebodys-made-up-token"
 ANYTHING = [{"kind": "*"}]

@@ -29,8 +29,6 @@ from tests.gateways import one_space_config
 from tests.patience import PATIENCE
 from tests.transport.peers import CERTIFICATE
 
-pytestmark = pytest.mark.anyio
-
 ENCRYPTED_KEY = """
 -----BEGIN ENCRYPTED PRIVATE KEY-----
 MIHsMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAht/R4bR84SQwICCAAw

@@ -35,7 +35,6 @@ from tests.patience import PATIENCE
 from tests.transport.peers import CERTIFICATE
 
 pytestmark = [
-    pytest.mark.anyio,
     pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="Python has none on this system"),
 ]
 

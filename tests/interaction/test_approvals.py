@@ -15,8 +15,6 @@ from tests.interaction.views import call_of, has_state, is_, is_request, state_o
 from tests.patience import PATIENCE
 from tests.wire import kinds, payloads
 
-pytestmark = pytest.mark.anyio
-
 
 def call(a: int) -> dict[str, Any]:
     return {"name": "add", "arguments": {"a": a, "b": 1}}

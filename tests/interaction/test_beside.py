@@ -38,8 +38,6 @@ from tests.interaction.views import (
 from tests.patience import PATIENCE
 from tests.wire import kinds
 
-pytestmark = pytest.mark.anyio
-
 QUESTION = "elicitation/create"
 
 

@@ -10,8 +10,6 @@ from tests.interaction.people import Meeting, Notes, gathered, until
 from tests.interaction.views import call_of, is_idle, taped
 from tests.wire import kinds, payloads
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_call_is_a_request_where_that_is_allowed(meeting: Meeting) -> None:
     async with gathered(meeting, calculator(), "second") as (_, caller), taped(caller) as tape:

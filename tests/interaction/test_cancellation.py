@@ -21,8 +21,6 @@ from tests.interaction.views import (
 from tests.patience import PATIENCE
 from tests.wire import kinds
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.rule("4.8.our_cancel", "4.12.unchosen", "5.own.waiting.deadline")
 async def test_a_timed_out_call_is_cancelled_where_it_runs(meeting: Meeting, notes: Notes) -> None:

@@ -14,9 +14,6 @@ from tests.interaction.people import Meeting, Notes, gathered, join, until
 from tests.interaction.views import Tape, run_within, session_of, taped
 from tests.wire import kinds, payloads
 
-pytestmark = pytest.mark.anyio
-
-
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({}, "'path' is required"),
     ({"path": 3}, "'path' should be string, not number"),

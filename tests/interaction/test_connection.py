@@ -34,8 +34,6 @@ from tests.interaction.views import (
 )
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 
 def slow_agent(notes: Notes) -> Agent:
     agent = Agent("tools")

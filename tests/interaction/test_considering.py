@@ -16,8 +16,6 @@ from tests.interaction.people import Meeting, Notes, ended, gathered, join, unti
 from tests.interaction.views import call_of, taped
 from tests.wire import kinds
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.parametrize("to", ["reviewer", ()], ids=["addressed", "broadcast"])
 async def test_the_proposer_hears_that_it_is_considered(

@@ -32,8 +32,6 @@ from tests.interaction.people import (
 from tests.interaction.views import run_within
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 WORKS: list[dict[str, Any]] = [{"kind": "mcp/*"}, {"kind": "chat"}]
 PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
     "boss": [{"kind": "participant/*"}, *WORKS],

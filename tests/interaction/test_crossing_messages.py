@@ -22,8 +22,6 @@ from tests.interaction.views import (
 )
 from tests.wire import kinds, payloads
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.rule("race.response_after_cancel", "4.7.no_response")
 async def test_a_response_after_the_cancel_is_ignored_and_counted(meeting: Meeting) -> None:

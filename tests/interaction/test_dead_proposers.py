@@ -13,7 +13,7 @@ from tests.interaction.people import Latch, Meeting, Notes, Raw, gathered, join,
 from tests.interaction.views import has_state
 from tests.wire import kinds
 
-pytestmark = [pytest.mark.anyio, pytest.mark.rule("4.2.new_process")]
+pytestmark = pytest.mark.rule("4.2.new_process")
 
 OLD = "x-old"
 """An id of the process that is killed."""

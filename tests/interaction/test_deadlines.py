@@ -19,8 +19,6 @@ from tests.interaction.views import is_error
 from tests.virtual_time import anyio_backend as anyio_backend
 from tests.wire import kinds, payloads
 
-pytestmark = pytest.mark.anyio
-
 HOUR = 3600.0
 
 

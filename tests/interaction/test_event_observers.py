@@ -25,8 +25,6 @@ from tests.interaction.people import Meeting, Notes, gathered, join, until
 from tests.interaction.views import Seen, call_and_give_up, is_idle, lines, session_of
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_an_observer_that_fails_disturbs_nobody(
     meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture

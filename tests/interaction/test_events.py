@@ -32,8 +32,6 @@ from tests.interaction.views import Seen, call_and_give_up, is_idle, run_within
 from tests.patience import PATIENCE
 from tests.wire import kinds
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_a_call_is_followed_to_its_end(meeting: Meeting, notes: Notes) -> None:
     agent, caller = sleeper(notes), Agent("second")

@@ -28,8 +28,6 @@ from tests.patience import PATIENCE
 from tests.tables import EXPLANATION_CHARS
 from tests.wire import DIALECTS, kinds
 
-pytestmark = pytest.mark.anyio
-
 MUTE = {
     **PARTICIPANTS,
     "reviewer": [{"kind": "mcp/reject"}],

@@ -14,8 +14,6 @@ from tests.interaction.people import Meeting, Notes, ended, gathered, join, raw,
 from tests.interaction.views import is_idle, lines, session_of
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_several_handlers_of_one_notice_fail_and_stop_each_for_itself(
     meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture

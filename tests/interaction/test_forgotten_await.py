@@ -13,8 +13,6 @@ from tests.interaction.people import Meeting, Notes, gathered
 from tests.interaction.views import taped
 from tests.wire import kinds
 
-pytestmark = pytest.mark.anyio
-
 
 def forget(space: Space) -> None:
     space.propose("tools", "x")

@@ -28,8 +28,6 @@ from tests.interaction.people import ONE_PLACE, Meeting, Notes, gathered, join, 
 from tests.interaction.views import all_idle, is_idle, note_result, run_within, session_of, state_of
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_handlers_get_what_they_ask_for(meeting: Meeting, notes: Notes) -> None:
     agent = Agent("reviewer")

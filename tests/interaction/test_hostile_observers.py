@@ -14,8 +14,6 @@ from tests.interaction.views import by, is_, is_error, state_of, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.rule("3.observe.says_nothing")
 async def test_whatever_an_observer_sends_is_refused_to_it_alone(meeting: Meeting) -> None:

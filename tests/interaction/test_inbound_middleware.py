@@ -12,8 +12,6 @@ from tests.interaction.cast import adder
 from tests.interaction.people import Meeting, Notes, ended, gathered, join, until
 from tests.interaction.views import call_of, is_idle, lines
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_first_middleware_is_the_outermost(meeting: Meeting, notes: Notes) -> None:
     async def outer(message: InboundMessage, call_next: CallNext) -> Any:

@@ -10,7 +10,7 @@ from tests.interaction.people import Meeting, Notes, gathered, join, raw, until
 from tests.interaction.views import has_state, is_request, of_kind, taped
 from tests.wire import kinds
 
-pytestmark = [pytest.mark.anyio, pytest.mark.rule("4.6.newcomers.handled")]
+pytestmark = pytest.mark.rule("4.6.newcomers.handled")
 
 
 async def heard(onlooker: Space, proposal_id: str) -> None:

@@ -10,7 +10,7 @@ from tests.interaction.people import Meeting, Notes, gathered, raw
 from tests.interaction.views import is_error, of_kind, taped
 from tests.wire import kinds, payloads
 
-pytestmark = [pytest.mark.anyio, pytest.mark.rule("1.calls")]
+pytestmark = pytest.mark.rule("1.calls")
 
 LARGE = 2**53
 """The first integer that a reader with doubles cannot tell from the next."""

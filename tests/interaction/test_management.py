@@ -14,8 +14,6 @@ from tests.interaction.cast import sleep_until_stopped
 from tests.interaction.people import Meeting, Notes, gathered, join, open_meeting, until
 from tests.interaction.views import of_kind, taped
 
-pytestmark = pytest.mark.anyio
-
 CALL = {"kind": "mcp/request", "payload": {"method": "tools/call"}}
 READ = {"kind": "mcp/request", "payload": {"method": "tools/call", "params": {"name": "read"}}}
 PARTICIPANTS: dict[str, list[dict[str, Any]]] = {

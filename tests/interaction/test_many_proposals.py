@@ -34,8 +34,6 @@ from tests.interaction.people import (
 from tests.interaction.views import is_, is_proposal, is_withdraw, state_of, taped
 from tests.wire import DIALECTS, kinds
 
-pytestmark = pytest.mark.anyio
-
 
 def worker(notes: Notes) -> Agent:
     agent = Agent("tools")

@@ -19,8 +19,6 @@ from tests.interaction.people import Meeting, Notes, gathered, raw, until
 from tests.interaction.views import is_idle, lines, taped
 from tests.wire import kinds, payloads
 
-pytestmark = pytest.mark.anyio
-
 
 class Place(BaseModel):
     city: str

@@ -7,8 +7,6 @@ import pytest
 from meup_agent import Agent, Chat, Context
 from tests.interaction.people import Meeting, Notes, gathered
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.rule("4.11.echo")
 async def test_chat_reaches_those_it_is_for(meeting: Meeting, notes: Notes) -> None:

@@ -14,8 +14,6 @@ from tests.interaction.views import call_and_give_up, has_state, is_idle, taped
 from tests.patience import PATIENCE
 from tests.wire import kinds
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_withdrawal_ends_the_onion_with_its_reason(meeting: Meeting, notes: Notes) -> None:
     async def around(message: InboundMessage, call_next: CallNext) -> Any:

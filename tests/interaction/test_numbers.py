@@ -13,7 +13,7 @@ from tests.interaction.people import Meeting, Notes, gathered
 from tests.interaction.views import call_of, taped
 from tests.wire import kinds
 
-pytestmark = [pytest.mark.anyio, pytest.mark.rule("1.numbers")]
+pytestmark = pytest.mark.rule("1.numbers")
 
 UNSAYABLE = pytest.mark.parametrize(
     "number", [math.nan, -math.inf, pytest.param(2**1024, id="2^1024")]

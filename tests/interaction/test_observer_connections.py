@@ -26,8 +26,6 @@ from tests.interaction.views import by, is_, is_error, is_idle, session_of, stat
 from tests.patience import PATIENCE
 from tests.wire import kinds
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.rule("3.observe.takes_no_part")
 async def test_an_agent_decides_while_it_is_observed(meeting: Meeting, notes: Notes) -> None:

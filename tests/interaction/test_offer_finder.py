@@ -14,8 +14,6 @@ from tests.interaction.offer_lists import READ, WRITE, lister, writer
 from tests.interaction.people import Meeting, Notes, gathered, join, until
 from tests.interaction.views import is_request, note_result, taped
 
-pytestmark = pytest.mark.anyio
-
 IN_MEMORY = pytest.mark.parametrize("meeting", ["memory"], indirect=True)
 
 

@@ -24,8 +24,6 @@ from tests.interaction.people import EVERYTHING, Meeting, Notes, ended, gathered
 from tests.interaction.views import has_state, lines, taped
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 
 def noting(notes: Notes) -> Any:
     async def note(message: OutboundMessage, call_next: CallNext) -> Any:

@@ -8,8 +8,6 @@ from meup_agent.errors import ParticipantGone
 from tests.interaction.people import Latch, Meeting, Notes, gathered, join, keep_away
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 
 def onlooker(notes: Notes) -> Agent:
     agent = Agent("reviewer")

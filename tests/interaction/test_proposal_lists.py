@@ -17,8 +17,6 @@ from tests.interaction.views import has_state, is_proposal, taped
 from tests.session.gate import ME, Gate, present
 from tests.wire import DIALECTS, OURS, kinds, payloads, said_by
 
-pytestmark = pytest.mark.anyio
-
 ADD = {"a": 1, "b": 2}
 
 

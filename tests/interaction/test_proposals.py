@@ -33,8 +33,6 @@ from tests.interaction.views import call_of, is_request, is_withdraw, state_of, 
 from tests.patience import PATIENCE
 from tests.wire import kinds, payloads
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.rule("6.digest", "6.target")
 async def test_a_proposal_carries_what_the_protocol_adds(meeting: Meeting) -> None:

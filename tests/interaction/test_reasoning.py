@@ -13,8 +13,6 @@ from tests.interaction.cast import sleep_until_stopped
 from tests.interaction.people import Meeting, Notes, gathered
 from tests.interaction.views import note_result, of_kind, taped
 
-pytestmark = pytest.mark.anyio
-
 
 def of_reasoning(envelope: Envelope) -> bool:
     return envelope.kind.startswith("reasoning/")

@@ -19,8 +19,6 @@ from tests.interaction.views import (
 )
 from tests.wire import kinds
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.rule("4.3.explained")
 async def test_explanation_of_a_rejection_can_be_waited_for(meeting: Meeting, notes: Notes) -> None:

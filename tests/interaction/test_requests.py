@@ -13,8 +13,6 @@ from tests.interaction.people import Meeting, Notes, gathered, join, until
 from tests.interaction.views import is_, is_request, is_response, is_withdraw, run_within, taped
 from tests.wire import kinds, payloads
 
-pytestmark = pytest.mark.anyio
-
 
 def library(notes: Notes, asked: list[Any] | None = None) -> Agent:
     """Resources and prompts in two pages, and what is asked for by hand."""

@@ -27,8 +27,6 @@ from tests.interaction.views import is_idle, of_kind, session_of, taped
 from tests.patience import PATIENCE
 from tests.wire import OURS, kinds
 
-pytestmark = pytest.mark.anyio
-
 
 class Cutter(Latch):
     """Breaks a participant's connections where a test says so.

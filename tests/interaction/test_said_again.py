@@ -11,7 +11,7 @@ from tests.interaction.people import Meeting, Notes, gathered, join, raw, until
 from tests.interaction.views import is_, is_error, is_response, state_of
 from tests.wire import kinds, payloads
 
-pytestmark = [pytest.mark.anyio, pytest.mark.rule("6.said_again")]
+pytestmark = pytest.mark.rule("6.said_again")
 
 CALL: dict[str, Any] = {"name": "add", "arguments": {"a": 1, "b": 2}}
 REQUEST = payloads.request("tools/call", CALL, "1")

@@ -21,7 +21,6 @@ from tests.patience import PATIENCE
 from tests.programs import Program, program
 
 pytestmark = [
-    pytest.mark.anyio,
     pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals"),
 ]
 

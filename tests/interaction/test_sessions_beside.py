@@ -25,8 +25,6 @@ from tests.interaction.views import is_, is_request, is_withdraw, of_kind, sessi
 from tests.patience import PATIENCE
 from tests.wire import kinds
 
-pytestmark = pytest.mark.anyio
-
 BESIDE = replace(QUICK, mode=Mode.BESIDE)
 
 

@@ -11,8 +11,6 @@ from meup_agent import Agent, Proposal, Request
 from tests.interaction.people import Meeting, Notes, gathered, raw, until
 from tests.wire import decode, kinds, payloads
 
-pytestmark = pytest.mark.anyio
-
 WRITTEN = {
     "number forms": r'{"a":1.0,"b":1e2,"c":-0.0,"d":0.1,"e":1E-7,"f":12345678901234567e3,"g":10}',
     "key order": r'{"b":{"z":1,"a":[3,2,1]},"a":2,"€":3,"$":4}',

@@ -31,7 +31,7 @@ from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 from tests.wire import draft, encode, kinds, payloads
 
-pytestmark = [pytest.mark.anyio, pytest.mark.rule("5.who.me.beside")]
+pytestmark = pytest.mark.rule("5.who.me.beside")
 
 Say = Callable[[str, bytes], Awaitable[None]]
 

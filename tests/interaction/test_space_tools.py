@@ -10,8 +10,6 @@ from tests.gateways import runs_on_asyncio
 from tests.interaction.cast import calculator, willing
 from tests.interaction.people import Meeting, Notes, gathered, join
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_calls_are_answered_for_a_model(meeting: Meeting) -> None:
     async with gathered(meeting, calculator(), willing()), join(meeting, "second") as space:

@@ -22,8 +22,6 @@ from tests.session.gate import ME, Gate
 from tests.tables import MAX_UNREAD_BYTES, MAX_UNREAD_FRAMES
 from tests.wire import kinds
 
-pytestmark = pytest.mark.anyio
-
 
 def reading(notes: Notes, *, hold: anyio.Event | None = None) -> Agent:
     """An agent that notes the frames of each stream, and its end."""

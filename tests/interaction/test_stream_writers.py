@@ -33,8 +33,6 @@ from tests.interaction.views import session_of
 from tests.session.gate import ME, Caller, End, Gate
 from tests.wire import MAX_FRAME_BYTES, StreamInfo, kinds
 
-pytestmark = pytest.mark.anyio
-
 
 async def accept(end: End, id: str = "s-1") -> StreamInfo:
     """Open the next stream that is requested."""

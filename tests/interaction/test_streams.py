@@ -11,8 +11,6 @@ from meup_agent.testing import FaultPlan, Faults, FaultyConnector
 from tests.interaction.people import QUICK, Meeting, Notes, gathered, join, until
 from tests.interaction.views import run_within, session_of
 
-pytestmark = pytest.mark.anyio
-
 
 def recorder(notes: Notes, name: str = "second") -> Agent:
     """An agent that notes every frame, and how each stream ended."""

@@ -14,9 +14,6 @@ from tests.interaction.views import call_and_give_up, is_idle, lines, session_of
 from tests.patience import PATIENCE
 from tests.wire import kinds
 
-pytestmark = pytest.mark.anyio
-
-
 SOON = 0.05
 """Stands for the second after which a handler that goes on is named, and for the grace."""
 

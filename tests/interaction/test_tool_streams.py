@@ -24,8 +24,6 @@ from tests.interaction.views import run_within, session_of
 from tests.session.gate import ME, Caller, End, Gate
 from tests.wire import decode, kinds, payloads
 
-pytestmark = pytest.mark.anyio
-
 
 def writer(notes: Notes) -> Agent:
     agent = Agent(ME)

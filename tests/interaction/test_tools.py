@@ -22,8 +22,6 @@ from tests.interaction.people import (
 from tests.interaction.views import call_of, is_, is_idle, note_result, of_kind, session_of, taped
 from tests.wire import kinds, payloads
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_a_list_is_asked_for_once(meeting: Meeting, notes: Notes) -> None:
     async with (

@@ -11,7 +11,7 @@ from meup_agent import Space
 from meup_agent.errors import Refused
 from tests.interaction.people import QUICK, Meeting, gathered, join
 
-pytestmark = [pytest.mark.anyio, pytest.mark.rule("3.names.unknown")]
+pytestmark = pytest.mark.rule("3.names.unknown")
 
 Call = Callable[[Space, str], Coroutine[Any, Any, Any]]
 

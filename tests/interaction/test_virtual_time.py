@@ -34,8 +34,6 @@ from tests.interaction.views import has_state, is_idle, lines
 from tests.virtual_time import anyio_backend as anyio_backend
 from tests.wire import kinds, payloads
 
-pytestmark = pytest.mark.anyio
-
 NEVER_BACK = Settings(backoff=Backoff(first=1e6, longest=1e6))
 
 

@@ -35,8 +35,6 @@ from tests.interaction.views import (
 )
 from tests.wire import decode, encode, encode_json, kinds
 
-pytestmark = pytest.mark.anyio
-
 
 def story(who: str, ctx: Context) -> tuple[str, str, tuple[str, ...]]:
     """The end that a stopped handler saw: its name, the reason code, and the chain to it."""

@@ -18,8 +18,6 @@ from tests.mcp.server.test_mcp_command import command, variables
 from tests.mcp.server.test_tool_calls import MODES, text
 from tests.programs import ROOT, Program, program
 
-pytestmark = pytest.mark.anyio
-
 BRIDGED = [{"kind": "mcp/request"}, {"kind": "mcp/response"}, {"kind": "chat"}]
 """Capabilities of a bridge: answer, ask back, and tell what happens."""
 

@@ -18,8 +18,6 @@ from meup_agent.mcp.sdk.tasks import TASKS
 from tests.mcp.task_stage import SCHEMA, Tools, ask, call, connected, text, until
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_a_quick_call_is_answered_with_its_result() -> None:
     async with connected(Tools(grace=PATIENCE).server) as client:

@@ -11,8 +11,6 @@ from meup_agent.testing import FaultPlan, Faults, FaultyConnector
 from tests.patience import PATIENCE
 from tests.session.gate import AT_ONCE, Gate, Recorder, present
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.rule("6.ts")
 async def test_what_is_sent_twice_is_the_same_twice(gate: Gate) -> None:

@@ -19,8 +19,6 @@ from tests.patience import PATIENCE
 from tests.session.gate import ME, End, Gate, Recorder, present
 from tests.wire import kinds, payloads
 
-pytestmark = pytest.mark.anyio
-
 AT_ONCE = Settings(backoff=Backoff(first=0.0, longest=0.0))
 JOIN = {"type": "join", "participantId": ME, "space": "demo", "token": "secret"}
 

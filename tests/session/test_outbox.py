@@ -23,8 +23,6 @@ from tests.patience import PATIENCE
 from tests.tables import Priority
 from tests.wire import draft, kinds
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def outbox() -> Outbox:

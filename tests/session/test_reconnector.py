@@ -25,8 +25,6 @@ from tests.session import gate as gates
 from tests.session.gate import End, Gate, Recorder
 from tests.virtual_time import anyio_backend as anyio_backend
 
-pytestmark = pytest.mark.anyio
-
 PATIENT = Settings(first_welcome=None)
 DAY = 86_400.0
 """Seconds of the clock that jumps; none of the hours here is as long."""

@@ -15,8 +15,6 @@ from tests.session.gate import AT_ONCE, ME, Caller, Gate, Recorder, method_of, p
 from tests.tables import Priority
 from tests.wire import MAX_FRAME_BYTES, kinds, payloads
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_the_reader_waits_for_nobody(gate: Gate) -> None:
     """Neither for handlers that never end, nor for a gateway that takes nothing."""

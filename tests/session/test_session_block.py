@@ -15,8 +15,6 @@ from tests.patience import PATIENCE
 from tests.session.gate import AT_ONCE, Caller, Gate, Recorder, method_of, present, unread
 from tests.wire import kinds
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_nothing_is_said_before_the_welcome(gate: Gate) -> None:
     async with present(gate, settings=AT_ONCE) as (session, end):

@@ -21,8 +21,6 @@ from tests.interaction.cast import adder, calculator, unwilling, willing
 from tests.interaction.people import Meeting, Notes, gathered, join
 from tests.tracing.spans import ABOUT_ADD, ADD, Traces, id_of, linked, trace_of
 
-pytestmark = pytest.mark.anyio
-
 
 def waiting(notes: Notes) -> Agent:
     """Tools of which one waits until it is cancelled, and another one calls that."""

@@ -22,7 +22,7 @@ MEUP = "meup_agent.cli"
 
 POLICY = "rules: [{allow: {tool: echo, arguments: {text: hello}}}]\nend: true\n"
 
-pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
+pytestmark = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 WHOLE = [
     "client: client MCP send tools/call slow_echo",

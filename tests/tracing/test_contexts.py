@@ -70,7 +70,6 @@ def meta_of(said: object) -> dict[str, Any]:
     return {"traceparent": said, "tracestate": "vendor=1", "baggage": "admin=true"}
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("said", [*WRONG[:4], 17, "x" * 1_000_000], ids=str)
 async def test_a_wrong_one_in_a_request_begins_a_trace(
     meeting: Meeting, traces: Traces, said: object
@@ -82,7 +81,6 @@ async def test_a_wrong_one_in_a_request_begins_a_trace(
     assert (span.parent, span.links) == (None, ())
 
 
-@pytest.mark.anyio
 async def test_a_forged_one_in_a_proposal_is_linked_and_nothing_else_crosses(
     meeting: Meeting, traces: Traces
 ) -> None:

@@ -62,7 +62,6 @@ def traced(request: pytest.FixtureRequest, traces: Traces) -> Iterator[Meeting]:
         yield OverSockets(gateway)
 
 
-@pytest.mark.anyio
 async def test_a_proposal_that_is_fulfilled(traced: Meeting, traces: Traces) -> None:
     decider = Agent("reviewer")
     decider.use(Policy([AllowRule("add")]))
@@ -95,7 +94,6 @@ async def test_a_proposal_that_is_fulfilled(traced: Meeting, traces: Traces) -> 
     }
 
 
-@pytest.mark.anyio
 async def test_a_proposal_that_is_rejected_and_one_that_is_withdrawn(
     traced: Meeting, traces: Traces, notes: Notes
 ) -> None:
@@ -121,7 +119,6 @@ async def test_a_proposal_that_is_rejected_and_one_that_is_withdrawn(
     assert withdrawn.attributes["meup.cancel.reason"] == "duplicate"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("tracing", [True, "trust"])
 async def test_proposers_are_sampled_as_they_say_only_where_they_are_trusted(
     traces: Traces, tracing: Tracing
@@ -133,7 +130,6 @@ async def test_proposers_are_sampled_as_they_say_only_where_they_are_trusted(
     assert bool(of_gateway(traces)) is (tracing is True)
 
 
-@pytest.mark.anyio
 async def test_a_gateway_that_stops_ends_its_spans(traces: Traces, notes: Notes) -> None:
     with ExitStack() as running:
         gateway = running.enter_context(Gateway(config=CONFIG).in_thread())
@@ -146,7 +142,6 @@ async def test_a_gateway_that_stops_ends_its_spans(traces: Traces, notes: Notes)
                 assert of_gateway(traces) == ["gateway: server meup.proposal"]
 
 
-@pytest.mark.anyio
 async def test_metrics_have_the_names_that_prometheus_has(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = InMemoryMetricReader()
     meters = MeterProvider([reader], shutdown_on_exit=False)

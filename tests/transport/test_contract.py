@@ -12,8 +12,6 @@ from tests.patience import PATIENCE
 from tests.transport.peers import MemoryLink, Peer, SocketLink, TransportPair, linked
 from tests.wire import MAX_FRAME_BYTES
 
-pytestmark = pytest.mark.anyio
-
 # Seconds without progress after which a peer that does not read counts as full. Too short a time
 # makes these tests easier, not wrong.
 STUCK = 0.1

@@ -21,7 +21,6 @@ def test_an_address_that_is_none_is_refused_in_a_sentence(url: str) -> None:
         check_http_url(url)
 
 
-@pytest.mark.anyio
 async def test_a_token_that_no_header_can_hold_is_refused_and_not_shown() -> None:
     bad = "Bearer s\N{LATIN SMALL LETTER E WITH ACUTE}cret"
     with pytest.raises(ConfigurationError, match="Authorization") as refused:
@@ -30,7 +29,6 @@ async def test_a_token_that_no_header_can_hold_is_refused_and_not_shown() -> Non
     assert "cret" not in str(refused.value)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("head", [b"Content-Length: 2000000", b"Content-Encoding: gzip"])
 async def test_an_answer_has_a_bound_and_is_not_decompressed(head: bytes) -> None:
     async def serve(client: ByteStream) -> None:

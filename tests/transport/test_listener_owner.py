@@ -66,7 +66,6 @@ async def refused(connector: Connector) -> str:
     return str(failed.value)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("listens", "dialled"),
     [
@@ -101,7 +100,6 @@ def everybodys_folder() -> Generator[Path]:
         yield Path(name)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("way", ["websocket", "http"])
 async def test_another_user_at_a_unix_socket_is_sent_nothing(way: str) -> None:
     make = websocket_connector if way == "websocket" else asking
@@ -164,7 +162,6 @@ def test_a_trusted_user_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
             check_listener(made)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("checked", [True, False])
 async def test_a_certificate_shows_who_it_is_where_it_is_checked(checked: bool) -> None:
     """As where a proxy with TLS stands before the gateway."""

@@ -7,8 +7,6 @@ from meup_agent.transport.base import Condition, asyncio_loop
 from tests.gateways import runs_on_asyncio
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_a_notification_is_not_kept_for_a_later_waiter() -> None:
     condition = Condition()

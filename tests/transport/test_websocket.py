@@ -21,8 +21,6 @@ from tests.gateways import CloseInfo, Transport, websocket_connector
 from tests.patience import PATIENCE
 from tests.transport.peers import Server, SocketPeer
 
-pytestmark = pytest.mark.anyio
-
 
 @asynccontextmanager
 async def listening(serve: Callable[[SocketStream], Awaitable[None]]) -> AsyncGenerator[str]:

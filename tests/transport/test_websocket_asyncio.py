@@ -7,8 +7,6 @@ from websockets.asyncio.server import ServerConnection, serve
 from meup_agent.transport.websocket_asyncio import open_websocket
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:

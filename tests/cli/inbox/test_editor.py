@@ -14,8 +14,6 @@ from meup_agent.cli.inbox.screen import edited_arguments, run_editor
 from tests.cli.commands import EditRefused
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 
 class Terminal:
     """The owner of the terminal: the screen or the editor."""

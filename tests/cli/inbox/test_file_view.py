@@ -1,14 +1,10 @@
 """What a call changes in the file that it writes, at the inbox's screen: `f` shows it."""
 
-import pytest
-
 from meup_agent import Agent
 from tests.cli.commands import ScreenQuestion
 from tests.cli.inbox.people import anyio_backend as anyio_backend
 from tests.cli.inbox.people import shown
 from tests.gateway.console.test_file_page import bridge
-
-pytestmark = pytest.mark.anyio
 
 CALL = {"path": "/srv/a.md", "text": "new"}
 

@@ -13,8 +13,6 @@ from tests.cli.inbox.people import desk, shown
 from tests.interaction.people import join, raw, until
 from tests.wire import kinds, payloads
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_what_arrives_before_it_does_not_change_the_card_under_the_key() -> None:
     """A flood of more urgent ones comes between looking and deciding."""

@@ -13,8 +13,6 @@ from tests.cli.inbox.people import Desk, desk
 from tests.cli.inbox.people import anyio_backend as anyio_backend
 from tests.wire import TARGET, Call
 
-pytestmark = pytest.mark.anyio
-
 LOOKS = Path(__file__).parent / "looks"
 
 

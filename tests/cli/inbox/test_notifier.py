@@ -15,8 +15,6 @@ from meup_agent.errors import ConfigurationError
 from tests.patience import PATIENCE
 from tests.wire import Call
 
-pytestmark = pytest.mark.anyio
-
 
 class Item:
     """The parts of a proposal that a notifier reads."""

@@ -15,8 +15,6 @@ from tests.cli.inbox.people import anyio_backend as anyio_backend
 from tests.interaction.people import ended, join
 from tests.wire import REASONS_TO_REJECT
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_one_key_approves_what_was_seen_whole() -> None:
     async with desk() as d:

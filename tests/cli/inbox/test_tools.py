@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from meup_agent import Agent, Fulfillment
 from meup_agent.client.messages import Request
 from meup_agent.errors import RequestError
@@ -11,8 +9,6 @@ from tests.cli.commands import ScreenQuestion
 from tests.cli.inbox.people import anyio_backend as anyio_backend
 from tests.cli.inbox.people import shown
 from tests.wire import ACCEPT_CALL, ACCEPT_TOOLS, CHANGED, TOOL_CHANGES
-
-pytestmark = pytest.mark.anyio
 
 LINE = 'inputSchema.properties.cmd is new: {"type": "string"}'
 

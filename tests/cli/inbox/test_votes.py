@@ -14,8 +14,6 @@ from tests.cli.inbox.people import Desk, desk
 from tests.cli.inbox.people import anyio_backend as anyio_backend
 from tests.interaction.people import ended, join
 
-pytestmark = pytest.mark.anyio
-
 POLICY = """
 rules:
   - quorum: {tool: [deploy, read], of: 2, among: [reviewer, deep], name: four eyes}

@@ -9,8 +9,6 @@ from tests.cli.commands import ScreenQuestion
 from tests.cli.inbox.people import anyio_backend as anyio_backend
 from tests.cli.inbox.people import desk
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def policy(tmp_path: Path) -> Path:

@@ -14,8 +14,6 @@ from meup_agent.gateway.console.templating import (
 )
 from tests.gateway.console.conftest import Browser, Site, fields_in, key_in
 
-pytestmark = pytest.mark.anyio
-
 SCHEMA: dict[str, Any] = {
     "properties": {
         "to": {"type": "string", "title": "Addressee", "description": "Its mail address"},

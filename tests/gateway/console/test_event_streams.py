@@ -30,8 +30,6 @@ from tests.protocol.space.test_server import chat, host_with
 from tests.spaces import member_capabilities
 from tests.wire import draft, encode, payloads
 
-pytestmark = pytest.mark.anyio
-
 
 @asynccontextmanager
 async def opened(browser: Browser, version: str) -> AsyncGenerator[tuple[SocketStream, bytes]]:

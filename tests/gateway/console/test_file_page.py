@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from meup_agent import Agent
 from meup_agent.client.file_difference import (
     FILE_DIFFERENCE,
@@ -13,8 +11,6 @@ from meup_agent.client.file_difference import (
 )
 from meup_agent.client.messages import Request, read_params
 from tests.gateway.console.conftest import Site
-
-pytestmark = pytest.mark.anyio
 
 FOUND = FileDifference(
     path="/srv/<i>a.md",

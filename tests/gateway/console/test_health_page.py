@@ -13,8 +13,6 @@ from meup_agent.gateway.console.templating import MAX_REASONS, SAMPLES, Samples,
 from tests.gateway.console.conftest import Browser, Site, open_site, two_spaces
 from tests.gateways import GatewayMember
 
-pytestmark = pytest.mark.anyio
-
 BIG = {"kind": "chat", "payload": {"text": "x" * 100_000}}
 
 

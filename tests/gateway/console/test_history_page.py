@@ -3,11 +3,7 @@
 import re
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from tests.gateway.console.conftest import Browser, Site
-
-pytestmark = pytest.mark.anyio
 
 
 async def expire(site: Site, id: str) -> None:

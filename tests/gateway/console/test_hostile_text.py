@@ -6,8 +6,6 @@ import pytest
 
 from tests.gateway.console.conftest import PLAIN_PAGES, Site, key_in
 
-pytestmark = pytest.mark.anyio
-
 HOSTILE = {
     "html": "<script>alert(1)</script><img src=x onerror=alert(1)>",
     "attribute": "\" onmouseover=alert(1) x='",

@@ -12,8 +12,6 @@ from tests.gateway.console.conftest import Site, fields_in
 from tests.interaction.people import ended, until
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 HELLO = {"path": "a.md", "text": "hello"}
 
 

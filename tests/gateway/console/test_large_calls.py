@@ -28,8 +28,6 @@ from tests.gateway.console.conftest import Site, fields_in
 from tests.gateways import Identity
 from tests.wire import Call
 
-pytestmark = pytest.mark.anyio
-
 FORM = "application/x-www-form-urlencoded"
 
 

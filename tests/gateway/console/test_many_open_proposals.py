@@ -11,8 +11,6 @@ from meup_agent import Rejection
 from tests.gateway.console.conftest import Browser, Site, key_in
 from tests.gateway.console.test_event_streams import stream
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture(autouse=True)
 def _one_is_many(monkeypatch: pytest.MonkeyPatch) -> None:

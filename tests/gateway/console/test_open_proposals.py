@@ -22,8 +22,6 @@ from tests.patience import PATIENCE
 from tests.spaces import AbsenceTracker
 from tests.wire import draft, encode, payloads
 
-pytestmark = pytest.mark.anyio
-
 POLICY = """
 rules:
   - quorum: {tool: add, arguments: {a: 3}, of: 2, among: [second, deep], name: two}

@@ -16,8 +16,6 @@ from tests.gateway.console.conftest import Site
 from tests.gateways import Identity
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 MALLORY, BOB = Identity("demo", "mallory"), Identity("demo", "bob")
 
 

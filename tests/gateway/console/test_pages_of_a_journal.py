@@ -16,8 +16,6 @@ from tests.gateway.journal.conftest import Clock, chat, ids, kept, opened
 from tests.patience import PATIENCE
 from tests.spaces import Entry, Journal, MemoryJournal, SpaceServer
 
-pytestmark = pytest.mark.anyio
-
 DAY = 24 * 3_600 * 1_000_000
 
 

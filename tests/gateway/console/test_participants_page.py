@@ -16,8 +16,6 @@ from tests.gateway.console.conftest import PARTICIPANTS as CAST
 from tests.gateway.console.conftest import Browser, Site, open_site
 from tests.gateways import PARTICIPANTS, one_space_config
 
-pytestmark = pytest.mark.anyio
-
 
 async def people(browser: Browser) -> dict[str, str]:
     """The card of each participant, as text without tags."""

@@ -12,8 +12,6 @@ from tests.interaction.people import ended
 from tests.patience import PATIENCE
 from tests.wire import DIALECTS
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_person_is_one_participant_however_many_browsers_it_has(site: Site) -> None:
     boss = await site.join("boss")

@@ -3,12 +3,8 @@
 import json
 from typing import Any
 
-import pytest
-
 from meup_agent import Rejection
 from tests.gateway.console.conftest import Browser, Site, fields_in
-
-pytestmark = pytest.mark.anyio
 
 
 async def exported(browser: Browser, key: str) -> dict[str, Any]:

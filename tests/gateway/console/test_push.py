@@ -23,8 +23,6 @@ from tests.gateway.console.conftest import Browser, Site, fields_in, open_site, 
 from tests.gateway.reach.receiver import Received, receive
 from tests.gateways import Identity, NotifyTarget, PushSubscriptions
 
-pytestmark = pytest.mark.anyio
-
 
 def text_of(value: bytes) -> str:
     return base64.urlsafe_b64encode(value).decode().rstrip("=")

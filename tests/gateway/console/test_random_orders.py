@@ -31,8 +31,6 @@ from tests.gateway.console.conftest import PARTICIPANTS, Browser, Site, fields_i
 from tests.gateways import one_space_config
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 BEGIN: Final = int(os.environ.get("MEUP_SEED") or 0)
 SEEDS: Final = int(os.environ.get("MEUP_EXAMPLES") or 2)
 STEPS: Final = 40

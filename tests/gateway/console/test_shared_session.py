@@ -14,8 +14,6 @@ from tests.gateway.console.conftest import Browser, Site, open_site
 from tests.patience import PATIENCE
 from tests.wire import kinds
 
-pytestmark = pytest.mark.anyio
-
 
 async def reject(browser: Browser) -> int:
     answer = await browser.decide(await browser.key(), "reject", reason="unsafe", words="no")

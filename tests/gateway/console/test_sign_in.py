@@ -13,8 +13,6 @@ from tests.gateways import one_space_config
 from tests.patience import PATIENCE
 from tests.transport.peers import CERTIFICATE
 
-pytestmark = pytest.mark.anyio
-
 
 def link_of(site: Site) -> str:
     return site.console.sign_in_link("/console", site.token("you")).partition("/console")[2]

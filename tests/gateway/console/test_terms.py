@@ -8,8 +8,6 @@ from meup_agent.gateway.console.templating import FOLDER, TERMS, PageTerms, sent
 from tests.gateway.console.conftest import PLAIN_PAGES, Site, key_in
 from tests.gateway.console.test_voting import POLICY
 
-pytestmark = pytest.mark.anyio
-
 FORMS = {
     "capability": "capabilit(?:y|ies)",
     "expire": "expire[sd]?",

@@ -21,8 +21,6 @@ from tests.gateway.console.conftest import PARTICIPANTS, Browser, Site, open_sit
 from tests.gateways import one_space_config
 from tests.wire import draft
 
-pytestmark = pytest.mark.anyio
-
 
 def envelope(kind: str, id: str, payload: dict[str, Any], **more: Any) -> Envelope:
     return draft(kind, payload, id=id, sender=more.pop("sender", "a"), **more)

@@ -3,13 +3,9 @@
 import re
 from typing import Any
 
-import pytest
-
 from meup_agent import Fulfillment, Rejection
 from tests.gateway.console.conftest import Browser, Site, fields_in
 from tests.interaction.people import ended
-
-pytestmark = pytest.mark.anyio
 
 FILES = ("a.md", "b.md", "c.md")
 

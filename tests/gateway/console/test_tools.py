@@ -13,8 +13,6 @@ from tests.gateway.console.conftest import Site
 from tests.patience import PATIENCE
 from tests.wire import ACCEPT_CALL, ACCEPT_TOOLS, CHANGED, TOOL_CHANGES
 
-pytestmark = pytest.mark.anyio
-
 CHANGED_WORDS = "does not offer this tool as it was accepted"
 LINE = "inputSchema.properties.<b>cmd</b> is new"
 

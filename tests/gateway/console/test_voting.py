@@ -4,13 +4,10 @@ import re
 from typing import Any
 
 import anyio
-import pytest
 
 from meup_agent import Agent, Fulfillment, Request
 from tests.gateway.console.conftest import Site, fields_in, key_in
 from tests.interaction.people import ended
-
-pytestmark = pytest.mark.anyio
 
 POLICY = """
 rules:

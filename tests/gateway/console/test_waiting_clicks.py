@@ -12,8 +12,6 @@ from meup_agent import Agent, Envelope, Space
 from tests.gateway.console.conftest import Browser, Site, fields_in
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 
 class Press:
     """Tools whose one tool runs until it is let go, or cancelled."""

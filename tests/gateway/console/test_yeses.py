@@ -10,8 +10,6 @@ from meup_agent.approval import Inbox, InboxItem, Reviewer
 from meup_agent.errors import AlreadyInProgress
 from tests.gateway.console.conftest import Browser, Site
 
-pytestmark = pytest.mark.anyio
-
 
 async def propose(site: Site, proposer: Space, path: str, **more: str) -> ProposalHandle:
     made = proposer.propose("tools", "write_file", {"path": path, **more}, ttl=600)

@@ -18,8 +18,6 @@ from tests.gateway.journal.conftest import fill_disk
 from tests.no_tls import ALONE
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 CHAT = {"kind": "chat", "payload": {"message": "x" * 1_000}}
 
 

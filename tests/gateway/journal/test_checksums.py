@@ -22,8 +22,6 @@ from tests.gateway.journal.conftest import (
 from tests.gateways import Archive, Database
 from tests.spaces import Entry, Fact, NumberRange
 
-pytestmark = pytest.mark.anyio
-
 DAY = 86_400_000_000
 EVERYTHING = 2**62
 

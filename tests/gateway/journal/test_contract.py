@@ -12,8 +12,6 @@ from tests.gateways import ENGINES
 from tests.patience import PATIENCE
 from tests.spaces import MAX_PAGE_BYTES, Entry, Fact
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_what_follows_comes_in_the_order_of_the_calls(make_journal: MakeJournal) -> None:
     said: list[str] = []

@@ -14,8 +14,6 @@ from meup_agent.gateway.journal.damage import WalDamage, find_damage
 from tests.gateway.journal.conftest import NOW, Clock, chat, ids, kept, opened, read
 from tests.gateways import Archive, Database
 
-pytestmark = pytest.mark.anyio
-
 COMMITS = 40
 PAGE = 4_096
 FRAME = 24 + PAGE

@@ -21,8 +21,6 @@ from tests.gateway.journal.test_gateway import config_with, dial, hear_chats
 from tests.gateway.websocket_client import hear
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.rule("9.damage.told")
 async def test_members_and_audits_are_told_of_what_damage_took(path: Path) -> None:

@@ -100,7 +100,6 @@ def test_file_that_is_no_journal(path: Path, form: tuple[int, int] | None, why: 
     assert path.read_bytes() == before
 
 
-@pytest.mark.anyio
 async def test_damaged_journal(path: Path, clock: Clock) -> None:
     with_form(path, APPLICATION, VERSION)
     with pytest.raises(ConfigurationError, match="its tables are not those of a journal; restore"):

@@ -34,8 +34,6 @@ from tests.spaces import (
     space_server,
 )
 
-pytestmark = pytest.mark.anyio
-
 NAMES = ("alice", "bob", "tools")
 SECOND = 1_000_000
 CALL = {"method": "tools/call", "params": {"name": "read"}}

@@ -31,9 +31,6 @@ from tests.patience import PATIENCE
 from tests.spaces import Entry, Fact
 from tests.wire import DIALECTS, decode, draft, encode
 
-pytestmark = pytest.mark.anyio
-
-
 BROKEN = "CREATE TRIGGER broken BEFORE INSERT ON fact BEGIN SELECT RAISE(ABORT, 'no room'); END"
 """Lets no fact be kept."""
 

@@ -23,8 +23,6 @@ from tests.gateways import LAST_SEEN_HEADER, RESUME_HEADER, one_space_config, sq
 from tests.journal_files import kept_ids
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 LIMITS = GatewayLimits(messages_per_second=1e9, messages_burst=10**9)
 
 

@@ -13,8 +13,6 @@ from meup_agent.gateway import Config, Gateway, JournalConfig
 from tests.gateways import one_space_config, websocket_connector
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 CALL = {"kind": "mcp/request", "payload": {"method": "tools/call"}}
 
 

@@ -20,8 +20,6 @@ from tests.spaces import (
 )
 from tests.wire import draft
 
-pytestmark = pytest.mark.anyio
-
 DAY = 86_400
 CAPABILITIES: dict[str, list[dict[str, Any]]] = {
     name: [{"kind": "mcp/*"}, {"kind": "chat"}] for name in ("alice", "bob", "carol")

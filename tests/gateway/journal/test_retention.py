@@ -4,14 +4,10 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-
 from meup_agent.gateway.journal.threads import SPARE_PAGES, Retention
 from tests.gateway.journal.conftest import NOW, Clock, chat, ids, kept, opened, read
 from tests.gateways import SqliteJournal
 from tests.spaces import Fact, MemoryJournal
-
-pytestmark = pytest.mark.anyio
 
 HOUR = 3600
 MICROSECONDS = 1_000_000

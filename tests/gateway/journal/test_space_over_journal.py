@@ -12,8 +12,6 @@ from tests.properties.hosted import MANY_ROUNDS, Hosted
 from tests.properties.test_hosted import DIALECTS, check_capabilities
 from tests.spaces import Journal, delivery
 
-pytestmark = pytest.mark.anyio
-
 SEEDS = 6
 PAGES = 10
 """After how many pages everybody has read what there is."""

@@ -34,8 +34,6 @@ PARTICIPANTS: Mapping[str, list[dict[str, Any]]] = {
     "tools": [],
 }
 
-pytestmark = pytest.mark.anyio
-
 
 def target(url: str, **options: Any) -> NotifyTarget:
     given: dict[str, Any] = {"secret": SECRET, "after": 0.0, "allow_private": True}

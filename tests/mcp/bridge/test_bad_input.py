@@ -14,8 +14,6 @@ from meup_agent.mcp.bridge.connection import ServerGone
 from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, stdio
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 
 

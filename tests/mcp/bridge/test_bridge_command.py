@@ -15,8 +15,6 @@ from meup_agent.gateway import Gateway
 from tests.mcp.conftest import refusal, staged
 from tests.programs import ROOT, Program, program
 
-pytestmark = pytest.mark.anyio
-
 SCRIPTED = (sys.executable, "-m", "tests.mcp.servers.scripted", "2025-06-18")
 
 MAY = [{"kind": "mcp/response"}, {"kind": "chat"}, {"kind": "mcp/request"}]

@@ -12,8 +12,6 @@ from meup_agent import Agent, CallScope, Proposal, Space
 from meup_agent.mcp.bridge.config import Server
 from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, over, stdio
 
-pytestmark = pytest.mark.anyio
-
 
 async def cancelled(space: Space, begun: Callable[[], Awaitable[object]], **arguments: Any) -> None:
     """Call the server's tool, and cancel the call once it has begun there."""

@@ -20,8 +20,6 @@ from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, over, std
 from tests.patience import PATIENCE
 from tests.programs import ROOT
 
-pytestmark = pytest.mark.anyio
-
 
 @asynccontextmanager
 async def hearing(space: Space, *texts: str) -> AsyncGenerator[dict[str, str]]:

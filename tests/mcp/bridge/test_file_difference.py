@@ -27,8 +27,6 @@ from tests.mcp.conftest import Stage, staged
 from tests.patience import PATIENCE
 from tests.wire import build_proposal, kinds
 
-pytestmark = pytest.mark.anyio
-
 MAY: dict[str, list[dict[str, Any]]] = {
     BRIDGE: [{"kind": "mcp/response"}],
     "agent": [

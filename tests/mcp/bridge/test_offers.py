@@ -11,8 +11,6 @@ from meup_agent.errors import RequestError
 from meup_agent.mcp import Ask
 from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, over
 
-pytestmark = pytest.mark.anyio
-
 ERAS = {"legacy": "2025-11-25", "auto": "2026-07-28"}
 
 

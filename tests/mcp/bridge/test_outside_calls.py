@@ -16,8 +16,6 @@ from tests.mcp.bridge.stage import BRIDGE, LogLines, bridged, stdio
 from tests.mcp.bridge.test_bad_input import do
 from tests.mcp.conftest import served
 
-pytestmark = pytest.mark.anyio
-
 NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 ASK = json.dumps(
     {

@@ -11,8 +11,6 @@ from meup_agent.mcp import StdioServer, ToolLock
 from meup_agent.mcp.bridge.connection import Callbacks, ConnectionSettings, ServerConnection
 from meup_agent.mcp.bridge.offered_tools import OfferedTools, ServerNews
 
-pytestmark = pytest.mark.anyio
-
 SAFE: dict[str, Any] = {"name": "do", "description": "Do it.", "inputSchema": {"type": "object"}}
 CHANGED = {**SAFE, "annotations": {"destructiveHint": True}}
 

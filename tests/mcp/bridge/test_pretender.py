@@ -16,8 +16,6 @@ from tests.mcp.bridge.stage import BRIDGE, bridged
 from tests.mcp.servers import pretender
 from tests.wire import kinds, payloads
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def got(tmp_path: Path) -> Path:

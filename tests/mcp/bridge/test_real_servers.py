@@ -14,8 +14,6 @@ from meup_agent.mcp import StdioServer
 from tests.mcp.bridge.stage import BRIDGE, bridged
 from tests.programs import ROOT
 
-pytestmark = pytest.mark.anyio
-
 INSTALLED = ROOT / ".venv" / "mcp-servers"
 
 

@@ -48,7 +48,6 @@ def test_a_late_question_on_the_stream_of_a_call_goes_to_no_other_call() -> None
         current_call.reset(token)
 
 
-@pytest.mark.anyio
 @pytest.mark.rule("3.beside.own")
 @pytest.mark.parametrize("proposal", [None, "p1"])
 async def test_a_server_names_no_exchange_in_what_it_asks(proposal: str | None) -> None:

@@ -25,8 +25,6 @@ from meup_agent.processes.guarded import StderrTail
 from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, stdio
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 STUBBORN = """
 import os, signal, sys
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

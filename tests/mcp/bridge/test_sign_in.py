@@ -20,8 +20,6 @@ from meup_agent.mcp.bridge.sign_in import sign_in_at
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 FAR = HttpServer("https://far.example/mcp")
 ISSUER = "https://login.example"
 PLACE = {

@@ -8,8 +8,6 @@ from meup_agent import Space
 from meup_agent.errors import RequestError
 from tests.mcp.bridge.stage import BRIDGE, LogLines, bridged, stdio
 
-pytestmark = pytest.mark.anyio
-
 UPDATED = "notifications/resources/updated"
 
 

@@ -28,8 +28,6 @@ from tests.wire import (
     payloads,
 )
 
-pytestmark = pytest.mark.anyio
-
 READ: dict[str, Any] = {
     "name": "read",
     "description": "Reads a file.",

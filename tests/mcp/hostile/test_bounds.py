@@ -24,8 +24,6 @@ from tests.mcp.conftest import ANYTHING, PROPOSES, serving, staged
 from tests.mcp.server.test_asks import asking_by_result
 from tests.mcp.server.test_tool_calls import MODES, reviewer, text
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_a_list_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offers, "MAX_LIST_CHARS", 10_000)

@@ -16,8 +16,6 @@ from tests.mcp.conftest import ANYTHING, BOTH, served, staged
 from tests.mcp.server.test_cancellation import Slow, session, space_with
 from tests.mcp.server.test_identity import HELLO
 
-pytestmark = pytest.mark.anyio
-
 DEEP = b"[" * 100_000 + b"]" * 100_000
 
 

@@ -15,8 +15,6 @@ from tests.mcp.server.test_asks import FORM, elicited
 from tests.mcp.server.test_tool_calls import MODES, text
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_participant_asks_nothing_before_its_call_is_approved(mode: str) -> None:

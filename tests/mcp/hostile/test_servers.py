@@ -11,8 +11,6 @@ from meup_agent.errors import RequestError
 from meup_agent.mcp.bridge.offered_tools import MAX_TOOL_DEPTH
 from tests.mcp.bridge.stage import BRIDGE, LogLines, bridged, stdio
 
-pytestmark = pytest.mark.anyio
-
 RESULT = '{"jsonrpc": "2.0", "id": $ID, "result": {"content": [], "structuredContent": {"a": %s}}}'
 ERROR = '{"jsonrpc": "2.0", "id": $ID, "error": {"code": %s, "message": "no"}}'
 PROGRESS = (

@@ -17,8 +17,6 @@ from tests.mcp.server.test_cancellation import Session, session
 from tests.mcp.server.test_identity import HELLO
 from tests.mcp.server.test_tool_calls import MODES, text
 
-pytestmark = pytest.mark.anyio
-
 ASKS = hello(elicitation={})
 
 

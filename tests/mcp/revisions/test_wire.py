@@ -16,8 +16,6 @@ from meup_agent import Agent, Context, Request
 from meup_agent.gateway import Gateway
 from tests.mcp.conftest import ANYTHING, BOTH, OLD, ServedSpace, Stage, hello, served
 
-pytestmark = pytest.mark.anyio
-
 NEW = "2026-07-28"
 ALL = [*OLD, NEW]
 

@@ -15,8 +15,6 @@ from tests.mcp.client import client_beside
 from tests.mcp.conftest import ANYTHING, PROPOSES, served, staged
 from tests.mcp.server.test_tool_calls import MODES, reviewer, text
 
-pytestmark = pytest.mark.anyio
-
 FORM = {"type": "object", "properties": {"city": {"type": "string"}}}
 
 

@@ -12,8 +12,6 @@ from meup_agent import Progress
 from meup_agent.mcp.server.client_calls import ClientCall
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 
 class Client:
     """A client's session, which is told of progress."""

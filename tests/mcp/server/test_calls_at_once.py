@@ -14,8 +14,6 @@ from meup_agent.mcp.server.catalog import Catalog
 from meup_agent.mcp.server.client_member import ClientMembers, TooManyMembers
 from tests.mcp.conftest import ANYTHING, staged
 
-pytestmark = pytest.mark.anyio
-
 MANY = 100
 
 AT_ONCE = 10

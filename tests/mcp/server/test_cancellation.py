@@ -33,8 +33,6 @@ from tests.mcp.conftest import (
 )
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 LAST = (
     b"event: message\r\n"
     b'data: {"jsonrpc":"2.0","id":%s,"result":{"content":[{"text":"Operation cancelled",'

@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 
 import anyio
 import httpx
-import pytest
 
 from meup_agent.cli.up.mcp_endpoint import MCP_PATH, McpEndpoint
 from meup_agent.gateway import Config, SpaceConfig
@@ -14,8 +13,6 @@ from tests.gateways import RunningGateway, new_token, participant, serve
 from tests.mcp.conftest import ANYTHING, BOTH, OLD, hello
 from tests.no_tls import ALONE
 from tests.patience import PATIENCE
-
-pytestmark = pytest.mark.anyio
 
 FIRST, SECOND = new_token(), new_token()
 

@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 import anyio
 import httpx2
-import pytest
 from anyio.abc import SocketAttribute, SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
@@ -18,8 +17,6 @@ from tests.mcp.server.test_identity import HELLO
 from tests.mcp.server.test_mcp_command import ECHO, http_server, variables
 from tests.patience import PATIENCE
 from tests.programs import ROOT
-
-pytestmark = pytest.mark.anyio
 
 NEW = 200
 BUSY = 10

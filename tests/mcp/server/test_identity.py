@@ -16,8 +16,6 @@ from tests.gateways import new_token, participant
 from tests.mcp.conftest import ANYTHING, BOTH, ServedSpace, Stage, hello, served, serving, staged
 from tests.mcp.server.test_cancellation import session
 
-pytestmark = pytest.mark.anyio
-
 HELLO = hello()
 
 

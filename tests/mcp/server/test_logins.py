@@ -4,7 +4,6 @@ from contextlib import AsyncExitStack
 
 import anyio
 import anyio.lowlevel
-import pytest
 
 from meup_agent.gateway import Config, Gateway, SpaceConfig
 from tests.gateways import new_token, participant
@@ -12,8 +11,6 @@ from tests.mcp.conftest import ANYTHING, BOTH, ServedSpace, Stage, served, stage
 from tests.mcp.server.test_cancellation import Session, session
 from tests.mcp.server.test_identity import HELLO
 from tests.patience import PATIENCE
-
-pytestmark = pytest.mark.anyio
 
 PING = {"id": 1, "method": "ping"}
 

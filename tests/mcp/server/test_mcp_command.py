@@ -33,8 +33,6 @@ from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 from tests.programs import ROOT
 
-pytestmark = pytest.mark.anyio
-
 CERTIFICATE = ROOT / "tests" / "transport" / "localhost.pem"
 ECHO = ROOT / "tests" / "mcp" / "server" / "echo_agent.py"
 

@@ -3,12 +3,8 @@
 import re
 from typing import Any
 
-import pytest
-
 from meup_agent import Agent, Request
 from tests.mcp.conftest import ANYTHING, served, staged
-
-pytestmark = pytest.mark.anyio
 
 LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 

@@ -19,8 +19,6 @@ from tests.mcp.server.test_cancellation import session
 from tests.mcp.server.test_tool_calls import MODES
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 
 class Library:
     def __init__(self, name: str, *uris: str) -> None:

@@ -16,8 +16,6 @@ from meup_agent.transport.base import Condition
 from tests.mcp.conftest import OLD, PROPOSES, ServedSpace, Stage, served, staged
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 EDITOR = Implementation(name="editor", version="1.2")
 
 

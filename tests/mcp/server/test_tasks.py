@@ -19,8 +19,6 @@ from tests.mcp.server.test_mcp_command import command
 from tests.mcp.task_stage import ask, call, until
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 
 class Reviewer:
     """Decides a proposal when the test says how."""

@@ -14,8 +14,6 @@ from tests.mcp.client import client_beside
 from tests.mcp.conftest import ANYTHING, PROPOSES, ServedSpace, Stage, served, staged
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.anyio
-
 MODES = ["legacy", "auto"]
 """Revisions of the SDK's client: by handshake, and 2026-07-28."""
 
