@@ -61,6 +61,8 @@ def test_every_endpoint(
 ) -> None:
     if case.operation.path == "/spaces/{space}/events":
         case.query = {**(case.query or {}), "follow": "false"}  # or the answer has no end
+    # With a length of its own a request is no HTTP: it is refused before any endpoint sees it.
+    assume({"content-length", "transfer-encoding"}.isdisjoint(map(str.lower, case.headers or ())))
     if case.meta is not None and case.meta.generation.mode.is_positive:
         # Otherwise none would be let in.
         case.path_parameters = {name: REAL[name] for name in case.path_parameters or {}}
