@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import anyio
 import msgspec
+from anyio import lowlevel
 
 from meup_agent.doors.hooks import (
     DIALECTS,
@@ -27,10 +28,19 @@ from meup_agent.doors.hooks import (
     read_object,
     unreadable_words,
 )
-from meup_agent.doors.permit import NOT_TOLD, Denied, Door, Permitted, Why
+from meup_agent.doors.permit import (
+    ANSWERED_SECONDS,
+    MAX_ANSWERED,
+    NOT_TOLD,
+    Denied,
+    Door,
+    Permitted,
+    Why,
+)
 from meup_agent.errors import MeupError
 from meup_agent.mcp.sdk import decisions
 from meup_agent.protocol.wire.outcomes import PermitReport, ReportedOutcome
+from meup_agent.protocol.wire.ttl_map import TTLMap
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
@@ -61,11 +71,17 @@ MAX_WAITING: Final = 256
 JOIN_SECONDS: Final = 10.0
 """Wait of a call for its participant to have joined the space."""
 
+RECALL_SECONDS: Final = 5.0
+"""Of it, wait for the space to tell which permits it was given before."""
+
 GRACE_SECONDS: Final = 2.0
 """Time after the deadline of a wait at which the host is answered in any case."""
 
 WATCH_SECONDS: Final = 20.0
 """Time in which a call that is only watched is told, for its participant to join included."""
+
+UNTOLD: Final = PermitReport.of(ReportedOutcome.NOT_RUN, NOT_TOLD)
+"""The report of a permit that its host has not heard of."""
 
 Mode = Literal["enforce", "watch"]
 """``enforce``: nothing runs that was not permitted; ``watch``: decides nothing, records all."""
@@ -111,7 +127,17 @@ class _Seat:
         self.door = Door(name)
         self.ready = anyio.Event()
         self.waiting = 0
+        # Hosts that were told of each permit: of two hooks that ask for one call, one may be gone.
+        self.told: TTLMap[str, int] = TTLMap(count=MAX_ANSWERED, seconds=ANSWERED_SECONDS)
         self.error: Exception | None = None
+
+    def tell(self, proposal: str, hosts: int) -> None:
+        """Note that one host more, or less, was told of a permit; that none was is reported."""
+        now = anyio.current_time()
+        count = (self.told.get(proposal, now) or 0) + hosts
+        self.told.put(proposal, count, now)
+        if count <= 0:
+            self.door.report(proposal, UNTOLD)
 
 
 class HookApp:
@@ -177,11 +203,13 @@ class HookApp:
         except ConnectionResetError:
             return
         asks = hook.kind is HookKind.ASKS and not hook.is_own
-        if asks and not watches:
+        if asks and "untold" in query:
+            await self._report(login, hook)
+        elif asks and not watches:
             wait = _host_seconds(query, dialect.timeout) - MARGIN_SECONDS
             await self._decide(dialect, login, hook, wait, receive, send)
             return
-        if asks:
+        elif asks:
             self._watch(login, hook)
         elif hook.kind is HookKind.REPORTS:
             await self._report(login, hook)
@@ -228,11 +256,13 @@ class HookApp:
             error = group.exceptions[0]
             log.warning("a call of %s was denied: %s", dialect.agent, error)
             answer = Denied(Why.UNREACHABLE, decisions.failed(call.tool, str(error)) + NOBODY)
+        hung_up = hung_up or await _has_hung_up(receive)
+        if isinstance(answer, Permitted):
+            assert seat is not None
+            answer = seat.door.check(call, answer)
+            if isinstance(answer, Permitted):
+                seat.tell(answer.proposal, 0 if hung_up else 1)
         if hung_up:
-            if seat is not None and isinstance(answer, Permitted):
-                seat.door.report(
-                    answer.proposal, PermitReport.of(ReportedOutcome.NOT_RUN, NOT_TOLD)
-                )
             return
         match answer:
             case Permitted():
@@ -267,12 +297,18 @@ class HookApp:
 
     async def _report(self, login: HookLogin, hook: HookInput) -> None:
         """Tell the space what came of a permit; of a call that none was given for, nothing."""
-        seat, call = self._seats.get(login.key), hook.call
-        if seat is None or call is None or hook.report is None:
+        if hook.call is None:
             return
-        permit = seat.door.permit_of(call)
-        if permit is not None:
-            seat.door.report(permit.proposal, hook.report)
+        try:
+            seat = await self._seat(login)
+        except (MeupError, _Full) as error:
+            log.warning("what came of a call of %s is not reported: %s", hook.call.agent, error)
+            return
+        permit = seat.door.permit_of(hook.call)
+        if permit is not None and hook.report is not None:
+            seat.door.report(permit, hook.report)
+        elif permit is not None:
+            seat.tell(permit, -1)
 
     # --- the doors ---
 
@@ -300,6 +336,7 @@ class HookApp:
         try:
             with anyio.fail_after(JOIN_SECONDS) as joining:
                 async with seat.door.join_by(lambda agent: self._join(agent, login.token)):
+                    await self._recall(seat.door)
                     joining.deadline = math.inf
                     seat.ready.set()
                     await anyio.sleep_forever()
@@ -313,6 +350,13 @@ class HookApp:
             seat.ready.set()
             if self._seats.get(login.key) is seat:
                 del self._seats[login.key]
+
+    async def _recall(self, door: Door) -> None:
+        try:
+            with anyio.move_on_after(RECALL_SECONDS):
+                await door.recall()
+        except MeupError as error:
+            log.warning("of permits that were given before, nothing is reported: %s", error)
 
 
 NOBODY: Final = (
@@ -345,6 +389,15 @@ def _host_seconds(query: dict[str, str], default: float) -> float:
     except ValueError:
         return default
     return seconds if 0 < seconds < math.inf else default
+
+
+async def _has_hung_up(receive: Receive) -> bool:
+    """True if the host has closed its connection by now, so that it hears no answer."""
+    for _ in range(3):  # until the loop has seen, read and told what the kernel knows
+        await lowlevel.checkpoint()
+    with anyio.move_on_after(0):
+        return bool((await receive())["type"] == "http.disconnect")
+    return False
 
 
 async def _read_body(receive: Receive) -> bytes:

@@ -46,8 +46,10 @@ def main() -> None:
     if agent in ("-h", "--help"):
         sys.stdout.write(HELP)
         return
+    said = b""
     try:
-        answer = ask(agent, _options(given), sys.stdin.buffer.read())
+        said = sys.stdin.buffer.read()
+        answer = ask(agent, _options(given), said)
     except Failed as error:
         _end(agent, str(error), watches)
     except Exception as error:
@@ -55,8 +57,19 @@ def main() -> None:
     except KeyboardInterrupt:
         _end(agent, "it was interrupted", watches)
     else:
+        _tell(agent, answer, given, said)
+
+
+def _tell(agent: str, answer: str, given: list[str], said: bytes) -> None:
+    """Hand the answer to the host; where that is gone, the gateway is told that it heard none."""
+    try:
         sys.stdout.write(answer)
         sys.stdout.flush()
+    except OSError:
+        try:
+            ask(agent, {**_options(given), "--untold": ""}, said)
+        finally:
+            os._exit(2)
 
 
 def _options(given: list[str]) -> dict[str, str]:
@@ -89,6 +102,8 @@ def ask(agent: str, options: dict[str, str], said: bytes) -> str:
         query += f"&own={own}"
     if "--watch" in options:
         query += "&mode=watch"
+    if "--untold" in options:
+        query += "&untold=1"
     connection, host = _dial(url)
     with connection:
         head = (

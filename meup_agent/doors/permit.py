@@ -52,6 +52,7 @@ from meup_agent.client.proposal_handle import resolve_ttl
 from meup_agent.client.space import send_report
 from meup_agent.errors import MeupError, Refused, RequestError, UsageError
 from meup_agent.mcp.sdk import decisions
+from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.outcomes import (
     Expiry,
@@ -177,7 +178,7 @@ class Why(StrEnum):
     ELSEWHERE = "elsewhere"
     """Another participant has carried it out."""
     RUN_BEFORE = "run_before"
-    """The same call was permitted before, and its host has reported that it ran."""
+    """The same call was permitted before, and has been reported, or may have run."""
     UNREACHABLE = "unreachable"
     """It could not be proposed, or its outcome is not known."""
 
@@ -313,6 +314,10 @@ class Door:
                 " decided before. It was not carried out. Tell the user."
             )
             return Denied(Why.UNREACHABLE, words)
+        return self.check(call, answer)
+
+    def check(self, call: HostCall, answer: Answer) -> Answer:
+        """An answer as it holds now: a permit about which was reported lets nothing run."""
         if self._reported.get(answer.proposal, anyio.current_time()):
             words = (
                 f"This call of {decisions.name(call.tool)} was permitted once, and has been"
@@ -359,10 +364,40 @@ class Door:
                 # The gateway may have ordered our answer before the end that we saw.
                 self.report(asked.proposal, PermitReport.of(ReportedOutcome.NOT_RUN, NOT_TOLD))
 
-    def permit_of(self, call: HostCall) -> Permitted | None:
-        """The permit of a call that its host has asked about, by the call's id."""
+    async def recall(self) -> None:
+        """Know the permits that the space has of this participant, and no report about.
+
+        They were given to a door before this one, whose process has ended: their calls can be
+        reported here, and are permitted no second time.
+
+        Raises:
+            MeupError: The gateway did not tell them.
+        """
+        space, now = self.space, anyio.current_time()
+        if space is None:
+            raise UsageError("the door is in no space; enter async with door.join(…) first")
+        async for record in space.proposals.list(state="decided", proposer=space.me):
+            call = payloads.read_proposal(record.envelope.payload)
+            if record.state is not ProposalState.PERMITTED or not call.asks_permit(space.me):
+                continue
+            told = call.door or {}
+            agent, session, call_id = (
+                payloads.as_text(told.get(each)) for each in ("agent", "session", "call")
+            )
+            known = HostCall(call.name, call.arguments, agent, session, call_id)
+            # What may have been cut names no call.
+            is_whole = max(map(len, (agent, session, call_id))) < MAX_TOLD_CHARS
+            if known.key is not None and is_whole and self._answered.get(known.key, now) is None:
+                self._answered.put(known.key, (known, _recalled(known, record.id)), now)
+
+    def permit_of(self, call: HostCall) -> str | None:
+        """The proposal by which a call was permitted, by the call's id; ``None``: none is known."""
         known = None if call.key is None else self._answered.get(call.key, anyio.current_time())
-        return known[1] if known is not None and isinstance(known[1], Permitted) else None
+        if known is None:
+            return None
+        answer = known[1]
+        is_permit = isinstance(answer, Permitted) or answer.why is Why.RUN_BEFORE
+        return answer.proposal if is_permit else None
 
     def report(self, proposal: str, report: PermitReport) -> bool:
         """Tell the space what came of a permit; returns at once.
@@ -449,6 +484,15 @@ _WHY: Final = {Expiry: Why.EXPIRED, Withdrawal: Why.WITHDRAWN, Gone: Why.GONE}
 
 def _refusal(text: str) -> RequestError:
     return RequestError(payloads.EXCHANGE_ERROR, text, {"reason": payloads.REFUSED})
+
+
+def _recalled(call: HostCall, proposal: str) -> Denied:
+    words = (
+        f"This call of {decisions.name(call.tool)} was permitted once, before its gateway was"
+        " started again, and may have been carried out. It was not carried out now. Look what came"
+        " of it, and make a new call."
+    )
+    return Denied(Why.RUN_BEFORE, words, proposal)
 
 
 def _edited(call: HostCall, asked: _Asked) -> Denied:

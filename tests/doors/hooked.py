@@ -2,38 +2,49 @@
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import anyio
 
 from meup_agent import Agent, Proposal, Space
 from meup_agent.cli.up.hook_endpoint import HOOKS_PATH, HookEndpoint
-from meup_agent.gateway.config import HttpConfig
+from meup_agent.gateway.config import Config, HttpConfig, JournalConfig
 from meup_agent.gateway.server import RunningGateway, serve
 from meup_agent.transport.base import background_tasks
 from tests.gateways import one_space_config, websocket_connector
 from tests.interaction.people import EVERYTHING, PROPOSALS
 from tests.patience import PATIENCE
 
-PARTICIPANTS = {"coder": PROPOSALS, "ann": EVERYTHING, "deaf": [{"kind": "chat"}]}
+PARTICIPANTS = {
+    "coder": PROPOSALS,
+    "mallory": PROPOSALS,
+    "ann": EVERYTHING,
+    "deaf": [{"kind": "chat"}],
+}
 
 Decide = Callable[[Proposal], Any]
 
 
-@dataclass
 class Hooked:
     """A gateway that answers hooks.
 
     Attributes:
         space: The space, as the one who decides sees it.
-        kill: Ends its answers as the death of its process would.
     """
 
     gateway: RunningGateway
     space: Space
-    tokens: dict[str, str]
-    kill: Callable[[], None]
+
+    def __init__(self, config: Config, decide: Decide | None, mode: str) -> None:
+        self._config = config
+        self._decide = decide
+        self._mode = mode
+        self._stack = AsyncExitStack()
+        self._port = 0
+        (space,) = config.spaces
+        self.tokens = {name: each.tokens[0] for name, each in space.participants.items()}
 
     @property
     def url(self) -> str:
@@ -41,31 +52,55 @@ class Hooked:
         assert url is not None
         return url
 
+    async def start(self) -> None:
+        """Serve, at the port of before where it did already."""
+        endpoint, ann, stack = HookEndpoint(self._mode), Agent("ann"), self._stack
+        if self._decide is not None:
+            ann.on_proposal(tool="*")(self._decide)
+        served = serve(self._config, port=self._port, routes={HOOKS_PATH: endpoint})
+        self.gateway = await stack.enter_async_context(served)
+        self._port = int(self.url.rpartition(":")[2])
+        self._tasks = await stack.enter_async_context(background_tasks())
+        self._tasks.start_soon(endpoint.run, self.gateway)
+        connector = websocket_connector(self.gateway.url, space="demo")
+        self.space = await stack.enter_async_context(ann.join(connector, token=self.tokens["ann"]))
+
+    def kill(self) -> None:
+        """End its answers as the death of its process would."""
+        server = self.gateway._http  # pyright: ignore[reportPrivateUsage]
+        assert server is not None
+        server.abort()
+        self._tasks.cancel_scope.cancel()
+
+    async def restart(self) -> None:
+        """Let it die, and start it again."""
+        self.kill()
+        await self.stop()
+        await self.start()
+
+    async def stop(self) -> None:
+        await self._stack.aclose()
+
 
 @asynccontextmanager
-async def hooked(decide: Decide | None = None, *, mode: str = "enforce") -> AsyncGenerator[Hooked]:
+async def hooked(
+    decide: Decide | None = None, *, mode: str = "enforce", journal: Path | None = None
+) -> AsyncGenerator[Hooked]:
     """A gateway with hooks, for the length of a block; without a decision all calls wait."""
     config = one_space_config("demo", PARTICIPANTS)
-    config = replace(config, http=HttpConfig(enabled=True), host="127.0.0.1", port=0)
-    (space,) = config.spaces
-    tokens = {name: each.tokens[0] for name, each in space.participants.items()}
-    endpoint, ann = HookEndpoint(mode), Agent("ann")
-    if decide is not None:
-        ann.on_proposal(tool="*")(decide)
-    async with AsyncExitStack() as stack:
-        running = await stack.enter_async_context(serve(config, routes={HOOKS_PATH: endpoint}))
-        tasks = await stack.enter_async_context(background_tasks())
-        tasks.start_soon(endpoint.run, running)
-        connector = websocket_connector(running.url, space="demo")
-        joined = await stack.enter_async_context(ann.join(connector, token=tokens["ann"]))
-
-        def kill() -> None:
-            server = running._http  # pyright: ignore[reportPrivateUsage]
-            assert server is not None
-            server.abort()
-            tasks.cancel_scope.cancel()
-
-        yield Hooked(running, joined, tokens, kill)
+    config = replace(
+        config,
+        http=HttpConfig(enabled=True),
+        host="127.0.0.1",
+        port=0,
+        journal=JournalConfig(journal),
+    )
+    at = Hooked(config, decide, mode)
+    try:
+        await at.start()
+        yield at
+    finally:
+        await at.stop()
 
 
 async def proposed(space: Space, count: int = 1) -> None:

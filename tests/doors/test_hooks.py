@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
@@ -128,6 +129,86 @@ async def test_what_was_edited_is_what_runs_and_its_outcome_is_told() -> None:
             assert record.report is not None
             assert (record.report.outcome, record.report.output) == ("completed", "done")
             # The same call is not permitted a second time.
+            again = (await http.post("/hooks/claude-code", json=CLAUDE)).json()
+            assert verdict("claude-code", again)[0] == "deny"
+
+
+AFTER = {
+    **CLAUDE,
+    "hook_event_name": "PostToolUse",
+    "tool_response": {"stdout": "done", "stderr": "", "interrupted": False},
+}
+
+
+async def test_what_came_of_it_is_reported_to_a_gateway_that_was_started_again(
+    tmp_path: Path,
+) -> None:
+    """By the permit that the space has: once, and only by whose it is."""
+    with anyio.fail_after(PATIENCE):
+        async with hooked(yes, journal=tmp_path / "journal.db") as at:
+            async with client(at) as http:
+                answer = (await http.post("/hooks/claude-code", json=CLAUDE)).json()
+                assert verdict("claude-code", answer)[0] == "allow"
+            await at.restart()
+            async with client(at) as http, client(at, "mallory") as other:
+                # Not another's report, not one of another session, and no second permit.
+                await other.post("/hooks/claude-code", json=AFTER)
+                await http.post("/hooks/claude-code", json={**AFTER, "session_id": "s2"})
+                again = (await http.post("/hooks/claude-code", json=CLAUDE)).json()
+                assert verdict("claude-code", again)[0] == "deny"
+                assert "permitted once" in verdict("claude-code", again)[1]
+                for _ in range(2):
+                    await http.post("/hooks/claude-code", json=AFTER)
+                record = None
+                while record is None or record.report is None:
+                    (record,) = [each async for each in at.space.proposals.list(state="decided")]
+                assert (record.state, record.report.output) == ("fulfilled", "done")
+                assert len(at.space.proposals) == 0
+
+
+async def test_who_hangs_up_as_it_is_permitted_is_not_told() -> None:
+    """Whichever comes first: it is never left as if it might have run."""
+
+    def decide(proposal: Proposal) -> Any:
+        hosts.pop().close()
+        return proposal.fulfill()
+
+    hosts: list[socket.socket] = []
+    with anyio.fail_after(PATIENCE):
+        async with hooked(decide) as at:
+            for number in range(5):
+                body = json.dumps({**CLAUDE, "tool_use_id": f"toolu_{number}"}).encode()
+                address = at.url.removeprefix("http://").split(":")
+                host = socket.create_connection((address[0], int(address[1])))
+                hosts.append(host)
+                head = (
+                    "POST /hooks/claude-code HTTP/1.1\r\nHost: localhost\r\n"
+                    f"Authorization: Bearer {at.tokens['coder']}\r\n"
+                    f"Content-Length: {len(body)}\r\n\r\n"
+                )
+                host.sendall(head.encode() + body)
+                await proposed(at.space, number + 1)
+                state = await settled(at.space, number)
+                report = at.space.proposals[number].report
+                assert (state, report and report.outcome) in (
+                    ("withdrawn", None),
+                    ("fulfilled", "not_run"),
+                )
+
+
+async def test_a_program_whose_host_is_gone_says_that_it_was_not_told() -> None:
+    with anyio.fail_after(PATIENCE):
+        async with hooked(yes) as at, client(at) as http:
+            await http.post("/hooks/claude-code", json=CLAUDE)
+            # Another hook of the same call was told.
+            await http.post("/hooks/claude-code", json=CLAUDE)
+            await http.post("/hooks/claude-code?untold=1", json=CLAUDE)
+            assert at.space.proposals[0].state == "permitted"
+            await http.post("/hooks/claude-code?untold=1", json=CLAUDE)
+            assert await settled(at.space) == "fulfilled"
+            report = at.space.proposals[0].report
+            assert report is not None
+            assert report.outcome == "not_run"
             again = (await http.post("/hooks/claude-code", json=CLAUDE)).json()
             assert verdict("claude-code", again)[0] == "deny"
 
