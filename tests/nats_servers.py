@@ -1,30 +1,20 @@
 """A NATS server with JetStream: one for all tests of a process, or one to be killed."""
 
 import atexit
-import shutil
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
 import time
 from functools import cache
 from pathlib import Path
 
-COMMAND = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or "nats-server"
+from meup_agent.cli.cluster.programs import find_nats_server, held_port
+
+__all__ = ["NatsServer", "held_port", "shared_server"]
+
+COMMAND = find_nats_server()
 
 LISTENS_SECONDS = 60.0
-
-
-def held_port() -> tuple[socket.socket, int]:
-    """A port, and what keeps it from everybody who does not ask for it by its number.
-
-    Who does may listen at it, stop, and listen again, as the socket itself listens to nobody.
-    """
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", 0))
-    return held, held.getsockname()[1]
 
 
 class NatsServer:

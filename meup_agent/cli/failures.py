@@ -51,6 +51,7 @@ _EXTRAS: Final = {
         "gateway",
         ("picows", "platformdirs", "prometheus_client", "starlette", "uvicorn", "yaml"),
     ),
+    "a journal on NATS": ("nats", ("nats",)),
     "a QR code": ("gateway", ("segno",)),
     "the live inbox": ("tui", ("textual",)),
     "a policy file": ("gateway", ("yaml",)),

@@ -45,6 +45,7 @@ PANELS: Final = {
         "tools": "participant.tools",
         "doctor": "inspection.doctor",
         "demo": "programs.demo",
+        "cluster": "programs.cluster",
     },
     "Take part from the shell": {
         "call": "participant.call",

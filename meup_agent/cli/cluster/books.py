@@ -1,0 +1,233 @@
+"""The books of a cluster: what members said and read, against the stream itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from meup_agent.cli.cluster.members import CLERK, Calls, Heard, Record
+from meup_agent.cli.cluster.programs import PREFIX, SPACE
+from meup_agent.gateway.config import NatsConfig
+from meup_agent.gateway.journal.nats.link import ApiError, Link, NoAnswer
+from meup_agent.gateway.journal.nats.log import SpaceLog
+from meup_agent.gateway.journal.nats.records import (
+    ForeignMessage,
+    Ownership,
+    decode_message,
+    read_batch,
+)
+from meup_agent.protocol.space.journal import ignore
+from meup_agent.protocol.wire import kinds
+
+T = TypeVar("T")
+
+
+class LogOwner(NamedTuple):
+    """A gateway that began to own the space."""
+
+    sequence: int
+    node: str
+
+
+class LogReader:
+    """Reads the stream of a space, each message of it, and owns nothing.
+
+    Args:
+        urls: The addresses of the servers.
+    """
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._config = NatsConfig(servers=tuple(urls), prefix=PREFIX)
+        self._link = Link(self._config, lambda _: None)
+        self._log = SpaceLog(self._link, self._config, SPACE, lambda: 0, _ignore, ignore)
+        self._at = 0
+        self.entries: list[Heard] = []
+        self.owners: list[LogOwner] = []
+        self.foreign: list[str] = []  # what no owner may have written
+
+    async def open(self) -> None:
+        """Connect."""
+        await anyio.to_thread.run_sync(self._link.open)
+
+    def close(self) -> None:
+        self._link.close()
+
+    async def leader(self) -> str:
+        """The name of the server that leads the stream; empty: none does."""
+        info = await self._insist(self._info)
+        return str(info.get("cluster", {}).get("leader", ""))
+
+    async def owner(self) -> str:
+        """The name of the gateway that owns the space; empty: none does yet."""
+        await self.read()
+        return self.owners[-1].node if self.owners else ""
+
+    async def read(self) -> None:
+        """Read what has come since the last time."""
+        await self._insist(self._read)
+
+    async def _insist(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return await anyio.to_thread.run_sync(self._link.insist, work)
+
+    async def _info(self) -> dict[str, Any]:
+        try:
+            return await self._link.ask(f"STREAM.INFO.{self._log.stream}")
+        except ApiError as error:
+            # A cluster that has no leader for the moment says no; that passes.
+            raise NoAnswer(str(error)) from None
+
+    async def _read(self) -> None:
+        log = self._log
+        info = await self._info()
+        log.base = int(info["config"]["metadata"]["meup.base"])
+        async for message in log.messages(self._at + 1, info["state"]["last_seq"]):
+            self._take(message.sequence, message.body)
+            self._at = message.sequence
+
+    def _take(self, sequence: int, body: bytes) -> None:
+        try:
+            content = decode_message(sequence, body)
+        except ForeignMessage as error:
+            self.foreign.append(str(error))
+            return
+        if isinstance(content, Ownership):
+            self.owners.append(LogOwner(sequence, content.node))
+            return
+        if not self.owners or content.epoch != self.owners[-1].sequence:
+            self.foreign.append(f"message {sequence} is of a gateway that is no owner any more")
+        for entry, _ in read_batch(SPACE, self._log.number(sequence), content):
+            envelope = entry.envelope
+            self.entries.append(
+                Heard(entry.seq, envelope.id, envelope.sender, envelope.kind, envelope.correlation)
+            )
+
+
+def _ignore(log: SpaceLog, sequence: int, count: int) -> None:
+    pass
+
+
+@dataclass
+class Balance:
+    """What the books say: each list names what is wrong, and is empty where all is well."""
+
+    said: int = 0
+    accepted: int = 0
+    entries: int = 0
+    seen: list[int] = field(default_factory=list[int])  # entries, by each member
+    lost: list[str] = field(default_factory=list[str])
+    twice: list[str] = field(default_factory=list[str])
+    out_of_order: list[str] = field(default_factory=list[str])
+    claimed_twice: list[str] = field(default_factory=list[str])
+    refused_and_accepted: list[str] = field(default_factory=list[str])
+    different: list[str] = field(default_factory=list[str])
+    foreign: list[str] = field(default_factory=list[str])
+    handled_twice: list[str] = field(default_factory=list[str])
+    waits_left: list[str] = field(default_factory=list[str])
+
+    @property
+    def mistakes(self) -> dict[str, list[str]]:
+        """What is wrong, by its name."""
+        return {
+            "lost": self.lost,
+            "twice": self.twice,
+            "out of order": self.out_of_order,
+            "claimed twice": self.claimed_twice,
+            "refused and accepted": self.refused_and_accepted,
+            "different logs": self.different,
+            "by no owner": self.foreign,
+            "handled twice": self.handled_twice,
+            "waits left": self.waits_left,
+        }
+
+    @property
+    def is_right(self) -> bool:
+        return not any(self.mistakes.values())
+
+
+def balance(reader: LogReader, records: Iterable[Record], calls: Calls) -> Balance:
+    """Compare the stream with what each member said and read.
+
+    Every member has read to the end of the stream, or has ended.
+    """
+    found = Balance(entries=len(reader.entries), foreign=list(reader.foreign))
+    log = reader.entries
+    times = Counter((each.sender, each.id) for each in log)
+    place = {each.seq: at for at, each in enumerate(log)}
+    if [each.seq for each in log] != sorted(place):
+        found.out_of_order.append("the numbers of the stream do not grow")
+    by_sender: dict[str, list[str]] = {}
+    for each in log:
+        by_sender.setdefault(each.sender, []).append(each.id)
+    for record in records:
+        _check_said(record, times, by_sender.get(record.name, []), found)
+        _check_heard(record, log, place, found)
+    _check_calls(log, calls, found)
+    return found
+
+
+def _check_said(
+    record: Record, times: Counter[tuple[str, str]], there: list[str], found: Balance
+) -> None:
+    found.said += len(record.said)
+    for id_ in record.said:
+        count = times[record.name, id_]
+        if id_ in record.accepted:
+            found.accepted += 1
+            if not count:
+                found.lost.append(f"{id_} of {record.name}, which was accepted")
+        if count > 1:
+            found.twice.append(f"{id_} of {record.name} is in the stream {count} times")
+    in_log = [each for each in there if each in record.said]
+    if in_log != [each for each in record.said if times[record.name, each]]:
+        found.out_of_order.append(f"{record.name} said it in another order")
+    found.refused_and_accepted.extend(
+        f"{id_} of {record.name}" for id_ in record.refused if times[record.name, id_]
+    )
+
+
+def _check_heard(record: Record, log: list[Heard], place: dict[int, int], found: Balance) -> None:
+    heard = record.heard
+    found.seen.append(len(heard))
+    if record.gaps:
+        found.lost.append(f"{record.name} was told of {record.gaps} gaps")
+    if not heard:
+        return
+    numbers = [each.seq for each in heard]
+    for before, after in pairwise(numbers):
+        if before == after:
+            found.twice.append(f"{record.name} read {after} twice")
+        elif before > after:
+            found.out_of_order.append(f"{record.name} read {after} after {before}")
+    begin = place.get(numbers[0])
+    if begin is None:
+        found.different.append(f"{record.name} read {numbers[0]}, which is not in the stream")
+        return
+    wanted = log[begin : place.get(numbers[-1], len(log) - 1) + 1]
+    missing = {each.seq for each in wanted} - set(numbers)
+    found.lost.extend(f"{number}, which {record.name} did not read" for number in sorted(missing))
+    if not missing and [each[:4] for each in wanted] != [each[:4] for each in heard]:
+        found.different.append(f"what {record.name} read is not what the stream has")
+
+
+def _check_calls(log: list[Heard], calls: Calls, found: Balance) -> None:
+    claims = Counter(
+        about
+        for each in log
+        if each.sender == CLERK and each.kind == kinds.MCP_REQUEST
+        for about in each.about
+    )
+    found.claimed_twice.extend(f"{id_}" for id_, count in claims.items() if count > 1)
+    found.handled_twice.extend(
+        f"call {number} was carried out {count} times"
+        for number, count in calls.carried_out.items()
+        if count > 1
+    )
+    found.waits_left.extend(calls.failed)
+    if calls.open:
+        found.waits_left.append(f"{calls.open} calls are still waited for")

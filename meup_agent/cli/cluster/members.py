@@ -1,0 +1,392 @@
+"""The members of a cluster's space: agents that work, and what each read on its connections."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import anyio
+from anyio.abc import TaskGroup
+
+from meup_agent import Agent, Backoff, Proposal, Settings, Space
+from meup_agent.cli.cluster.programs import SPACE, Cluster, ClusterProgram
+from meup_agent.errors import InvalidEnvelope, MeupError
+from meup_agent.protocol.dialects import decode
+from meup_agent.protocol.wire import kinds
+from meup_agent.protocol.wire.membership import read_seq
+from meup_agent.transport.base import CloseInfo, Connector, Transport
+from meup_agent.transport.websocket import websocket_connector
+
+CLERK: Final = "clerk"
+"""Fulfills what the others propose."""
+
+COUNTER: Final = "counter"
+"""Has the tool that they propose to call."""
+
+SETTINGS: Final = Settings(
+    backoff=Backoff(first=0.1, longest=0.5, stable=30.0), first_welcome=30.0, ttl=300.0
+)
+"""Short pauses: another gateway is there at once."""
+
+PING_SECONDS: Final = 1.0
+"""Between two pings, and for an answer: a gateway that hangs is left soon."""
+
+CHATS_PER_CALL: Final = 5
+"""Chats that an agent says between two of its proposals."""
+
+
+ANSWERS: Final = frozenset({kinds.SYSTEM_WELCOME, kinds.PROPOSALS})
+"""What a gateway says to one member, with the number of what it said to all before."""
+
+
+class Heard(NamedTuple):
+    """A numbered envelope, as a member read it, or as the log has it."""
+
+    seq: int
+    id: str
+    sender: str
+    kind: str
+    about: tuple[str, ...] = ()  # the ids of what it refers to; of the log alone
+
+
+@dataclass(eq=False)
+class Record:
+    """What one member said, and what it read.
+
+    Attributes:
+        name: Its participant's name.
+        said: When it said what, by the envelope's id.
+        accepted: When it read that each was accepted.
+        heard: The numbered envelopes, in the order in which it read them.
+        refused: The ids of what a gateway refused.
+        gaps: Times that a gateway said that it cannot hand over all that was missed.
+        connections: Connections that it has had.
+    """
+
+    name: str
+    said: dict[str, float] = field(default_factory=dict[str, float])
+    accepted: dict[str, float] = field(default_factory=dict[str, float])
+    heard: list[Heard] = field(default_factory=list[Heard])
+    refused: list[str] = field(default_factory=list[str])
+    gaps: int = 0
+    connections: int = 0
+
+    def read(self, frame: bytes) -> None:
+        """Take down a frame that came."""
+        try:
+            envelope = decode(frame)
+        except InvalidEnvelope:
+            return  # of a stream, or what no gateway should send: the agent counts that
+        if envelope.kind == kinds.SYSTEM_WELCOME:
+            self.gaps += envelope.payload_object.get("gap") is True
+        elif envelope.kind == kinds.SYSTEM_ERROR:
+            self.refused.extend(envelope.correlation)
+        seq = read_seq(frame)
+        if seq is None or envelope.kind in ANSWERS:
+            return
+        self.heard.append(Heard(seq, envelope.id, envelope.sender, envelope.kind))
+        if envelope.sender == self.name:
+            self.accepted.setdefault(envelope.id, anyio.current_time())
+
+
+class RecordedTransport:
+    """A connection, with a record of what came."""
+
+    def __init__(self, transport: Transport, record: Record) -> None:
+        self._transport = transport
+        self._record = record
+
+    async def send(self, frame: bytes) -> None:
+        """See :meth:`~meup_agent.transport.base.Transport.send`."""
+        await self._transport.send(frame)
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """See :meth:`~meup_agent.transport.base.Transport.__aiter__`."""
+        return self
+
+    async def __anext__(self) -> bytes:
+        """See :meth:`~meup_agent.transport.base.Transport.__anext__`."""
+        frame = await self._transport.__anext__()
+        self._record.read(frame)
+        return frame
+
+    async def aclose(self, code: int = 1000, reason: str = "") -> None:
+        """See :meth:`~meup_agent.transport.base.Transport.aclose`."""
+        await self._transport.aclose(code, reason)
+
+    async def abort(self) -> None:
+        """See :meth:`~meup_agent.transport.base.Transport.abort`."""
+        await self._transport.abort()
+
+    @property
+    def closed(self) -> CloseInfo | None:
+        """See :attr:`~meup_agent.transport.base.Transport.closed`."""
+        return self._transport.closed
+
+    @property
+    def response_headers(self) -> Mapping[str, str]:
+        """See :attr:`~meup_agent.transport.base.Transport.response_headers`."""
+        return self._transport.response_headers
+
+
+class ClusterConnector:
+    """Dials one gateway of a cluster after the other, beginning with one of them.
+
+    Args:
+        urls: Their addresses.
+        first: The place of the one that is dialled first.
+        record: Where what comes is taken down.
+    """
+
+    def __init__(self, urls: Sequence[str], first: int, record: Record) -> None:
+        self.where = ", ".join(urls)
+        self._connectors: list[Connector] = [
+            websocket_connector(
+                url,
+                space=SPACE,
+                handshake_timeout=3.0,
+                close_timeout=0.5,
+                ping_interval=PING_SECONDS,
+                ping_deadline=2 * PING_SECONDS,
+            )
+            for url in urls
+        ]
+        self._at = first
+        self._record = record
+
+    @asynccontextmanager
+    async def __call__(self, headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
+        """Open a connection; leaving the block closes it."""
+        connector = self._connectors[self._at % len(self._connectors)]
+        self._at += 1
+        async with connector(headers) as transport:
+            self._record.connections += 1
+            yield RecordedTransport(transport, self._record)
+
+
+class Calls:
+    """Calls that are proposed, approved and carried out, and how often each was."""
+
+    def __init__(self) -> None:
+        self.proposed = 0
+        self.answered: list[int] = []
+        self.failed: list[str] = []
+        self.carried_out: dict[int, int] = {}
+
+    @property
+    def open(self) -> int:
+        """Those whose proposers wait."""
+        return self.proposed - len(self.answered) - len(self.failed)
+
+    def counter(self) -> Agent:
+        """The agent with the tool."""
+        agent = Agent(COUNTER)
+
+        @agent.tool
+        async def count(number: int) -> int:
+            """Count a number."""
+            self.carried_out[number] = self.carried_out.get(number, 0) + 1
+            return number
+
+        return agent
+
+    def clerk(self) -> Agent:
+        """The agent that fulfills each proposal."""
+        agent = Agent(CLERK)
+
+        @agent.on_proposal(tool="count")
+        async def fulfill(proposal: Proposal) -> None:
+            await proposal.fulfill()
+
+        return agent
+
+    async def propose(self, space: Space) -> None:
+        """Propose a call, and wait for what comes of it."""
+        self.proposed += 1
+        number = self.proposed
+        try:
+            async with space.propose(COUNTER, "count", {"number": number}, to=CLERK) as proposal:
+                outcome = await proposal.outcome()
+        except MeupError as error:
+            self.failed.append(f"{number}: {error}")
+            return
+        if type(outcome).__name__ == "Fulfillment":
+            self.answered.append(number)
+        else:
+            self.failed.append(f"{number}: {outcome}")
+
+
+class Crew:
+    """The agents of a space: one that decides, one with a tool, and some that talk and propose.
+
+    Args:
+        cluster: Where they are.
+        pace: Seconds between two things that each of them says.
+    """
+
+    def __init__(self, cluster: Cluster, pace: float) -> None:
+        self.calls = Calls()
+        self.records: dict[str, Record] = {}
+        self.pace = pace
+        self.is_working = True
+        self._cluster = cluster
+        self._joined = 0
+
+    async def join(self, tasks: TaskGroup, names: Sequence[str]) -> None:
+        """Have participants join, and work from then on, as tasks of a group."""
+        for name in names:
+            self.records[name] = Record(name)
+            await tasks.start(self._take_part, name)
+
+    async def _take_part(self, name: str, *, task_status: Any) -> None:
+        agent, work = Agent(name), self._talk
+        if name == CLERK:
+            agent, work = self.calls.clerk(), _only_answer
+        elif name == COUNTER:
+            agent, work = self.calls.counter(), _only_answer
+        record = self.records[name]
+        connector = ClusterConnector(self._cluster.urls, self._joined, record)
+        self._joined += 1
+        async with agent.join(
+            connector,
+            space=SPACE,
+            token=self._cluster.tokens[name],
+            participant=name,
+            settings=SETTINGS,
+            grace=0.0,
+        ) as space:
+            task_status.started()
+            await work(space, record)
+
+    async def _talk(self, space: Space, record: Record) -> None:
+        async with anyio.create_task_group() as tasks:
+            for number in range(sys.maxsize):
+                if not self.is_working:
+                    break
+                await say(space, record, f"{record.name} says {number}")
+                if number % CHATS_PER_CALL == 1:
+                    tasks.start_soon(self.calls.propose, space)
+                await anyio.sleep(self.pace)
+        await anyio.sleep_forever()
+
+    @property
+    def said(self) -> int:
+        return sum(len(each.said) for each in self.records.values())
+
+    @property
+    def unaccepted(self) -> list[str]:
+        """The ids of what was said and not accepted yet."""
+        return [
+            each
+            for record in self.records.values()
+            for each in record.said.keys() - record.accepted
+        ]
+
+
+async def say(space: Space, record: Record, text: str) -> None:
+    """Say something, and take down when."""
+    said = anyio.current_time()
+    record.said[await space.chat(text)] = said
+
+
+async def _only_answer(space: Space, record: Record) -> None:
+    await anyio.sleep_forever()
+
+
+# --- an agent in a process of its own, to be killed ---
+
+
+class Loner:
+    """An agent in a process of its own; what it said and read comes over its standard output.
+
+    Args:
+        cluster: Where it is.
+        name: Its participant's name.
+        record: Where that is taken down.
+    """
+
+    def __init__(self, cluster: Cluster, name: str, record: Record, pace: float) -> None:
+        command = (sys.executable, "-m", __name__)
+        variables = {
+            "MEUP_URL": " ".join(cluster.urls),
+            "MEUP_TOKEN": cluster.tokens[name],
+            "MEUP_PARTICIPANT": name,
+            "MEUP_SPACE": SPACE,
+            "MEUP_PACE": str(pace),
+        }
+        self.record = record
+        self.program = ClusterProgram(name, command, cluster.folder, variables=variables, output=True)
+
+    async def run(self, *, task_status: Any) -> None:
+        """Start it, and read what it writes until its end; then nothing of it is left."""
+        try:
+            await self.program.start()
+            stream = self.program.process.guard.stdout
+            assert stream is not None, "it has a pipe"
+            rest, is_told = b"", False
+            while True:
+                await anyio.wait_readable(stream)
+                chunk = os.read(stream.fileno(), 65_536)
+                if not chunk:
+                    break
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    self._take(line.decode())
+                if not is_told and self.record.accepted:
+                    is_told = True
+                    task_status.started()
+            if not is_told:
+                raise self.program.failure()
+        finally:
+            self.program.close()
+
+    def _take(self, line: str) -> None:
+        word, _, rest = line.partition(" ")
+        if word == "said":
+            self.record.said[rest] = anyio.current_time()
+        elif word == "heard":
+            seq, id_, sender, kind = rest.split("\t")
+            self.record.heard.append(Heard(int(seq), id_, sender, kind))
+            if sender == self.record.name:
+                self.record.accepted.setdefault(id_, anyio.current_time())
+        elif word == "gap":
+            self.record.gaps += 1
+
+
+class _PrintedRecord(Record):
+    """A record that is written to standard output."""
+
+    def read(self, frame: bytes) -> None:
+        heard, gaps = len(self.heard), self.gaps
+        super().read(frame)
+        for each in self.heard[heard:]:
+            sys.stdout.write("heard " + "\t".join(map(str, each[:4])) + "\n")
+        sys.stdout.write("gap\n" * (self.gaps - gaps))
+        sys.stdout.flush()
+
+
+async def _be_alone() -> None:
+    name = os.environ["MEUP_PARTICIPANT"]
+    record = _PrintedRecord(name)
+    connector = ClusterConnector(os.environ["MEUP_URL"].split(), 0, record)
+    async with Agent(name).join(
+        connector,
+        space=SPACE,
+        token=os.environ["MEUP_TOKEN"],
+        participant=name,
+        settings=SETTINGS,
+        grace=0.0,
+    ) as space:
+        for number in range(sys.maxsize):
+            id_ = await space.chat(f"{name} says {number}")
+            sys.stdout.write(f"said {id_}\n")
+            sys.stdout.flush()
+            await anyio.sleep(float(os.environ["MEUP_PACE"]))
+
+
+if __name__ == "__main__":
+    anyio.run(_be_alone)
