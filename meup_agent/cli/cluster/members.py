@@ -319,7 +319,9 @@ class Loner:
             "MEUP_PACE": str(pace),
         }
         self.record = record
-        self.program = ClusterProgram(name, command, cluster.folder, variables=variables, output=True)
+        self.program = ClusterProgram(
+            name, command, cluster.folder, variables=variables, output=True
+        )
 
     async def run(self, *, task_status: Any) -> None:
         """Start it, and read what it writes until its end; then nothing of it is left."""

@@ -287,7 +287,9 @@ class Cluster:
             file.chmod(0o600)
             command = (sys.executable, "-m", "meup_agent.cli", "gateway", "--config", str(file))
             variables = {"MEUP_STATE_DIR": str(self.folder), "PYTHONUNBUFFERED": "1"}
-            self.gateways[name] = ClusterProgram(name, command, self.folder, port, variables=variables)
+            self.gateways[name] = ClusterProgram(
+                name, command, self.folder, port, variables=variables
+            )
         self.urls = tuple(f"ws://127.0.0.1:{port}" for port in ports)
 
     def _participants(self) -> dict[str, Any]:
