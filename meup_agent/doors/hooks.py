@@ -270,6 +270,19 @@ def _deny_copilot(words: str) -> JsonObject:
     return {**said, **_deny_claude(words)}
 
 
+# --- Claude Code's permission tool, which is asked as a hook is ---
+
+
+def read_permission_call(said: JsonObject, session: str, cwd: str) -> HostCall:
+    """The call about which Claude Code asks its permission tool.
+
+    Raises:
+        UnreadableHook: A field is missing, or of another type.
+    """
+    tool, given = _text(said, "tool_name"), _object(said, "input")
+    return HostCall(tool, given, "claude-code", session, _text(said, "tool_use_id", ""), cwd)
+
+
 # --- Gemini CLI ---
 
 

@@ -3,10 +3,12 @@
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+from anyio.abc import ByteStream, SocketAttribute
 
 from meup_agent import Agent, Proposal, Space
 from meup_agent.cli.up.hook_endpoint import HOOKS_PATH, HookEndpoint
@@ -32,10 +34,12 @@ class Hooked:
 
     Attributes:
         space: The space, as the one who decides sees it.
+        door_url: Its address for a door that has a connection of its own.
     """
 
     gateway: RunningGateway
     space: Space
+    door_url: str
 
     def __init__(self, config: Config, decide: Decide | None, mode: str) -> None:
         self._config = config
@@ -60,17 +64,27 @@ class Hooked:
         served = serve(self._config, port=self._port, routes={HOOKS_PATH: endpoint})
         self.gateway = await stack.enter_async_context(served)
         self._port = int(self.url.rpartition(":")[2])
-        self._tasks = await stack.enter_async_context(background_tasks())
-        self._tasks.start_soon(endpoint.run, self.gateway)
+        tasks = await stack.enter_async_context(background_tasks())
+        self._answering = anyio.CancelScope()  # alone: the group's would end the caller, too
+        listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+
+        async def answer() -> None:
+            with self._answering:
+                async with listener, anyio.create_task_group() as answers:
+                    answers.start_soon(endpoint.run, self.gateway)
+                    await listener.serve(partial(_relay, self.gateway))
+
+        tasks.start_soon(answer)
+        self.door_url = f"ws://127.0.0.1:{listener.extra(SocketAttribute.local_port)}"
         connector = websocket_connector(self.gateway.url, space="demo")
         self.space = await stack.enter_async_context(ann.join(connector, token=self.tokens["ann"]))
 
     def kill(self) -> None:
-        """End its answers as the death of its process would."""
+        """End its answers as the death of its process would, for all but the space here."""
         server = self.gateway._http  # pyright: ignore[reportPrivateUsage]
         assert server is not None
         server.abort()
-        self._tasks.cancel_scope.cancel()
+        self._answering.cancel()
 
     async def restart(self) -> None:
         """Let it die, and start it again."""
@@ -101,6 +115,24 @@ async def hooked(
         yield at
     finally:
         await at.stop()
+
+
+async def _relay(gateway: RunningGateway, client: ByteStream) -> None:
+    """Carry the bytes of a connection to the gateway and back."""
+    port = int(gateway.url.rpartition(":")[2])
+    async with (
+        client,
+        await anyio.connect_tcp("127.0.0.1", port) as server,
+        anyio.create_task_group() as tasks,
+    ):
+
+        async def carry(source: ByteStream, sink: ByteStream) -> None:
+            async for piece in source:
+                await sink.send(piece)
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(carry, client, server)
+        tasks.start_soon(carry, server, client)
 
 
 async def proposed(space: Space, count: int = 1) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
 import mcp_types as types
@@ -39,7 +39,7 @@ from meup_agent.protocol.wire import payloads
 from meup_agent.session.settings import ttl_from_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator
+    from collections.abc import Awaitable, Callable, Generator, Sequence
 
     from mcp.server.models import InitializationOptions
 
@@ -70,6 +70,19 @@ class NotJoined(MCPError):
     """The participant of a client is not in the space yet."""
 
 
+class OwnTool(Protocol):
+    """A tool of this server's process, for the program that is its client."""
+
+    @property
+    def offer(self) -> JsonObject:
+        """The tool, as it is listed."""
+        ...
+
+    async def call(self, arguments: JsonObject, /) -> JsonObject:
+        """Answer a call; cancelled where its client cancels it."""
+        ...
+
+
 class SpaceHandlers:
     """The handlers of what MCP clients ask.
 
@@ -79,6 +92,7 @@ class SpaceHandlers:
         settings: Settings of the calls.
         joined: Waits until the participant is in the space, where that may be later than its
             client; true if it was.
+        own_tools: Tools of this process, of which there are some also while there is no space.
 
     Attributes:
         tasks: The calls that became tasks, for as long as it is entered.
@@ -91,8 +105,10 @@ class SpaceHandlers:
         settings: CallSettings,
         *,
         joined: Callable[[], Awaitable[bool]] | None = None,
+        own_tools: Sequence[OwnTool] = (),
     ) -> None:
         self._joined = joined
+        self._own_tools = {str(each.offer["name"]): each for each in own_tools}
         self._member_of = member_of
         self._streams = streams
         self._settings = settings
@@ -114,33 +130,43 @@ class SpaceHandlers:
 
     async def list_offers(self, kind: str, ctx: Ctx, _: Any) -> JsonObject:
         """The lists: of tools, prompts, resources and templates."""
+        own = [each.offer for each in self._own_tools.values()] if kind == TOOLS else []
         try:
             catalog = self._member_of(ctx).catalog
         except NotJoined:
-            return {kind: [], **LISTED}  # its client is told when there are some
+            return {kind: own, **LISTED}  # its client is told when there are some
         listed = await catalog.described(kind, ctx.protocol_version)
         if kind == TOOLS and self._settings.answer_seconds(ctx) is not None:
             listed = [RESULT_TOOL_OFFER, *listed]
-        return {kind: listed, **LISTED}
+        return {kind: [*own, *listed], **LISTED}
 
     # --- calls ---
 
     async def call_tool(self, ctx: Ctx, _: Any) -> JsonObject:
         """``tools/call``."""
-        member, params = self._member_of(ctx), dict(ctx.params or {})
+        params = dict(ctx.params or {})
         result = tool_error(CANCELLED)
-        with member.answering(), self._streams.track(member.key, ctx) as stream:
-            await checkpoint_if_cancelled()  # of what was cancelled already, nothing is sent
-            if params.get("name") == RESULT_TOOL and self._settings.proposes:
-                result = await result_of_held(member, params, ctx, self._settings)
-            else:
-                offer = await _find(member, TOOLS, params.get("name"))
-                result = await call_tool(member, offer, params, ctx, self._settings)
+        own = self._own_tools.get(str(params.get("name")))
+        if own is not None:
+            with self._streams.track("", ctx) as stream:
+                given = payloads.as_object(params.get("arguments"))
+                result = {**COMPLETE, **await own.call(given)}
+        else:
+            member = self._member_of(ctx)
+            with member.answering(), self._streams.track(member.key, ctx) as stream:
+                await checkpoint_if_cancelled()  # of what was cancelled already, nothing is sent
+                if params.get("name") == RESULT_TOOL and self._settings.proposes:
+                    result = await result_of_held(member, params, ctx, self._settings)
+                else:
+                    offer = await _find(member, TOOLS, params.get("name"))
+                    result = await call_tool(member, offer, params, ctx, self._settings)
         if stream.reason is not None and ctx.request is None:
             await anyio.sleep(SDK_SECONDS)
         return result
 
     async def _task_support(self, ctx: Ctx, name: str) -> TaskSupport:
+        if name in self._own_tools:
+            return "forbidden"
         offer = await self._member_of(ctx).catalog.find(TOOLS, name)
         if offer is None:
             return "forbidden"

@@ -19,10 +19,11 @@ from meup_agent.processes.piped import read_from, read_lines
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
 
     from meup_agent.mcp.sdk.streams import Item
     from meup_agent.mcp.server.client_member import ClientMember, ClientMembers
+    from meup_agent.mcp.server.space_server import OwnTool
     from meup_agent.mcp.server.tool_calls import CallSettings
 
 log = logging.getLogger("meup_agent.mcp")
@@ -53,12 +54,15 @@ async def _read_stdin(fd: int) -> AsyncGenerator[str]:
         yield line.decode("utf-8", "replace")
 
 
-async def serve_stdio(pool: ClientMembers, settings: CallSettings) -> None:
+async def serve_stdio(
+    pool: ClientMembers, settings: CallSettings, own_tools: Sequence[OwnTool] = ()
+) -> None:
     """Serve one client over standard input and output, as the participant of this process.
 
     Args:
         pool: The participants.
         settings: Settings of the calls.
+        own_tools: Tools of this process beside those of the space.
 
     Raises:
         MeupError: The participant is not in the space, or no longer.
@@ -66,7 +70,9 @@ async def serve_stdio(pool: ClientMembers, settings: CallSettings) -> None:
     async with pool.run():
         joining = _Joining(pool)
         streams = OpenStreams()
-        handlers = SpaceHandlers(joining.member_of, streams, settings, joined=joining.wait)
+        handlers = SpaceHandlers(
+            joining.member_of, streams, settings, joined=joining.wait, own_tools=own_tools
+        )
         server = make_server(handlers)
         try:
             async with (

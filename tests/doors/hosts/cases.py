@@ -4,7 +4,7 @@ from typing import Final, Literal, NamedTuple
 
 from tests.doors.hosts.programs import CLAUDE_VERSION, CODEX_VERSION
 
-Door = Literal["claude-http", "claude-command", "codex-command"]
+Door = Literal["claude-http", "claude-command", "claude-approve", "codex-command"]
 What = Literal[
     "allow",
     "deny",
@@ -56,21 +56,39 @@ def _cases(door: Door, failed: str, *, silence_runs: bool = False) -> tuple[Case
     )
 
 
+def _approve_cases() -> tuple[Case, ...]:
+    """Those of the permission tool, whose host tells nobody what came of a permit."""
+    door: Door = "claude-approve"
+    return (
+        Case(door, "allow", True, "", "permitted"),
+        Case(door, "deny", False, "not on Fridays", "rejected"),
+        Case(door, "edit", True, "", "permitted"),
+        Case(door, "time-out", False, "No participant decided", "expired"),
+        Case(door, "gateway killed", False, "the connection was lost", ""),
+        Case(door, "refused connection", False, "no gateway has answered", ""),
+        Case(door, "interrupted by INT", False, "", "withdrawn"),
+        Case(door, "interrupted by TERM", False, "", "withdrawn"),
+        Case(door, "interrupted by KILL", False, "", "withdrawn"),
+    )
+
+
 CASES: Final = (
     # An answer without a word is no failure to it. The gateway never gives one.
     *_cases("claude-http", "blocking because onFailure", silence_runs=True),
     *_cases("claude-command", "meup did not answer"),
+    *_approve_cases(),
     *_cases("codex-command", "meup did not answer"),
 )
 
 NAMES: Final = {
     "claude-http": f"Claude Code {CLAUDE_VERSION}, hook `http`, `onFailure: block`",
     "claude-command": f"Claude Code {CLAUDE_VERSION}, hook `command` (`meup-hook`)",
+    "claude-approve": f"Claude Code {CLAUDE_VERSION}, tool `approve` (`meup mcp --approve-tool`)",
     "codex-command": f"Codex {CODEX_VERSION}, hook `command` (`meup-hook`)",
 }
 
 NOT_RUN: Final = {
-    "Claude Code, permission tool and `PermissionRequest`": "not run",
+    "Claude Code, hook `PermissionRequest`": "not run",
     "Codex, hook `mcp_tool` and `PermissionRequest`": "not run",
     "Codex, app-server (`meup codex`)": (
         "allow, deny, interrupted and answered at the terminal hold"
@@ -87,7 +105,8 @@ HEAD: Final = """\
 What a coding agent does when the one who approves is slow, gone, or talks nonsense. Most agents
 run the call when a hook of theirs fails, unless it is set up exactly so. Each row below is tried
 in CI with the program as its maker ships it, against a model of our own on loopback that asks for
-one shell command, which the program's own settings allow.
+one shell command, which the program's own settings allow; the tool `approve` is asked where they
+neither allow nor deny it.
 
 *Ran* says whether the command ran; *told* what the model read of it; *recorded* how the call
 stands in the space afterwards. The page is made of the suite's cases (`tests/doors/hosts`), which

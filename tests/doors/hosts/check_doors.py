@@ -19,6 +19,7 @@ from tests.doors.hooked import Hooked, hooked, proposed, settled
 from tests.doors.hosts.cases import CASES, Case
 from tests.doors.hosts.programs import CLAUDE, CLAUDE_VERSION, CODEX, CODEX_VERSION, version
 from tests.doors.model_apis import ModelApi
+from tests.interaction.people import until
 from tests.patience import PATIENCE
 from tests.programs import ROOT
 
@@ -92,6 +93,8 @@ def claude(case: Case, home: Path, url: str, api: str, seconds: float) -> Starte
         "permissions": {"allow": ["Bash"]},
         "hooks": {each: [{"matcher": "*", "hooks": [hook]}] for each in events},
     }
+    if case.door == "claude-approve":
+        settings = {}
     file = home / "settings.json"
     file.write_text(json.dumps(settings))
     env = {
@@ -102,7 +105,21 @@ def claude(case: Case, home: Path, url: str, api: str, seconds: float) -> Starte
         "DISABLE_AUTOUPDATER": "1",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     }
-    return [str(CLAUDE), "-p", "go", "--settings", str(file)], env
+    command = [str(CLAUDE), "-p", "go", "--settings", str(file)]
+    if case.door == "claude-approve":
+        command += approving(home, url, seconds)
+    return command, env
+
+
+def approving(home: Path, url: str, seconds: float) -> list[str]:
+    """The options of Claude Code by which it asks our tool."""
+    at = ["--url", url, "--space", "demo", "--ttl", f"{seconds - 5:g}"]
+    program = ["-m", "meup_agent.cli", "mcp", "--approve-tool", *at]
+    servers = {"meup": {"command": sys.executable, "args": program}}
+    file = home / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": servers}))
+    tool = "mcp__meup__approve"
+    return ["--mcp-config", str(file), "--strict-mcp-config", "--permission-prompt-tool", tool]
 
 
 def codex(case: Case, home: Path, url: str, api: str, seconds: float) -> Started:
@@ -146,6 +163,9 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     # Five seconds before the host's time-out ours ends.
     seconds = 7.0 if case.what == "time-out" else 60.0
+    is_tool = case.door == "claude-approve"
+    if is_tool and case.what in ("gateway killed", "refused connection"):
+        seconds = 10.0  # that door waits for its gateway to come back, and says no at its end
     asked = {"command": f"touch {mark}", "description": "leave a mark"}
     async with AsyncExitStack() as stack:
         stack.enter_context(anyio.fail_after(2 * PATIENCE))
@@ -155,10 +175,10 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
         if case.what in FAKED:
             url = stack.enter_context(broken(case.what))
         elif case.what == "refused connection":
-            url = "http://127.0.0.1:9"
+            url = "ws://127.0.0.1:9" if is_tool else "http://127.0.0.1:9"
         else:
             at = await stack.enter_async_context(hooked(decider(case, mark)))
-            url, token = at.url, at.tokens["coder"]
+            url, token = at.door_url if is_tool else at.url, at.tokens["coder"]
         make = codex if case.door.startswith("codex") else claude
         command, env = make(case, tmp_path, url, api.url, seconds)
         env |= {
@@ -193,5 +213,8 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
         assert mark.with_suffix(".edited").exists() is (case.what == "edit")
         assert case.told in " ".join(api.results), said
         if case.recorded and at is not None:
-            assert await settled(at.space) == case.recorded
+            if case.recorded == "permitted":
+                await until(lambda: at.space.proposals[0].state == "permitted")
+            else:
+                assert await settled(at.space) == case.recorded
             assert len(at.space.proposals) == 1

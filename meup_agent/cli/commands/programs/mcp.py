@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
+from uuid import uuid4
 
 import anyio
 import typer
 
-from meup_agent.cli.address import SpaceOptions, token_from
+from meup_agent.cli.address import Address, SpaceOptions, token_from
 from meup_agent.cli.failures import require_extra
 from meup_agent.cli.options import (
     DEFAULT_TTL,
@@ -82,6 +85,15 @@ def mcp(
             " MEUP_TOKEN; behind a proxy, every client that it lets in is that participant.",
         ),
     ] = False,
+    approve_tool: Annotated[
+        bool,
+        flag(
+            "--approve-tool",
+            "Offer the tool `approve` as well, by which Claude Code asks before it runs something"
+            " itself: `claude -p --permission-prompt-tool mcp__NAME__approve`, where NAME is this"
+            " server's.",
+        ),
+    ] = False,
     to: To = None,
     ttl: Annotated[
         float | None,
@@ -108,6 +120,8 @@ def mcp(
 
     Example: `meup mcp --http 127.0.0.1:8430`
 
+    Example: `meup mcp --approve-tool`
+
     Example: `meup mcp bots/echo.py:agent`
 
     Example: `meup mcp bots/echo.py:agent --http 127.0.0.1:8430 --anonymous`
@@ -116,6 +130,15 @@ def mcp(
     log_to_stderr("info")
     if http is None and (tls_certificate or tls_key or insecure or anonymous):
         raise ConfigurationError("TLS, --insecure and --anonymous are for --http")
+    if approve_tool and target is not None:
+        raise ConfigurationError(
+            "--approve-tool asks a space, and one agent's tools are served without; leave one out"
+        )
+    if approve_tool and http is not None:
+        raise ConfigurationError(
+            "--approve-tool is for the Claude Code that starts this command: over HTTP it gives a"
+            " call up after some minutes; let it start meup mcp without --http"
+        )
     from meup_agent.gateway.network import check_encrypted, is_loopback, server_context
     from meup_agent.mcp.sdk.logs import pace_sdk_logs
     from meup_agent.mcp.server.tool_calls import CallSettings
@@ -143,13 +166,19 @@ def mcp(
                 f"--anonymous is for clients on this machine, and others could call at {host};"
                 " listen at 127.0.0.1, or let each client send a token"
             )
-    pool, has_own = _pool_of_space(at, http) if target is None else (_pool_of_agent(target), True)
+    approving: Address | None = None
+    if target is not None:
+        pool, has_own = _pool_of_agent(target), True
+    else:
+        where, has_own = _space_of(at, http)
+        pool = _pool_of_space(where, has_own=has_own, http=http)
+        approving = where if approve_tool else None
     if anonymous and not has_own:
         raise ConfigurationError(
             "--anonymous needs the token of the participant that such clients are; set MEUP_TOKEN"
         )
     if http is None:
-        serve = partial(_serve_stdio, pool, settings)
+        serve = partial(_serve_stdio, pool, settings, approving)
     else:
         from meup_agent.mcp.server.http import LOOPBACK_HOSTS, McpApp
 
@@ -161,17 +190,22 @@ def mcp(
     anyio.run(serve, backend_options={"use_uvloop": False})
 
 
-def _pool_of_space(at: SpaceOptions, http: str | None) -> tuple[ClientMembers, bool]:
-    """The participants of a gateway's space, and if there is one of this process."""
+def _space_of(at: SpaceOptions, http: str | None) -> tuple[Address, bool]:
+    """The space, and if there is a participant of this process in it."""
+    own = token_from(at.token, at.token_file)  # once: a pipe has it no second time
+    if own is None and http is None:
+        return at.address(), True  # raises what is missing
+    others = SpaceOptions(url=at.url, space=at.space, token="-", participant=at.participant)
+    where = others.address()  # over HTTP each client may have its own token
+    return (where, False) if own is None else (where._replace(token=own), True)
+
+
+def _pool_of_space(where: Address, *, has_own: bool, http: str | None) -> ClientMembers:
+    """The participants of a gateway's space."""
     from meup_agent.mcp.server.client_member import ClientMembers
     from meup_agent.session import Settings
     from meup_agent.transport.websocket import SpaceConnector
 
-    own = token_from(at.token, at.token_file)
-    if own is None and http is not None:  # then every client must have its own
-        where = SpaceOptions(url=at.url, space=at.space, token="-").address()
-    else:
-        where = at.address()
     if http is None:
         start_if_absent(where.url)
 
@@ -186,7 +220,7 @@ def _pool_of_space(at: SpaceOptions, http: str | None) -> tuple[ClientMembers, b
             return join(SpaceConnector(where.url, where.space), token=theirs)
         return join(where.url, **where.identity)
 
-    return ClientMembers(join, own=own, many=http is not None), own is not None
+    return ClientMembers(join, own=where.token if has_own else None, many=http is not None)
 
 
 def _pool_of_agent(target: str) -> ClientMembers:
@@ -212,10 +246,30 @@ def _pool_of_agent(target: str) -> ClientMembers:
     return ClientMembers(join, bare=_AGENT, many=False)
 
 
-async def _serve_stdio(pool: ClientMembers, settings: CallSettings) -> None:
+async def _serve_stdio(
+    pool: ClientMembers, settings: CallSettings, approving: Address | None
+) -> None:
     from meup_agent.mcp.server.stdio import serve_stdio
 
-    await until_signal(lambda _: serve_stdio(pool, settings), ENDING)
+    if approving is None:
+        await until_signal(lambda _: serve_stdio(pool, settings), ENDING)
+    else:
+        await until_signal(lambda _: _serve_approving(pool, settings, approving), ENDING)
+
+
+async def _serve_approving(pool: ClientMembers, settings: CallSettings, where: Address) -> None:
+    """Serve a client that asks about its own calls, too, by a door beside its participant."""
+    from meup_agent.doors.approve_tool import ApproveTool
+    from meup_agent.doors.joining import JoiningDoor
+    from meup_agent.mcp.server.stdio import serve_stdio
+
+    door = JoiningDoor("meup-approve", ttl=settings.ttl, to=settings.to)
+    # Claude Code says its session to the programs that it starts, and in no call.
+    session = os.environ.get("CLAUDE_CODE_SESSION_ID") or uuid4().hex
+    tool = ApproveTool(door.ask, session=session, cwd=str(Path.cwd()))
+    async with background_tasks() as joining:
+        joining.start_soon(partial(door.stay, where.url, **where.identity))
+        await serve_stdio(pool, settings, [tool])
 
 
 async def _serve_http(
