@@ -12,7 +12,6 @@ import json
 import re
 import time
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -192,8 +191,9 @@ class JournalOptions(HttpOptions, frozen=True):
             "--journal",
             metavar="FILE",
             help=(
-                "Read this journal of a gateway, which may run; no token is needed. Without it and"
-                " an address, that of `meup up`."
+                "Read this journal of a gateway, which may run; no token is needed. A space's file"
+                " (YAML) says where its journal is, also on NATS. Without it and an address, that"
+                " of `meup up`."
             ),
         ),
     ] = None
@@ -224,10 +224,6 @@ class JournalOptions(HttpOptions, frozen=True):
         if self.journal is not None and self.http is not None:
             raise ConfigurationError("give --journal or --http, not both")
         journal = self.journal
-        if journal is not None and str(journal).startswith("nats:"):
-            raise ConfigurationError(
-                "--journal takes a file; a journal on NATS is read from its gateway, with --http"
-            )
         if journal is None:
             url = find_http_url(self.http)
             journal = find_journal() if url is None else journal_of_ended(url)
@@ -244,13 +240,13 @@ class JournalOptions(HttpOptions, frozen=True):
             raise ConfigurationError(
                 "the journal is missing: `meup up` has kept none here; give --journal with a"
                 " gateway's journal, or --http (or MEUP_HTTP, or MEUP_URL) with the address of one"
-                " that runs, as for a journal on NATS"
+                " that runs"
             )
         return read_over_http(self.address(), begin)
 
 
 async def read_file(
-    path: Path,
+    file: Path,
     wanted: str | None,
     since: int | None,
     kinds: tuple[str, ...],
@@ -258,31 +254,36 @@ async def read_file(
     accept_damage: bool,
     query: DecisionQuery | None,
 ) -> Pages:
-    """The entries in a journal's file from a moment on, also while its gateway writes.
+    """The entries in a journal from a moment on, also while its gateway writes.
 
-    ``wanted`` is the space; ``None``: the only one that there is. Of some ``kinds`` alone, if any
-    are named. Of a damaged file what can be read, if that is accepted. Of the proposals that a
-    query means alone, and what belongs to them, if it is given and the file can tell.
+    The file is the journal's, or a space's that says where that is. ``wanted`` is the space;
+    ``None``: the only one that there is. Of some ``kinds`` alone, if any are named. Of a damaged
+    file what can be read, if that is accepted. Of the proposals that a query means alone, and what
+    belongs to them, if it is given and the file can tell.
     """
     # Loaded here: SQLite is not needed where a gateway is asked.
-    from meup_agent.gateway.journal.archive import Archive
+    from meup_agent.gateway.journal.places import open_archive, place_of
 
-    if query is not None and since is None and not accept_damage:
-        with closing(Archive(path, looks_through=False)) as archive:
-            space = _space_in(archive.spaces, path, wanted)
+    place = place_of(file)
+    shown = str(file) if place.path is not None else f"on {place.name}"
+    if query is not None and since is None and not accept_damage and place.path is not None:
+        with open_archive(place, looks_through=False) as archive:
+            space = _space_in(archive.spaces, shown, wanted)
             chains = archive.find_chains(space, query)
         if chains is not None:
             yield Page(tuple(chains.entries), now=chains.until)
             return
-    with closing(Archive(path, accept_damage=accept_damage)) as archive:
-        space = _space_in(archive.spaces, path, wanted)
+    with open_archive(place, accept_damage=accept_damage) as archive:
+        space = _space_in(archive.spaces, shown, wanted)
         after, until = 0 if since is None else archive.before(space, since), archive.latest(space)
-        yield Page((), damaged=tuple(each for each in archive.damaged if each.last > after))
+        begin = after
         read = partial(archive.read, space, until=until, limit=PAGE, kinds=kinds)
         while after < until and (page := read(after=after)):
             yield Page(page)
             after = page[-1].seq
             await checkpoint()
+        # Some is found only when it is read.
+        yield Page((), damaged=tuple(each for each in archive.damaged if each.last > begin))
 
 
 async def read_over_http(where: HttpAddress, since: int | None) -> Pages:
@@ -312,17 +313,19 @@ async def read_over_http(where: HttpAddress, since: int | None) -> Pages:
             begin, read = str(following), following
 
 
-def _space_in(spaces: list[str], path: Path, wanted: str | None) -> str:
+def _space_in(spaces: list[str], journal: str, wanted: str | None) -> str:
     if wanted is None and len(spaces) == 1:
         return spaces[0]
     if wanted is not None and wanted in spaces:
         return wanted
     shown = name_some(spaces, _SHOWN_SPACES)
     if not spaces:
-        raise ConfigurationError(f"the journal {path} is empty: nothing was said yet in any space")
+        raise ConfigurationError(
+            f"the journal {journal} is empty: nothing was said yet in any space"
+        )
     if wanted is None:
-        raise ConfigurationError(f"the journal {path} has several spaces; give --space: {shown}")
-    raise ConfigurationError(f"the journal {path} has no space {wanted!r}; it has {shown}")
+        raise ConfigurationError(f"the journal {journal} has several spaces; give --space: {shown}")
+    raise ConfigurationError(f"the journal {journal} has no space {wanted!r}; it has {shown}")
 
 
 def _entries(space: str, page: dict[str, Any]) -> Iterator[Entry]:

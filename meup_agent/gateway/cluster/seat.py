@@ -261,6 +261,20 @@ class Seat:
                 await subscription.unsubscribe()
 
 
+async def find_owner(link: Link, prefix: str) -> str | None:
+    """The name of the gateway that owns the spaces; ``None``: none runs; empty: it is silent.
+
+    Called in the link's thread.
+    """
+    question = _encode(OwnerQuestion("", secrets.token_hex(16)))
+    body = await link.request(f"{prefix}.owner", question, SILENT_SECONDS)
+    if body is None:
+        return None
+    with suppress(msgspec.MsgspecError):
+        return _read_answer(body).node
+    return ""
+
+
 def _rank(nonce: str, standbys: list[str]) -> int:
     return standbys.index(nonce) if nonce in standbys else len(standbys)
 

@@ -1,4 +1,4 @@
-"""The archive: a journal's file as other programs read it, while its gateway runs or long after."""
+"""The archive: a journal as other programs read it, while its gateway runs or long after."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sqlite3
 import tempfile
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 from meup_agent.errors import ConfigurationError
@@ -28,9 +28,16 @@ from meup_agent.gateway.journal.decisions import (
     DecisionQuery,
     find_chains,
     has_index,
+    read_seen,
     snapshot,
 )
-from meup_agent.gateway.journal.rows import checked_row, entry_of, has_tables, rows_query
+from meup_agent.gateway.journal.rows import (
+    checked_row,
+    entry_of,
+    has_tables,
+    held_facts,
+    rows_query,
+)
 from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, MAX_SEQ, Entry, NumberRange
 
 # --- the archive ---
@@ -52,6 +59,58 @@ WITH RECURSIVE each(name) AS (
 SELECT name FROM each WHERE name IS NOT NULL
 """
 # One look into the index for each space, where DISTINCT goes through all entries.
+
+
+class JournalArchive(Protocol):
+    """A journal as other programs read it."""
+
+    @property
+    def damaged(self) -> list[NumberRange]:
+        """The numbers of entries that damage took, as far as they are known by now."""
+        ...
+
+    @property
+    def spaces(self) -> list[str]:
+        """Those that have entries, or facts."""
+        ...
+
+    def latest(self, space: str) -> int:
+        """The number of a space's last entry; 0 where there is none."""
+        ...
+
+    def before(self, space: str, at: int) -> int:
+        """The number of the last entry before a time in microseconds; 0 where there is none."""
+        ...
+
+    def read(
+        self, space: str, *, after: int, until: int, limit: int, kinds: tuple[str, ...] = ()
+    ) -> tuple[Entry, ...]:
+        """The entries with ``after < seq <= until``, oldest first; see :meth:`Journal.read`.
+
+        Of some ``kinds`` alone, if any are named. None: there are none behind ``after``.
+
+        Raises:
+            ConfigurationError: One is damaged, and that is not accepted.
+        """
+        ...
+
+    def facts(self, space: str) -> dict[str, dict[str, Any]]:
+        """What holds in a space."""
+        ...
+
+    def seen(self, space: str) -> dict[str, int]:
+        """The time up to which each participant has seen what expired."""
+        ...
+
+    def find_chains(self, space: str, query: DecisionQuery) -> Chains | None:
+        """The entries about the proposals that a query may mean.
+
+        ``None``: the journal does not tell them from the others, or they are most of it.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
 
 
 class Archive:
@@ -133,28 +192,24 @@ class Archive:
 
     @property
     def spaces(self) -> list[str]:
-        return [name for (name,) in self._ask(_SPACES)]
+        """See :attr:`JournalArchive.spaces`."""
+        holding = self._ask("SELECT DISTINCT space FROM fact ORDER BY space")
+        return list(dict.fromkeys(name for (name,) in [*self._ask(_SPACES), *holding]))
 
     def latest(self, space: str) -> int:
-        """The number of a space's last entry; 0 where there is none."""
+        """See :meth:`JournalArchive.latest`."""
         ((found,),) = self._ask("SELECT max(seq) FROM entry WHERE space = ?", space)
         return found or 0
 
     def before(self, space: str, at: int) -> int:
-        """The number of the last entry before a time in microseconds; 0 where there is none."""
+        """See :meth:`JournalArchive.before`."""
         ((found,),) = self._ask("SELECT max(seq) FROM entry WHERE space = ? AND at < ?", space, at)
         return found or 0
 
     def read(
         self, space: str, *, after: int, until: int, limit: int, kinds: tuple[str, ...] = ()
     ) -> tuple[Entry, ...]:
-        """The entries with ``after < seq <= until``, oldest first; see :meth:`Journal.read`.
-
-        Of some ``kinds`` alone, if any are named.
-
-        Raises:
-            ConfigurationError: One is damaged, and that is not accepted.
-        """
+        """See :meth:`JournalArchive.read`."""
         where = "WHERE space = ? AND seq > ? AND seq <= ? ORDER BY seq"
         query, size = rows_query(where), 0
         found: list[Entry] = []
@@ -177,11 +232,20 @@ class Archive:
             raise self._unreadable(error) from None
         return tuple(found)
 
-    def find_chains(self, space: str, query: DecisionQuery) -> Chains | None:
-        """The entries about the proposals that a query may mean.
+    def facts(self, space: str) -> dict[str, dict[str, Any]]:
+        """See :meth:`JournalArchive.facts`."""
+        try:
+            return dict(held_facts(self._connection, space))
+        except (sqlite3.Error, ValueError) as error:
+            raise self._is_damaged(str(error)) from None
 
-        ``None``: the file does not tell them from the others, or they are most of it.
-        """
+    def seen(self, space: str) -> dict[str, int]:
+        """See :meth:`JournalArchive.seen`."""
+        found = read_seen(self._connection)
+        return {name: at for (of, name), at in found.items() if of == space}
+
+    def find_chains(self, space: str, query: DecisionQuery) -> Chains | None:
+        """See :meth:`JournalArchive.find_chains`."""
         connection = self._connection
         try:
             with snapshot(connection):
@@ -288,7 +352,7 @@ def back_up(journal: Path, target: Path) -> int:
                     # Without a WAL, so that a reader need not write a second file beside it.
                     copy.execute("PRAGMA journal_mode = DELETE")
                     count = archive.check_copy(copy)
-                _name(Path(name), target)
+                name_for_good(Path(name), target)
             finally:
                 for ending in ("", "-journal"):
                     with suppress(FileNotFoundError):
@@ -302,8 +366,12 @@ def back_up(journal: Path, target: Path) -> int:
     return count
 
 
-def _name(whole: Path, target: Path) -> None:
-    """Give a file its name, which is no other's, for good."""
+def name_for_good(whole: Path, target: Path) -> None:
+    """Give a file its name, for good.
+
+    Raises:
+        FileExistsError: Another file has it.
+    """
     try:
         os.link(whole, target)
     except FileExistsError:

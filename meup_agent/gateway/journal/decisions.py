@@ -435,14 +435,15 @@ def make_index(connection: sqlite3.Connection, path: object) -> None:
         segment = builder.add(entry.seq, hashed_names(entry))
         if segment is not None:
             execute(WRITE_NAMES, segment)
-        for row in follower.follow(entry.seq, entry.space, _changes(entry, spaces)):
+        for row in follower.follow(entry.seq, entry.space, changes_of(entry, spaces)):
             execute(WRITE_PROPOSAL, sealed(row))
         if count % MADE_AT_ONCE == 0:
             log.info("the journal %s: its proposals are listed, %d envelopes so far", path, count)
     execute("COMMIT")
 
 
-def _changes(entry: Entry, spaces: dict[str, SpaceState]) -> tuple[ProposalChange, ...]:
+def changes_of(entry: Entry, spaces: dict[str, SpaceState]) -> tuple[ProposalChange, ...]:
+    """What an entry changes of its space's proposals; the entries of a space come in order."""
     from meup_agent.protocol.space.state.state import (
         SpaceState,  # a command that reads a file folds none
     )

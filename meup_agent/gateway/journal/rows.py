@@ -7,9 +7,11 @@ checksum goes over everything that a row says, so that bits that flip on a disk 
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
 import zlib
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -244,6 +246,19 @@ def checked_row(values: tuple[Any, ...]) -> Row | None:
     except (ValueError, TypeError, msgspec.MsgspecError):
         return None
     return Row._make((*said, checked, frame))
+
+
+def held_facts(connection: sqlite3.Connection, space: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The facts that hold in a space, in the order in which they began to.
+
+    Raises:
+        sqlite3.DatabaseError: One is not what was written.
+    """
+    query = "SELECT key, value, checksum FROM fact WHERE space = ? ORDER BY said"
+    for key, value, checked in connection.execute(query, (space,)):
+        if checked != checksum((space, key, value)):
+            raise sqlite3.DatabaseError(f"the fact {key} is damaged")
+        yield key, json.loads(value)
 
 
 def checked_values(values: tuple[Any, ...]) -> tuple[Any, ...] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import sqlite3
 from collections import deque
@@ -36,7 +35,7 @@ from meup_agent.gateway.journal.rows import (
     WRITE_MISSING,
     DamagedEntry,
     Missing,
-    checksum,
+    held_facts,
     read_page,
     row_of,
     sealed,
@@ -278,7 +277,7 @@ class SqliteJournal:
     ) -> Recovered:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.recover`."""
         with self._reading() as connection:
-            facts = dict(_read_facts(connection, space))
+            facts = dict(held_facts(connection, space))
             latest = _latest_entries(connection, space, since, limit)
         before = latest[0].seq if latest else MAX_SEQ
         older = () if open_at is None else self._read_open(space, open_at, before)
@@ -448,14 +447,6 @@ class SqliteJournal:
             f"the journal {self._database.path} cannot be read: {error_text(error)}; repair it,"
             " or give another file"
         )
-
-
-def _read_facts(connection: sqlite3.Connection, space: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    query = "SELECT key, value, checksum FROM fact WHERE space = ? ORDER BY said"
-    for key, value, checked in connection.execute(query, (space,)):
-        if checked != checksum((space, key, value)):
-            raise sqlite3.DatabaseError(f"the fact {key} is damaged")
-        yield key, json.loads(value)
 
 
 def _latest_entries(

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
 
 from meup_agent.cli.commands import CommandTyper
 from meup_agent.cli.failures import require_extra
 from meup_agent.cli.options import argument, option
 from meup_agent.cli.render.formatting import counted
-from meup_agent.cli.signals import end_by_signals
+from meup_agent.cli.render.logs import log_to_stderr
+from meup_agent.cli.render.output import Stderr, progress_line
+from meup_agent.cli.signals import ENDING, end_by_signals, run_until_signal
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import visible
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
 
 journal = CommandTyper("journal")
 
 
 @journal.callback()
 def journal_group() -> None:
-    """Copy the journal of a gateway.
+    """Copy the journal of a gateway, to keep it or to move it.
 
     Example: `meup journal backup copy.db --journal journal.db`
     """
@@ -62,6 +69,65 @@ def backup(
     sys.stdout.write(f"{visible(str(file), 500)}: {counted(count, 'envelope')}\n")
 
 
+def copy(
+    source: Annotated[
+        Path,
+        option("FILE", "The journal to copy: its file, or a space's file (YAML).", "--from"),
+    ],
+    target: Annotated[
+        Path,
+        option(
+            "FILE",
+            "The place of the copy, where nothing is yet: a file, or a space's file.",
+            "--to",
+        ),
+    ],
+) -> None:
+    """Copy a journal to another place: from a file to NATS, or back.
+
+    Of a space's file the `journal` says where it is. No gateway may run on either, and none starts
+    on a copy that is not complete. Interrupted, the same command goes on where it stopped. Entries
+    keep their times and get new numbers, so members that come back are told of a gap.
+
+    In the end the copy has been read back: the SHA-256 that is printed is that of both.
+
+    Example: `meup journal copy --from journal.db --to space.yaml`
+
+    Example: `meup journal copy --from space.yaml --to journal.db`
+    """
+    require_extra("a gateway")
+    from meup_agent.gateway.journal.copying import copy_journal
+    from meup_agent.gateway.journal.places import place_of
+    from meup_agent.gateway.runtime import wall_clock
+
+    log_to_stderr("warning")
+    origin, place = place_of(source), place_of(target)
+    if origin._replace(name="") == place._replace(name=""):
+        raise ConfigurationError(f"--from and --to are both {origin.name}; give two places")
+    stderr = Stderr(colour=False)
+
+    async def act(_: TaskGroup) -> None:
+        async with progress_line(stderr.console, "copying the journal") as waiting:
+
+            def tell(count: int) -> None:
+                waiting.rename(f"copying the journal: {count:,} envelopes")
+
+            try:
+                done = await copy_journal(origin, place, wall_clock, tell)
+            except anyio.get_cancelled_exc_class():
+                stderr.note("interrupted; the same command goes on where it stopped")
+                raise
+        where = f"{place.name}: {counted(done.envelopes, 'envelope')}"
+        where += f" of {counted(done.spaces, 'space')}"
+        if done.was_there:
+            where += ", which were there already"
+        elif done.went_on:
+            where += f", {done.went_on:,} of them from a copy that was interrupted"
+        sys.stdout.write(f"{visible(where, 500)}\nSHA-256 {done.digest}\n")
+
+    run_until_signal(act, ENDING)
+
+
 def _configured(config: Path | None) -> Path:
     """The journal of a space's file."""
     require_extra("a gateway")
@@ -95,3 +161,4 @@ def _configured(config: Path | None) -> Path:
 
 
 journal.add("backup", backup)
+journal.add("copy", copy)

@@ -133,10 +133,13 @@ class NatsJournal:
 
     Made on the loop that it is used on, where a space's log is read when it is first asked for:
     that blocks, and a gateway asks for each while it starts. :meth:`aclose` ends its thread. After
-    a failure nothing is called any more, since nothing is kept.
+    a failure nothing is called any more, since nothing is kept. With ``is_copy`` it makes logs that
+    no gateway opens before :meth:`~SpaceLog.end_copy`.
     """
 
-    def __init__(self, config: JournalConfig, now: Callable[[], int]) -> None:
+    def __init__(
+        self, config: JournalConfig, now: Callable[[], int], *, is_copy: bool = False
+    ) -> None:
         nats = config.nats
         assert nats is not None, "the table of engines asked before"
         self._loop = asyncio.get_running_loop()
@@ -148,6 +151,7 @@ class NatsJournal:
         self.problem = ""
         """See :attr:`~meup_agent.protocol.space.journal.Journal.problem`."""
         self._config = config
+        self._is_copy = is_copy
         self._nats = nats
         # What a stream forgets must have been written down, also that it held no facts.
         self._forgets = config.max_age is not None or config.max_bytes is not None
@@ -214,6 +218,7 @@ class NatsJournal:
             self._now,
             partial(self._to_loop, self._on_kept),
             partial(self._to_loop, self._fail),
+            self._is_copy,
         )
         return space_log, space_log.open(self._config, self._ownership)
 
@@ -359,6 +364,15 @@ class NatsJournal:
         for entry in self._all_entries(known, known.log.sequence(before)):
             if entry.seq < before:
                 yield entry
+
+    def replace_facts(self, space: str, facts: dict[str, Any], seen: dict[str, int]) -> None:
+        """Let a space hold these facts and marks, and not those that its entries made.
+
+        They are written down when it is closed.
+        """
+        known = self._space(space)
+        known.facts, known.seen = facts, seen
+        self._note_unwritten(known, 0)
 
     # --- a start ------------------------------------------------------------------------------
 

@@ -72,6 +72,9 @@ WATCH_SECONDS: Final = 1.0
 OWN_ATTEMPTS: Final = 20
 """Times that a gateway that starts tries to be the owner, while others write."""
 
+COPYING: Final = "meup.copying"
+"""Says in what a stream tells of itself that not all is there yet which is copied into it."""
+
 STREAM_NOT_FOUND: Final = 10059
 WRONG_LAST_SEQUENCE: Final = 10071
 
@@ -115,6 +118,8 @@ class SpaceLog:
     # Called with the last sequence, and how many entries it took.
     on_kept: Callable[[SpaceLog, int, int], None]
     on_lost: Callable[[str], None]
+    is_copy: bool = False  # another journal is copied into it, and no gateway uses it
+    is_copied_to: bool = field(default=False, init=False)  # that has begun, and is not over
     base: int = field(default=0, init=False)
     first: int = field(default=1, init=False)  # the sequence of the oldest message
     last: int = field(default=0, init=False)  # of the last message that is known to be there
@@ -192,17 +197,57 @@ class SpaceLog:
             asyncio.ensure_future(self._until_lost(work)) for work in (self._write, self._watch)
         ]
 
+    async def look(self) -> bool:
+        """Learn what the stream holds, and change nothing; false if there is none.
+
+        Raises:
+            ConfigurationError: It is not the space's log alone.
+            ForeignMessage: It has something at its end that no gateway wrote.
+        """
+        info = await self._ask_about()
+        if info is None:
+            return False
+        self._read_info(info)
+        self.latest = await self._find_latest()
+        return True
+
+    async def end_copy(self) -> None:
+        """Say that the log holds all that was to be copied into it."""
+        found = (await self.link.ask(f"STREAM.INFO.{self.stream}"))["config"]
+        metadata = {key: value for key, value in found["metadata"].items() if key != COPYING}
+        await self.link.ask(f"STREAM.UPDATE.{self.stream}", {**found, "metadata": metadata})
+
     async def _find(self, journal: JournalConfig) -> None:
         """Find the stream, or make it, and read what it says of itself."""
         wanted = self._wanted(journal)
+        info = await self._ask_about()
+        if info is None:
+            metadata = {"meup.space": self.space, "meup.base": str(self.now())}
+            if self.is_copy:
+                metadata[COPYING] = "1"
+            made = {**wanted, "metadata": metadata, "deny_delete": True, "deny_purge": True}
+            info = await self.link.ask(f"STREAM.CREATE.{self.stream}", made)
+        found = self._read_info(info)
+        if self.is_copied_to and not self.is_copy:
+            raise ConfigurationError(
+                f"the log of space {self.space!r} is a copy that is not complete; run"
+                f" 'meup journal copy' again, or remove the stream {self.stream}"
+            )
+        changed = {key: value for key, value in wanted.items() if found.get(key) != value}
+        if changed:
+            info = await self.link.ask(f"STREAM.UPDATE.{self.stream}", {**found, **changed})
+            self._read_state(info["state"])
+
+    async def _ask_about(self) -> dict[str, Any] | None:
         try:
-            info = await self.link.ask(f"STREAM.INFO.{self.stream}")
+            return await self.link.ask(f"STREAM.INFO.{self.stream}")
         except ApiError as error:
             if error.code != STREAM_NOT_FOUND:
                 raise
-            metadata = {"meup.space": self.space, "meup.base": str(self.now())}
-            made = {**wanted, "metadata": metadata, "deny_delete": True, "deny_purge": True}
-            info = await self.link.ask(f"STREAM.CREATE.{self.stream}", made)
+            return None
+
+    def _read_info(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Take in what the server says of the stream; its configuration."""
         found: dict[str, Any] = info["config"]
         kept: dict[str, str] = found.get("metadata") or {}
         base = kept.get("meup.base", "")
@@ -218,11 +263,10 @@ class SpaceLog:
                 f"journal.nats.prefix: the stream {self.stream} is not the log of space"
                 f" {self.space!r} alone; remove that stream, or give another prefix"
             )
-        changed = {key: value for key, value in wanted.items() if found.get(key) != value}
-        if changed:
-            info = await self.link.ask(f"STREAM.UPDATE.{self.stream}", {**found, **changed})
         self.base = int(base)
+        self.is_copied_to = COPYING in kept
         self._read_state(info["state"])
+        return found
 
     def _wanted(self, journal: JournalConfig) -> dict[str, Any]:
         """The stream's configuration, as far as ours says it."""
@@ -481,11 +525,11 @@ class SpaceLog:
         Raises:
             ConfigurationError: They cannot be read.
         """
-        from nats.js.errors import KeyNotFoundError
+        from nats.js.errors import BucketNotFoundError, KeyNotFoundError
 
-        bucket = await self._open_bucket()
         token = token_of(self.space)
         try:
+            bucket = await self.link.jetstream.key_value(self._bucket)
             head = (await bucket.get(token)).value or b""
             count, _, generation = head.partition(b" ")
             parts = [
@@ -493,7 +537,7 @@ class SpaceLog:
                 for part in range(int(count))
             ]
             return decode_checkpoint(b"".join(parts))
-        except KeyNotFoundError:
+        except (BucketNotFoundError, KeyNotFoundError):
             return Checkpoint(0, {})
         except ValueError as error:
             raise ConfigurationError(
