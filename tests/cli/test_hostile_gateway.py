@@ -69,6 +69,9 @@ TOOL = {
 }
 
 
+ANSWERED = ("mcp.request", "mcp.proposal", "mcp.reject", "chat", "space.invite")
+
+
 def evil(connection: ServerConnection, *, listens: bool = True) -> None:
     """Welcome everybody, answer everything, and then throw them out; all with the same words."""
     connection.send(WELCOME)
@@ -83,7 +86,7 @@ def evil(connection: ServerConnection, *, listens: bool = True) -> None:
         return
     for frame in connection:
         asked = json.loads(frame)
-        if asked.get("kind") not in ("mcp.request", "mcp.proposal", "mcp.reject", "chat"):
+        if asked.get("kind") not in ANSWERED:
             continue
         about = {"to": [asked["from"]], "correlationId": asked["id"]}
         if asked["payload"].get("method") == "tools/list":

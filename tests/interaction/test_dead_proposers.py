@@ -9,8 +9,8 @@ from meup_agent import Agent, Context, ProposalState, Reason
 from meup_agent.errors import AlreadyDecided
 from tests.gateways import RESUME_HEADER
 from tests.interaction.cast import willing
-from tests.interaction.people import Latch, Meeting, Notes, Raw, gathered, join, raw, until
-from tests.interaction.views import has_state
+from tests.interaction.people import Meeting, Notes, Raw, gathered, join, raw, until
+from tests.interaction.views import has_state, taped
 from tests.wire import kinds
 
 pytestmark = pytest.mark.rule("4.2.new_process")
@@ -109,18 +109,17 @@ async def test_what_a_killed_fulfiller_began_runs_on(meeting: Meeting, notes: No
 
 
 async def test_a_process_that_comes_back_ends_nothing(meeting: Meeting, notes: Notes) -> None:
-    latch = Latch()
     async with (
-        gathered(meeting, join(meeting, worker(notes), grace=0), willing(), "observer") as (
-            _,
-            _,
+        gathered(meeting, worker(notes), willing(), "observer", "proposer") as (
+            *_,
             onlooker,
+            proposer,
         ),
-        join(meeting, "proposer", latch=latch) as proposer,
+        taped(onlooker) as tape,
         proposer.propose("tools", "sleep") as proposal,
     ):
         await notes.until("runs")
         meeting.drop("proposer")
-        await proposer.chat("is back")
+        await tape.all_said(proposer)  # it is back
         assert has_state(onlooker, proposal.id, ProposalState.IN_PROGRESS)
         assert notes.all == ["runs"]
