@@ -530,8 +530,8 @@ _NAME: Final = (
 class DoctorListener(Protocol):
     """Receives the results as they come."""
 
-    def begin_attempt(self, what: str) -> None:
-        """Something is begun that may take a while."""
+    def begin_attempt(self, what: str, seconds: float | None = None) -> None:
+        """Something is begun that may take a while, so many seconds where it is not a step."""
         ...
 
     async def report_check(self, check: Check) -> None: ...

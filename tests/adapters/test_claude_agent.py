@@ -12,9 +12,9 @@ from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient
 
 from meup_agent import Agent, Proposal, Space
 from meup_agent.adapters.claude_agent import Door, can_use_tool
+from meup_agent.doors.model_api import DONE, ModelApi
 from meup_agent.gateway import Gateway
 from tests.adapters.test_contract import anyio_backend
-from tests.doors.model_apis import DONE, ModelApi
 from tests.interaction.people import EVERYTHING, PROPOSALS, InMemory, OverSockets, join, until
 from tests.patience import PATIENCE
 from tests.programs import ROOT

@@ -55,7 +55,7 @@ class Recorder:
     def __init__(self) -> None:
         self.told: list[Check] = []
 
-    def begin_attempt(self, what: str) -> None:
+    def begin_attempt(self, what: str, seconds: float | None = None) -> None:
         assert what.isprintable()
 
     async def report_check(self, check: Check) -> None:

@@ -7,18 +7,20 @@ and words on stderr; Cursor unless ``failClosed``; Gemini and Copilot wait a min
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from meup_agent.cli.guard.files import FileChange, read_json, read_settings, write_json
 from meup_agent.errors import ConfigurationError
+from meup_agent.protocol.wire.payloads import as_object, objects_in
 
 HOOK_SECONDS: Final = 86_400
 """Time for which an agent waits for its hook. The gateway answers five seconds before; a proposal
@@ -35,8 +37,13 @@ VERSION_SECONDS: Final = 20.0
 
 BEGIN: Final = "# >>> meup guard >>>"
 END: Final = "# <<< meup guard <<<"
+# Programs that write the same file put what they add before its last comment: into our block.
 _BLOCK: Final = re.compile(
-    rf"\n*^{re.escape(BEGIN)}$.*?^{re.escape(END)}$\n?", re.MULTILINE | re.DOTALL
+    rf"\n?^{re.escape(BEGIN)}\n"
+    r"(?P<own>(?:\[\[hooks\.\w+\]\]\nmatcher = .*\n\[\[hooks\.\w+\.hooks\]\]\ntype = .*\n"
+    r"command = .*\ntimeout = .*\n)*)"
+    rf"(?P<others>(?:(?!{re.escape(END)}).*\n)*){re.escape(END)}$\n?",
+    re.MULTILINE,
 )
 _VERSION: Final = re.compile(r"\b(\d+)\.(\d+)\.(\d+)\b")
 
@@ -64,10 +71,33 @@ class HookProgram(NamedTuple):
         watch = ("--watch",) if self.watches else ()
         return shlex.join((*words, "--timeout", str(self.seconds), "--own", "meup", *watch))
 
+    @classmethod
+    def of_line(cls, line: str) -> HookProgram | None:
+        """The program that a command line of ours starts; ``None``: it is another's."""
+        try:
+            words = shlex.split(line)
+        except ValueError:
+            return None
+        given = dict(itertools.pairwise(words))
+        if not ("--url" in given and "--token-file" in given):
+            return None
+        token_file = Path(given["--token-file"])
+        return cls(Path(words[0]), given["--url"], token_file, "--watch" in words)
+
     @property
     def seconds(self) -> int:
         """Time for which the agent waits for it before a call."""
         return WATCH_SECONDS if self.watches else HOOK_SECONDS
+
+
+class HookGap(NamedTuple):
+    """A call that goes past a hook, and how that is closed."""
+
+    said: str
+    closing: str
+
+    def __str__(self) -> str:
+        return f"{self.said}: {self.closing}"
 
 
 class CodingAgent(NamedTuple):
@@ -79,7 +109,9 @@ class CodingAgent(NamedTuple):
         settings: Gives the path of its settings.
         edit: The text of the settings with the hook, or without (``None``).
         check: Raises ConfigurationError where its hook would not fail closed.
-        open: What goes past the hook, and how that is closed.
+        open: What goes past the hook, as far as it is known.
+        program: Its program, where a trial of it is known.
+        first: What its person has to do before the hook is asked.
     """
 
     name: str
@@ -87,7 +119,9 @@ class CodingAgent(NamedTuple):
     settings: Callable[[], Path]
     edit: Callable[[str | None, Path, HookProgram | None], str]
     check: Callable[[], None]
-    open: tuple[str, ...]
+    open: tuple[HookGap, ...]
+    program: str | None = None
+    first: str = ""
 
     @property
     def is_here(self) -> bool:
@@ -101,6 +135,20 @@ class CodingAgent(NamedTuple):
         path = self.settings()
         text = read_settings(path)
         return text is not None and self.edit(text, path, None) != _plain(text, path)
+
+    def installed_hook(self) -> HookProgram | None:
+        """The program of ours that its settings start, of several the first.
+
+        Raises:
+            ConfigurationError: Its settings cannot be read.
+        """
+        path = self.settings()
+        text = read_settings(path)
+        if text is None:
+            return None
+        document = read_json(text, path) if path.suffix == ".json" else read_toml(text, path)
+        lines = (line for line in _texts_in(document) if starts_hook(line, self.name))
+        return next(filter(None, map(HookProgram.of_line, lines)), None)
 
     def change(self, hook: HookProgram | None) -> FileChange:
         """The change that adds its hook, or takes it out (``None``).
@@ -123,6 +171,21 @@ def _plain(text: str, path: Path) -> str:
     return write_json(read_json(text, path), text) if path.suffix == ".json" else text
 
 
+def _texts_in(value: object) -> Iterator[str]:
+    """All texts in a document, however deep."""
+    match value:
+        case str():
+            yield value
+        case dict():
+            for each in cast("JsonObject", value).values():
+                yield from _texts_in(each)
+        case list():
+            for each in cast("list[object]", value):
+                yield from _texts_in(each)
+        case _:
+            pass
+
+
 def _home(variable: str, folder: str) -> Path:
     chosen = os.environ.get(variable) if variable else None
     return Path(chosen).absolute() if chosen else Path.home() / folder
@@ -139,8 +202,7 @@ def _is_own(entry: object, agent: str) -> bool:
     inner: object = of.get("hooks")
     if isinstance(inner, list):
         return any(_is_own(each, agent) for each in cast("list[object]", inner))
-    said = [each for each in (of.get("command"), of.get("bash")) if isinstance(each, str)]
-    return any(_starts_hook(each, agent) for each in said)
+    return any(starts_hook(of.get(each), agent) for each in ("command", "bash"))
 
 
 def _without_own(entry: object, agent: str) -> list[object]:
@@ -153,7 +215,16 @@ def _without_own(entry: object, agent: str) -> list[object]:
     return [{**of, "hooks": others}] if others else []
 
 
-def _starts_hook(line: str, agent: str) -> bool:
+def has_own_hook(settings: JsonObject, agent: str) -> bool:
+    """True if settings have our hook of an agent before a call."""
+    asked = as_object(settings.get("hooks")).get("PreToolUse")
+    return any(_is_own(each, agent) for each in objects_in(asked))
+
+
+def starts_hook(line: object, agent: str) -> bool:
+    """True for a command line of the hook of an agent."""
+    if not isinstance(line, str):
+        return False
     try:
         words = shlex.split(line)
     except ValueError:
@@ -254,36 +325,53 @@ def version_of(program: str) -> tuple[int, int, int] | None:
 
 
 def _codex(text: str | None, path: Path, hook: HookProgram | None) -> str:
-    before = _BLOCK.sub("\n", text or "") if BEGIN in (text or "") else text or ""
-    _read_toml(before, path)
-    if hook is None:
-        return before
-    # It runs a call whose hook ends otherwise than with 2 and words on stderr.
+    given = text or ""
+    found = _BLOCK.search(given)
+    if found is None and BEGIN in given:
+        raise ConfigurationError(
+            f"{path}: the block of meup guard was changed; take it out, from {BEGIN!r} to {END!r}"
+        )
+    own = "" if hook is None else _codex_block(hook)
+    if found is not None:
+        if own and own == found["own"]:
+            return given
+        given = given[: found.start()] + found["others"] + given[found.end() :]
+    if any(starts_hook(each, "codex") for each in _texts_in(read_toml(given, path))):
+        raise ConfigurationError(
+            f"{path} starts meup-hook outside of the block of meup guard; take that out yourself"
+        )
+    if own:
+        if given and not given.endswith("\n"):
+            given += "\n"
+        blank = "\n" if given else ""
+        given += f"{blank}{BEGIN}\n{own}{END}\n"
+        read_toml(given, path)
+    return given
+
+
+def _codex_block(hook: HookProgram) -> str:
+    """The hooks of Codex, which runs a call whose hook ends otherwise than with 2 and words."""
     or_else = "true" if hook.watches else "{ echo 'meup did not answer' >&2; exit 2; }"
-    line = f"{hook.line('codex')} || {or_else}"
-    parts = [before.rstrip("\n"), ""] if before.strip() else []
-    parts.append(BEGIN)
-    for event, seconds in (("PreToolUse", hook.seconds), ("PostToolUse", WATCH_SECONDS)):
-        parts += [
-            f"[[hooks.{event}]]",
-            'matcher = "*"',
-            f"[[hooks.{event}.hooks]]",
-            'type = "command"',
-            f"command = {_toml_text(line)}",
-            f"timeout = {seconds}",
-        ]
-    after = "\n".join([*parts, END, ""])
-    _read_toml(after, path)
-    return after
+    line = _toml_text(f"{hook.line('codex')} || {or_else}")
+    return "".join(
+        f'[[hooks.{event}]]\nmatcher = "*"\n[[hooks.{event}.hooks]]\ntype = "command"\n'
+        f"command = {line}\ntimeout = {seconds}\n"
+        for event, seconds in (("PreToolUse", hook.seconds), ("PostToolUse", WATCH_SECONDS))
+    )
 
 
 def _toml_text(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _read_toml(text: str, path: Path) -> None:
+def read_toml(text: str, path: Path) -> JsonObject:
+    """The document in a settings file.
+
+    Raises:
+        ConfigurationError: It is not TOML.
+    """
     try:
-        tomllib.loads(text)
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(
             f"{path} is not TOML that can be added to ({error}), so it is left as it is"
@@ -325,6 +413,15 @@ def _nothing_to_check() -> None:
     """The settings say themselves that it fails closed."""
 
 
+_TRY_IT: Final = HookGap(
+    "it was set up by its documentation, and not run",
+    "have it run `ls` once, and see the call in `meup tail`",
+)
+_KEEP_IT: Final = HookGap(
+    "it runs a call whose hook cannot be started, or runs into its time-out of a day",
+    "keep meup-hook where it is",
+)
+
 AGENTS: Final[Mapping[str, CodingAgent]] = {
     each.name: each
     for each in (
@@ -335,11 +432,12 @@ AGENTS: Final[Mapping[str, CodingAgent]] = {
             _claude,
             _check_claude,
             (
-                "`claude --bare` and `disableAllHooks` in a project's settings skip every hook;"
-                " managed settings with `allowManagedHooksOnly` close that",
-                "its permission rules still hold: what they deny never runs, and a call that the"
-                " space lets pass may be asked about in its terminal, too",
+                HookGap(
+                    "`claude --bare`, and `disableAllHooks` in a project's settings, skip it",
+                    "the same hooks in managed settings close that; `meup doctor` says where",
+                ),
             ),
+            "claude",
         ),
         CodingAgent(
             "codex",
@@ -348,10 +446,14 @@ AGENTS: Final[Mapping[str, CodingAgent]] = {
             _codex,
             _nothing_to_check,
             (
-                "Codex skips a hook in silence until you trust it: start codex and type /hooks, or"
-                " put the hook into /etc/codex/requirements.toml",
-                "a hook that runs into its own time-out lets the call run; it is set to a day",
+                HookGap(
+                    "a call runs whose hook runs into its time-out of a day",
+                    "its proposal expires before, unless the computer sleeps",
+                ),
             ),
+            "codex",
+            "Codex skips the hook in silence until you trust it: start codex, type /hooks, look at"
+            " it and trust it; or an administrator puts it into /etc/codex/requirements.toml",
         ),
         CodingAgent(
             "cursor",
@@ -359,7 +461,7 @@ AGENTS: Final[Mapping[str, CodingAgent]] = {
             lambda: _home("", ".cursor") / "hooks.json",
             _cursor,
             _nothing_to_check,
-            ("Cursor was set up by its documentation, and not run: try it with `meup tail` open",),
+            (_TRY_IT,),
         ),
         CodingAgent(
             "gemini",
@@ -367,10 +469,7 @@ AGENTS: Final[Mapping[str, CodingAgent]] = {
             lambda: _home("", ".gemini") / "settings.json",
             _gemini,
             _nothing_to_check,
-            (
-                "Gemini CLI was set up by its documentation, and not run",
-                "it runs a call whose hook runs into its time-out, or cannot be started",
-            ),
+            (_TRY_IT, _KEEP_IT),
         ),
         CodingAgent(
             "copilot",
@@ -378,10 +477,7 @@ AGENTS: Final[Mapping[str, CodingAgent]] = {
             lambda: _home("COPILOT_HOME", ".copilot") / "hooks" / "meup.json",
             _copilot,
             _nothing_to_check,
-            (
-                "Copilot CLI was set up by its documentation, and not run",
-                "it runs a call whose hook runs into its time-out, or cannot be started",
-            ),
+            (_TRY_IT, _KEEP_IT),
         ),
     )
 }

@@ -9,7 +9,6 @@ import signal
 import socket
 import stat
 import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,46 +20,7 @@ from meup_agent.cli.guard.files import FileChange, write_change
 from meup_agent.errors import ConfigurationError
 from tests.cli.commands import exit_codes
 from tests.cli.conftest import assert_fails
-from tests.cli.processes import meup
-from tests.programs import ROOT
-
-
-class Home:
-    """A user's home with some agents, and programs of theirs."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.state = path / "state"
-        (path / "bin").mkdir(parents=True)
-        self.variables = {
-            "HOME": str(path),
-            "MEUP_STATE_DIR": str(self.state),
-            "PATH": f"{path / 'bin'}:{os.environ['PATH']}",
-            "CLAUDE_CONFIG_DIR": "",
-            "CODEX_HOME": "",
-            "COPILOT_HOME": "",
-        }
-        self.program("claude", "echo '2.1.331 (Claude Code)'")
-        main = "from meup_agent.doors.hook_client import main; main()"
-        python = f"PYTHONPATH={shlex.quote(str(ROOT))} {sys.executable}"
-        self.program("meup-hook", f"{python} -c '{main}' \"$@\"")
-
-    def program(self, name: str, body: str) -> None:
-        path = self.path / "bin" / name
-        path.write_text(f"#!/bin/sh\n{body}\n")
-        path.chmod(0o700)
-
-    def write(self, name: str, text: str) -> Path:
-        path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return path
-
-    def json(self, name: str) -> Any:
-        return json.loads((self.path / name).read_text())
-
-    def guard(self, *arguments: str) -> Any:
-        return meup("guard", *arguments, cwd=self.path, variables=self.variables)
+from tests.cli.guard.homes import Home
 
 
 @pytest.fixture
@@ -152,6 +112,28 @@ def test_twice_is_once_and_remove_leaves_what_was_there(full: Home) -> None:
             "hooks": before.get("hooks", {}),
         }
     assert "no agent has a hook" in full.guard("remove").stdout
+
+
+def test_what_codex_adds_to_our_block_stays(home: Home) -> None:
+    """It writes before the last comment of its file: into our block, at its end."""
+    name = ".codex/config.toml"
+    home.write(name, FILES[name])
+    home.guard("codex", "--no-start")
+    state = '\n[hooks.state."x"]\ntrusted_hash = "y"\n'
+    guarded = (home.path / name).read_text().replace("# <<<", f"{state}# <<<")
+    home.write(name, guarded)
+    assert "stays as it is" in home.guard("codex", "--no-start").stdout
+    home.guard("codex", "--watch", "--no-start")
+    watched = tomllib.loads((home.path / name).read_text())
+    assert watched["hooks"]["state"] == {"x": {"trusted_hash": "y"}}
+    assert len(watched["hooks"]["PreToolUse"]) == 1
+    home.guard("remove", "codex")
+    assert (home.path / name).read_text() == f"{FILES[name]}{state}"
+    # Where somebody else wrote between our lines, nothing is guessed.
+    changed = guarded.replace('matcher = "*"', 'matcher = "Bash"\n# mine', 1)
+    home.write(name, changed)
+    assert_fails(home.guard("remove", "codex"), exit_codes.USAGE, "take that out yourself")
+    assert (home.path / name).read_text() == changed
 
 
 def test_a_hook_that_was_put_beside_ours_stays(home: Home) -> None:

@@ -15,10 +15,10 @@ from websockets.asyncio.client import ClientConnection, unix_connect
 from meup_agent import Agent, Proposal, Space
 from meup_agent.doors.codex import CodexClient
 from meup_agent.doors.codex_server import app_server
+from meup_agent.doors.model_api import ModelApi
 from meup_agent.doors.permit import Door
 from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.doors.hosts.programs import CODEX
-from tests.doors.model_apis import ModelApi
 from tests.interaction.people import EVERYTHING, PROPOSALS, InMemory, join, until
 from tests.patience import PATIENCE
 

@@ -15,10 +15,10 @@ import anyio
 import pytest
 
 from meup_agent import Proposal
+from meup_agent.doors.model_api import ModelApi
 from tests.doors.hooked import Hooked, hooked, proposed, settled
 from tests.doors.hosts.cases import CASES, Case
 from tests.doors.hosts.programs import CLAUDE, CLAUDE_VERSION, CODEX, CODEX_VERSION, version
-from tests.doors.model_apis import ModelApi
 from tests.interaction.people import until
 from tests.patience import PATIENCE
 from tests.programs import ROOT

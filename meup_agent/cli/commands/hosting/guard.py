@@ -210,13 +210,14 @@ def _install(
     for each in chosen:
         does = "tells of each call, and waits for nobody" if watches else "asks before each call"
         sys.stdout.write(f"{each.title} {does}, as the participant {each.name}\n")
-        for said in each.open:
+        for said in (*([each.first] if each.first else []), *each.open):
             sys.stdout.write(f"  ! {said}\n")
     words = shlex.join(["meup", "up", *gateway.words(clients)])
     if no_start:
         sys.stdout.write(f"start the gateway, or nothing runs: {words}\n")
     else:
         sys.stdout.write("decide in a browser with `meup console`, or here with `meup inbox`\n")
+        sys.stdout.write("see that nothing denied runs: meup doctor\n")
         sys.stdout.write(f"to have the gateway after each login: {words} --install\n")
 
 

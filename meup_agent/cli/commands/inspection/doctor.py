@@ -1,4 +1,4 @@
-"""``meup doctor``: check the way from this machine to a space."""
+"""``meup doctor``: check the way to a space, and the hooks of coding agents."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -16,6 +17,7 @@ from rich.text import Text
 from meup_agent.cli import exit_codes
 from meup_agent.cli.address import SpaceOptions
 from meup_agent.cli.doctor import NOT_TRIED, Check, Report, diagnose
+from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import NoColour, argument, flag, option, seconds
 from meup_agent.cli.render.formatting import hang
 from meup_agent.cli.render.logs import log_nothing
@@ -26,6 +28,8 @@ from meup_agent.errors import ConfigurationError
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
+    from meup_agent.cli.guard.agents import CodingAgent
+    from meup_agent.cli.guard.examination import DoorReport
     from meup_agent.protocol.wire.membership import Guarantees
 
 STEP_SECONDS: Final = 5.0  # time for one check, unless the user says otherwise
@@ -77,12 +81,15 @@ def doctor(
         float,
         option("SECONDS", "How long each step may take, in seconds; inf: as long as it takes."),
     ] = STEP_SECONDS,
+    doors: Annotated[
+        bool, flag("--doors", "The hooks of coding agents alone, also where MEUP_URL is set.")
+    ] = False,
     as_json: Annotated[
         bool, flag("--json", "One JSON document with everything that was found.")
     ] = False,
     no_colour: NoColour = False,
 ) -> None:
-    """Check the way to a space, step by step, and say what is wrong and what to do.
+    """Check the way to a space and the hooks of coding agents, and say what is wrong.
 
     From the address over name, port, TLS, handshake and token to what one may do there, and what
     approvals are worth at that gateway. It only looks on, and a program that is connected with the
@@ -90,45 +97,86 @@ def doctor(
     observers it joins for a moment, and takes that program's connection over: there, give it a
     token of its own. The exit code is 0 if all is good, 3 if there is no connection, else 1.
 
+    Without an address it checks each hook that `meup guard` has set up, and proves those of Claude
+    Code and Codex: the agent's own program, at a model of ours on this machine, asks for a command
+    that a policy denies, and once more where there is no gateway. It must not run. Nothing of yours
+    is changed, and nothing is sent to a model's provider. What remains open is said, and how to
+    close it.
+
     Example: `MEUP_TOKEN=… meup doctor ws://localhost:8420 --space demo`
+
+    Example: `meup doctor --doors`
     """
+    named = gateway or where.url
     if gateway is not None and where.url is not None:
         raise ConfigurationError("the url is given twice; give it as an argument or by --url")
-    found = gateway or where.url or os.environ.get("MEUP_URL")
-    if not found:
+    if named and doors:
+        raise ConfigurationError("--doors looks at no other gateway; leave the url out")
+    from meup_agent.cli.guard.examination import guarded_agents
+
+    found = None if doors else named or os.environ.get("MEUP_URL")
+    agents = [] if named else guarded_agents()
+    if doors and not agents:
+        raise Failure("no coding agent here has a hook of meup guard; add one with `meup guard`")
+    if not found and not agents:
         raise ConfigurationError("the url is missing; give it as an argument or set MEUP_URL")
     limit = seconds(timeout, "--timeout") or math.inf
     log_nothing()
-    given = structs.replace(where, url=found)
+    given = structs.replace(where, url=found) if found else None
     output = Output(colour=not no_colour)
-    run_until_signal(_Doctor(given, output, limit, as_json).run, STOPPING)
+    run_until_signal(_Doctor(given, agents, output, limit, as_json).run, STOPPING)
 
 
 @dataclass(slots=True)
 class _Doctor:
     """One run of the command."""
 
-    _given: SpaceOptions
+    _given: SpaceOptions | None
+    _agents: list[CodingAgent]
     _output: Output
     _limit: float
     _as_json: bool
     _waits_for: str = ""
+    _seconds: float = math.inf
     _changed: anyio.Event = field(default_factory=anyio.Event)
 
     async def run(self, tasks: TaskGroup) -> int:
         """Look into everything; the exit code."""
         tasks.start_soon(self._say_what_takes_long)
-        report = await diagnose(self._given, self, timeout=self._limit)
-        await self._show(report)
-        if report.ok:
+        report = None
+        if self._given is not None:
+            report = await diagnose(self._given, self, timeout=self._limit)
+            await self._show(report)
+        examined = [await self._examine(agent) for agent in self._agents]
+        if self._as_json:
+            await self._output.write(json.dumps(as_document(report, examined)) + "\n")
+        if all(each.ok for each in examined) and (report is None or report.ok):
             return exit_codes.OK
-        return exit_codes.FAILED if report.connected else exit_codes.NO_CONNECTION
+        return exit_codes.FAILED if report is None or report.connected else exit_codes.NO_CONNECTION
+
+    async def _examine(self, agent: CodingAgent) -> DoorReport:
+        """Check the hook of an agent."""
+        from meup_agent.cli.guard.examination import DoorReport, examine
+
+        show, report = self._output.show, DoorReport(agent)
+        if not self._as_json:
+            blank = [Text()] if self._given is not None or agent is not self._agents[0] else []
+            await show(*blank, Text(agent.title, style="bold"))
+        async with aclosing(examine(agent, self, timeout=self._limit)) as checks:
+            async for check in checks:
+                report.checks.append(check)
+                await self.report_check(check)
+        self.begin_attempt("")
+        if not self._as_json:
+            failed = [check.name for check in report.checks if check.ok is False]
+            await show(Text(), self._verdict(report.checks, failed))
+        return report
 
     # --- on the way ---
 
-    def begin_attempt(self, what: str) -> None:
+    def begin_attempt(self, what: str, seconds: float | None = None) -> None:
         """Something is begun that may take a while."""
-        self._waits_for = what
+        self._waits_for, self._seconds = what, self._limit if seconds is None else seconds
         self._changed.set()
 
     async def report_check(self, check: Check) -> None:
@@ -143,7 +191,7 @@ class _Doctor:
             with anyio.move_on_after(QUIET_SECONDS if self._waits_for else float("inf")):
                 await self._changed.wait()
                 continue
-            until = "" if math.isinf(self._limit) else f", up to {self._limit:g} s in all"
+            until = "" if math.isinf(self._seconds) else f", up to {self._seconds:g} s in all"
             sys.stderr.write(f"meup: waiting for {self._waits_for}{until}\n")
             sys.stderr.flush()
             self._waits_for = ""
@@ -152,7 +200,6 @@ class _Doctor:
 
     async def _show(self, report: Report) -> None:
         if self._as_json:
-            await self._output.write(json.dumps(as_document(report)) + "\n")
             return
         show = self._output.show
         untried = [check.name for check in report.checks if check.said == NOT_TRIED]
@@ -162,10 +209,12 @@ class _Doctor:
             await show(Text(), Text("What the gateway guarantees", style="bold"))
             await show(*self._guarantees(report.guarantees))
         failed = [check.name for check in report.checks if check.ok is False]
-        remarks = "; mind what is marked with !" if any(map(_is_remark, report.checks)) else ""
+        await show(Text(), self._verdict(report.checks, failed))
+
+    def _verdict(self, checks: list[Check], failed: list[str]) -> Text:
+        remarks = "; mind what is marked with !" if any(map(_is_remark, checks)) else ""
         verdict = f"not good: {', '.join(failed)}" if failed else f"all is good{remarks}"
-        style = "bold red" if failed else "bold green"
-        await show(Text(), Text(verdict, style=style))
+        return Text(verdict, style="bold red" if failed else "bold green")
 
     def _lines(self, check: Check) -> list[Text]:
         glyphs = self._output.glyphs
@@ -203,8 +252,24 @@ def _is_remark(check: Check) -> bool:
     return check.ok is True and bool(check.advice)
 
 
-def as_document(report: Report) -> dict[str, Any]:
-    """The report as JSON values."""
+def as_document(report: Report | None, doors: list[DoorReport]) -> dict[str, Any]:
+    """The reports as JSON values."""
+    shown = [
+        {
+            "agent": each.agent.name,
+            "ok": each.ok,
+            "checks": [asdict(check) for check in each.checks],
+        }
+        for each in doors
+    ]
+    all_good = all(each.ok for each in doors)
+    if report is None:
+        return {"ok": all_good, "doors": shown}
+    document = _way_document(report)
+    return {**document, "ok": report.ok and all_good, "doors": shown} if doors else document
+
+
+def _way_document(report: Report) -> dict[str, Any]:
     return {
         "ok": report.ok,
         "connected": report.connected,

@@ -1,23 +1,36 @@
-"""Model APIs of our own on loopback: one tool call, then a text. Nothing else is asked of them."""
+"""A model's API on loopback, for trials of coding agents: one tool call, then a text.
+
+It speaks as much of Anthropic's Messages and of OpenAI's Responses as the agents' programs ask for.
+"""
+
+from __future__ import annotations
 
 import contextlib
 import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from tests.wire import payloads
+from meup_agent.protocol.wire.payloads import objects_in
 
-objects_in = payloads.objects_in
+DONE: Final = "done"
 
-DONE = "done"
+MAX_BODY_BYTES: Final = 16 << 20
+"""Bytes of a request that are read; an agent's first one has its whole prompt."""
 
 
 class ModelApi:
     """A server that plays a model, which asks for one call of a tool.
 
+    It listens at a free port of loopback for the length of a ``with`` block.
+
+    Args:
+        tool: The tool, as Anthropic's API is offered it; of OpenAI's, the shell is called.
+        arguments: Its arguments; the shell's have ``command``.
+
     Attributes:
+        url: Its address.
         requests: The bodies that it was sent.
     """
 
@@ -39,7 +52,9 @@ class ModelApi:
             do_GET = do_HEAD  # noqa: N815 - the server finds it by this name
 
             def do_POST(self) -> None:
-                said = self.rfile.read(int(self.headers.get("content-length") or 0))
+                said = self.rfile.read(
+                    min(int(self.headers.get("content-length") or 0), MAX_BODY_BYTES)
+                )
                 body: dict[str, Any] = {}
                 with contextlib.suppress(ValueError):
                     body = json.loads(said or b"{}")
@@ -79,7 +94,7 @@ class ModelApi:
 
     @property
     def results(self) -> list[str]:
-        """What the model was told of its calls, as text."""
+        """The results of its calls that the model was told, as text."""
         found: dict[str, None] = {}
         for body in self.requests:
             messages = objects_in(body.get("messages"))
@@ -92,6 +107,7 @@ class ModelApi:
     # --- Anthropic's Messages ---
 
     def messages(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The events that answer a request of Anthropic's API."""
         tools = {each.get("name") for each in body.get("tools", [])}
         asks = self.tool in tools and not self.results
         usage = {"input_tokens": 1, "output_tokens": 1}
@@ -127,6 +143,7 @@ class ModelApi:
     # --- OpenAI's Responses ---
 
     def responses(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The events that answer a request of OpenAI's API."""
         offered = [each.get("name") for each in objects_in(body.get("tools"))]
         wanted = ("exec_command", "shell_command", "shell")
         tool = next((each for each in wanted if each in offered), None)

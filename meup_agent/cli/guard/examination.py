@@ -1,0 +1,260 @@
+"""Checks of the hooks that ``meup guard`` has set up: the settings, the gateway, a denied call."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+from meup_agent.cli.address import SpaceOptions
+from meup_agent.cli.doctor import Check, DoctorListener, Report, diagnose
+from meup_agent.cli.guard.agents import (
+    AGENTS,
+    CodingAgent,
+    HookProgram,
+    has_own_hook,
+    version_of,
+)
+from meup_agent.cli.guard.files import read_json, read_settings
+from meup_agent.cli.up.plan import SPACE
+from meup_agent.errors import ConfigurationError, MeupError
+from meup_agent.escape import visible
+
+if TYPE_CHECKING:
+    from meup_agent.cli.guard.trial import TrialResult
+
+PROJECT_SETTINGS: Final = (".claude/settings.json", ".claude/settings.local.json")
+"""The settings of Claude Code that a folder has."""
+
+_AGAIN: Final = "run `meup guard {0}` again"
+
+
+def managed_settings() -> Path:
+    """The settings of Claude Code that an administrator writes."""
+    if sys.platform == "darwin":
+        return Path("/Library/Application Support/ClaudeCode/managed-settings.json")
+    return Path("/etc/claude-code/managed-settings.json")
+
+
+@dataclass(slots=True)
+class DoorReport:
+    """The checks of one agent's hook.
+
+    Attributes:
+        agent: The agent.
+        checks: Its checks, in their order.
+    """
+
+    agent: CodingAgent
+    checks: list[Check] = field(default_factory=list[Check])
+
+    @property
+    def ok(self) -> bool:
+        """False if one check failed."""
+        return not any(check.ok is False for check in self.checks)
+
+
+def guarded_agents() -> list[CodingAgent]:
+    """The agents whose settings have a hook of ours, or cannot be read."""
+    return [each for each in AGENTS.values() if _may_be_guarded(each)]
+
+
+def _may_be_guarded(agent: CodingAgent) -> bool:
+    try:
+        return agent.installed_hook() is not None
+    except ConfigurationError:
+        return True
+
+
+async def examine(
+    agent: CodingAgent, listener: DoctorListener, *, timeout: float
+) -> AsyncGenerator[Check]:
+    """The checks of an agent's hook, as they are done.
+
+    Args:
+        agent: The agent.
+        listener: Told what is waited for.
+        timeout: Seconds for each step on the way to its gateway.
+    """
+    try:
+        hook = agent.installed_hook()
+    except ConfigurationError as error:
+        yield Check("hook", False, visible(str(error), 300), "mend the file")
+        return
+    if hook is None:
+        advice = f"run `meup guard {agent.name}`"
+        yield Check("hook", False, f"{agent.settings()} has none of ours", advice)
+        return
+    yield _check_settings(agent, hook)
+    yield await _check_gateway(agent, hook, listener, timeout)
+    program = shutil.which(agent.program) if agent.program else None
+    if agent.program is None:
+        yield Check("denied call", None, "not tried: its settings were read, and nothing was run")
+    elif program is None:
+        yield Check("denied call", None, f"not tried: there is no {agent.program} on the PATH")
+    else:
+        async for check in _try(agent, program, hook, listener):
+            yield check
+    for check in _open(agent):
+        yield check
+
+
+def _check_settings(agent: CodingAgent, hook: HookProgram) -> Check:
+    """Whether the settings are as we would write them, with a program that is there."""
+    path = agent.settings()
+    again = _AGAIN.format(agent.name)
+    if not os.access(hook.program, os.X_OK):
+        said = f"{path} starts {hook.program}, which is not there"
+        return Check("hook", False, f"{visible(said, 400)}: no call runs", again)
+    try:
+        agent.check()
+        is_ours = not agent.change(hook).is_needed
+    except ConfigurationError as error:
+        return Check("hook", False, visible(str(error), 400), again)
+    shown = visible(str(path), 200)
+    if not is_ours:
+        return Check("hook", False, f"{shown} is not as meup guard writes it", again)
+    if hook.watches:
+        return Check("hook", True, f"{shown}; it watches: every call goes on", again)
+    return Check("hook", True, shown)
+
+
+class _Quiet:
+    """A listener for checks that are summed up."""
+
+    def __init__(self, listener: DoctorListener) -> None:
+        self.begin_attempt = listener.begin_attempt
+
+    async def report_check(self, check: Check) -> None:
+        pass
+
+
+async def _check_gateway(
+    agent: CodingAgent, hook: HookProgram, listener: DoctorListener, timeout: float
+) -> Check:
+    """Whether the gateway that the hook asks is there, and takes proposals of the agent."""
+    where = SpaceOptions(
+        url=hook.url, space=SPACE, token_file=hook.token_file, participant=agent.name
+    )
+    report: Report = await diagnose(where, _Quiet(listener), timeout=timeout)
+    failed = next((check for check in report.checks if check.ok is False), None)
+    if failed is not None:
+        so = "every call goes on unseen" if hook.watches else "no call runs"
+        return Check("gateway", False, f"{failed.said}: {so}", _AGAIN.format(agent.name))
+    may = {each.verb: each.allowed for each in report.permissions}
+    if not may.get("propose"):
+        return Check("gateway", False, "it takes no proposal of this agent: no call runs")
+    return Check("gateway", True, f"{visible(hook.url, 200)} knows it as {report.me}")
+
+
+async def _try(
+    agent: CodingAgent, program: str, hook: HookProgram, listener: DoctorListener
+) -> AsyncGenerator[Check]:
+    """Let the agent itself ask: where the gateway denies, and where there is none."""
+    from meup_agent.cli.guard.trial import DENIAL, TRIAL_SECONDS, denying_gateway, try_hook
+
+    named = agent.title
+    if (version := version_of(program)) is not None:
+        named += f" {'.'.join(map(str, version))}"
+    if agent.name == "codex":
+        listener.begin_attempt(f"{agent.title} to list its hooks", TRIAL_SECONDS)
+        with TemporaryDirectory(prefix="meup-doctor-") as folder:
+            yield await _check_trust(agent, program, Path(folder))
+    try:
+        with TemporaryDirectory(prefix="meup-doctor-") as folder:
+            listener.begin_attempt(f"{agent.title} to be denied a call", TRIAL_SECONDS)
+            async with denying_gateway(agent.name) as at:
+                result = await try_hook(agent, program, hook, Path(folder), at)
+        yield _judge("denied call", named, result, DENIAL, watches=hook.watches)
+        with TemporaryDirectory(prefix="meup-doctor-") as folder:
+            listener.begin_attempt(f"{agent.title} to find no gateway", TRIAL_SECONDS)
+            result = await try_hook(agent, program, hook, Path(folder), None)
+        yield _judge("gateway gone", named, result, "meup did not answer", watches=hook.watches)
+    except (MeupError, OSError) as error:
+        yield Check("denied call", False, f"it could not be tried: {visible(str(error), 300)}")
+
+
+def _judge(name: str, agent: str, result: TrialResult, words: str, *, watches: bool) -> Check:
+    """Whether a command that was not to run did not, and the model was told why."""
+    told = visible(result.told or "", 200)
+    if result.has_run:
+        if watches:
+            return Check(name, True, f"{agent} ran the command, as it does while it is watched")
+        advice = "look into its managed settings, which may turn hooks off; let it run no tools"
+        return Check(name, False, f"{agent} RAN the command", advice)
+    if result.told is None:
+        why = "did not end" if not result.has_ended else "never asked for it"
+        said = f"{agent} {why}, so nothing is proved: {visible(result.output, 300)}"
+        return Check(name, False, said, "start it once by hand, and try again")
+    if words not in result.told and not watches:
+        return Check(name, False, f"{agent} did not run it, but not because of its hook: {told}")
+    return Check(name, True, f"{agent} did not run the command, and told its model why")
+
+
+async def _check_trust(agent: CodingAgent, program: str, folder: Path) -> Check:
+    from meup_agent.cli.guard.trial import hook_trust
+
+    try:
+        trusts = await hook_trust(agent, program, folder)
+    except MeupError as error:
+        return Check("trust", False, f"it did not say: {visible(str(error), 300)}")
+    if trusts is None:
+        said = f"{agent.title} lists no hook of ours: it runs every call"
+        return Check(
+            "trust", False, said, "see whether `features` in its config.toml turn them off"
+        )
+    if not trusts:
+        said = f"{agent.title} does not trust the hook, and skips it in silence: it RUNS every call"
+        return Check("trust", False, said, "start codex, type /hooks, look at it and trust it")
+    return Check("trust", True, f"{agent.title} trusts the hook")
+
+
+def _open(agent: CodingAgent) -> Iterator[Check]:
+    """What goes past the hook, and how it is closed."""
+    if agent.name == "claude-code":
+        yield from _open_claude()
+        return
+    for each in agent.open:
+        yield Check("open", True, each.said, each.closing)
+
+
+def _open_claude() -> Iterator[Check]:
+    path = managed_settings()
+    try:
+        managed = read_json(read_settings(path), path)
+    except ConfigurationError as error:
+        yield Check("managed", False, visible(str(error), 300), "mend the file")
+        return
+    closed = has_own_hook(managed, "claude-code")
+    closing = f"as an administrator, copy the hooks of its settings into {path}"
+    if not closed and managed.get("allowManagedHooksOnly"):
+        said = f"{path} allows managed hooks alone, so ours is skipped: it RUNS every call"
+        yield Check("managed", False, said, closing)
+    if closed:
+        yield Check(
+            "managed", True, f"{path} has the hook: `--bare`, `disableAllHooks` do not skip it"
+        )
+        return
+    if managed.get("disableAllHooks") is not False:
+        for name in PROJECT_SETTINGS:
+            project = Path.cwd() / name
+            try:
+                found = read_json(read_settings(project), project)
+            except ConfigurationError:
+                continue
+            if found.get("disableAllHooks"):
+                said = f"{project} turns hooks off: Claude Code RUNS every call in this folder"
+                yield Check(
+                    "this folder", False, visible(said, 400), f"take that out, or {closing}"
+                )
+    skips = (
+        "`claude --bare`"
+        if managed.get("disableAllHooks") is False
+        else ("`claude --bare`, and `disableAllHooks` in a project's settings,")
+    )
+    yield Check("open", True, f"{skips} skip the hook", f"{closing}: nothing skips them there")

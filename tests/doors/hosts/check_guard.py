@@ -1,0 +1,62 @@
+"""Claude Code and Codex as `meup guard` sets them up: `meup doctor` proves that a no holds."""
+
+import json
+import os
+import signal
+import socket
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.guard.homes import Home
+from tests.doors.hosts.programs import CLAUDE, CODEX
+
+PROVED = ["hook", "gateway", "denied call", "gateway gone"]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    """A home with both, guarded, and a gateway that runs."""
+    home = Home(tmp_path / "Jörg's home")
+    for name, program in (("claude", CLAUDE), ("codex", CODEX)):
+        home.program(name, f'exec {program} "$@"')
+    home.write(".claude/settings.json", "{}")
+    home.write(".codex/config.toml", 'model = "mine"\n')
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = str(listening.getsockname()[1])
+    done = home.guard("claude-code", "codex", "--port", port)
+    assert done.returncode == 0, done
+    try:
+        yield home
+    finally:
+        [lock] = (home.state / "up").glob("*.lock")
+        os.kill(json.loads(lock.read_text())["process"], signal.SIGTERM)
+
+
+def checks(home: Home, agent: str) -> dict[str, Any]:
+    """The checks of an agent's hook, by their names."""
+    done = home.meup("doctor", "--json")
+    doors = {each["agent"]: each for each in json.loads(done.stdout)["doors"]}
+    return {check["name"]: check for check in doors[agent]["checks"]}
+
+
+def test_a_no_holds_and_a_host_that_goes_past_the_hook_is_found(home: Home) -> None:
+    before = {path: path.read_bytes() for path in home.path.glob(".c*/*")}
+    claude = checks(home, "claude-code")
+    assert {name: claude[name]["ok"] for name in PROVED} == dict.fromkeys(PROVED, True), claude
+    assert "--bare" in claude["open"]["said"]
+    codex = checks(home, "codex")
+    assert {name: codex[name]["ok"] for name in PROVED} == dict.fromkeys(PROVED, True), codex
+    assert "skips it in silence" in codex["trust"]["said"]
+    assert {path: path.read_bytes() for path in home.path.glob(".c*/*")} == before
+
+    home.program("claude", f'exec {CLAUDE} --bare "$@"')
+    home.program("codex", f'exec {CODEX} -c features.hooks=false "$@"')
+    claude, codex = checks(home, "claude-code"), checks(home, "codex")
+    for each in (claude, codex):
+        assert (each["denied call"]["ok"], each["gateway gone"]["ok"]) == (False, False), each
+        assert "RAN the command" in each["denied call"]["said"]
+    assert tomllib.loads((home.path / ".codex/config.toml").read_text())["model"] == "mine"
