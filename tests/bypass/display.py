@@ -1,5 +1,6 @@
 """Incidents of display: what the approver could not see."""
 
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -21,6 +22,21 @@ HIDDEN = "ls\u200b\u202e\u2066 ;rm -r data"
 INVISIBLE = "\u200b\u202e\u2066"
 
 
+async def approve_if(
+    looks_harmless: Callable[[InboxItem], bool], command: str, place: Place
+) -> None:
+    """A command of the agent, and a person who approves it where there is nothing to see."""
+    async with place.joined("reviewer", "agent") as (reviewer, agent):
+        async with Inbox(reviewer) as inbox, anyio.create_task_group() as tasks:
+            tasks.start_soon(attempt, agent.call("tools", "shell", {"command": command}))
+            await until(lambda: bool(inbox.items))
+            (item,) = inbox.items
+            if looks_harmless(item):
+                await inbox.approve(item)
+            else:
+                await inbox.reject(item, "unsafe")
+
+
 def _print_as_it_is(place: Place) -> None:
     """Switch off: a person reads what was sent, in lists, on the screen and on the page."""
     place.patch.setattr(escape, "visible", lambda text, limit=None: text)
@@ -30,21 +46,14 @@ def _print_as_it_is(place: Place) -> None:
 
 @incident(off=_print_as_it_is)
 async def invisible_characters(place: Place) -> None:
-    async with place.joined("reviewer", "agent") as (reviewer, agent):
-        async with Inbox(reviewer) as inbox, anyio.create_task_group() as tasks:
-            tasks.start_soon(attempt, agent.call("tools", "shell", {"command": HIDDEN}))
-            await until(lambda: bool(inbox.items))
-            (item,) = inbox.items
-            line = escape.visible(item.arguments["command"])
-            card = "\n".join(each.plain for each in card_rows(item, ShownValue()))
-            page = templating.json_lines(item.arguments)
-            assert "rm -r data" in line
-            assert "rm -r data" in card
-            assert "rm -r data" in page
-            if any(each in f"{line}{card}{page}" for each in INVISIBLE):  # nothing to see
-                await inbox.approve(item)
-            else:
-                await inbox.reject(item, "unsafe")
+    def looks_harmless(item: InboxItem) -> bool:
+        line = escape.visible(item.arguments["command"])
+        card = "\n".join(each.plain for each in card_rows(item, ShownValue()))
+        page = templating.json_lines(item.arguments)
+        assert all("rm -r data" in each for each in (line, card, page))
+        return any(each in f"{line}{card}{page}" for each in INVISIBLE)
+
+    await approve_if(looks_harmless, HIDDEN, place)
 
 
 LONG = f"echo {'checked ' * 40}; rm -r data"
@@ -59,18 +68,13 @@ def _cut_lines(place: Place) -> None:
 
 @incident(off=_cut_lines)
 async def truncated_command(place: Place) -> None:
-    async with place.joined("reviewer", "agent") as (reviewer, agent):
-        async with Inbox(reviewer) as inbox, anyio.create_task_group() as tasks:
-            tasks.start_soon(attempt, agent.call("tools", "shell", {"command": LONG}))
-            await until(lambda: bool(inbox.items))
-            (item,) = inbox.items
-            value = ShownValue()
-            shown = "\n".join(each.plain for each in card_rows(item, value))
-            assert value.is_whole
-            if "rm -r" not in shown:  # nothing to see for a person, who approves
-                await inbox.approve(item)
-            else:
-                await inbox.reject(item, "unsafe")
+    def looks_harmless(item: InboxItem) -> bool:
+        value = ShownValue()
+        shown = "\n".join(each.plain for each in card_rows(item, value))
+        assert value.is_whole
+        return "rm -r" not in shown
+
+    await approve_if(looks_harmless, LONG, place)
 
 
 def _take_keys_at_once(place: Place) -> None:

@@ -1,55 +1,25 @@
 """Tools that have changed, in a browser: what is shown is what is accepted and approved."""
 
-from typing import Any
-
 import anyio
 import anyio.lowlevel
 import pytest
 
-from meup_agent import Agent, Fulfillment
-from meup_agent.client.messages import Request
-from meup_agent.errors import RequestError
+from meup_agent import Fulfillment
+from tests.changed_server import ChangedServer
 from tests.gateway.console.conftest import Site
 from tests.patience import PATIENCE
-from tests.wire import ACCEPT_CALL, ACCEPT_TOOLS, CHANGED, TOOL_CHANGES
+from tests.wire import ACCEPT_CALL, ACCEPT_TOOLS
 
 CHANGED_WORDS = "does not offer this tool as it was accepted"
 LINE = "inputSchema.properties.<b>cmd</b> is new"
 
 
-class ChangedServer:
-    """A participant whose tool is not the accepted one."""
-
-    def __init__(self) -> None:
-        self.got: list[tuple[str, dict[str, Any]]] = []
-        self.form, self.digest = "f1", "d1"
-        self.agent = Agent("tools")
-        for method in ("tools/list", "tools/call", TOOL_CHANGES, ACCEPT_TOOLS, ACCEPT_CALL):
-            self.agent.on_request(method)(self._answer)
-
-    async def _answer(self, request: Request) -> dict[str, Any]:
-        self.got.append((request.method, request.params))
-        match request.method:
-            case "tools/list":
-                mark = {"form": self.form, "difference": [LINE]}
-                tool = {"name": "write_file", "inputSchema": {}, "_meta": {CHANGED: mark}}
-                return {"tools": [tool]}
-            case "tools/call":
-                return {"content": []}
-            case "dev.meup/tool_changes":
-                changed = {"name": "write_file", "form": [LINE], "texts": ["<i>says</i>"]}
-                return {"server": "tools", "digest": self.digest, "tools": [changed]}
-            case "dev.meup/accept_tools" if request.params["digest"] != self.digest:
-                raise RequestError(-32000, "they have changed since you looked")
-            case _:
-                return {}
-
-    def sent(self, method: str) -> list[dict[str, Any]]:
-        return [params for each, params in self.got if each == method]
+def changed() -> ChangedServer:
+    return ChangedServer("write_file", [LINE], "<i>says</i>")
 
 
 async def test_difference_is_shown_and_accepted_as_it_was_shown(site: Site) -> None:
-    server = ChangedServer()
+    server = changed()
     await site.join("tools", server.agent)
     await site.propose(await site.join("proposer"))
     you = await site.browser("you")
@@ -76,14 +46,14 @@ async def test_page_of_who_pins_nothing_is_a_sentence(site: Site, who: str) -> N
 
 
 async def test_who_may_decide_nothing_accepts_nothing(site: Site) -> None:
-    server = ChangedServer()
+    server = changed()
     await site.join("tools", server.agent)
     assert (await (await site.browser("looker")).get("/tools?who=tools")).status_code == 400
     assert server.got == []
 
 
 async def test_call_is_approved_with_the_form_that_was_shown(site: Site) -> None:
-    server = ChangedServer()
+    server = changed()
     boss = await site.join("boss", server.agent)
     proposer = await site.join("proposer")
     proposing = proposer.propose("boss", "write_file", {"path": "a.md"}, ttl=600)

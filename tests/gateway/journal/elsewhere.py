@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -79,19 +80,10 @@ class RemoteJournal(StandIn):
         else:
             self._then.append((self._asked, then))
 
-    def read(
-        self,
-        space: str,
-        *,
-        after: int,
-        until: int,
-        limit: int,
-        then: Callable[[tuple[Entry, ...]], None],
-    ) -> None:
+    def read(self, *space: Any, then: Callable[[tuple[Entry, ...]], None], **page: Any) -> None:
         if not self._ended:
             tell = partial(self._tell, self._unless_ended, then)
-            page = partial(self._store.read, after=after, until=until, limit=limit, then=tell)
-            self._work.put(partial(page, space))
+            self._work.put(partial(self._store.read, *space, then=tell, **page))
 
     def floor(self, space: str) -> int:
         return self._store.floor(space)

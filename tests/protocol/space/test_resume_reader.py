@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.protocol.frames import frame_by
 from tests.protocol.space.test_server import Listener, chat
-from tests.spaces import Entry, FrameFormat, MemoryJournal, delivery, space_server
+from tests.spaces import FrameFormat, MemoryJournal, delivery, space_server
 
 SAID = 3
 
@@ -20,19 +21,8 @@ class SlowJournal(MemoryJournal):
         super().__init__(lambda: 0)
         self.waiting: list[Callable[[], None]] = []
 
-    def read(
-        self,
-        space: str,
-        *,
-        after: int,
-        until: int,
-        limit: int,
-        then: Callable[[tuple[Entry, ...]], None],
-    ) -> None:
-        def read() -> None:
-            MemoryJournal.read(self, space, after=after, until=until, limit=limit, then=then)
-
-        self.waiting.append(read)
+    def read(self, *space: Any, **page: Any) -> None:
+        self.waiting.append(partial(super().read, *space, **page))
 
     def go_on(self) -> None:
         """Hand over everything that was asked for, also what is asked for thereby."""
