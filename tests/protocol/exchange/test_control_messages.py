@@ -166,7 +166,7 @@ def test_welcome_tells_of_the_pause_but_not_to_onlookers(mode: Mode) -> None:
     me.did(me.table.connection_lost(me.now))
     paused = {"id": "p", "by": "boss", "reason": "", "seconds_left": 5.0}
     endless = {**paused, "seconds_left": 10**400}  # no float holds it
-    for told in ({PAUSED_KEY: paused}, {PAUSED_KEY: endless}, {}):
+    for told in ({PAUSED_KEY: paused}, {PAUSED_KEY: endless}, {}, {PAUSED_KEY: paused}):
         you = {"id": "me", "capabilities": ALL, **told}
         me.system(kinds.SYSTEM_WELCOME, {"you": you, "participants": [], **said_by(OURS)})
         assert (me.table.pause is not None) is bool(told and mode is Mode.PARTICIPATING)
