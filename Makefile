@@ -28,7 +28,7 @@ WORKERS := $(shell echo $$((3 * $(CORES))))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help bench-check container demo pytest test test-installed test-frameworks conformance console doors cluster walk mcp-servers fuzz orders flips lint types mypy pyright docs-check docs format clean
+.PHONY: help bench-check container demo pytest test test-installed test-frameworks conformance console doors cluster soak walk mcp-servers fuzz orders flips lint types mypy pyright docs-check docs format clean
 
 # Several targets install into one .venv, so they take turns; the checks of `test` find it there.
 ifndef CHECKS_ALONE
@@ -64,9 +64,14 @@ doors: $(VENV)/doors.stamp ## real Claude Code and Codex at our doors, with a mo
 	$(PY) -m pytest --override-ini=addopts=--import-mode=importlib -q -p no:cacheprovider \
 		-o python_files='check_*.py' --numprocesses=$(CORES) --dist=worksteal tests/doors/hosts
 
-cluster: $(VENV)/test.stamp ## gateways and servers of NATS that are killed under work: the books of meup cluster demo
+cluster: $(VENV)/test.stamp ## meup cluster demo, and a minute of gateways and servers of NATS that are killed and cut (MEUP_SEED=)
 	$(PY) -m pytest --override-ini=addopts=--import-mode=importlib -q -p no:cacheprovider \
 		-o python_files='check_*.py' tests/cluster
+
+SOAK_SECONDS ?= 600
+
+soak: $(VENV)/test.stamp ## the same for SOAK_SECONDS=600, which makes docs/explanation/chaos.md
+	$(PY) -m tests.cluster --seconds $(SOAK_SECONDS) --write
 
 walk: $(VENV)/walk.stamp ## a user's way, from an installed wheel to approved calls: what it takes, as a table
 	$(PY) -m tests.walk

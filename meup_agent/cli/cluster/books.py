@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import anyio
 import anyio.to_thread
 
-from meup_agent.cli.cluster.members import CLERK, Calls, Heard, Record
+from meup_agent.cli.cluster.members import CLERK, Calls, Crew, Heard, Record
 from meup_agent.cli.cluster.programs import PREFIX, SPACE
 from meup_agent.gateway.config import NatsConfig
 from meup_agent.gateway.journal.nats.link import ApiError, Link, NoAnswer
@@ -64,9 +64,12 @@ class LogReader:
         return str(info.get("cluster", {}).get("leader", ""))
 
     async def owner(self) -> str:
-        """The name of the gateway that owns the space; empty: none does yet."""
+        """The name of the gateway that owns the space, as soon as one does."""
         await self.read()
-        return self.owners[-1].node if self.owners else ""
+        while not self.owners:
+            await anyio.sleep(0.05)
+            await self.read()
+        return self.owners[-1].node
 
     async def read(self) -> None:
         """Read what has come since the last time."""
@@ -110,6 +113,113 @@ class LogReader:
 
 def _ignore(log: SpaceLog, sequence: int, count: int) -> None:
     pass
+
+
+class Stall(NamedTuple):
+    """What something that was done to a cluster did to those who talked, in seconds."""
+
+    cause: str
+    pause: float  # in which nothing of anybody was accepted
+    longest: float  # that one chat waited
+
+
+class Stuck(Exception):
+    """Something does not come; says what, in a sentence."""
+
+
+class Books:
+    """What is taken down while a crew works, and read at the end.
+
+    Args:
+        reader: Reads the stream.
+        crew: The agents.
+    """
+
+    def __init__(self, reader: LogReader, crew: Crew) -> None:
+        self.reader = reader
+        self.crew = crew
+        self.others: list[Record] = []  # of agents in processes of their own
+        self.stalls: list[Stall] = []
+
+    @property
+    def records(self) -> list[Record]:
+        return [*self.crew.records.values(), *self.others]
+
+    @property
+    def accepted(self) -> int:
+        """The number of chats that were accepted."""
+        return sum(len(each.said) - len(each.waiting) for each in self.records)
+
+    async def works(self, count: int, seconds: float) -> None:
+        """Wait until so many more chats are accepted.
+
+        Raises:
+            Stuck: They are not within so many seconds.
+        """
+        until = self.accepted + count
+        await _until(lambda: self.accepted >= until, "nothing is accepted any more", seconds)
+
+    async def goes_on(self, cause: str, since: float, seconds: float) -> Stall:
+        """Wait until all is accepted that waits now, and something more, and note the stall.
+
+        Raises:
+            Stuck: It is not within so many seconds.
+        """
+        waiting = {each.name: set(each.waiting) for each in self.crew.records.values()}
+        until = self.accepted + 1
+
+        def goes_on() -> bool:
+            return self.accepted >= until and not any(
+                waiting[name] & record.waiting for name, record in self.crew.records.items()
+            )
+
+        await _until(goes_on, f"{cause}: what was said before is not accepted", seconds)
+        stall = self._stall(cause, since)
+        self.stalls.append(stall)
+        return stall
+
+    def _stall(self, cause: str, since: float) -> Stall:
+        waits = [
+            (moment, moment - record.said[id_])
+            for record in self.records
+            for id_, moment in record.accepted.items()
+            if moment >= since and id_ in record.said
+        ]
+        moments = sorted(moment for moment, _ in waits)
+        pauses = (after - before for before, after in pairwise([since, *moments]))
+        return Stall(cause, max(pauses), max(wait for _, wait in waits))
+
+    async def settle(self, seconds: float) -> Balance:
+        """Have the crew rest, read the stream when nothing is on its way, and compare.
+
+        Raises:
+            Stuck: Something still is after so many seconds.
+        """
+        crew = self.crew
+        crew.is_working = False
+        records = crew.records.values()
+        await _until(
+            lambda: not crew.calls.open and not any(each.waiting for each in records),
+            "some of what was said is not accepted, or some calls are not answered",
+            seconds,
+        )
+        await self.reader.read()
+        last = self.reader.entries[-1].seq
+        await _until(
+            lambda: all(each.heard[-1].seq >= last for each in records),
+            "some agents do not read what the stream has",
+            seconds,
+        )
+        await self.reader.read()
+        return balance(self.reader, self.records, crew.calls)
+
+
+async def _until(condition: Callable[[], bool], otherwise: str, seconds: float) -> None:
+    with anyio.move_on_after(seconds):
+        while not condition():  # noqa: ASYNC110 - many tasks bring it about
+            await anyio.sleep(0.02)
+        return
+    raise Stuck(otherwise)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import anyio
 from anyio.abc import TaskGroup
 
-from meup_agent import Agent, Backoff, Proposal, Settings, Space
+from meup_agent import Agent, Backoff, Fulfillment, Proposal, Rejection, Settings, Space
 from meup_agent.cli.cluster.programs import SPACE, Cluster, ClusterProgram
 from meup_agent.errors import InvalidEnvelope, MeupError
 from meup_agent.protocol.dialects import decode
@@ -63,6 +63,7 @@ class Record:
         accepted: When it read that each was accepted.
         heard: The numbered envelopes, in the order in which it read them.
         refused: The ids of what a gateway refused.
+        waiting: The ids of what was said, and not accepted yet.
         gaps: Times that a gateway said that it cannot hand over all that was missed.
         connections: Connections that it has had.
     """
@@ -72,8 +73,20 @@ class Record:
     accepted: dict[str, float] = field(default_factory=dict[str, float])
     heard: list[Heard] = field(default_factory=list[Heard])
     refused: list[str] = field(default_factory=list[str])
+    waiting: set[str] = field(default_factory=set[str])
     gaps: int = 0
     connections: int = 0
+
+    def say(self, envelope_id: str, at: float) -> None:
+        """Take down something that was said."""
+        self.said[envelope_id] = at
+        if envelope_id not in self.accepted:
+            self.waiting.add(envelope_id)
+
+    def accept(self, envelope_id: str) -> None:
+        """Take down that something of its own was accepted."""
+        self.accepted.setdefault(envelope_id, anyio.current_time())
+        self.waiting.discard(envelope_id)
 
     def read(self, frame: bytes) -> None:
         """Take down a frame that came."""
@@ -90,7 +103,7 @@ class Record:
             return
         self.heard.append(Heard(seq, envelope.id, envelope.sender, envelope.kind))
         if envelope.sender == self.name:
-            self.accepted.setdefault(envelope.id, anyio.current_time())
+            self.accept(envelope.id)
 
 
 class RecordedTransport:
@@ -174,13 +187,14 @@ class Calls:
     def __init__(self) -> None:
         self.proposed = 0
         self.answered: list[int] = []
+        self.rejected = 0
         self.failed: list[str] = []
         self.carried_out: dict[int, int] = {}
 
     @property
     def open(self) -> int:
         """Those whose proposers wait."""
-        return self.proposed - len(self.answered) - len(self.failed)
+        return self.proposed - len(self.answered) - self.rejected - len(self.failed)
 
     def counter(self) -> Agent:
         """The agent with the tool."""
@@ -214,8 +228,10 @@ class Calls:
         except MeupError as error:
             self.failed.append(f"{number}: {error}")
             return
-        if type(outcome).__name__ == "Fulfillment":
+        if isinstance(outcome, Fulfillment):
             self.answered.append(number)
+        elif isinstance(outcome, Rejection):
+            self.rejected += 1  # it has more to do than it takes: all come back at once
         else:
             self.failed.append(f"{number}: {outcome}")
 
@@ -273,24 +289,11 @@ class Crew:
                 await anyio.sleep(self.pace)
         await anyio.sleep_forever()
 
-    @property
-    def said(self) -> int:
-        return sum(len(each.said) for each in self.records.values())
-
-    @property
-    def unaccepted(self) -> list[str]:
-        """The ids of what was said and not accepted yet."""
-        return [
-            each
-            for record in self.records.values()
-            for each in record.said.keys() - record.accepted
-        ]
-
 
 async def say(space: Space, record: Record, text: str) -> None:
     """Say something, and take down when."""
     said = anyio.current_time()
-    record.said[await space.chat(text)] = said
+    record.say(await space.chat(text), said)
 
 
 async def _only_answer(space: Space, record: Record) -> None:
@@ -349,12 +352,12 @@ class Loner:
     def _take(self, line: str) -> None:
         word, _, rest = line.partition(" ")
         if word == "said":
-            self.record.said[rest] = anyio.current_time()
+            self.record.say(rest, anyio.current_time())
         elif word == "heard":
             seq, id_, sender, kind = rest.split("\t")
             self.record.heard.append(Heard(int(seq), id_, sender, kind))
             if sender == self.record.name:
-                self.record.accepted.setdefault(id_, anyio.current_time())
+                self.record.accept(id_)
         elif word == "gap":
             self.record.gaps += 1
 

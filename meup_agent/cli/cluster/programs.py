@@ -8,7 +8,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
@@ -197,6 +197,14 @@ class ClusterProgram:
                 process.guard.stdout.close()
 
 
+Way = Callable[[str, str, int], int]
+"""The port by which a program reaches the port of another, both by their names."""
+
+
+def _by(way: Way | None, source: str, target: str, port: int) -> int:
+    return port if way is None else way(source, target, port)
+
+
 class Cluster:
     """Servers of NATS and gateways, of which any can be killed; made by :func:`cluster`.
 
@@ -226,15 +234,24 @@ class Cluster:
     def programs(self) -> dict[str, ClusterProgram]:
         return {**self.servers, **self.gateways}
 
-    def add_servers(self, count: int) -> None:
-        """Make servers of NATS that know each other, and start none."""
+    def add_servers(self, count: int, *, way: Way | None = None) -> None:
+        """Make servers of NATS that know each other, and start none.
+
+        Args:
+            count: So many.
+            way: The port by which one reaches the port of another; else that itself.
+        """
         command = find_nats_server()
         names = [f"nats-{number}" for number in range(1, count + 1)]
         ports = {name: self.port() for name in names}
         routes = {name: self.port() for name in names}
         for name in names:
-            others = [f"nats://127.0.0.1:{routes[each]}" for each in names if each != name]
-            settings = {
+            others = [
+                f"nats://127.0.0.1:{_by(way, name, each, routes[each])}"
+                for each in names
+                if each != name
+            ]
+            settings: dict[str, Any] = {
                 "server_name": name,
                 "listen": f"127.0.0.1:{ports[name]}",
                 "max_payload": MAX_PAYLOAD,
@@ -243,8 +260,14 @@ class Cluster:
                     "name": PREFIX,
                     "listen": f"127.0.0.1:{routes[name]}",
                     "routes": others,
+                    # Each knows the others, and gateways the servers, from their configurations
+                    # alone: so whoever cuts a way cuts all of it.
+                    "no_advertise": True,
+                    "advertise": f"127.0.0.1:{self.port()}" if way else None,
                 },
             }
+            if way is None:
+                del settings["cluster"]["advertise"]
             file = self.folder / f"{name}.json"
             file.write_text(json.dumps(settings), encoding="utf-8")
             self.servers[name] = ClusterProgram(
@@ -252,12 +275,12 @@ class Cluster:
             )
         self.nats_urls = tuple(f"nats://127.0.0.1:{port}" for port in ports.values())
 
-    def add_gateways(self, count: int, *, nats: Mapping[str, Sequence[str]] | None = None) -> None:
+    def add_gateways(self, count: int, *, way: Way | None = None) -> None:
         """Make gateways of one space, and start none.
 
         Args:
             count: So many.
-            nats: The addresses at which each finds the servers, by its name; else their own.
+            way: The port by which one reaches the port of a server of NATS; else that itself.
         """
         secret = new_token()
         ports: list[int] = []
@@ -273,7 +296,10 @@ class Cluster:
                 },
                 "journal": {
                     "nats": {
-                        "servers": list((nats or {}).get(name, self.nats_urls)),
+                        "servers": [
+                            f"nats://127.0.0.1:{_by(way, name, server.name, server.port or 0)}"
+                            for server in self.servers.values()
+                        ],
                         "prefix": PREFIX,
                         "replicas": 3 if len(self.servers) >= 3 else 1,
                         "node": name,

@@ -1,0 +1,156 @@
+"""Chaos for as long as wanted, and its page: ``python -m tests.cluster --seconds 600 --write``."""
+
+import argparse
+import logging
+import math
+import os
+import secrets
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from statistics import median
+
+import anyio
+
+from meup_agent.cli.cluster.books import Stall
+from tests.cluster.chaos import FAULTS, Report, run
+from tests.programs import ROOT
+
+PAGE = ROOT / "docs" / "explanation" / "chaos.md"
+PLOT = ROOT / "docs" / "img" / "stalls.svg"
+
+WIDTH, LEFT, ROW, HEAD = 800, 260, 24, 34
+
+TICKS = (0.1, 0.3, 1, 3, 10, 30)
+
+
+def by_cause(stalls: Sequence[Stall]) -> list[tuple[str, list[float]]]:
+    """The pauses of each cause, in the order of the causes."""
+    order = [fault.cause for fault in FAULTS]
+    ordered = sorted(stalls, key=lambda each: order.index(each.cause))
+    return [
+        (cause, sorted(each.pause for each in group))
+        for cause, group in groupby(ordered, key=lambda each: each.cause)
+    ]
+
+
+def plot(stalls: Sequence[Stall]) -> str:
+    """A dot for each stall, by cause, as SVG; the seconds grow by their logarithm."""
+    rows = by_cause(stalls)
+    height = HEAD + ROW * len(rows) + 8
+    low, high = math.log(0.05), math.log(60)
+
+    def x(seconds: float) -> float:
+        at = (math.log(min(max(seconds, 0.05), 60)) - low) / (high - low)
+        return LEFT + at * (WIDTH - LEFT - 20)
+
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"'
+        ' font-family="sans-serif" font-size="13" fill="#808080">'
+    ]
+    for tick in TICKS:
+        lines += [
+            f'<line x1="{x(tick):.0f}" x2="{x(tick):.0f}" y1="{HEAD - 8}" y2="{height - 4}"'
+            ' stroke="#808080" stroke-opacity="0.35"/>',
+            f'<text x="{x(tick):.0f}" y="{HEAD - 16}" text-anchor="middle">{tick:g} s</text>',
+        ]
+    for row, (cause, pauses) in enumerate(rows):
+        y = HEAD + ROW * row + ROW // 2
+        lines.append(f'<text x="{LEFT - 12}" y="{y + 4}" text-anchor="end">{cause}</text>')
+        lines += [
+            f'<circle cx="{x(pause):.1f}" cy="{y}" r="4.5" fill="#3f51b5" fill-opacity="0.65"/>'
+            for pause in pauses
+        ]
+    return "\n".join([*lines, "</svg>", ""])
+
+
+TEXT = """# What kills and cuts do to a cluster
+
+Three servers of NATS, three [gateways](../how-to/keep-the-journal-on-nats.md) and eight agents that
+talk, propose, approve and carry out, all on one machine. At random one program is killed
+(`kill -9`), paused (`SIGSTOP`) or stopped in order, a way between two is cut or silent, or a server
+of NATS cannot write any more; after a while all is as before. At the end what each agent said and
+read is compared with the stream itself.
+
+The last run, {day}: {times} times in {minutes:.0f} minutes (seed {seed}), on {cores} cores that did
+other things as well (load {load:.1f}). {said} chats were said and {accepted} accepted; the stream
+has {entries} entries, under {owners} owners, one after the other.
+
+| in all | |
+|---|---|
+{wrong}
+
+*Lost* was accepted and is not in the stream, or was not read by an agent that was there. *Claimed
+twice* are proposals with two fulfillments, *handled twice* calls that ran twice, *waits left*
+proposals that came to no end, *by no owner* messages of a gateway that was no owner any more.
+
+For so long nothing was accepted; what was said meanwhile was accepted afterwards:
+
+![The stalls by their causes](../img/stalls.svg)
+
+| what was done | times | median | longest |
+|---|---|---|---|
+{rows}
+
+When the leader of a stream dies, NATS takes some seconds to elect another. A pause is a short stall
+where the program wakes before another has taken its place. `make soak` makes this page; `make
+cluster` runs a minute of it.
+"""
+
+
+def page(report: Report) -> str:
+    """The page about a run."""
+    found = report.balance
+    mistakes = {**found.mistakes, "ended by itself": report.ended}
+    return TEXT.format(
+        day=f"{datetime.now(UTC):%Y-%m-%d}",
+        times=len(report.stalls),
+        minutes=report.seconds / 60,
+        seed=report.seed,
+        cores=os.cpu_count(),
+        load=os.getloadavg()[1],
+        said=found.said,
+        accepted=found.accepted,
+        entries=found.entries,
+        owners=report.owners,
+        wrong="\n".join(f"| {name} | {len(each)} |" for name, each in mistakes.items()),
+        rows="\n".join(
+            f"| {cause} | {len(pauses)} | {median(pauses):.2f} s | {pauses[-1]:.2f} s |"
+            for cause, pauses in by_cause(report.stalls)
+        ),
+    )
+
+
+def main() -> int:
+    """Run, and tell; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600.0, help="how long; 600")
+    parser.add_argument("--longest", type=float, default=20.0, help="the longest pause; 20")
+    parser.add_argument("--seed", type=int, help="of a run that is to be made again")
+    parser.add_argument("--write", action="store_true", help="write the page, and its plot")
+    asked = parser.parse_args()
+    seed = secrets.randbelow(1_000_000) if asked.seed is None else asked.seed
+    sys.stdout.write(f"seed {seed}\n")
+    logging.getLogger("meup_agent").addHandler(logging.NullHandler())
+
+    async def play() -> Report:
+        with tempfile.TemporaryDirectory(
+            prefix="meup-chaos-", ignore_cleanup_errors=True
+        ) as folder:
+            return await run(Path(folder), seed, asked.seconds, longest=asked.longest, tell=True)
+
+    report = anyio.run(play)
+    for name, wrong in {**report.balance.mistakes, "ended": report.ended}.items():
+        sys.stdout.write(f"{name}: {len(wrong)}\n")
+        sys.stdout.writelines(f"    {each}\n" for each in wrong[:10])
+    if asked.write:
+        PAGE.write_text(page(report), encoding="utf-8")
+        PLOT.write_text(plot(report.stalls), encoding="utf-8")
+    return 0 if report.is_right else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,27 @@
+"""A minute of chaos: nothing is lost, comes twice, or in another order. `make soak` has ten."""
+
+import os
+import secrets
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.chaos import run
+
+SECONDS = 45.0
+"""Of faults; the beginning and the end take the rest of the minute."""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The loop of what can be cut; the programs have their own."""
+    return "asyncio"
+
+
+@pytest.mark.anyio
+async def test_nothing_is_lost_whatever_is_killed_or_cut(tmp_path: Path) -> None:
+    seed = int(os.environ.get("MEUP_SEED") or secrets.randbelow(1_000_000))
+    report = await run(tmp_path, seed, SECONDS)
+    assert report.balance.mistakes == {each: [] for each in report.balance.mistakes}, f"seed {seed}"
+    assert report.ended == [], f"seed {seed}"
+    assert report.balance.accepted == report.balance.said > 0
