@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
@@ -73,8 +74,19 @@ LONGEST_RETRY_AFTER: Final = 3600.0
 
 _FORBIDDEN: Final = 403
 
+_TAKEN_OVER: Final = 4409
+
 RESTORE_TOKEN_ONCE: Final = frozenset({401, _FORBIDDEN, 4401})
 """The token was refused: one that is asked for may be better the next time."""
+
+
+OWN_LATE_SECONDS: Final = 300.0
+"""Time for which a dial that was given up may still come through: whatever held it up, a paused
+gateway say, hands the handshake on when it wakes, and then it is the newer connection."""
+
+MAX_OWN_LATE: Final = 3
+"""Dials that are remembered so: two programs with one token must not throw each other out for
+long."""
 
 
 class RequiredEcho(NamedTuple):
@@ -110,7 +122,7 @@ _ENDS: Final[dict[int, tuple[type[SessionEnded], str]]] = {
     404: (NoSuchSpace, "the gateway {where} has no such space, or no gateway is at this path"),
     4404: (NoSuchSpace, "the gateway {where} has no such space"),
     4403: (Kicked, "we were removed from the space at {where}"),
-    4409: (
+    _TAKEN_OVER: (
         TakenOver,
         "a newer connection of the same participant took over at {where}; "
         "give each program a token of its own",
@@ -147,6 +159,8 @@ class ConnectedSession(Session):
         """JSON-RPC ids that were heard, on whichever connection."""
         self._token_refused = False
         self._welcomed_for: float | None = None  # seconds, of the last connection
+        # When each dial was given up that had no answer.
+        self._given_up: deque[float] = deque(maxlen=MAX_OWN_LATE)
 
     async def _exchange(self) -> None:
         """Connect again and again, until the gateway does not want this participant any more."""
@@ -224,7 +238,11 @@ class ConnectedSession(Session):
             case TransportClosed():
                 code, said = error.code, error.reason
             case _:
+                if isinstance(error.__cause__, TimeoutError):
+                    self._given_up.append(anyio.current_time())
                 return
+        if code == _TAKEN_OVER and self._may_be_own():
+            return
         because = f": {said}" if said else ""
         if code in RESTORE_TOKEN_ONCE:
             if callable(self._token) and not self._token_refused:
@@ -249,6 +267,13 @@ class ConnectedSession(Session):
             # A gateway of ours gives as its reason what the sentence says already.
             more = "" if said in sentence else because
             raise kind(sentence.format(where=self._where) + more) from error
+
+    def _may_be_own(self) -> bool:
+        """True if the newer connection may be one of ours that came late; each counts once."""
+        while self._given_up:
+            if anyio.current_time() - self._given_up.popleft() <= OWN_LATE_SECONDS:
+                return True
+        return False
 
     def _delay(self, state: RetryCallState) -> float:
         backoff, lasted = self._settings.backoff, self._welcomed_for

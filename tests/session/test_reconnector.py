@@ -19,7 +19,7 @@ from meup_agent.errors import (
     TransportClosed,
 )
 from meup_agent.session import ConnectedSession, Session
-from meup_agent.session.connection import LONGEST_RETRY_AFTER, WELCOME_SECONDS
+from meup_agent.session.connection import LONGEST_RETRY_AFTER, OWN_LATE_SECONDS, WELCOME_SECONDS
 from meup_agent.session.settings import Token
 from tests.session import gate as gates
 from tests.session.gate import End, Gate, Recorder
@@ -195,6 +195,34 @@ async def test_statuses_that_end_it(gate: Gate, status: int, error: type[Session
 async def test_close_codes_that_end_it(gate: Gate, code: int, error: type[SessionEnded]) -> None:
     await end(gate, error, code)
     assert len(gate.attempts) == 1
+
+
+@pytest.mark.rule("3.codes.own_late")
+async def test_a_late_dial_of_its_own_does_not_end_it(gate: Gate) -> None:
+    unanswered = CannotConnect("no answer")
+    unanswered.__cause__ = TimeoutError()
+    gate.refusals.extend([unanswered, DOWN])
+    with pytest.raises(ExceptionGroup) as caught:  # noqa: PT012
+        async with present(gate) as (_, end):
+            await end.close(4409)
+            end = await gate.welcomed()
+            await end.close(4409, "because")
+            await anyio.sleep_forever()
+    assert caught.group_contains(TakenOver, match="because", depth=1)
+    assert len(gate.attempts) == 4
+
+
+@pytest.mark.rule("3.codes.own_late")
+async def test_a_dial_that_was_given_up_long_ago_is_forgotten(gate: Gate) -> None:
+    unanswered = CannotConnect("no answer")
+    unanswered.__cause__ = TimeoutError()
+    gate.refusals.append(unanswered)
+    with pytest.raises(ExceptionGroup) as caught:  # noqa: PT012
+        async with present(gate) as (_, end):
+            await anyio.sleep(2 * OWN_LATE_SECONDS)
+            await end.close(4409, "because")
+            await anyio.sleep_forever()
+    assert caught.group_contains(TakenOver, match="because", depth=1)
 
 
 async def test_403_without_a_reason_is_no_refused_token(gate: Gate) -> None:
