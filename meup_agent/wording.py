@@ -38,6 +38,11 @@ MAX_CHANGED: Final = 1_000
 FAILED: Final = "failed"
 """State of a proposal that was fulfilled, by an answer that is an error."""
 
+AT_TERMINAL: Final = (
+    "May have been answered there: its agent's terminal asks as well, and the first answer counts."
+)
+"""Of a call that a terminal is asked about at the same time, until that is settled."""
+
 STATES: Final[Mapping[ProposalState, str]] = {
     state: state.value.replace("_", " ") for state in ProposalState
 }

@@ -7,5 +7,6 @@ program then runs the call with its own hands, and the door reports what came of
 
 **In** come calls as a host tells them; **out** go permits and denials, with words for the model.
 **Never**: a door runs no tool; it lets nothing run that no request of the space has permitted; what
-it cannot read, reach or decide in time is a denial, said so that the host takes it for one.
+it cannot read, reach or decide in time is a denial, said so that the host takes it for one. Where
+its user lets the agent's terminal decide as well (:mod:`.terminal_race`), that is left to it.
 """

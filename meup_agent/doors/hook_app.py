@@ -25,6 +25,8 @@ from meup_agent.doors.hooks import (
     HookInput,
     HookKind,
     UnreadableHook,
+    deny_dialog,
+    permit_dialog,
     read_object,
     unreadable_words,
 )
@@ -37,6 +39,7 @@ from meup_agent.doors.permit import (
     Permitted,
     Why,
 )
+from meup_agent.doors.terminal_race import FIRST_SECONDS, TerminalRace, is_decision
 from meup_agent.errors import MeupError
 from meup_agent.mcp.sdk import decisions
 from meup_agent.protocol.wire.outcomes import PermitReport, ReportedOutcome
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     from meup_agent.agent.agent import Agent
     from meup_agent.client.space import Space
     from meup_agent.doors.hooks import HookDialect
+    from meup_agent.doors.permit import HostCall
 
     Message = MutableMapping[str, Any]
     Receive = Callable[[], Awaitable[Message]]
@@ -88,6 +92,9 @@ Mode = Literal["enforce", "watch"]
 
 WATCH: Final = "watch"
 """The mode, as the address of a hook says it, too."""
+
+TERMINAL: Final = "terminal"
+"""Said as ``prefer``: the agent's terminal is asked as well, and the first answer counts."""
 
 
 class HookLogin(Protocol):
@@ -129,6 +136,11 @@ class _Seat:
         self.waiting = 0
         # Hosts that were told of each permit: of two hooks that ask for one call, one may be gone.
         self.told: TTLMap[str, int] = TTLMap(count=MAX_ANSWERED, seconds=ANSWERED_SECONDS)
+        self.race = TerminalRace(self.door, lambda proposal: self.tell(proposal, 0))
+        # Permits of dialogs, which do not say the id that is reported later.
+        self.dialogs: TTLMap[tuple[str, str, str, bytes], str] = TTLMap(
+            count=MAX_ANSWERED, seconds=ANSWERED_SECONDS
+        )
         self.error: Exception | None = None
 
     def tell(self, proposal: str, hosts: int) -> None:
@@ -202,12 +214,14 @@ class HookApp:
             return
         except ConnectionResetError:
             return
+        await self._settle(login, dialect, hook)
         asks = hook.kind is HookKind.ASKS and not hook.is_own
         if asks and "untold" in query:
             await self._report(login, hook)
-        elif asks and not watches:
+        elif (asks or hook.kind is HookKind.RACES) and not (watches or hook.is_own):
             wait = _host_seconds(query, dialect.timeout) - MARGIN_SECONDS
-            await self._decide(dialect, login, hook, wait, receive, send)
+            asks_there = dialect.ask if query.get("prefer") == TERMINAL else None
+            await self._decide(dialect, login, hook, wait, receive, send, asks_there)
             return
         elif asks:
             self._watch(login, hook)
@@ -224,8 +238,12 @@ class HookApp:
         wait: float,
         receive: Receive,
         send: Send,
+        there: dict[str, Any] | None,
     ) -> None:
-        """Have the space decide a call, and tell the host; where that hangs up, withdraw it."""
+        """Have the space decide a call, and tell the host; where that hangs up, withdraw it.
+
+        With an answer that has its terminal ask (``there``) the space has a moment alone.
+        """
         call = hook.call
         assert call is not None
         answer: Permitted | Denied | None = None
@@ -244,11 +262,11 @@ class HookApp:
                 tasks.start_soon(wait_for_end, tasks.cancel_scope)
                 with anyio.move_on_after(max(wait, 0.0) + GRACE_SECONDS):
                     seat = await self._seat(login)
-                    if seat.waiting >= MAX_WAITING:
+                    if seat.waiting + len(seat.race) >= MAX_WAITING:
                         raise _Full(f"{MAX_WAITING} calls of this participant wait already")
                     seat.waiting += 1
                     try:
-                        answer = await seat.door.ask(call, ttl=_ttl(seat, wait))
+                        answer = await self._ask(seat, hook, wait, races=there is not None)
                     finally:
                         seat.waiting -= 1
                 tasks.cancel_scope.cancel()
@@ -262,17 +280,49 @@ class HookApp:
             answer = seat.door.check(call, answer)
             if isinstance(answer, Permitted):
                 seat.tell(answer.proposal, 0 if hung_up else 1)
+                if hook.kind is HookKind.RACES:
+                    key, at = _dialog_key(call, answer), anyio.current_time()
+                    seat.dialogs.put(key, answer.proposal, at)
         if hung_up:
             return
+        is_dialog = hook.kind is HookKind.RACES
         match answer:
             case Permitted():
-                body = dialect.permit(answer.arguments, answer.edited)
-            case Denied():
-                body = dialect.deny(answer.words)
-            case None:
+                permit = permit_dialog if is_dialog else dialect.permit
+                body = permit(answer.arguments, answer.edited)
+            case Denied() if is_decision(answer) or not (is_dialog or there):
+                body = deny_dialog(answer.words) if is_dialog else dialect.deny(answer.words)
+            case _ if is_dialog:
+                body = NOTHING  # it stays open at the terminal
+            case _ if there:
+                body = there
+            case _:
                 words = f"The call of {decisions.name(call.tool)} was not decided.{NOBODY}"
                 body = dialect.deny(words)
         await _answer(send, 200, body)
+
+    async def _ask(
+        self, seat: _Seat, hook: HookInput, wait: float, *, races: bool
+    ) -> Permitted | Denied | None:
+        """The answer of the space; ``None``: there is none yet, and the terminal decides, too."""
+        assert hook.call is not None
+        is_dialog = hook.kind is HookKind.RACES
+        if not is_dialog and not races:
+            return await seat.door.ask(hook.call, ttl=_ttl(seat, wait))
+        raced = seat.race.claim(hook) if is_dialog else None
+        if raced is None:
+            assert self._tasks is not None  # there is a seat
+            raced = seat.race.enter(hook, is_heard=is_dialog)
+            self._tasks.start_soon(seat.race.wait, raced, _ttl(seat, wait))
+        is_left = True
+        try:
+            with anyio.move_on_after(math.inf if is_dialog else FIRST_SECONDS):
+                await raced.ended.wait()
+            is_left = False
+        finally:
+            if is_left:
+                raced.leave()
+        return raced.take()
 
     def _watch(self, login: HookLogin, hook: HookInput) -> None:
         """Record a call without waiting: it is proposed, and taken back."""
@@ -305,10 +355,18 @@ class HookApp:
             log.warning("what came of a call of %s is not reported: %s", hook.call.agent, error)
             return
         permit = seat.door.permit_of(hook.call)
+        if permit is None:
+            permit = seat.dialogs.get(_dialog_key(hook.call), anyio.current_time())
         if permit is not None and hook.report is not None:
             seat.door.report(permit, hook.report)
         elif permit is not None:
             seat.tell(permit, -1)
+
+    async def _settle(self, login: HookLogin, dialect: HookDialect, hook: HookInput) -> None:
+        """Take back what was answered at the terminal, as a later hook shows."""
+        seat = self._seats.get(login.key)
+        if seat is not None:
+            await seat.race.settle(dialect.agent, hook)
 
     # --- the doors ---
 
@@ -374,6 +432,13 @@ def _ttl(seat: _Seat, wait: float) -> float:
     space = seat.door.space
     default = None if space is None else space.proposals.ttl
     return max(wait if default is None else min(wait, default), 0.001)
+
+
+def _dialog_key(call: HostCall, permit: Permitted | None = None) -> tuple[str, str, str, bytes]:
+    """The name of a call whose hook does not say its id, as it runs."""
+    arguments = call.arguments if permit is None else permit.arguments
+    said = msgspec.json.encode(arguments, order="deterministic")
+    return (call.agent, call.session, call.tool, said)
 
 
 def _query(scope: Message) -> dict[str, str]:

@@ -19,7 +19,8 @@ AGENTS = ("claude-code", "codex", "cursor", "copilot", "gemini")
 TIMEOUTS = {"claude-code": 600.0, "codex": 600.0, "cursor": 60.0, "copilot": 30.0, "gemini": 60.0}
 
 HELP = """\
-usage: meup-hook AGENT [--url URL] [--token-file FILE] [--timeout SECONDS] [--own NAME] [--watch]
+usage: meup-hook AGENT [--url URL] [--token-file FILE] [--timeout SECONDS] [--own NAME]
+                        [--prefer space|terminal] [--watch]
 
 The hook of a coding agent (claude-code, codex, cursor, copilot, gemini): asks the space before each
 call, and reports what came of it.
@@ -28,6 +29,8 @@ call, and reports what came of it.
   --token-file FILE  the file with the participant's token; else MEUP_TOKEN
   --timeout SECONDS  the time after which the agent gives its hook up, as it is set up there
   --own NAME         the name of our own MCP server in the agent's user settings
+  --prefer WHO       who decides where a person is at the agent's terminal, too: the space alone
+                     (space, the default), or whoever answers first (terminal; Claude Code)
   --watch            decide nothing: the space is told of each call, and every call goes on
 """
 
@@ -73,7 +76,7 @@ def _tell(agent: str, answer: str, given: list[str], said: bytes) -> None:
 
 
 def _options(given: list[str]) -> dict[str, str]:
-    known = ("--url", "--token-file", "--timeout", "--own")
+    known = ("--url", "--token-file", "--timeout", "--own", "--prefer")
     found: dict[str, str] = {}
     while given:
         name, *given = given
@@ -100,6 +103,11 @@ def ask(agent: str, options: dict[str, str], said: bytes) -> str:
     query = f"timeout={seconds:g}"
     if own := options.get("--own"):
         query += f"&own={own}"
+    prefer = options.get("--prefer", "space")
+    if prefer not in ("space", "terminal"):
+        raise Failed(f"--prefer is space or terminal, and not {prefer!r}")
+    if prefer == "terminal":
+        query += "&prefer=terminal"
     if "--watch" in options:
         query += "&mode=watch"
     if "--untold" in options:

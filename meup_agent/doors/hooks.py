@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, Final, cast
 
 import msgspec
 
 from meup_agent.doors.permit import HostCall
+from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.outcomes import PermitReport, ReportedOutcome
 
 JsonObject = dict[str, Any]
@@ -35,6 +36,7 @@ class HookKind(Enum):
     """The purpose for which a host calls a hook."""
 
     ASKS = auto()  # may this call run?
+    RACES = auto()  # may it, as its dialog asks at the terminal?
     REPORTS = auto()  # it ran, or failed
     TELLS = auto()  # something else, which needs no answer
 
@@ -48,12 +50,22 @@ class HookInput:
         call: The call that it is about; ``None``: about none.
         report: What came of it, where it reports.
         is_own: The call is of our own MCP server, and decided there.
+        session: The agent's session.
+        worker: Its worker in that, an agent below; empty: the agent itself.
+        prompt: What a person has asked it for last, by its id; empty: it does not say.
+        ends_turn: It has ended its turn.
+        ends_session: It has ended its session.
     """
 
     kind: HookKind
     call: HostCall | None = None
     report: PermitReport | None = None
     is_own: bool = False
+    session: str = ""
+    worker: str = ""
+    prompt: str = ""
+    ends_turn: bool = False
+    ends_session: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,6 +78,7 @@ class HookDialect:
         permit: The answer that lets a call run, with the arguments to run, of those it has.
         deny: The answer that keeps it from running, with words for the model.
         timeout: Seconds that it waits for a hook where it is not told otherwise.
+        ask: The answer that has its terminal ask; ``None``: it has none that holds.
     """
 
     agent: str
@@ -73,6 +86,7 @@ class HookDialect:
     permit: Callable[[JsonObject, bool], JsonObject]
     deny: Callable[[str], JsonObject]
     timeout: float
+    ask: JsonObject | None = None
 
 
 NOTHING: Final[JsonObject] = {}
@@ -140,19 +154,33 @@ def _exit_code(value: object) -> int | None:
 
 def _read_claude(agent: str, said: JsonObject, own_server: str) -> HookInput:
     event = _text(said, "hook_event_name")
-    if event not in ("PreToolUse", "PostToolUse", "PostToolUseFailure"):
-        return HookInput(HookKind.TELLS)
+    # Of these, none is worth to keep a call from running.
+    session, worker, prompt = (
+        payloads.as_text(said.get(each)) for each in ("session_id", "agent_id", "prompt_id")
+    )
+    hook = HookInput(
+        HookKind.TELLS,
+        session=session,
+        worker=worker,
+        prompt=prompt,
+        ends_turn=event in ("Stop", "SubagentStop"),
+        ends_session=event == "SessionEnd",
+    )
+    is_dialog = event == "PermissionRequest" and agent == "claude-code"
+    if not is_dialog and event not in ("PreToolUse", "PostToolUse", "PostToolUseFailure"):
+        return hook
     call = HostCall(
         _text(said, "tool_name"),
         _object(said, "tool_input"),
         agent,
         session=_text(said, "session_id"),
-        call_id=_text(said, "tool_use_id"),
+        call_id="" if is_dialog else _text(said, "tool_use_id"),
         cwd=_text(said, "cwd", ""),
         mode=_text(said, "permission_mode", ""),
     )
-    if event == "PreToolUse":
-        return HookInput(HookKind.ASKS, call, is_own=_is_own(said, own_server))
+    if event == "PreToolUse" or is_dialog:
+        kind = HookKind.RACES if is_dialog else HookKind.ASKS
+        return replace(hook, kind=kind, call=call, is_own=_is_own(said, own_server))
     if event == "PostToolUseFailure":
         report = PermitReport.of(ReportedOutcome.FAILED, _output(said.get("error", "")))
     else:
@@ -160,7 +188,7 @@ def _read_claude(agent: str, said: JsonObject, own_server: str) -> HookInput:
         code = _exit_code(response)
         outcome = ReportedOutcome.FAILED if code else ReportedOutcome.COMPLETED
         report = PermitReport.of(outcome, _output(response), code)
-    return HookInput(HookKind.REPORTS, call, report)
+    return replace(hook, kind=HookKind.REPORTS, call=call, report=report)
 
 
 def _is_own(said: JsonObject, own_server: str) -> bool:
@@ -195,6 +223,35 @@ def _deny_claude(words: str) -> JsonObject:
             "permissionDecisionReason": words,
         }
     }
+
+
+ASK_WORDS: Final = (
+    "This call waits for a decision in the space as well. Where no person is at this terminal,"
+    " it was not carried out, since nobody decided about it; do not try to do the same by another"
+    " way."
+)
+
+_ASK_CLAUDE: Final[JsonObject] = {
+    "hookSpecificOutput": {
+        "hookEventName": "PreToolUse",
+        "permissionDecision": "ask",
+        "permissionDecisionReason": ASK_WORDS,
+    }
+}
+
+
+def permit_dialog(arguments: JsonObject, is_edited: bool) -> JsonObject:
+    """The answer that lets the call of a dialog run, with the arguments to run."""
+    return _answer_dialog({"behavior": "allow", "updatedInput": arguments})
+
+
+def deny_dialog(words: str) -> JsonObject:
+    """The answer that keeps the call of a dialog from running, with words for the model."""
+    return _answer_dialog({"behavior": "deny", "message": words})
+
+
+def _answer_dialog(decision: JsonObject) -> JsonObject:
+    return {"hookSpecificOutput": {"hookEventName": "PermissionRequest", "decision": decision}}
 
 
 # --- Cursor ---
@@ -318,7 +375,14 @@ def _as_claude(agent: str) -> Callable[[JsonObject, str], HookInput]:
 DIALECTS: Final[Mapping[str, HookDialect]] = {
     each.agent: each
     for each in (
-        HookDialect("claude-code", _as_claude("claude-code"), _permit_claude, _deny_claude, 600.0),
+        HookDialect(
+            "claude-code",
+            _as_claude("claude-code"),
+            _permit_claude,
+            _deny_claude,
+            600.0,
+            _ASK_CLAUDE,
+        ),
         HookDialect("codex", _as_claude("codex"), _permit_claude, _deny_claude, 600.0),
         HookDialect("cursor", _read_cursor, _permit_cursor, _deny_cursor, 60.0),
         HookDialect("copilot", _read_copilot, _permit_copilot, _deny_copilot, 30.0),

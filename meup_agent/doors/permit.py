@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from typing import Self
 
-    from meup_agent.client.proposal_handle import Ttl
+    from meup_agent.client.proposal_handle import ProposalHandle, Ttl
     from meup_agent.client.space import Space
     from meup_agent.protocol.wire.outcomes import CallOutcome
 
@@ -109,6 +109,7 @@ class HostCall:
         mode: Its permission mode, as it names that.
         edits: It can run other arguments than these, where it is told so.
         watched: It is only told of: its host asks nobody, and nothing permits it.
+        terminal: Its agent's terminal is asked at the same time, and may have answered it.
     """
 
     tool: str
@@ -120,6 +121,7 @@ class HostCall:
     mode: str = ""
     edits: bool = True
     watched: bool = False
+    terminal: bool = False
 
     @property
     def key(self) -> tuple[str, str, str] | None:
@@ -143,6 +145,8 @@ class HostCall:
             labels["edits"] = False
         if self.watched:
             labels["watched"] = True
+        if self.terminal:
+            labels["terminal"] = True
         return labels
 
 
@@ -214,6 +218,7 @@ class _Asked:
     call: HostCall
     ended: anyio.Event = field(default_factory=anyio.Event)
     proposal: str = ""
+    handle: ProposalHandle | None = None
     # Those of the request that was answered last; of several, only the last answer can have left.
     permitted: dict[str, Any] | None = None
     is_told: bool = False  # its permit is returned to whom asked
@@ -331,9 +336,9 @@ class Door:
     ) -> Answer:
         call, seconds = asked.call, resolve_ttl(ttl, space.proposals.ttl)
 
-        def proposed(proposal: str) -> None:
-            asked.proposal = proposal
-            self._waiting[proposal] = asked
+        def proposed(proposal: ProposalHandle) -> None:
+            asked.proposal, asked.handle = proposal.id, proposal
+            self._waiting[proposal.id] = asked
 
         outcome: CallOutcome | None = None
         try:
@@ -349,7 +354,7 @@ class Door:
                         payloads.DOOR: call.labels,
                         payloads.CLIENT: {"name": call.agent},
                     },
-                    on_begun=proposed,
+                    on_proposed=proposed,
                 )
             if outcome is None:
                 return _edited(call, asked)
@@ -363,6 +368,22 @@ class Door:
             if asked.permitted is not None and not asked.is_told:
                 # The gateway may have ordered our answer before the end that we saw.
                 self.report(asked.proposal, PermitReport.of(ReportedOutcome.NOT_RUN, NOT_TOLD))
+
+    async def take_back(self, call: HostCall, reason: str) -> bool:
+        """Withdraw a call that waits, for a reason; :meth:`ask` is answered that it is withdrawn.
+
+        Returns:
+            ``False`` if no such call waits.
+
+        Raises:
+            MeupError: The gateway did not take it.
+        """
+        found = (each.handle for each in self._waiting.values() if each.call is call)
+        handle = next(found, None)
+        if handle is None:
+            return False
+        await handle.withdraw(reason)
+        return True
 
     async def recall(self) -> None:
         """Know the permits that the space has of this participant, and no report about.

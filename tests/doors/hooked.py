@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
 from anyio.abc import ByteStream, SocketAttribute
 
 from meup_agent import Agent, Proposal, Space
@@ -17,6 +18,7 @@ from meup_agent.gateway.server import RunningGateway, serve
 from meup_agent.transport.base import background_tasks
 from tests.gateways import one_space_config, websocket_connector
 from tests.interaction.people import EVERYTHING, PROPOSALS
+from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 
 PARTICIPANTS = {
@@ -133,6 +135,18 @@ async def _relay(gateway: RunningGateway, client: ByteStream) -> None:
 
         tasks.start_soon(carry, client, server)
         tasks.start_soon(carry, server, client)
+
+
+@asynccontextmanager
+async def client(at: Hooked, who: str = "coder") -> AsyncGenerator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(
+        base_url=at.url,
+        headers={"Authorization": f"Bearer {at.tokens.get(who, who)}"},
+        timeout=PATIENCE,
+        trust_env=False,
+        verify=NO_TLS,
+    ) as made:
+        yield made
 
 
 async def proposed(space: Space, count: int = 1) -> None:

@@ -5,22 +5,18 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
-import httpx
 import pytest
 from anyio import to_thread
 
 import meup_agent
 from meup_agent import Proposal
-from tests.doors.hooked import Decide, Hooked, hooked, proposed, settled
+from tests.doors.hooked import Decide, client, hooked, proposed, settled
 from tests.interaction.people import until
-from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -70,18 +66,6 @@ async def yes(proposal: Proposal) -> None:
 
 async def no(proposal: Proposal) -> None:
     await proposal.reject("unsafe", explain="not on Fridays")
-
-
-@asynccontextmanager
-async def client(at: Hooked, who: str = "coder") -> AsyncGenerator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(
-        base_url=at.url,
-        headers={"Authorization": f"Bearer {at.tokens.get(who, who)}"},
-        timeout=PATIENCE,
-        trust_env=False,
-        verify=NO_TLS,
-    ) as made:
-        yield made
 
 
 def verdict(agent: str, answer: dict[str, Any]) -> tuple[str, str]:

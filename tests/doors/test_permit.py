@@ -11,9 +11,11 @@ import pytest
 
 from meup_agent import Agent, Fulfillment, Proposal, Space
 from meup_agent.approval import Inbox, Reviewer
+from meup_agent.cli.inbox.card import ShownValue, card_rows
 from meup_agent.doors.permit import Denied, Door, HostCall, Permitted, Why
 from meup_agent.errors import AlreadyDecided, MeupError, NotOffered, Refused, UsageError
 from meup_agent.protocol.wire.outcomes import PermitReport, ReportedOutcome
+from meup_agent.wording import AT_TERMINAL
 from tests.interaction.people import EVERYTHING, PROPOSALS, Meeting, join, open_meeting, until
 from tests.patience import PATIENCE
 
@@ -355,10 +357,11 @@ async def test_a_person_is_offered_no_edit_where_the_agent_takes_none(meeting: M
     """And is not warned that its tools are not known, which no list has."""
     async with doors(meeting, "ann") as ((door,), (ann,)), Inbox(ann) as inbox:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(door.ask, bash("ls", edits=False, cwd="/work"))
+            tasks.start_soon(door.ask, bash("ls", edits=False, cwd="/work", terminal=True))
             await until(lambda: len(inbox.items) == 1)
             (item,) = inbox.items
             assert (item.takes_edits, item.danger, item.call.folder) == (False, (), "/work")
+            assert AT_TERMINAL in [row.plain for row in card_rows(item, ShownValue())]
             with pytest.raises(NotOffered, match="only as it has proposed them"):
                 await inbox.approve(item, {"command": "pwd"})
             assert await inbox.approve(item) is not None

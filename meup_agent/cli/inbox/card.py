@@ -22,7 +22,14 @@ from meup_agent.escape import compact, visible
 from meup_agent.protocol.wire.payloads import TOOL_CALL, Change, without_meta
 from meup_agent.protocol.wire.shown_text import segments
 from meup_agent.transport.base import background_tasks
-from meup_agent.wording import MAX_NAME, WHOLE, format_proposed, shown_name, shown_names
+from meup_agent.wording import (
+    AT_TERMINAL,
+    MAX_NAME,
+    WHOLE,
+    format_proposed,
+    shown_name,
+    shown_names,
+)
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -293,6 +300,8 @@ def card_rows(item: InboxItem, shown: ShownValue) -> Iterator[CardRow]:
         label = (*label, Part(f" in {visible(folder, MAX_VALUE)}", "dim"))
     proposer = (Part("proposed by ", "dim"), *name(item.proposer, "name"))
     yield row(*proposer, *label, Part(f"  {said}", "dim"))
+    if item.call.is_at_terminal:
+        yield row(Part(AT_TERMINAL, "danger"))
     if item.rule is not None:
         yield from _rule(item.rule)
     facts = item.tool_facts

@@ -31,7 +31,7 @@ from meup_agent.protocol.audit import StepKind
 from meup_agent.protocol.wire.payloads import Call, Change, as_list, as_object
 from meup_agent.protocol.wire.payloads import changes as changes_between
 from meup_agent.protocol.wire.shown_text import Mark, marks_of, printed, segments
-from meup_agent.wording import describe_reason, duration, state_name, time_left
+from meup_agent.wording import AT_TERMINAL, describe_reason, duration, state_name, time_left
 
 # --- template environment ---
 # Templates, and the words and numbers in them.
@@ -96,7 +96,8 @@ def make_environment() -> Environment:
         compact=as_text,
         printed=printed,
     )
-    environment.globals.update(asset=asset)
+    given = cast("dict[str, Any]", environment.globals)
+    given.update(asset=asset, at_terminal=AT_TERMINAL)
     return environment
 
 

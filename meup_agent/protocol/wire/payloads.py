@@ -180,6 +180,11 @@ class Call(msgspec.Struct, frozen=True):
         """The folder in which the program of a door works, as that says; empty: none is told."""
         return as_text((self.door or {}).get("cwd"), MAX_KEPT_NAME_CHARS)
 
+    @property
+    def is_at_terminal(self) -> bool:
+        """True if its agent's terminal asks a person as well, who may have answered there."""
+        return self.door is not None and self.door.get("terminal") is True
+
     def asks_permit(self, proposer: str) -> bool:
         """True for a proposal whose proposer runs the call itself once it may (PROTOCOL 4.20)."""
         return self.door is not None and self.target == proposer

@@ -1,0 +1,177 @@
+"""Calls that an agent's own terminal is asked about at the same time as the space.
+
+Where a person sits at the terminal, its dialog and the space race; the first answer counts. A yes
+there is not told: only what the agent says later settles it, so the card says that it may have been
+answered there. A call waits here from its first hook (``PreToolUse``) until the hook of its dialog
+(``PermissionRequest``) has come for the answer, which does not say the id of the call.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from meup_agent.doors.permit import Denied, Permitted, Why
+from meup_agent.errors import MeupError
+from meup_agent.protocol.wire import payloads
+
+if TYPE_CHECKING:
+    from meup_agent.doors.hooks import HookInput
+    from meup_agent.doors.permit import Answer, Door, HostCall
+
+log = logging.getLogger("meup_agent.doors")
+
+FIRST_SECONDS: Final = 1.0
+"""Time that the space has, before the terminal is asked as well: rules answer in it."""
+
+UNHEARD_SECONDS: Final = 15.0
+"""Time in which the dialog must have come for the answer: else the terminal alone decides."""
+
+SETTLE_SECONDS: Final = 5.0
+"""Wait for the gateway to take a withdraw with its reason."""
+
+ANSWERED_THERE: Final = "answered at its agent's terminal"
+"""The reason of a withdraw: the agent has gone on, so its terminal was answered."""
+
+
+@dataclass(eq=False)
+class RacedCall:
+    """A call that waits for both.
+
+    Attributes:
+        hook: The hook by which it came.
+        heard: Its dialog has come for the answer.
+        taken: The answer was handed on to its host, or that is gone.
+        ended: There is an answer, or there will be none.
+        answer: The answer.
+    """
+
+    hook: HookInput
+    call: HostCall
+    heard: anyio.Event = field(default_factory=anyio.Event)
+    taken: anyio.Event = field(default_factory=anyio.Event)
+    ended: anyio.Event = field(default_factory=anyio.Event)
+    answer: Answer | None = None
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    is_left: bool = False
+
+    def take(self) -> Answer | None:
+        """The answer, for its host; ``None``: there is none yet."""
+        if self.answer is not None:
+            self.heard.set()
+            self.taken.set()
+        return self.answer
+
+    def leave(self) -> None:
+        """Its host is gone, or gives up: it is taken back."""
+        self.is_left = True
+        self.taken.set()
+        self.scope.cancel()
+
+
+DECISIONS: Final = frozenset({Why.REJECTED, Why.EDITED, Why.RUN_BEFORE, Why.ELSEWHERE})
+"""Denials that the terminal is not asked about any more."""
+
+
+def is_decision(answer: Denied) -> bool:
+    """True for a denial that somebody meant; others leave a call to the terminal."""
+    return answer.why in DECISIONS
+
+
+class TerminalRace:
+    """The calls of one door that wait for both.
+
+    Args:
+        door: The door.
+        untold: Called with a permit that no dialog has come for.
+    """
+
+    def __init__(self, door: Door, untold: Callable[[str], object]) -> None:
+        self._door = door
+        self._untold = untold
+        self._calls: list[RacedCall] = []
+
+    def __len__(self) -> int:
+        """The calls that wait."""
+        return len(self._calls)
+
+    def enter(self, hook: HookInput, *, is_heard: bool) -> RacedCall:
+        """A call that begins to wait, its dialog here already or not; then :meth:`wait`."""
+        assert hook.call is not None
+        raced = RacedCall(hook, replace(hook.call, terminal=True))
+        if is_heard:
+            raced.heard.set()
+        self._calls.append(raced)
+        return raced
+
+    async def wait(self, raced: RacedCall, ttl: float) -> None:
+        """Have the space decide a call, while a dialog comes for it, or may still come."""
+        try:
+            with raced.scope:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._end_unheard, raced)
+                    raced.answer = await self._door.ask(raced.call, ttl=ttl)
+                    tasks.cancel_scope.cancel()
+            raced.ended.set()
+            with anyio.move_on_after(UNHEARD_SECONDS):
+                await raced.taken.wait()
+        except* MeupError as group:
+            log.warning("a call is left to its terminal: %s", group.exceptions[0])
+        finally:
+            raced.ended.set()
+            self._calls.remove(raced)
+            is_told = raced.taken.is_set() and not raced.is_left
+            if isinstance(raced.answer, Permitted) and not is_told:
+                self._untold(raced.answer.proposal)
+
+    async def _end_unheard(self, raced: RacedCall) -> None:
+        await anyio.sleep(UNHEARD_SECONDS)
+        if not raced.heard.is_set():
+            raced.scope.cancel()
+
+    def claim(self, hook: HookInput) -> RacedCall | None:
+        """The call that a dialog is about; ``None``: none waits for it."""
+        for each in self._calls:
+            if not each.heard.is_set() and _is_same(each.hook, hook):
+                each.heard.set()
+                return each
+        return None
+
+    async def settle(self, agent: str, hook: HookInput) -> None:
+        """Take back what an agent must have gone on from, since it says this."""
+        for each in tuple(self._calls):
+            if each.call.agent != agent or each.answer or not _is_over(each.hook, hook):
+                continue
+            try:
+                with anyio.move_on_after(SETTLE_SECONDS):
+                    if await self._door.take_back(each.call, ANSWERED_THERE):
+                        continue
+            except MeupError as error:
+                log.info("a call is taken back without its reason: %s", error)
+            each.scope.cancel()
+
+
+def _is_same(asked: HookInput, other: HookInput) -> bool:
+    """True if two hooks are about one call; a dialog does not say the call's id."""
+    one, two = asked.call, other.call
+    if one is None or two is None or (one.agent, one.session) != (two.agent, two.session):
+        return False
+    if one.call_id and two.call_id:
+        return one.call_id == two.call_id
+    same = payloads.is_same_json(one.arguments, two.arguments)
+    return asked.worker == other.worker and one.tool == two.tool and same
+
+
+def _is_over(asked: HookInput, said: HookInput) -> bool:
+    """True if a call is answered by the time at which its agent says something."""
+    if asked.session != said.session:
+        return False
+    if said.ends_session or (said.report is not None and _is_same(asked, said)):
+        return True
+    # An agent asks for its calls one after the other within a prompt, but for those of workers.
+    is_later = said.ends_turn or (bool(said.prompt) and said.prompt != asked.prompt)
+    return asked.worker == said.worker and is_later

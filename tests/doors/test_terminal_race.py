@@ -1,0 +1,183 @@
+"""Calls that an agent's terminal is asked about as well: the first answer counts."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent import Proposal
+from meup_agent.doors import terminal_race
+from tests.doors.hooked import Decide, Hooked, client, hooked, proposed, settled
+from tests.patience import PATIENCE
+from tests.wire import read_proposal
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The gateway runs on asyncio."""
+    return "asyncio"
+
+
+PRE: dict[str, Any] = {
+    "session_id": "s1",
+    "prompt_id": "p1",
+    "hook_event_name": "PreToolUse",
+    "tool_name": "Bash",
+    "tool_input": {"command": "make"},
+    "tool_use_id": "toolu_1",
+}
+DIALOG = {**PRE, "hook_event_name": "PermissionRequest"}
+del DIALOG["tool_use_id"]
+POST = {**PRE, "hook_event_name": "PostToolUse", "tool_response": "done"}
+STOP = {"session_id": "s1", "prompt_id": "p1", "hook_event_name": "Stop"}
+
+
+class Host:
+    """Claude Code at a terminal, as far as its hooks show."""
+
+    def __init__(self, at: Hooked, http: Any) -> None:
+        self.at = at
+        self._http = http
+        self.answer: dict[str, Any] | None = None
+        self.answered = anyio.Event()
+        self.hang_up = anyio.CancelScope()
+
+    async def say(self, said: dict[str, Any]) -> Any:
+        return (await self._http.post("/hooks/claude-code?prefer=terminal", json=said)).json()
+
+    async def dialog(self, said: dict[str, Any] = DIALOG) -> None:
+        with self.hang_up:
+            self.answer = (await self.say(said)).get("hookSpecificOutput", {}).get("decision")
+        self.answered.set()
+
+
+@asynccontextmanager
+async def host(decide: Decide | None = None) -> AsyncGenerator[Host]:
+    with anyio.fail_after(PATIENCE):
+        async with hooked(decide) as at, client(at) as http:
+            yield Host(at, http)
+
+
+def verdict(answer: dict[str, Any]) -> str:
+    return str(answer["hookSpecificOutput"]["permissionDecision"])
+
+
+async def yes(proposal: Proposal) -> None:
+    await proposal.fulfill()
+
+
+async def no(proposal: Proposal) -> None:
+    await proposal.reject("unsafe", explain="not on Fridays")
+
+
+@pytest.mark.parametrize(("decide", "said"), [(yes, "allow"), (no, "deny")])
+async def test_what_is_decided_at_once_is_not_asked_about(
+    decide: Decide, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal_race, "FIRST_SECONDS", PATIENCE)
+    monkeypatch.setattr("meup_agent.doors.hook_app.FIRST_SECONDS", PATIENCE)
+    async with host(decide) as claude:
+        assert verdict(await claude.say(PRE)) == said
+        assert len(claude.at.space.proposals) == 1
+
+
+@pytest.mark.parametrize("decided", ["yes", "no", "edit"])
+@pytest.mark.parametrize("asked", ["before", "never"])
+async def test_the_space_answers_a_dialog(decided: str, asked: str) -> None:
+    """Also one whose call no other hook has asked about."""
+    async with host() as claude, anyio.create_task_group() as tasks:
+        if asked == "before":
+            assert verdict(await claude.say(PRE)) == "ask"
+        tasks.start_soon(claude.dialog)
+        await proposed(claude.at.space)
+        proposal = claude.at.space.proposals.get(claude.at.space.proposals[0])
+        assert read_proposal(proposal.envelope.payload).is_at_terminal
+        if decided == "no":
+            await proposal.reject("unsafe", explain="not on Fridays")
+        else:
+            await proposal.fulfill({"command": "ls"} if decided == "edit" else None)
+        await claude.answered.wait()
+        assert claude.answer is not None
+        if decided == "no":
+            assert claude.answer["behavior"] == "deny"
+            assert "not on Fridays" in claude.answer["message"]
+        else:
+            ran = {"command": "ls" if decided == "edit" else "make"}
+            assert claude.answer == {"behavior": "allow", "updatedInput": ran}
+            await claude.say({**POST, "tool_input": ran})
+            assert await settled(claude.at.space) == "fulfilled"
+        assert len(claude.at.space.proposals) == 1
+
+
+SETTLING: dict[str, dict[str, Any] | None] = {
+    "it ran": POST,
+    "it failed": {**POST, "hook_event_name": "PostToolUseFailure", "error": "no"},
+    "the turn has ended": STOP,
+    "the session has ended": {"session_id": "s1", "hook_event_name": "SessionEnd"},
+    "a person asks for something else": {**PRE, "prompt_id": "p2", "tool_use_id": "toolu_2"},
+    "its dialog has gone": None,
+}
+
+
+@pytest.mark.parametrize("how", SETTLING)
+async def test_what_was_answered_there_is_taken_back(how: str) -> None:
+    async with host() as claude, anyio.create_task_group() as tasks:
+        tasks.start_soon(claude.dialog)
+        await proposed(claude.at.space)
+        said = SETTLING[how]
+        if said is None:
+            claude.hang_up.cancel()
+        else:
+            tasks.start_soon(claude.say, said)
+        assert await settled(claude.at.space) == "withdrawn"
+        await claude.answered.wait()
+        assert claude.answer is None  # what it had waited for stays with the terminal
+        if said is not None:
+            assert claude.at.space.proposals[0].reason == terminal_race.ANSWERED_THERE
+        tasks.cancel_scope.cancel()
+
+
+OTHERS: list[dict[str, Any]] = [
+    {**STOP, "session_id": "s2"},
+    {**STOP, "hook_event_name": "SubagentStop", "agent_id": "a1"},
+    {**POST, "tool_input": {"command": "make -n"}},
+    {"session_id": "s1", "prompt_id": "p1", "hook_event_name": "Notification"},
+    {**PRE, "tool_use_id": "toolu_3", "tool_input": {"command": "ls"}, "agent_id": "a1"},
+]
+
+
+async def test_what_says_nothing_about_it_leaves_it_open() -> None:
+    async with host() as claude, anyio.create_task_group() as tasks:
+        tasks.start_soon(claude.dialog)
+        await proposed(claude.at.space)
+        for said in OTHERS:
+            await claude.say(said)
+        assert claude.at.space.proposals[0].state == "pending"
+        await claude.at.space.proposals.get(claude.at.space.proposals[0]).fulfill()
+        await claude.answered.wait()
+        assert claude.answer is not None
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_call_whose_dialog_never_comes_is_taken_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor is it left as if it might run, where it was permitted."""
+    monkeypatch.setattr(terminal_race, "UNHEARD_SECONDS", 0.1)
+    monkeypatch.setattr("meup_agent.doors.hook_app.FIRST_SECONDS", 0.0)
+    async with host() as claude:
+        assert verdict(await claude.say(PRE)) == "ask"
+        assert await settled(claude.at.space) == "withdrawn"
+    monkeypatch.setattr("meup_agent.doors.hook_app.FIRST_SECONDS", 0.0)
+    async with host(yes) as claude:
+        if verdict(await claude.say(PRE)) == "ask":
+            state = await settled(claude.at.space)
+            report = claude.at.space.proposals[0].report
+            assert (state, report and report.outcome) in (
+                ("fulfilled", "not_run"),
+                ("withdrawn", None),
+            )
