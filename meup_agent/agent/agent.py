@@ -32,7 +32,7 @@ from meup_agent.errors import ConfigurationError, ConnectionFailed, UsageError
 from meup_agent.events import Observer
 from meup_agent.protocol.exchange import Mode
 from meup_agent.protocol.wire.payloads import Call
-from meup_agent.session import ConnectedSession, Session, Settings
+from meup_agent.session import ConnectedSession, Session, SessionMaker, Settings
 from meup_agent.session.event_emitter import check_observer, observed
 from meup_agent.transport.websocket import websocket_connector
 from meup_agent.uncaught import report_briefly, wants_tracebacks
@@ -199,7 +199,7 @@ class Agent(Decorators):
     @asynccontextmanager
     async def join(
         self,
-        url: str | Connector | None = None,
+        url: str | Connector | SessionMaker | None = None,
         *,
         space: str | None = None,
         token: Token | None = None,
@@ -268,17 +268,24 @@ class Agent(Decorators):
             runner = Runner(
                 self._registry, self.name, start_task, group, events, self._layers[InboundMessage]
             )
-            session = ConnectedSession(
-                connector,
-                token=token,
-                handlers=runner,
-                settings=settings,
-                where=where,
-                space=space,
-                participant=participant,
-                name=self.name,
-                events=events,
-                take_over=take_over,
+            given: dict[str, Any] = {
+                "handlers": runner,
+                "settings": settings,
+                "where": where,
+                "participant": participant,
+                "events": events,
+            }
+            session = (
+                connector.make_session(**given)
+                if isinstance(connector, SessionMaker)
+                else ConnectedSession(
+                    connector,
+                    token=token,
+                    space=space,
+                    name=self.name,
+                    take_over=take_over,
+                    **given,
+                )
             )
             tracer = self._tracer
             if tracer is None and settings.tracing:
@@ -382,8 +389,11 @@ async def _stop(session: Session, runner: Runner, grace: float, hurry: anyio.Eve
 
 
 def _where_to(
-    url: str | Connector | None, space: str | None, token: Token | None, participant: str | None
-) -> tuple[Connector, str, str | None, Token | None, str | None]:
+    url: str | Connector | SessionMaker | None,
+    space: str | None,
+    token: Token | None,
+    participant: str | None,
+) -> tuple[Connector | SessionMaker, str, str | None, Token | None, str | None]:
     """Connector, its address for people, space, token, participant: arguments or environment."""
     if participant is not None and not participant.strip():
         raise ConfigurationError("the participant is empty; give its name, or leave it out")

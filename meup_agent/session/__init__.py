@@ -15,7 +15,7 @@ twice only where the caller or the gateway made that safe.
 from __future__ import annotations
 
 from meup_agent.session.connection import ConnectedSession
-from meup_agent.session.session import Session
+from meup_agent.session.session import Session, SessionMaker
 from meup_agent.session.settings import Backoff, Handlers, Settings
 
-__all__ = ["Backoff", "ConnectedSession", "Handlers", "Session", "Settings"]
+__all__ = ["Backoff", "ConnectedSession", "Handlers", "Session", "SessionMaker", "Settings"]

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 import anyio
 import msgspec
@@ -662,3 +662,18 @@ class Session(ABC, AsyncContextManagerMixin):
 def new_id() -> str:
     """128 random bits, in hex."""
     return os.urandom(16).hex()
+
+
+@runtime_checkable
+class SessionMaker(Protocol):
+    """A way into a space without a connection, which an agent joins in place of an address."""
+
+    where: str
+
+    def make_session(self, **given: Any) -> Session:
+        """A session, of what :class:`Session` is given.
+
+        Raises:
+            TransportError: The participant cannot be in the space.
+        """
+        ...

@@ -17,7 +17,7 @@ BEFORE = (
 AFTER = (
     *("gateway_inbound", "gateway_setup", "gateway_stalled", "gateway_streams"),
     *("journal", "decided", "audit", "suggest", "inbox", "console", "memory", "imports"),
-    *("meup_up", "one_door"),
+    *("meup_up", "one_door", "hooks"),
 )
 
 

@@ -1,10 +1,11 @@
 """A gateway that answers hooks, and somebody who decides."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import anyio
@@ -100,10 +101,17 @@ class Hooked:
 
 @asynccontextmanager
 async def hooked(
-    decide: Decide | None = None, *, mode: str = "enforce", journal: Path | None = None
+    decide: Decide | None = None,
+    *,
+    mode: str = "enforce",
+    journal: Path | None = None,
+    more: Mapping[str, list[dict[str, Any]]] = MappingProxyType({}),
 ) -> AsyncGenerator[Hooked]:
-    """A gateway with hooks, for the length of a block; without a decision all calls wait."""
-    config = one_space_config("demo", PARTICIPANTS)
+    """A gateway with hooks, for the length of a block; without a decision all calls wait.
+
+    There may be more participants, with their capabilities.
+    """
+    config = one_space_config("demo", {**PARTICIPANTS, **more})
     config = replace(
         config,
         http=HttpConfig(enabled=True),

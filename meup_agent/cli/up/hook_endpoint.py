@@ -67,10 +67,11 @@ class HookEndpoint:
         from starlette.requests import HTTPConnection
 
         from meup_agent.doors.hook_app import HookApp, NotLoggedIn
-        from meup_agent.gateway.auth import NotAdmitted
+        from meup_agent.errors import TokenRefused
+        from meup_agent.gateway.auth import NotAdmitted, TokenUse, digest_of_token
+        from meup_agent.gateway.console.local_session import LocalSpace
         from meup_agent.gateway.edge.handshake import bearer
         from meup_agent.gateway.edge.http.context import authenticate
-        from meup_agent.transport.websocket import SpaceConnector
 
         runtime = gateway.runtime
 
@@ -85,9 +86,10 @@ class HookEndpoint:
 
         def join(agent: Agent, token: str, /) -> AbstractAsyncContextManager[Space]:
             identity = runtime.tokens.identify(token)
-            space = "" if identity is None else identity.space  # refused there
-            connector = SpaceConnector(gateway.own_url, space)
-            return agent.join(connector, token=token, beside=True)
+            if identity is None:
+                raise TokenRefused("no participant has this token")
+            use = TokenUse(digest_of_token(token), identity)
+            return agent.join(LocalSpace(runtime, use), beside=True)
 
         try:
             async with HookApp(join, log_in, self._mode).run() as self._app:

@@ -30,7 +30,7 @@ from meup_agent.gateway.auth import (
     digest_of_token,
 )
 from meup_agent.gateway.console.context import ConsoleState, PageContext, redirect
-from meup_agent.gateway.console.inbox_session import check_entry
+from meup_agent.gateway.console.local_session import check_entry
 from meup_agent.gateway.console.pages import PAGES, PageRoute
 from meup_agent.gateway.console.pages.sign_in import make_link
 from meup_agent.gateway.console.presence import PersonPresences

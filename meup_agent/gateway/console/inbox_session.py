@@ -8,14 +8,12 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import anyio
-import msgspec
 from anyio.abc import TaskGroup
 
 from meup_agent.approval import (
@@ -29,11 +27,9 @@ from meup_agent.approval import (
 )
 from meup_agent.approval.inbox.listing import pause_for_screen
 from meup_agent.approval.inbox.together import MAX_TOGETHER, QueueRow, group_of, queue_rows
-from meup_agent.causes import Cause
 from meup_agent.client.space import Space
-from meup_agent.errors import MeupError, SessionEnded
-from meup_agent.gateway.auth import FORBIDDEN, UNAVAILABLE, Identity, NotAdmitted
-from meup_agent.gateway.backlog import TOO_SLOW
+from meup_agent.errors import MeupError
+from meup_agent.gateway.auth import UNAVAILABLE, Identity
 from meup_agent.gateway.console.event_queue import (
     GATHER_SECONDS,
     EventQueue,
@@ -41,31 +37,21 @@ from meup_agent.gateway.console.event_queue import (
     OutcomeNotice,
     pack,
 )
+from meup_agent.gateway.console.local_session import LocalSession, is_for_inbox
 from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.console.templating import key_of, make_environment
 from meup_agent.gateway.logs import log, quote
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.gateway.server import CONSOLE_PATH
-from meup_agent.protocol.dialects import DEFAULT_DIALECT, decode, encode
-from meup_agent.protocol.exchange import Key, Mode, Priority, ProposalEntry, ProposalKey, Role, Work
-from meup_agent.protocol.space.journal import Entry
-from meup_agent.protocol.space.link import FrameFormat, Place
+from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
 from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.wire.envelope import Envelope
-from meup_agent.protocol.wire.payloads import Call
-from meup_agent.session import Session, Settings
-from meup_agent.session.outbox import QueuedEnvelope
-from meup_agent.transport.base import Condition, background_tasks
-
-
-def check_entry(runtime: GatewayRuntime, identity: Identity) -> None:
-    """Raise :exc:`NotAdmitted` if a participant may not, or cannot, be in its space."""
-    if runtime.spaces[identity.space].owner.is_kicked(identity.participant):
-        raise NotAdmitted(FORBIDDEN, "you were removed from the space")
-    runtime.check_members(identity, Place.BESIDE)
-
+from meup_agent.transport.base import Condition
 
 # --- an inbox session ---
+
+JOIN_SECONDS: Final = 10.0
+"""Seconds that a page waits for its participant to have joined."""
 
 MAX_OPENING: Final = 2
 """Inbox sessions that are opened at the same time; others wait their turn."""
@@ -107,7 +93,7 @@ class InboxSessionOpener:
         async with AsyncExitStack() as stack:
             # One proposal may name hundreds of people: the others are served in between.
             async with self._opening:
-                session = LocalSession(self.runtime, identity)
+                session = LocalSession(self.runtime, identity, hears=is_for_inbox)
                 space = Space(await stack.enter_async_context(session))
                 inbox = make_inbox(space)
                 await stack.enter_async_context(inbox)
@@ -597,126 +583,3 @@ def sharing_key(host: SpaceServer, identity: Identity) -> str:
 
 
 # --- local session ---
-# A session in the gateway's own process: a participant in its space, without a connection.
-#
-# It is beside the connections of its participant (PROTOCOL 3): an agent that runs with the same
-# token keeps its own, and answers. What it says is decided as what any member says is; what it
-# hears are the entries of the space, and no frames.
-
-JOIN_SECONDS: Final = 10.0
-"""Seconds that a page waits for its participant to have joined."""
-
-LONGEST_PAUSE: Final = 10.0
-"""Seconds for which one that says too much is not listened to, at most."""
-
-MAX_UNHEARD: Final = 10_000
-"""Entries that are not taken in yet: the next turn of the loop takes in what was said in one."""
-
-_TALK: Final = ("chat", "reasoning/", "stream/")
-"""The kinds of what participants say and show each other."""
-
-
-class LocalSession(Session):
-    """A member of a space and its session, which hand each other envelopes.
-
-    Args:
-        runtime: The gateway.
-        identity: The participant.
-    """
-
-    place = Place.BESIDE
-    last_seen = None
-
-    def __init__(self, runtime: GatewayRuntime, identity: Identity) -> None:
-        settings = Settings(mode=Mode.BESIDE, first_welcome=JOIN_SECONDS)
-        super().__init__(handlers=NoHandlers(), settings=settings, participant=identity.participant)
-        self.participant = identity.participant
-        self.form = FrameFormat(DEFAULT_DIALECT, numbered=True, pack_entry=_as_heard)
-        self._host = runtime.spaces[identity.space]
-        self._max_bytes = runtime.limits.max_message_bytes
-        self._unheard: deque[Entry] = deque()
-        self._changed = Condition()
-        self._ended: SessionEnded | None = None
-
-    async def _exchange(self) -> None:
-        self._host.join(self)
-        try:
-            async with background_tasks() as tasks:
-                tasks.start_soon(self._speak)
-                while self._unheard or self._ended is None:
-                    if self._unheard:
-                        entry = self._unheard.popleft()
-                        self.receive(entry.envelope, entry.seq)
-                    else:
-                        await self._changed.wait()
-                raise self._ended
-        finally:
-            self._host.leave(self)
-
-    async def _speak(self) -> None:
-        """Have the space decide about what is said, one after the other."""
-        host, most = self._host, self._max_bytes
-        while not self.connections:
-            await self._welcomed.wait()
-        while True:
-            await self.outbox.wait_filled()
-            waiting = self.outbox.take(self.now())
-            self.outbox.gone()
-            # Nothing here sends frames of streams.
-            if not isinstance(waiting, QueuedEnvelope):
-                continue
-            said = waiting.draft
-            # Its caller may have given it up while it was queued.
-            if waiting.priority is Priority.OPEN and not self.note_leaving(said.id):
-                continue
-            frame = encode(said, DEFAULT_DIALECT)
-            if len(frame) > most:
-                told = {"limit": "max_message_bytes", "max": most}
-                host.refuse_frame(self, "too_large", f"it has over {most} bytes", **told)
-            # One that says too much is not listened to for a while, as at a socket.
-            elif wait := host.receive(self, frame):
-                await anyio.sleep(min(wait, LONGEST_PAUSE))
-
-    # --- the member ---
-
-    def deliver(self, packed: Entry) -> None:
-        """Take an entry."""
-        self._unheard.append(packed)
-        if len(self._unheard) > MAX_UNHEARD:
-            self.close(TOO_SLOW, "the gateway has too much to do")
-        self._changed.notify_all()
-
-    def close(self, code: int, reason: str) -> None:
-        """End by a decision of the gateway's; what was delivered before is still taken in."""
-        self._ended = self._ended or SessionEnded(f"{reason} (code {code})")
-        self._changed.notify_all()
-
-    def ready(self, then: Callable[[], None]) -> None:
-        """Go on at once: it never resumes."""
-        then()
-
-
-def _as_heard(entry: Entry) -> Entry | None:
-    """An entry as it is heard in our dialect; ``None`` for talk that explains no proposal.
-
-    Talk is most of what is said, and no inbox needs it.
-    """
-    said = entry.envelope
-    if said.kind.startswith(_TALK) and not said.correlation:
-        return None
-    if said.protocol == DEFAULT_DIALECT:
-        return entry
-    return msgspec.structs.replace(entry, envelope=decode(encode(said, DEFAULT_DIALECT)))
-
-
-class NoHandlers:
-    """The handlers of a person, who answers nothing: none."""
-
-    def find(self, role: Role, envelope: Envelope, call: Call | None) -> None:
-        """There is none."""
-
-    def start(self, key: Key, work: Work) -> None:
-        """Never called."""
-
-    def cancel(self, key: Key, cause: Cause) -> None:
-        """Never called."""

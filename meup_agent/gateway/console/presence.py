@@ -23,10 +23,10 @@ from meup_agent.gateway.console.inbox_session import (
     InboxSessionOpener,
     PersonPresence,
     SharedInboxSession,
-    check_entry,
     denied,
     sharing_key,
 )
+from meup_agent.gateway.console.local_session import check_entry
 from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.logs import log, quote
 from meup_agent.gateway.runtime import GatewayRuntime

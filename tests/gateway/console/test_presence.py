@@ -58,7 +58,7 @@ async def test_person_who_cannot_be_told_all_begins_anew(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     browser = await site.browser("you")
-    monkeypatch.setattr("meup_agent.gateway.console.inbox_session.MAX_UNHEARD", 0)
+    monkeypatch.setattr("meup_agent.gateway.console.local_session.MAX_UNHEARD", 0)
     answer = await browser.get("/inbox")
     assert answer.status_code == 503
     assert "the gateway has too much to do" in answer.text

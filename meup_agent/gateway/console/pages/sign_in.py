@@ -15,7 +15,7 @@ from meup_agent.gateway.console.context import (
     PageContext,
     redirect,
 )
-from meup_agent.gateway.console.inbox_session import check_entry
+from meup_agent.gateway.console.local_session import check_entry
 from meup_agent.gateway.console.sign_in import SESSION_AGE, RequestDenied, check_csrf
 from meup_agent.gateway.edge.handshake import bearer
 from meup_agent.gateway.edge.http.context import authenticate

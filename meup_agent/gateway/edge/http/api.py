@@ -320,9 +320,9 @@ def http_app(
         return Json({**_document(), "servers": servers})
 
     routes: list[BaseRoute] = [
+        *more,  # first: a hook waits for each comparison, and comes a hundred times a second
         Route("/openapi.json", get_openapi, methods=["GET"]),
         *_routes(find),
-        *more,
     ]
     return Starlette(
         routes=routes,
