@@ -46,6 +46,7 @@ from meup_agent.protocol.token_strength import is_guessable
 if TYPE_CHECKING:
     import asyncio
 
+    from meup_agent.gateway.cluster.shared import OpenValues
     from meup_agent.gateway.reach.push import PushSubscriptions
     from meup_agent.gateway.tracing import GatewayTracer
 
@@ -224,6 +225,7 @@ class GatewayRuntime:
         self._connections: set[OpenConnection] = set()
         self.event_streams = set[TokenHolder]()
         self.on_reload: list[Callable[[], object]] = []  # of whoever looks tokens up by itself
+        self.open_values: OpenValues | None = None  # that other gateways have, too, if any may
         self._invites: dict[str, _SpaceInvites] = {}
         self._empty = anyio.Event()
         self._held = False

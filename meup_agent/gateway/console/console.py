@@ -29,6 +29,7 @@ from meup_agent.gateway.auth import (
     NotAdmitted,
     digest_of_token,
 )
+from meup_agent.gateway.cluster.shared import ValuesAway
 from meup_agent.gateway.console.context import ConsoleState, PageContext, redirect
 from meup_agent.gateway.console.local_session import check_entry
 from meup_agent.gateway.console.pages import PAGES, PageRoute
@@ -36,9 +37,12 @@ from meup_agent.gateway.console.pages.sign_in import make_link
 from meup_agent.gateway.console.presence import PersonPresences
 from meup_agent.gateway.console.sign_in import (
     FORM_PIECE_BYTES,
+    LINK_SECONDS,
     MAX_FORM_BYTES,
     OPEN_FORM_BYTES,
     SECURITY_HEADERS,
+    SESSION_IDLE,
+    USED_SECONDS,
     BrowserSessions,
     FormSeals,
     RequestDenied,
@@ -70,7 +74,7 @@ Clock = Callable[[], float]
 class Console:
     """The console, to hand to a gateway: ``serve(config, page=Console())``.
 
-    Its sessions live in it, so they end with the process.
+    Its sessions live in it, so they end with the process; of several gateways they have in common.
 
     Args:
         now: A clock in seconds, by which sessions and links end.
@@ -103,6 +107,10 @@ class Console:
     async def __call__(self, runtime: GatewayRuntime) -> AsyncGenerator[ASGIApp]:
         """Serve the console of a gateway for the length of a block."""
         self.runtime = runtime
+        if runtime.open_values is not None:
+            self.sessions.store = runtime.open_values("sessions", SESSION_IDLE + 2 * USED_SECONDS)
+            self.links.store = runtime.open_values("links", LINK_SECONDS)
+            await self.seals.share(runtime.open_values("facts", 0))
         closing = anyio.Event()
         # In a task of its own: a gateway in a thread is begun by one task and ended by another.
         ready: asyncio.Future[TaskGroup] = asyncio.get_running_loop().create_future()
@@ -196,6 +204,8 @@ async def _answer(state: ConsoleState, page: PageRoute, request: Request) -> Res
             why = quote_for_log(str(denied))
             state.runtime.refusals.info(said, page.method, page.path, denied.status, why)
         return context.problem(denied)
+    except ValuesAway:
+        return context.problem(RequestDenied(UNAVAILABLE, _AWAY))
     except (NotAdmitted, Problem) as refused:
         said = f"{str(refused).capitalize()}."
         return context.problem(RequestDenied(refused.status, said, refused.headers))
@@ -204,12 +214,19 @@ async def _answer(state: ConsoleState, page: PageRoute, request: Request) -> Res
         return context.problem(RequestDenied(500, "The gateway failed here; its log says more."))
 
 
+_AWAY: Final = (
+    "Who is signed in cannot be looked up at the moment, since the gateway cannot reach NATS; come"
+    " back soon."
+)
+
+
 async def _serve(page: PageRoute, context: PageContext) -> Response:
     """Check a request, and let its page answer."""
     state, request = context.state, context.request
     sent = page.method == "POST"
     if not state.runtime.accepting or state.closing.is_set():
         raise RequestDenied(UNAVAILABLE, "The gateway stops; come back soon.")
+    await state.sessions.look_up(context.cookie())
     session = context.find_session()
     if sent:
         check_origin(request)

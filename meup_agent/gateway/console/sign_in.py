@@ -6,18 +6,22 @@ import hmac
 import json
 import math
 import secrets
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 import anyio
+import msgspec
 from anyio.lowlevel import checkpoint
 from starlette.requests import ClientDisconnect, Request
 
 from meup_agent.gateway.auth import BAD_REQUEST, FORBIDDEN, TOO_MANY, Identity, Tokens
+from meup_agent.gateway.cluster.shared import SharedValues, ValuesAway
 from meup_agent.gateway.console.event_queue import OutcomeNotice
 from meup_agent.protocol.space.allowance import TokenBucket
 
@@ -44,7 +48,44 @@ MAX_LINKS: Final = 100
 MAX_PARTICIPANT_LINKS: Final = 4
 """Links of one participant that wait to be used; its oldest makes room."""
 
+SHARED_SECONDS: Final = 1.0
+"""Seconds for which a session is taken to be as the gateways' common store had it."""
+
+USED_SECONDS: Final = 600.0
+"""Seconds after which that store is told anew that a session is used."""
+
+FORM_KEY: Final = "==form"
+"""The key of the form key among the shared values, like no space's."""
+
 _SECRET_BYTES: Final = 32
+
+_COOKIE_CHARS: Final = len(secrets.token_urlsafe(_SECRET_BYTES))
+
+
+class _KeptSession(msgspec.Struct):
+    """A session as a store has it; times are in seconds since 1970 (UTC)."""
+
+    space: str
+    participant: str
+    token: str  # the digest, in hexadecimal
+    opened: float
+    used: float
+    push: str
+    csrf: str
+
+
+class _KeptLink(msgspec.Struct):
+    """A link as a store has it."""
+
+    space: str
+    participant: str
+    token: str
+    until: float
+
+
+_read_session: Final = msgspec.json.Decoder(_KeptSession).decode
+_read_link: Final = msgspec.json.Decoder(_KeptLink).decode
+_write: Final = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True)
@@ -58,6 +99,8 @@ class BrowserSession:
     notice: OutcomeNotice | None = None  # for the next page
     push: str = ""  # the browser's address of Web Push, by which it is told no longer
     is_closed: bool = False  # it was signed out, or made room: its event streams end
+    looked: float = 0.0  # when the store was asked for it, and when it was told of its use
+    told: float = 0.0
     csrf: str = field(default_factory=lambda: secrets.token_urlsafe(_SECRET_BYTES), repr=False)
 
     @property
@@ -67,10 +110,14 @@ class BrowserSession:
 
 
 class BrowserSessions:
-    """The sessions of a gateway's browsers, by the digest of their cookie; in memory alone."""
+    """The sessions of a gateway's browsers, by the digest of their cookie.
+
+    In memory; with a ``store``, as many as are used at this gateway, and no others than it has.
+    """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
+        self.store: SharedValues | None = None
         # The one that was used the longest ago is the first.
         self._sessions: OrderedDict[bytes, BrowserSession] = OrderedDict()
 
@@ -81,22 +128,86 @@ class BrowserSessions:
         """Open a session; the value of its cookie is new, whatever the browser had before."""
         theirs = [key for key, each in self._sessions.items() if each.identity == identity]
         if len(theirs) >= MAX_PARTICIPANT_SESSIONS:
-            self._remove(theirs[0])
+            self._end(theirs[0])
         elif len(self._sessions) >= MAX_SESSIONS:
-            self._remove(next(iter(self._sessions)))
+            self._end(next(iter(self._sessions)))
         cookie = secrets.token_urlsafe(_SECRET_BYTES)
         at, key = self._now(), _digest(cookie)
-        session = self._sessions[key] = BrowserSession(identity, token, at, at)
+        session = self._sessions[key] = BrowserSession(identity, token, at, at, looked=at, told=at)
         return cookie, session
+
+    async def share(self, cookie: str) -> None:
+        """Let other gateways know of a session that was opened.
+
+        Raises:
+            ValuesAway: They cannot; it is over.
+        """
+        key = _digest(cookie)
+        session = self._sessions.get(key)
+        if self.store is None or session is None:
+            return
+        try:
+            await self.store.put(key.hex(), self._kept(session))
+        except BaseException:
+            self._end(key)
+            raise
+
+    async def look_up(self, cookie: str) -> None:
+        """Learn what other gateways know of a session, before :meth:`find` is asked for it.
+
+        Raises:
+            ValuesAway: It is not known here, and may be there.
+        """
+        key, at = _digest(cookie), self._now()
+        known = self._sessions.get(key)
+        is_fresh = known is not None and at - known.looked < SHARED_SECONDS
+        if self.store is None or len(cookie) != _COOKIE_CHARS or is_fresh:
+            return
+        try:
+            kept = await self.store.get(key.hex())
+        except ValuesAway:
+            if known is None:
+                raise
+            return  # who is signed in stays so meanwhile
+        if kept is None:
+            self._remove(key)
+            return
+        if known is not None:
+            known.looked = at
+            return
+        try:
+            said = _read_session(kept)
+            token = bytes.fromhex(said.token)
+        except (msgspec.MsgspecError, ValueError):
+            return  # of a later version
+        if key not in self._sessions:  # another request was not faster
+            ago = at - time.time()
+            identity = Identity(said.space, said.participant)
+            self._sessions[key] = BrowserSession(
+                identity, token, said.opened + ago, said.used + ago,
+                push=said.push, csrf=said.csrf, looked=at, told=at,
+            )  # fmt: skip
+            if len(self._sessions) > MAX_SESSIONS:
+                self._remove(next(iter(self._sessions)))
+
+    def _kept(self, session: BrowserSession) -> bytes:
+        ago = time.time() - self._now()
+        token, identity = session.token.hex(), session.identity
+        times = session.opened + ago, session.used + ago
+        return _write(_KeptSession(*identity, token, *times, session.push, session.csrf))
 
     def find(self, cookie: str, tokens: Tokens) -> BrowserSession | None:
         """The session of a cookie, unless it has ended by its age or with its token."""
         key, at = _digest(cookie), self._now()
         session = self._sessions.get(key)
         if session is None or not self.is_open(session, tokens):
-            self._remove(key)
+            if session is not None:
+                self._end(key)
             return None
         session.used = at
+        if self.store is not None and at - session.told > USED_SECONDS:
+            session.told = at
+            self.store.put_later(key.hex(), self._kept(session))
         self._sessions.move_to_end(key)
         return session
 
@@ -112,7 +223,14 @@ class BrowserSessions:
 
     def close(self, cookie: str) -> None:
         """End a session."""
-        self._remove(_digest(cookie))
+        key = _digest(cookie)
+        if key in self._sessions:
+            self._end(key)
+
+    def _end(self, key: bytes) -> None:
+        self._remove(key)
+        if self.store is not None:
+            self.store.remove_later(key.hex())
 
     def _remove(self, key: bytes) -> None:
         session = self._sessions.pop(key, None)
@@ -129,32 +247,69 @@ class SignInLink(NamedTuple):
 
 
 class SignInLinks:
-    """The one-time links of a gateway, by the digest of their code."""
+    """The one-time links of a gateway, by the digest of their code.
+
+    In memory; with a ``store`` those count that are there.
+    """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
+        self.store: SharedValues | None = None
         self._links: OrderedDict[bytes, SignInLink] = OrderedDict()
 
     def make(self, identity: Identity, token: bytes) -> str:
         """Make a link's code."""
         theirs = [key for key, each in self._links.items() if each.identity == identity]
         if len(theirs) >= MAX_PARTICIPANT_LINKS:
-            del self._links[theirs[0]]
+            self._drop(theirs[0])
         if len(self._links) >= MAX_LINKS:
-            self._links.popitem(last=False)
+            self._drop(next(iter(self._links)))
         code = secrets.token_urlsafe(_SECRET_BYTES)
-        self._links[_digest(code)] = SignInLink(identity, token, self._now() + LINK_SECONDS)
+        key = _digest(code)
+        self._links[key] = SignInLink(identity, token, self._now() + LINK_SECONDS)
+        if self.store is not None:
+            until = time.time() + LINK_SECONDS
+            self.store.put_later(key.hex(), _write(_KeptLink(*identity, token.hex(), until)))
         return code
 
-    def find(self, code: str) -> SignInLink | None:
-        """The link of a code, without using it."""
+    async def find(self, code: str) -> SignInLink | None:
+        """The link of a code, without using it.
+
+        Raises:
+            ValuesAway: It cannot be asked for.
+        """
         link = self._links.get(_digest(code))
+        if self.store is not None and link is None and len(code) == _COOKIE_CHARS:
+            link = self._read(await self.store.get(_digest(code).hex()))
         return link if link is not None and self._now() <= link.until else None
 
-    def take(self, code: str) -> SignInLink | None:
-        link = self.find(code)
+    async def take(self, code: str) -> SignInLink | None:
+        """The link of a code, for the one that is first.
+
+        Raises:
+            ValuesAway: Whether it was the first is not known.
+        """
+        link = await self.find(code)
         self._links.pop(_digest(code), None)
+        if link is not None and self.store is not None:
+            return link if await self.store.take(_digest(code).hex()) else None
         return link
+
+    def _read(self, kept: bytes | None) -> SignInLink | None:
+        if kept is None:
+            return None
+        try:
+            said = _read_link(kept)
+            token = bytes.fromhex(said.token)
+        except (msgspec.MsgspecError, ValueError):
+            return None  # of a later version
+        until = said.until + self._now() - time.time()
+        return SignInLink(Identity(said.space, said.participant), token, until)
+
+    def _drop(self, key: bytes) -> None:
+        del self._links[key]
+        if self.store is not None:
+            self.store.remove_later(key.hex())
 
 
 class FormSeals:
@@ -162,6 +317,11 @@ class FormSeals:
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(_SECRET_BYTES)
+
+    async def share(self, store: SharedValues) -> None:
+        """Seal with the key that other gateways have; without one, if they cannot be asked."""
+        with suppress(ValuesAway):
+            self._key = await store.add(FORM_KEY, self._key)
 
     def new_cookie(self) -> str:
         return secrets.token_urlsafe(_SECRET_BYTES)

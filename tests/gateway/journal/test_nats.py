@@ -22,6 +22,7 @@ from meup_agent.gateway.config import NatsConfig
 from meup_agent.gateway.journal.nats.journal import NatsJournal
 from meup_agent.gateway.journal.nats.link import NoAnswer
 from meup_agent.gateway.journal.nats.records import token_of
+from meup_agent.gateway.journal.nats.values import NatsValues
 from tests.gateway.conftest import envelope
 from tests.gateway.journal.conftest import (
     NOW,
@@ -350,7 +351,9 @@ def test_nobody_is_told_who_we_are_without_tls_that_is_wanted(path: Path) -> Non
         ENGINES["nats"].check(JournalConfig(nats=config), 1)
 
 
-async def test_listed_permissions_are_all_that_it_needs(path: Path, clock: Clock) -> None:
+async def test_listed_permissions_are_all_that_it_needs(
+    path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     page = (ROOT / "docs" / "how-to" / "keep-the-journal-on-nats.md").read_text()
     listed = re.search(r"```text\n(publish: .*?)```", page, re.DOTALL)
     assert listed
@@ -373,8 +376,24 @@ async def test_listed_permissions_are_all_that_it_needs(path: Path, clock: Clock
                         pytest.raises(ConfigurationError, match="the gateway here, which owns"),
                     ):
                         await other.take_over(waiting, ["demo"])
+        async with journal_at(config, clock) as journal:
+            for name in ("sessions", "links", "facts"):
+                values = NatsValues(journal.link, config, name, 0 if name == "facts" else 600)
+                assert await values.add("==a", b"1") == b"1"
+                assert await values.add("==a", b"2") == b"1"
+                await values.put("==a", b"3")
+                assert await values.get("==a") == b"3"
+                if name != "facts":
+                    assert await values.take("==a")
+                    assert not await values.take("==a")
+                    assert await values.get("==a") is None
+                    values.put_later("==b", b"4")
+                    values.remove_later("==b")
+                    while values._writing:
+                        await anyio.lowlevel.checkpoint()
         with pytest.raises(ConfigurationError, match="correct the address or the user"):
             ENGINES["nats"].check(JournalConfig(nats=replace(config, password="other")), 1)
+        assert "cannot be written" not in caplog.text
     finally:
         server.close()
 

@@ -55,7 +55,7 @@ async def sign_in(context: PageContext) -> Response:
         answer.headers.update(refused.headers)
         return answer
     await context.state.pace.wait(identity)
-    return _enter(context, identity, digest_of_token(token), _next(context))
+    return await _enter(context, identity, digest_of_token(token), _next(context))
 
 
 async def make_link(state: ConsoleState, request: Request) -> Response:
@@ -82,7 +82,7 @@ async def show_link(context: PageContext) -> Response:
     It names whom it signs in, so that no person is signed in as another unawares.
     """
     code = context.request.query_params.get("code", "")
-    link = context.state.links.find(code)
+    link = await context.state.links.find(code)
     if link is None:
         raise RequestDenied(FORBIDDEN, _USED, title="The link is over")
     return _form(context, "link.html", code=code, participant=link.identity.participant,
@@ -93,12 +93,12 @@ async def enter_by_link(context: PageContext) -> Response:
     """Open a session by a one-time link."""
     _check_seal(context)
     code = context.form.get("code", "")
-    link = context.state.links.take(code)
+    link = await context.state.links.take(code)
     if link is None or context.state.runtime.tokens.holder(link.token) != link.identity:
         raise RequestDenied(FORBIDDEN, _USED, title="The link is over")
     check_entry(context.state.runtime, link.identity)
     await context.state.pace.wait(link.identity)
-    return _enter(context, link.identity, link.token, CONSOLE_HOME)
+    return await _enter(context, link.identity, link.token, CONSOLE_HOME)
 
 
 async def sign_out(context: PageContext) -> Response:
@@ -120,11 +120,12 @@ _USED: Final = (
 )
 
 
-def _enter(context: PageContext, identity: Identity, token: bytes, after: str) -> Response:
+async def _enter(context: PageContext, identity: Identity, token: bytes, after: str) -> Response:
     """Open a session under a new cookie, whatever cookie the browser had."""
     sessions = context.state.sessions
     sessions.close(context.cookie())
     cookie, _ = sessions.open(identity, token)
+    await sessions.share(cookie)
     response = redirect(context, after)
     context.set_cookie(response, cookie, max_age=int(SESSION_AGE))
     return response

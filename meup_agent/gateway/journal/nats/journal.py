@@ -32,6 +32,7 @@ from meup_agent.gateway.journal.nats.records import (
     encode_entry,
     read_batch,
 )
+from meup_agent.gateway.journal.nats.values import NatsValues
 from meup_agent.protocol.space.decisions import (
     DecisionFollower,
     DecisionRow,
@@ -53,7 +54,7 @@ from meup_agent.protocol.space.journal import (
 
 if TYPE_CHECKING:
     from meup_agent.gateway.cluster.seat import Seat
-    from meup_agent.gateway.config import JournalConfig
+    from meup_agent.gateway.config import JournalConfig, NatsConfig
     from meup_agent.gateway.runtime import GatewayRuntime
     from meup_agent.protocol.space.journal import Journal
     from meup_agent.protocol.wire.envelope import Envelope
@@ -196,6 +197,11 @@ class NatsJournal:
     def is_replaced(self) -> bool:
         """True if it has failed because another gateway owns a space."""
         return any(space.log.is_replaced for space in self._spaces.values())
+
+    @property
+    def nats(self) -> NatsConfig:
+        """Its place."""
+        return self._nats
 
     @property
     def link(self) -> Link:
@@ -656,6 +662,7 @@ def connect(journal: Journal, runtime: GatewayRuntime) -> None:
     if isinstance(journal, NatsJournal) and journal.seat is not None:
         seat = journal.seat
         runtime.on_reload.append(lambda: seat.reconfigure(runtime.config))
+        runtime.open_values = partial(NatsValues, journal.link, journal.nats)
         if journal.failure:
             runtime.fail(journal.failure)
 

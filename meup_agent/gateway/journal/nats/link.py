@@ -383,7 +383,8 @@ class Link:
 
     async def _disconnect(self) -> None:
         if self._client is not None:
-            await self._client.close()
+            with suppress(Exception):  # where the connection is away, there is nothing to say
+                await self._client.close()
         for task in asyncio.all_tasks(self._loop):
             if task is not asyncio.current_task():
                 task.cancel()

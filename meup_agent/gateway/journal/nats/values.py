@@ -1,0 +1,154 @@
+"""Values that the gateways of a prefix share, each for some time: a bucket of NATS."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from meup_agent.gateway.cluster.shared import ValuesAway
+from meup_agent.gateway.journal.nats.link import ANSWER_SECONDS, Link
+from meup_agent.gateway.journal.nats.log import WRONG_LAST_SEQUENCE
+
+if TYPE_CHECKING:
+    from meup_agent.gateway.config import NatsConfig
+
+log = logging.getLogger("meup_agent.gateway")
+
+MAX_BUCKET_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of a bucket; when it is full, nothing more is put there."""
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class NatsValues:
+    """A bucket as :class:`~meup_agent.gateway.cluster.shared.SharedValues`.
+
+    Args:
+        link: The connection to NATS.
+        config: That of the journal.
+        name: The end of the bucket's name.
+        seconds: Time after which it forgets a value; 0: never.
+    """
+
+    link: Link
+    config: NatsConfig
+    name: str
+    seconds: float
+    _writing: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+
+    @property
+    def bucket(self) -> str:
+        """The bucket's name."""
+        return f"{self.config.prefix}-{self.name}"
+
+    async def get(self, key: str) -> bytes | None:
+        return await self._ask(lambda: self._get(key))
+
+    async def put(self, key: str, value: bytes) -> None:
+        await self._ask(lambda: self._put(key, value))
+
+    async def add(self, key: str, value: bytes) -> bytes:
+        return await self._ask(lambda: self._add(key, value))
+
+    async def take(self, key: str) -> bool:
+        if self._writing:
+            await asyncio.wait(self._writing)  # it may be among what is written
+        return await self._ask(lambda: self._take(key))
+
+    def put_later(self, key: str, value: bytes) -> None:
+        self._later(lambda: self._put(key, value))
+
+    def remove_later(self, key: str) -> None:
+        self._later(lambda: self._purge(key))
+
+    # --- on the gateway's loop ------------------------------------------------------------------
+
+    async def _ask(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        if self.link.loop.is_closed():
+            raise ValuesAway("the gateway ends")
+        future = asyncio.run_coroutine_threadsafe(work(), self.link.loop)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await asyncio.wrap_future(future)
+        except TimeoutError:
+            raise ValuesAway("no answer") from None
+        except Exception as error:  # whatever the library makes of an answer
+            raise ValuesAway(str(error) or type(error).__name__) from None
+
+    def _later(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        async def run() -> None:
+            try:
+                await self._ask(work)
+            except ValuesAway as error:
+                log.warning("the bucket %s cannot be written: %s", self.bucket, error)
+
+        # Held, since a loop holds its tasks weakly; each ends by its deadline.
+        task = asyncio.ensure_future(run())
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+    # --- in the link's thread -------------------------------------------------------------------
+
+    async def _open(self, *, make: bool = False) -> Any:
+        from nats.js.errors import BucketNotFoundError
+
+        jetstream = self.link.jetstream
+        try:
+            return await jetstream.key_value(self.bucket)
+        except BucketNotFoundError:
+            if not make:
+                return None
+            return await jetstream.create_key_value(
+                bucket=self.bucket,
+                history=1,
+                ttl=self.seconds or None,
+                max_bytes=MAX_BUCKET_BYTES if self.seconds else None,
+                replicas=self.config.replicas,
+                direct=False,
+            )
+
+    async def _get(self, key: str) -> bytes | None:
+        from nats.js.errors import KeyNotFoundError
+
+        bucket = await self._open()
+        with suppress(KeyNotFoundError):
+            return None if bucket is None else (await bucket.get(key)).value or b""
+        return None
+
+    async def _put(self, key: str, value: bytes) -> None:
+        await (await self._open(make=True)).put(key, value)
+
+    async def _add(self, key: str, value: bytes) -> bytes:
+        from nats.js.errors import KeyWrongLastSequenceError
+
+        bucket = await self._open(make=True)
+        with suppress(KeyWrongLastSequenceError):
+            await bucket.create(key, value)
+            return value
+        return (await bucket.get(key)).value or b""
+
+    async def _take(self, key: str) -> bool:
+        from nats.js.errors import BadRequestError, KeyNotFoundError
+
+        bucket = await self._open()
+        if bucket is None:
+            return False
+        try:
+            await bucket.delete(key, last=(await bucket.get(key)).revision)
+        except KeyNotFoundError:
+            return False
+        except BadRequestError as error:
+            if error.err_code != WRONG_LAST_SEQUENCE:
+                raise
+            return False  # another was first
+        return True
+
+    async def _purge(self, key: str) -> None:
+        # A value that is deleted leaves a message that says so; of these there would be many.
+        subject = f"$KV.{self.bucket}.{key}"
+        await self.link.ask(f"STREAM.PURGE.KV_{self.bucket}", {"filter": subject})
