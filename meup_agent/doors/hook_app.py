@@ -39,7 +39,7 @@ from meup_agent.doors.permit import (
     Permitted,
     Why,
 )
-from meup_agent.doors.terminal_race import FIRST_SECONDS, TerminalRace, is_decision
+from meup_agent.doors.terminal_race import TerminalRace, is_decision
 from meup_agent.errors import MeupError
 from meup_agent.mcp.sdk import decisions
 from meup_agent.protocol.wire.outcomes import PermitReport, ReportedOutcome
@@ -312,17 +312,9 @@ class HookApp:
         raced = seat.race.claim(hook) if is_dialog else None
         if raced is None:
             assert self._tasks is not None  # there is a seat
-            raced = seat.race.enter(hook, is_heard=is_dialog)
+            raced = seat.race.enter(hook)
             self._tasks.start_soon(seat.race.wait, raced, _ttl(seat, wait))
-        is_left = True
-        try:
-            with anyio.move_on_after(math.inf if is_dialog else FIRST_SECONDS):
-                await raced.ended.wait()
-            is_left = False
-        finally:
-            if is_left:
-                raced.leave()
-        return raced.take()
+        return await raced.wait_for(is_dialog=is_dialog)
 
     def _watch(self, login: HookLogin, hook: HookInput) -> None:
         """Record a call without waiting: it is proposed, and taken back."""

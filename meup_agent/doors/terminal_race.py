@@ -9,6 +9,7 @@ answered there. A call waits here from its first hook (``PreToolUse``) until the
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
@@ -59,18 +60,25 @@ class RacedCall:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     is_left: bool = False
 
-    def take(self) -> Answer | None:
-        """The answer, for its host; ``None``: there is none yet."""
-        if self.answer is not None:
-            self.heard.set()
-            self.taken.set()
-        return self.answer
+    async def wait_for(self, *, is_dialog: bool) -> Answer | None:
+        """The answer, for its host; ``None``: there is none yet, and its dialog comes for it.
 
-    def leave(self) -> None:
-        """Its host is gone, or gives up: it is taken back."""
+        Cancelled, its host is gone or gives up, and it is taken back.
+        """
+        if is_dialog:
+            self.heard.set()
         self.is_left = True
-        self.taken.set()
-        self.scope.cancel()
+        try:
+            with anyio.move_on_after(math.inf if is_dialog else FIRST_SECONDS):
+                await self.ended.wait()
+            self.is_left = False
+        finally:
+            if self.is_left:
+                self.scope.cancel()
+            if self.is_left or self.answer is not None:
+                self.heard.set()
+                self.taken.set()
+        return self.answer
 
 
 DECISIONS: Final = frozenset({Why.REJECTED, Why.EDITED, Why.RUN_BEFORE, Why.ELSEWHERE})
@@ -99,17 +107,15 @@ class TerminalRace:
         """The calls that wait."""
         return len(self._calls)
 
-    def enter(self, hook: HookInput, *, is_heard: bool) -> RacedCall:
-        """A call that begins to wait, its dialog here already or not; then :meth:`wait`."""
+    def enter(self, hook: HookInput) -> RacedCall:
+        """A call that begins to wait; then :meth:`wait` has the space decide it."""
         assert hook.call is not None
         raced = RacedCall(hook, replace(hook.call, terminal=True))
-        if is_heard:
-            raced.heard.set()
         self._calls.append(raced)
         return raced
 
     async def wait(self, raced: RacedCall, ttl: float) -> None:
-        """Have the space decide a call, while a dialog comes for it, or may still come."""
+        """Have the space decide a call, while its host waits, or its dialog may still come."""
         try:
             with raced.scope:
                 async with anyio.create_task_group() as tasks:

@@ -79,7 +79,6 @@ async def test_what_is_decided_at_once_is_not_asked_about(
     decide: Decide, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(terminal_race, "FIRST_SECONDS", PATIENCE)
-    monkeypatch.setattr("meup_agent.doors.hook_app.FIRST_SECONDS", PATIENCE)
     async with host(decide) as claude:
         assert verdict(await claude.say(PRE)) == said
         assert len(claude.at.space.proposals) == 1
@@ -168,11 +167,10 @@ async def test_a_call_whose_dialog_never_comes_is_taken_back(
 ) -> None:
     """Nor is it left as if it might run, where it was permitted."""
     monkeypatch.setattr(terminal_race, "UNHEARD_SECONDS", 0.1)
-    monkeypatch.setattr("meup_agent.doors.hook_app.FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(terminal_race, "FIRST_SECONDS", 0.0)
     async with host() as claude:
         assert verdict(await claude.say(PRE)) == "ask"
         assert await settled(claude.at.space) == "withdrawn"
-    monkeypatch.setattr("meup_agent.doors.hook_app.FIRST_SECONDS", 0.0)
     async with host(yes) as claude:
         if verdict(await claude.say(PRE)) == "ask":
             state = await settled(claude.at.space)
