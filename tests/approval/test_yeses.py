@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import anyio
 import pytest
 
 from meup_agent import Agent, ProposalHandle, Space
-from meup_agent.approval import Reviewer
+from meup_agent.approval import Inbox, Reviewer
 from meup_agent.approval.yeses.verbs import give_yes, list_yeses, revoke_yes
 from meup_agent.client.tool_changes import digest_of_form
+from meup_agent.doors.permit import Denied, Door, HostCall, Permitted
 from meup_agent.protocol.wire.scoped_yes import YesTerms
 from tests.interaction.people import InMemory, Notes, join
 from tests.virtual_time import anyio_backend as anyio_backend
@@ -197,3 +199,43 @@ async def test_reviewer_without_a_policy_uses_them(notes: Notes) -> None:
         await found.gives(await found.proposes("/a/1"))
         assert await found.runs(await found.proposes("/a/2"))
         assert not await found.runs(await found.proposes("/b/2"))
+
+
+@pytest.mark.rule("5.yes.permits")
+async def test_a_yes_at_a_door_is_for_its_program_in_its_folder() -> None:
+    meeting, reviewer = InMemory(), Reviewer()
+    call = HostCall("Bash", {"command": "make"}, "claude-code", cwd="/work")
+    async with (
+        reviewer.join(meeting.connector("reviewer"), token=meeting.token("reviewer")),
+        join(meeting, "mallory") as space,
+        Inbox(space) as inbox,
+        Door().join(meeting.connector("proposer"), token=meeting.token("proposer")) as door,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(door.ask, call)
+        await anyio.sleep(1)
+        (item,) = inbox.items
+        (scope, *_) = inbox.offered_scopes(item)
+        await inbox.give_yes(item, scope, seconds=3600.0, most=9)
+        assert isinstance(await door.ask(call, ttl=1), Permitted)
+        for other in ({"agent": "codex"}, {"cwd": "/home"}, {"watched": True}):
+            assert isinstance(await door.ask(replace(call, **other), ttl=1), Denied), other
+        assert [each.yes.used for each in await list_yeses(space)] == [1]
+        assert item.state.is_pending, "it is not for the call at which it was given"
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.rule("4.20.watched")
+async def test_a_rule_makes_nothing_rejected_that_ran(path: Path) -> None:
+    write(path, "[{deny: {tool: '*'}}]")
+    meeting, reviewer = InMemory(), Reviewer(path)
+    call = HostCall("Bash", {"command": "make"}, "claude-code", watched=True)
+    async with (
+        reviewer.join(meeting.connector("reviewer"), token=meeting.token("reviewer")),
+        join(meeting, "mallory") as space,
+        Door().join(meeting.connector("proposer"), token=meeting.token("proposer")) as door,
+    ):
+        await door.ask(call, ttl=60, to="reviewer")
+        await anyio.sleep(1)
+        (told,) = space.proposals
+        assert (told.state, [each.by for each in told.rejections]) == ("withdrawn", ["reviewer"])

@@ -277,7 +277,7 @@ async def test_one_that_watches_decides_nothing_and_records_all(
             assert (await http.post(f"/hooks/claude-code{query}", json=CLAUDE)).json() == {}
             await proposed(at.space)
             assert at.space.proposals[0].arguments == {"command": "make"}
-            assert await settled(at.space) in ("withdrawn", "expired", "rejected")
+            assert await settled(at.space) in ("withdrawn", "expired")
             # Nor is what it cannot read, or cannot tell of, kept from running.
             assert (await http.post(f"/hooks/claude-code{query}", content=b"[]")).json() == {}
             deaf = {"Authorization": f"Bearer {at.tokens['deaf']}"}

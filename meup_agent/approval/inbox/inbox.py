@@ -475,6 +475,8 @@ class Inbox(AsyncContextManagerMixin):
             raise NotOffered("several decide about such calls, so no yes of one lets them through")
         if item.takes_word:
             raise NotOffered("its rule takes a word for each call, so no yes lets them through")
+        if form := item.call.permit_form(item.proposer):
+            return form
         facts = item.tool_facts
         if item.target is None or facts is None or not facts.seen:
             raise NotOffered("its tool is not known here, so it could not be told when it changes")

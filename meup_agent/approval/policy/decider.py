@@ -205,7 +205,9 @@ class Decider:
         """
         call = read_proposal(proposal.envelope.payload)
         proposer, target = proposal.proposer, call.target
-        if call.method != TOOL_CALL or target is None or not asked.form or asked.is_marked:
+        permit = call.permit_form(proposer)
+        has_form = bool(permit or asked.form) and not asked.is_marked
+        if call.method != TOOL_CALL or target is None or not has_form:
             return None
         if kept is None:
             try:
@@ -229,7 +231,7 @@ class Decider:
         if decision.verdict is not Verdict.ALLOW:
             return None
         for yes in covering:
-            if yes.form == shown.form and yes.covers(shown.call, proposer):
+            if yes.form == (permit or shown.form) and yes.covers(shown.call, proposer):
                 counted = [each for each in decision.counted if each not in asked.counted]
                 more = msgspec.structs.replace(decision, counted=tuple(counted))
                 self._history(space).record(more, anyio.current_time())

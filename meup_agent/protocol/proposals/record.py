@@ -128,6 +128,7 @@ class ProposalProgress(msgspec.Struct, Generic[N], kw_only=True):
     reason: str | None = None  # the reason code that came with that, if any
     # The last words of each participant that considers or queues it (PROTOCOL 4.9).
     told: dict[str, str] | None = None
+    is_watched: bool = False  # its call runs whatever is said of it (PROTOCOL 4.20)
 
     @property
     def deciders(self) -> tuple[str, ...]:
@@ -193,6 +194,8 @@ class ProposalProgress(msgspec.Struct, Generic[N], kw_only=True):
 
     def _find_rejection(self, payload: JsonObject) -> str:
         """The participant whose rejection a withdraw follows, told or inferred; empty: none."""
+        if self.is_watched:
+            return ""
         meta = as_object(payload.get(META))
         if REJECTED_BY not in meta:
             return self.inferred_rejection

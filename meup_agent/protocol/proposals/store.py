@@ -107,6 +107,7 @@ class ProposalStore:
             seen_at=now,
             expires_at=_expiry_of(envelope, accepted),
             size=size,
+            is_watched=_is_watched(envelope),
         )
         if older is not None:
             # Of the same call made again a request need not say which time is meant.
@@ -316,6 +317,13 @@ def _expiry_of(proposal: Envelope, accepted: int | None) -> int | None:
     if b"ttl" not in raw and b"expires_at" not in raw and b"\\u" not in raw:
         return None
     return read_proposal(proposal.payload).expiry(accepted)
+
+
+def _is_watched(proposal: Envelope) -> bool:
+    # Read without being decoded, as above.
+    if b"watched" not in proposal.raw_payload and b"\\u" not in proposal.raw_payload:
+        return False
+    return read_proposal(proposal.payload).is_watched(proposal.sender)
 
 
 def _enter(index: dict[str, tuple[ProposalKey, ...]], name: str, key: ProposalKey) -> None:

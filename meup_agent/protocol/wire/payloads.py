@@ -189,6 +189,22 @@ class Call(msgspec.Struct, frozen=True):
         """True for a proposal whose proposer runs the call itself once it may (PROTOCOL 4.20)."""
         return self.door is not None and self.target == proposer
 
+    def is_watched(self, proposer: str) -> bool:
+        """True for such a proposal whose call runs whatever is said of it (PROTOCOL 4.20)."""
+        return self.asks_permit(proposer) and (self.door or {}).get("watched") is True
+
+    def permit_form(self, proposer: str) -> str:
+        """The form of a tool that its proposer runs itself: its program and folder, as a digest.
+
+        No list has such a tool. What a command or a path means depends on these two, so a yes in
+        advance is for no other. Empty: it asks for no permit, or names no program.
+        """
+        agent = as_text((self.door or {}).get("agent"))
+        if not agent or not self.asks_permit(proposer):
+            return ""
+        said = rfc8785.dumps([DOOR, agent, as_text((self.door or {}).get("cwd"))])
+        return hashlib.sha256(said).hexdigest()
+
     @property
     def outlives(self) -> bool:
         """True for a proposal that is wanted also where its proposer's process is gone."""

@@ -193,6 +193,7 @@ class ScopedYes(msgspec.Struct, frozen=True, kw_only=True, dict=True, omit_defau
             and call.target == self.target
             and proposer == self.proposer
             and not call.beside
+            and not call.is_watched(proposer)
             and self.scope.takes(call.arguments)
         )
 

@@ -419,6 +419,7 @@ class InFlight:
             beside=beside,
             outlives=call.outlives,
             asks_permit=call.asks_permit(envelope.sender),
+            is_watched=call.is_watched(envelope.sender),
         )
         self._begin(proposal)
         self._note_change(proposal, begins=True)
