@@ -40,6 +40,7 @@ from meup_agent.protocol.wire.management_payloads import INVITE_ACK
 if TYPE_CHECKING:
     from meup_agent.gateway.config import Config
     from meup_agent.gateway.runtime import GatewayRuntime
+    from meup_agent.protocol.space.server import SpaceServer
 
 
 # --- line files ---
@@ -350,12 +351,22 @@ def connect_outputs(config: Config, runtime: GatewayRuntime) -> Generator[None]:
     if not outputs:
         yield
         return
+    at_once: list[tuple[str, OutputLog]] = []
+
+    def enter(host: SpaceServer) -> None:
+        for space, output in at_once:
+            if space == host.name:
+                host.join(output)
+
     with _open_files(path for _, path, _ in outputs) as lines:
-        for identity, path, at_once in outputs:
+        for identity, path, auto_connect in outputs:
             log = OutputLog(identity.participant, runtime.dialect(identity), path, lines)
             runtime.outputs[identity] = log
-            if at_once:
-                runtime.spaces[identity.space].join(log)
+            if auto_connect:
+                at_once.append((identity.space, log))
+        for host in runtime.spaces.values():
+            enter(host)
+        runtime.on_opened.append(enter)
         yield
 
 

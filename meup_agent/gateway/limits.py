@@ -129,3 +129,17 @@ class GatewayLimits(Allowance):
 
 LIMIT_ROWS: Final = rows_of(GatewayLimits)
 """The table."""
+
+
+def check_message_size(takes: int | None, sent: int) -> None:
+    """Refuse a journal that does not take what members may send, both in bytes.
+
+    Raises:
+        ConfigurationError: It does not.
+    """
+    if takes is not None and takes < sent:
+        raise ConfigurationError(
+            f"gateway.max_message_bytes: members may send {sent} bytes, and the journal takes"
+            f" {max(0, takes)} (max_payload of NATS, less 64 KiB); set max_message_bytes to that or"
+            " less, or raise max_payload on each server of NATS"
+        )

@@ -32,6 +32,7 @@ from meup_agent.gateway.auth import (
 from meup_agent.gateway.backlog import Backlogs
 from meup_agent.gateway.config import Config, ConfigChange, compare_configs
 from meup_agent.gateway.logs import RefusalLog, log
+from meup_agent.gateway.logs import quote as quote_for_log
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, spoken
 from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.delivery import Member
@@ -186,6 +187,9 @@ class GatewayRuntime:
     opened, and a ``url`` for invitations once a port listens. When nothing can be kept any more,
     ``on_failure`` is called, and ``failed`` is set with the reason in ``failure``; then it has
     stopped by itself.
+
+    Spaces that share a ``journal``, one in memory by default, are open from the beginning. If they
+    do not share one, each is opened and closed by itself: ``spaces`` has those that are open.
     """
 
     def __init__(
@@ -193,6 +197,7 @@ class GatewayRuntime:
         config: Config,
         *,
         journal: Journal | None = None,
+        shares_journal: bool = True,
         loop: asyncio.AbstractEventLoop | None = None,
         url: str = "",
         on_failure: Callable[[], object] | None = None,
@@ -200,15 +205,18 @@ class GatewayRuntime:
         now: Callable[[], int] = wall_clock,
         recorder: Recorder | None = None,
     ) -> None:
-        self.journal = journal or config.journal.open_memory(now)
         self._config = config
+        self._new_id = new_id or partial(secrets.token_hex, 16)
+        self._now = now
+        self._recorder = recorder
         self._loop = loop
         self._on_failure = on_failure
         self.limits = limits = config.limits
         self.counters = SpaceCounters()
         self.tokens = config.tokens()
         self.url = url
-        self.pending_requests = set[anyio.CancelScope]()
+        self.pending_requests: dict[anyio.CancelScope, Callable[[], str | None]] = {}
+        """Of requests over HTTP, and the space that each turned out to be about."""
         self.outputs: dict[Identity, Member] = {}  # of those that speak over HTTP alone
         self.backlogs = Backlogs(limits, self.counters)
         self.join_throttle = JoinThrottle(limits, now)
@@ -226,38 +234,24 @@ class GatewayRuntime:
         self.event_streams = set[TokenHolder]()
         self.on_reload: list[Callable[[], object]] = []  # of whoever looks tokens up by itself
         self.open_values: OpenValues | None = None  # that other gateways have, too, if any may
+        self.on_opened: list[Callable[[SpaceServer], object]] = []  # of whoever follows all spaces
+        self.on_abort: list[Callable[[], object]] = []
+        self.is_door = False
+        """True while connections to spaces that are elsewhere are passed on to them."""
+        self.stopped: dict[str, str] = {}
+        """The spaces that cannot be kept, with the reason, while the others go on."""
         self._invites: dict[str, _SpaceInvites] = {}
         self._empty = anyio.Event()
         self._held = False
         if loop is not None:
             self.batcher = WriteBatcher(loop)
         self._tracer = _tracer_by(config)
-        self.journal.on_full = self.hold
-        self.journal.on_failed = self.fail
-        self.spaces = {
-            space.id: SpaceServer(
-                SpaceParameters(
-                    name=space.id,
-                    participants={
-                        participant_id: participant.capabilities
-                        for participant_id, participant in space.participants.items()
-                    },
-                    journal=self.journal,
-                    new_id=new_id or partial(secrets.token_hex, 16),
-                    now=now,
-                    counters=self.counters,
-                    allowance=limits,
-                    invites=self._invites.setdefault(space.id, _SpaceInvites(self, space.id)),
-                    announce_withdrawals=space.announce_withdrawals,
-                    backpressure=self.backlogs.in_space(space.id),
-                    recorder=recorder,
-                    tracer=self._tracer,
-                    call_later=None if loop is None else loop.call_later,
-                    takes_published=space.takes_published,
-                )
-            )
-            for space in config.spaces
-        }
+        self.spaces: dict[str, SpaceServer] = {}
+        if shares_journal:
+            journal = journal or config.journal.open_memory(now)
+            journal.on_failed = self.fail
+            for space in config.spaces:
+                self.open_space(space.id, journal)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -265,11 +259,79 @@ class GatewayRuntime:
         assert self._loop is not None, "connections need a loop"
         return self._loop
 
+    # --- spaces -----------------------------------------------------------------------------
+
+    def open_space(self, name: str, journal: Journal) -> None:
+        """Begin a space, or go on with it where its journal ends.
+
+        Raises:
+            ConfigurationError: The journal has entries that nobody can go on from.
+        """
+        space = self._config.space(name)
+        assert space is not None, "the configuration has it"
+        journal.on_full = self.hold
+        host = self.spaces[name] = SpaceServer(
+            SpaceParameters(
+                name=name,
+                participants={
+                    participant_id: participant.capabilities
+                    for participant_id, participant in space.participants.items()
+                },
+                journal=journal,
+                new_id=self._new_id,
+                now=self._now,
+                counters=self.counters,
+                allowance=self.limits,
+                invites=self._invites.setdefault(name, _SpaceInvites(self, name)),
+                announce_withdrawals=space.announce_withdrawals,
+                backpressure=self.backlogs.in_space(name),
+                recorder=self._recorder,
+                tracer=self._tracer,
+                call_later=None if self._loop is None else self._loop.call_later,
+                takes_published=space.takes_published,
+            )
+        )
+        self.stopped.pop(name, None)
+        for told in self.on_opened:
+            told(host)
+
+    def fail_space(self, name: str, sentence: str) -> None:
+        """Stop one space: what cannot be kept there is not accepted either; the others go on."""
+        log.error("space %s stops: %s", quote_for_log(name), sentence)
+        self.stopped[name] = sentence
+        self.close_space(name, "the space cannot keep what is said; connect again later")
+
+    def close_space(self, name: str, reason: str) -> None:
+        """End a space here, and close its members with 1012; nothing more is decided in it."""
+        host = self.spaces.pop(name, None)
+        if host is None:
+            return
+        self._invites[name].forget()
+        host.close(RESTARTING, reason)
+        self.cancel_requests(name)
+
+    @property
+    def journals(self) -> tuple[Journal, ...]:
+        """The journals of the spaces that are open, each once."""
+        return tuple({id(each.journal): each.journal for each in self.spaces.values()}.values())
+
+    def check_open(self, space: str) -> None:
+        """Raise :exc:`NotAdmitted` for a space of the configuration that is not open here."""
+        if space not in self.spaces and self._config.space(space) is not None:
+            why = "cannot be kept at the moment" if space in self.stopped else "is not here now"
+            said = f"the space {why}; connect again"
+            raise NotAdmitted(UNAVAILABLE, said, RETRY_AFTER)
+
     # --- admission --------------------------------------------------------------------------
 
     def identify(self, token: str, address: str) -> Identity:
-        """The identity of a token that came from an address (PROTOCOL 3), or :exc:`NotAdmitted`."""
-        return self._auth_throttle.identify(token, address)
+        """The identity of a token that came from an address (PROTOCOL 3), or :exc:`NotAdmitted`.
+
+        Its space is open here.
+        """
+        identity = self._auth_throttle.identify(token, address)
+        self.check_open(identity.space)
+        return identity
 
     def check_connections(self) -> None:
         """Raise :exc:`NotAdmitted` unless the gateway takes one more connection."""
@@ -339,9 +401,10 @@ class GatewayRuntime:
             if use is not None and not tokens.still_hold(use):
                 holder.shut(NO_TOKEN_CODE, UNCONFIGURED)
         for space in change.config.spaces:
-            self.spaces[space.id].owner.reconfigure(
-                {name: entry.capabilities for name, entry in space.participants.items()}
-            )
+            if space.id in self.spaces:
+                self.spaces[space.id].owner.reconfigure(
+                    {name: entry.capabilities for name, entry in space.participants.items()}
+                )
         for told in self.on_reload:
             told()
         return change
@@ -397,7 +460,11 @@ class GatewayRuntime:
     async def drain(self) -> None:
         """Keep what was accepted, tell its senders, and then close every connection with 1012."""
         self.accepting = False
-        await self.journal.flush(self.limits.stop_timeout)
+        # Shielded: a program that is cancelled stops its gateway in the same order.
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as flushing:
+                for journal in self.journals:
+                    flushing.start_soon(journal.flush, self.limits.stop_timeout)
         self.shut("the gateway stops; connect again")
 
     def fail(self, sentence: str) -> None:
@@ -412,18 +479,26 @@ class GatewayRuntime:
         self.cancel_requests()
         self.failed.set()
 
-    def cancel_requests(self) -> None:
-        """Answer the requests over HTTP whose answer cannot come any more."""
-        for scope in tuple(self.pending_requests):
-            scope.cancel()
+    def cancel_requests(self, space: str | None = None) -> None:
+        """Answer the requests over HTTP, of all spaces or of one, that get no other answer now."""
+        for scope, about in tuple(self.pending_requests.items()):
+            if space is None or about() == space:
+                scope.cancel()
 
     def abort(self) -> None:
         """Drop every connection, as a killed process does, and what has not been kept."""
         self.accepting = False
-        self.journal.abandon()
+        for told in self.on_abort:
+            told()
+        self.abandon_spaces()
         self.cancel_requests()
         for connection in tuple(self._connections):
             connection.abort()
+
+    def abandon_spaces(self) -> None:
+        """Keep nothing more, in any space."""
+        for journal in self.journals:
+            journal.abandon()
 
     async def wait_empty(self, timeout: float) -> None:
         """Wait until every connection has ended, and so many seconds at most."""
@@ -457,6 +532,12 @@ class _SpaceInvites:
         """Add the tokens of those who were invited to the ones of a configuration."""
         for participant, digest in self._admitted.items():
             tokens.add(digest, Identity(self._space, participant))
+
+    def forget(self) -> None:
+        """Admit nobody any more: the space has gone from here."""
+        for digest in self._admitted.values():
+            self._runtime.tokens.forget(digest)
+        self._admitted.clear()
 
     def address(self) -> str:
         url = self._runtime.url

@@ -12,14 +12,14 @@ import anyio
 from picows import WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
 
 from meup_agent.gateway.auth import NotAdmitted
-from meup_agent.gateway.cluster.door import door_of, hall_of
+from meup_agent.gateway.cluster.door import GatewayDoor, door_of
 from meup_agent.gateway.config import Config, ConfigChange
 from meup_agent.gateway.edge import listener
 from meup_agent.gateway.edge.handshake import admit
 from meup_agent.gateway.edge.listener import HandshakeLimiter, max_handshakes, shorten_tls_failures
 from meup_agent.gateway.edge.websocket import WebSocketConnection
 from meup_agent.gateway.history import HistoryLog, connect_outputs, open_history
-from meup_agent.gateway.journal.engines import open_journal
+from meup_agent.gateway.journal.engines import engine_of, open_journal
 from meup_agent.gateway.logs import log
 from meup_agent.gateway.network import (
     PortAddress,
@@ -34,7 +34,7 @@ from meup_agent.gateway.network import (
 )
 from meup_agent.gateway.reach import notices_of
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
-from meup_agent.protocol.space.journal import Journal, ignore
+from meup_agent.protocol.space.journal import Journal
 
 if TYPE_CHECKING:
     import socket
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp
 
+    from meup_agent.gateway.cluster.keeper import SpaceKeeper
     from meup_agent.gateway.edge.http.server import AsgiServer
 
 LAST_TURNS: Final = 1.0
@@ -59,11 +60,14 @@ handed in, since the console stands above the gateway."""
 class RunningGateway:
     """A gateway that listens; made by :func:`serve`."""
 
-    def __init__(self, config: Config, journal: Journal, history: HistoryLog | None = None) -> None:
+    def __init__(
+        self, config: Config, journal: Journal | None, history: HistoryLog | None = None
+    ) -> None:
         self._config = config
         self.runtime = GatewayRuntime(
             config,
             journal=journal,
+            shares_journal=journal is not None,
             loop=asyncio.get_running_loop(),
             on_failure=self._close_listening,
             recorder=history,
@@ -81,6 +85,10 @@ class RunningGateway:
         self._socket_url: str | None = None
         self.http_url: str | None = None
         """The address of its HTTP API for clients on this machine; ``None``: it serves none."""
+        self.door: GatewayDoor | None = None
+        """Takes connections to spaces that other gateways have."""
+        self.keeper: SpaceKeeper | None = None
+        """Begins and ends the spaces, where each has a journal of its own."""
         self._http: AsgiServer | None = None
         self._routes: list[BaseRoute] = []
         self._has_console = False
@@ -227,9 +235,15 @@ class RunningGateway:
             self._handshakes,
             context=context,
             http=None if self._http is None else self._http.protocol,
+            elsewhere=self._elsewhere,
         )
         self._servers.append(server)
         return server
+
+    def _elsewhere(
+        self, head: bytes, transport: asyncio.BaseTransport
+    ) -> asyncio.BaseProtocol | None:
+        return None if self.door is None else self.door.protocol_for(head, transport)
 
     def _close_listening(self) -> None:
         # First the socket, which others may replace once its port is free, and which is removed.
@@ -241,6 +255,9 @@ class RunningGateway:
         self._close_listening()
         self._handshakes.drop_all()
         deadline = anyio.current_time() + self.runtime.limits.stop_timeout
+        if self.keeper is not None:
+            with anyio.CancelScope(shield=True):
+                await self.keeper.leave()
         await self.runtime.drain()
         if self._http is not None:
             # What it was asked is answered, and kept, before the journal is closed.
@@ -315,14 +332,13 @@ async def serve(
             history = stack.enter_context(open_history(config.history, wall_clock))
         host = config.host if host is None else host
         port = config.port if port is None else port
-        async with door_of(config, host, port) as door:
-            lead = ignore if door is None else door.lead
-            journal = await stack.enter_async_context(open_journal(config, wall_clock, lead))
+        journal, keep = None, engine_of(config.journal).keep
+        if keep is None:
+            journal = await stack.enter_async_context(open_journal(config, wall_clock))
         gateway = RunningGateway(config, journal, history)
-        if config.journal.nats is not None:
-            from meup_agent.gateway.journal.nats.journal import connect
-
-            connect(journal, gateway.runtime)
+        if keep is not None:
+            keeping = keep(gateway.runtime, config.journal, wall_clock)
+            gateway.keeper = await stack.enter_async_context(keeping)
         stack.enter_context(connect_outputs(config, gateway.runtime))
         await stack.enter_async_context(notices_of(config, gateway.runtime))
         if page is not None and serves_console(config, host):
@@ -330,8 +346,12 @@ async def serve(
         for path, app in (routes or {}).items():
             gateway.route(path, app)
         await gateway.listen(host, port)
-        await stack.enter_async_context(hall_of(config, gateway.own_address))
+        if gateway.keeper is not None:
+            place = gateway.runtime, gateway.keeper.seat, gateway.own_address
+            gateway.door = await stack.enter_async_context(door_of(*place))
         # After the page, whose event streams end before answers are waited for.
         stack.push_async_callback(gateway.stop)
         await gateway.listen_for_http()
+        if gateway.keeper is not None:
+            await gateway.keeper.begin()
         yield gateway

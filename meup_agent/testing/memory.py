@@ -144,8 +144,8 @@ class MemorySpace:
         """Begin anew, having forgotten everything; kills it first if it runs."""
         self.kill()
         # Where no time passes, numbers would be given out twice.
-        journal = self._runtime.journal
-        self._earliest = 1 + max(journal.latest(space) for space in self._runtime.spaces)
+        spaces = self._runtime.spaces.values()
+        self._earliest = 1 + max(each.journal.latest(each.name) for each in spaces)
         self._start()
 
     def stop(self) -> None:

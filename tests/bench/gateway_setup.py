@@ -98,7 +98,7 @@ async def hand_over(times: int, head: bytes) -> float:
     handshakes, transport, taker = HandshakeLimiter(times, 10.0), Silent(), Taker()
     begun = process_time()
     for _ in range(times):
-        request = WholeReads(lambda _: taker, handshakes)
+        request = WholeReads(lambda *_: taker, handshakes)
         request.connection_made(transport)
         request.data_received(head)
     return (process_time() - begun) / times

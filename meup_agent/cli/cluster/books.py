@@ -44,7 +44,7 @@ class LogReader:
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._config = NatsConfig(servers=tuple(urls), prefix=PREFIX)
-        self._link = Link(self._config, lambda _: None)
+        self._link = Link(self._config)
         self._log = SpaceLog(self._link, self._config, SPACE, lambda: 0, _ignore, ignore)
         self._at = 0
         self.entries: list[Heard] = []

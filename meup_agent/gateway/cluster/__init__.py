@@ -1,9 +1,10 @@
-"""Several gateways with one configuration and one journal on NATS: one is active, the others wait.
+"""Several gateways with one configuration and one journal on NATS: each space is at one of them.
 
-``seat`` decides when a gateway tries to be the active one, which is a matter of time alone: that
-two never accept anything at once is the journal's matter, whose fence holds whatever is believed
-here (:mod:`meup_agent.gateway.journal.nats.log`). ``door`` passes connections on, from a gateway
-that waits to the active one.
+``placement`` works out which space is to be at which gateway, from those that are there.
+``seat`` knows which there are, and what each has, which is a matter of time alone: that two never
+accept anything in a space at once is its log's matter, whose fence holds whatever is believed here
+(:mod:`meup_agent.gateway.journal.nats.log`). ``keeper`` begins the spaces of this gateway, and
+hands over those that are to be elsewhere. ``door`` passes connections on to spaces of others.
 """
 
 from __future__ import annotations

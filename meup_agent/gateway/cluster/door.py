@@ -1,10 +1,14 @@
-"""The doors of a cluster: a gateway that stands by passes connections on to the one that is active.
+"""The doors of a cluster: a gateway passes on connections to spaces that other gateways have.
 
-A door copies bytes, TLS included, from the gateway's own port to the address that the active
-gateway advertises. There it first proves by the cluster's token, which it does not say, that it is
-one of them, and tells the member's address, so that wrong tokens count where they came from. The
-active gateway dials its own port for each such connection and copies on: whatever comes in at a
-door is decided there, as if it had come by itself.
+The head of a connection's first request says which space it is for (:func:`space_of`); if that is
+not here, the door copies bytes to the address that its owner advertises. There it first proves by
+the cluster's token, which it does not say, that it is one of them, and tells the member's address,
+so that wrong tokens count where they came from. The owner dials its own port for each such
+connection and copies on: whatever comes in at a door is decided there, as if it had come by itself.
+
+Where members talk TLS, they talk it with the door, and the door talks it with the owner's port: the
+owner's proof has the fingerprint of the certificate that the door will see there, so that nobody
+can stand in between.
 """
 
 from __future__ import annotations
@@ -12,25 +16,33 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import re
 import secrets
+import socket
+import ssl
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs, unquote
 
+from meup_agent.gateway.auth import digest_of_token
 from meup_agent.gateway.edge.listener import address_of, passed_on
 from meup_agent.gateway.network import check_encrypted, listen_error
 
 if TYPE_CHECKING:
-    from meup_agent.gateway.config import Config, NatsConfig
+    from meup_agent.gateway.cluster.placement import NodeBeat
+    from meup_agent.gateway.cluster.seat import Seat
+    from meup_agent.gateway.config import TlsConfig
+    from meup_agent.gateway.runtime import GatewayRuntime
 
 log = logging.getLogger("meup_agent.gateway")
 
 GREETING_SECONDS: Final = 5.0
-"""For two gateways to greet each other, and for one to be dialled."""
+"""For a space to have an owner, that to be dialled, and two gateways to greet each other."""
 
 CHALLENGE_BYTES: Final = 32
-"""Random bytes with which the active gateway begins."""
+"""Random bytes with which either begins."""
 
 PROOF_BYTES: Final = 32
 
@@ -40,6 +52,8 @@ MAX_ADDRESS: Final = 255
 COPY_BYTES: Final = 64 * 1024
 """Bytes that are copied at a time, one way; as many wait for a reader that is slow."""
 
+Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
 
 def split_address(text: str) -> tuple[str, int]:
     """Host and port of ``host:port``, as another gateway says it; a :exc:`ValueError` else."""
@@ -47,8 +61,8 @@ def split_address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _proof(token: str, challenge: bytes, address: bytes) -> bytes:
-    return hmac.digest(token.encode(), challenge + address, sha256)
+def _proof(token: str, *said: bytes) -> bytes:
+    return hmac.digest(token.encode(), b"".join(said), sha256)
 
 
 class Copier:
@@ -85,12 +99,11 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         await writer.drain()
     if writer.can_write_eof():
         writer.write_eof()
+    else:
+        writer.close()  # TLS ends both ways at once
 
 
-async def copy_both_ways(
-    one: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-    other: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-) -> None:
+async def copy_both_ways(one: Ends, other: Ends) -> None:
     """Copy until either breaks, or both have said all; then both are closed."""
     copying = [
         asyncio.ensure_future(_copy(one[0], other[1])),
@@ -107,88 +120,252 @@ async def copy_both_ways(
             writer.close()
 
 
-# --- a gateway that stands by ---
+# --- the space of a connection ---
+
+LOCAL_PATHS: Final = frozenset((b"/healthz", b"/health", b"/readyz", b"/metrics", b"/openapi.json"))
+"""What each gateway answers about itself."""
+
+SPACE_COOKIE: Final = "_space"
+"""Ending of the name of the cookie by which the console says which space it shows."""
+
+_AUTHORIZATION: Final = re.compile(rb"\nauthorization:[ \t]*bearer[ \t]+([^\r\n]+)", re.IGNORECASE)
+_COOKIE: Final = re.compile(rb"[ ;]meup_\d+_space=([^;\s]+)|[ ;]__Secure-meup_\d+_space=([^;\s]+)")
+
+
+def space_of(head: bytes, runtime: GatewayRuntime) -> str | None:
+    """The space that a connection is for, as the head of its first request says it.
+
+    ``None``: it does not say so. It is a hint: who may be in a space is decided where that is.
+    """
+    _, _, rest = head.partition(b" ")
+    target = rest.partition(b" ")[0]
+    path, _, query = target.partition(b"?")
+    spaces = runtime.config.spaces
+    if path in LOCAL_PATHS:
+        return None
+    if len(spaces) == 1:
+        return spaces[0].id
+    if path.startswith(b"/spaces/"):
+        return unquote(path.split(b"/")[2].decode("ascii", "replace"))
+    try:
+        named = parse_qs(query.decode("ascii", "replace"), max_num_fields=64).get("space")
+    except ValueError:
+        return None
+    if named:
+        return named[0]
+    if token := _AUTHORIZATION.search(head):
+        text = token[1].strip().decode("latin-1")
+        holder = runtime.tokens.holder(digest_of_token(text))
+        return None if holder is None else holder.space
+    if path.startswith(b"/console") and (cookie := _COOKIE.search(head)):
+        return unquote((cookie[1] or cookie[2]).decode("ascii", "replace"))
+    return None
+
+
+# --- a gateway that passes connections on ---
 
 
 class GatewayDoor:
-    """The port of a gateway that stands by; who is active, is told to :meth:`lead`."""
+    """Passes connections to spaces of other gateways on."""
 
-    def __init__(self, nats: NatsConfig, most: int) -> None:
-        self._token = nats.known_token
-        self._address = ""
-        self._is_known = asyncio.Event()
-        self._copier = Copier(most)
+    def __init__(
+        self, runtime: GatewayRuntime, seat: Seat, token: str, own: tuple[str, int]
+    ) -> None:
+        self._runtime = runtime
+        self._seat = seat
+        self._token = token
+        self._own = own
+        self._copier = Copier(runtime.limits.max_connections)
+        # The space of each connection that is passed on, and the nonce of the gateway it is at.
+        self._passing: dict[asyncio.Task[None], tuple[str, str]] = {}
 
-    def lead(self, address: str) -> None:
-        """Pass connections on to an address; empty: nobody is known to be active.
+    def protocol_for(
+        self, head: bytes, transport: asyncio.BaseTransport
+    ) -> asyncio.BaseProtocol | None:
+        """What takes over a connection whose first request has come; ``None``: this gateway."""
+        runtime = self._runtime
+        peer = transport.get_extra_info("peername")
+        if not runtime.accepting or (isinstance(peer, tuple) and peer[:2] in passed_on):
+            return None  # passed on once is enough: a space may be on its way
+        space = space_of(head, runtime)
+        if space is None or space in runtime.spaces or runtime.config.space(space) is None:
+            return None
+        if space in runtime.stopped and self._seat.owner_of(space) is None:
+            return None  # nobody has it soon
+        reader = asyncio.StreamReader(limit=COPY_BYTES)
 
-        Those that were passed on to another one end: their members dial again.
-        """
-        if self._address and address != self._address:
-            self._copier.drop_all()
-        self._address = address
-        if address:
-            self._is_known.set()
-        else:
-            self._is_known.clear()
+        def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self._copier.start(self._pass_on(space, (reader, writer)), writer)
 
-    def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take a connection."""
-        self._copier.start(self._pass_on(reader, writer), writer)
+        return asyncio.StreamReaderProtocol(reader, begin)
+
+    async def watch(self) -> None:
+        """End connections whose space moves, until cancelled: an owner that hangs ends none."""
+        while True:
+            for copying, (space, nonce) in tuple(self._passing.items()):
+                owner = self._seat.owner_of(space)
+                if owner is not None and owner.nonce != nonce:
+                    copying.cancel()
+            await self._seat.changed.wait()
 
     async def end(self) -> None:
         """End all connections: their members dial again."""
         await self._copier.end()
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass_on(self, space: str, ends: Ends) -> None:
+        address = address_of(ends[1].transport)
         try:
             async with asyncio.timeout(GREETING_SECONDS):
-                await self._is_known.wait()
-                there = await asyncio.open_connection(
-                    *split_address(self._address), limit=COPY_BYTES
+                owner = await self._find_owner(space)
+                there = await (
+                    self._dial_own(address) if owner is None else self._dial(owner, address)
                 )
-                address = address_of(writer.transport).encode()[:MAX_ADDRESS]
-                challenge = await there[0].readexactly(CHALLENGE_BYTES)
-                proof = _proof(self._token, challenge, address)
-                there[1].write(proof + bytes([len(address)]) + address)
         except (OSError, EOFError, TimeoutError, ValueError) as error:
             log.info("a connection is not passed on: %s", str(error) or "nobody answers")
-            writer.transport.abort()
+            ends[1].transport.abort()
             return
-        await copy_both_ways((reader, writer), there)
+        except BaseException:
+            ends[1].transport.abort()
+            raise
+        copying = asyncio.ensure_future(copy_both_ways(ends, there))
+        if owner is not None:
+            self._passing[copying] = space, owner.nonce
+        try:
+            await asyncio.wait([copying])
+        finally:
+            copying.cancel()
+            self._passing.pop(copying, None)
+            passed_on.pop(there[1].get_extra_info("sockname")[:2], None)
+
+    async def _find_owner(self, space: str) -> NodeBeat | None:
+        """The gateway that has a space, as soon as one has; ``None``: this one."""
+        while space not in self._runtime.spaces:
+            owner = self._seat.owner_of(space)
+            if owner is not None and owner.nonce != self._seat.nonce and owner.advertise:
+                return owner
+            await self._seat.changed.wait()
+        return None
+
+    async def _dial_own(self, address: str) -> Ends:
+        """Dial this gateway's own port: the space has come here meanwhile."""
+        return await dial_own(self._own, _client_context(self._runtime.config.tls), address)
+
+    async def _dial(self, owner: NodeBeat, address: str) -> Ends:
+        """Dial a gateway, and have it let a member's connection in."""
+        loop = asyncio.get_running_loop()
+        there = await _connect(*split_address(owner.advertise))
+        try:
+            theirs = await _receive(there, CHALLENGE_BYTES)
+            ours, told = secrets.token_bytes(CHALLENGE_BYTES), address.encode()[:MAX_ADDRESS]
+            proof = _proof(self._token, b"door", theirs, ours, told)
+            await loop.sock_sendall(there, proof + ours + bytes([len(told)]) + told)
+            fingerprint = await _receive(there, PROOF_BYTES)
+            proof = await _receive(there, PROOF_BYTES)
+            if not hmac.compare_digest(proof, _proof(self._token, b"owner", ours, fingerprint)):
+                raise ConnectionError(f"{owner.advertise} is not of this cluster")
+            context = _client_context(self._runtime.config.tls)
+            ends = await asyncio.open_connection(
+                sock=there,
+                limit=COPY_BYTES,
+                ssl=context,
+                server_hostname=None if context is None else "meup",
+            )
+        except BaseException:
+            there.close()
+            raise
+        secure: ssl.SSLObject | None = ends[1].get_extra_info("ssl_object")
+        if secure is not None:
+            seen = sha256(secure.getpeercert(binary_form=True) or b"").digest()
+            if not hmac.compare_digest(seen, fingerprint):
+                ends[1].transport.abort()
+                raise ConnectionError(f"{owner.advertise} showed another certificate than it said")
+        return ends
 
 
-@asynccontextmanager
-async def door_of(config: Config, host: str, port: int) -> AsyncGenerator[GatewayDoor | None]:
-    """The door of a gateway that stands by, for the length of a block, if it is to have one."""
-    nats = config.journal.nats
-    if nats is None or nats.advertise is None:
-        yield None
-        return
-    check_encrypted(host, config.tls, insecure=config.insecure)
-    door = GatewayDoor(nats, config.limits.max_connections)
+async def _connect(host: str, port: int) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    error: OSError | None = None
+    for family, kind, number, _, place in await loop.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM
+    ):
+        there = socket.socket(family, kind, number)
+        there.setblocking(False)
+        try:
+            await loop.sock_connect(there, place)
+        except OSError as failed:
+            there.close()
+            error = failed
+        except BaseException:
+            there.close()
+            raise
+        else:
+            return there
+    raise error or OSError(f"{host} has no address")
+
+
+async def _receive(there: socket.socket, size: int) -> bytes:
+    """So many bytes, and not one more: what follows may be TLS."""
+    data = b""
+    while len(data) < size:
+        more = await asyncio.get_running_loop().sock_recv(there, size - len(data))
+        if not more:
+            raise EOFError("it closed the connection")
+        data += more
+    return data
+
+
+def _client_context(tls: TlsConfig | None) -> ssl.SSLContext | None:
+    """TLS to a gateway that is known by its proof, and not by who signed its certificate."""
+    if tls is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _fingerprint(tls: TlsConfig | None) -> bytes:
+    """The digest of the certificate that members see here."""
+    if tls is None:
+        return bytes(PROOF_BYTES)
+    pem = tls.certificate.read_text()
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    first = begin + pem.partition(begin)[2].partition(end)[0] + end
+    return sha256(ssl.PEM_cert_to_DER_cert(first)).digest()
+
+
+async def dial_own(own: tuple[str, int], context: ssl.SSLContext | None, address: str) -> Ends:
+    """Dial this gateway's own port for a member with an address."""
+    there = await _connect(*own)
+    own_end = there.getsockname()[:2]
+    # Before the first byte: with that the gateway asks where the connection comes from.
+    passed_on[own_end] = address
     try:
-        server = await asyncio.start_server(door.take, host, port, limit=COPY_BYTES)
-    except OSError as error:
-        raise listen_error(host, port, error) from None
-    log.info("a door listens at port %d", server.sockets[0].getsockname()[1])
-    try:
-        yield door
-    finally:
-        server.close()
-        await door.end()
+        return await asyncio.open_connection(
+            sock=there,
+            limit=COPY_BYTES,
+            ssl=context,
+            server_hostname=None if context is None else "meup",
+        )
+    except BaseException:
+        passed_on.pop(own_end, None)
+        there.close()
+        raise
 
 
-# --- the active gateway ---
+# --- the owner ---
 
 
 class Hall:
-    """The address at which the active gateway takes connections that came in at doors."""
+    """The address at which a gateway takes connections that came in at the doors of others."""
 
-    def __init__(self, token: str, own: tuple[str, int], most: int) -> None:
+    def __init__(self, runtime: GatewayRuntime, token: str, own: tuple[str, int]) -> None:
+        self._runtime = runtime
         self._token = token
         self._own = own
-        self._copier = Copier(most)
+        self._copier = Copier(runtime.limits.max_connections)
+        self._read_certificate()
+        runtime.on_reload.append(self._read_certificate)
 
     def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Take a connection of a door."""
@@ -198,51 +375,70 @@ class Hall:
         """End all connections."""
         await self._copier.end()
 
+    def _read_certificate(self) -> None:
+        self._fingerprint = _fingerprint(self._runtime.config.tls)
+
     async def _let_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        challenge = secrets.token_bytes(CHALLENGE_BYTES)
+        ours = secrets.token_bytes(CHALLENGE_BYTES)
         try:
             async with asyncio.timeout(GREETING_SECONDS):
-                writer.write(challenge)
+                writer.write(ours)
                 proof = await reader.readexactly(PROOF_BYTES)
+                theirs = await reader.readexactly(CHALLENGE_BYTES)
                 (length,) = await reader.readexactly(1)
                 address = await reader.readexactly(length)
-                if not hmac.compare_digest(proof, _proof(self._token, challenge, address)):
+                said = _proof(self._token, b"door", ours, theirs, address)
+                if not hmac.compare_digest(proof, said):
                     log.warning(
                         "%s is no door of this cluster: its token is another",
                         address_of(writer.transport),
                     )
                     writer.transport.abort()
                     return
-                there = await asyncio.open_connection(*self._own, limit=COPY_BYTES)
+                proof = _proof(self._token, b"owner", theirs, self._fingerprint)
+                writer.write(self._fingerprint + proof)
+                # Bytes as they come: TLS is between the door and the port.
+                there = await dial_own(self._own, None, address.decode(errors="replace"))
         except (OSError, EOFError, TimeoutError):
             writer.transport.abort()
             return
-        own_end = there[1].get_extra_info("sockname")[:2]
-        # Before the first byte: with that the gateway asks where the connection comes from.
-        passed_on[own_end] = address.decode(errors="replace")
         try:
             await copy_both_ways((reader, writer), there)
         finally:
-            passed_on.pop(own_end, None)
+            passed_on.pop(there[1].get_extra_info("sockname")[:2], None)
 
 
 @asynccontextmanager
-async def hall_of(config: Config, own: tuple[str, int]) -> AsyncGenerator[None]:
-    """Take connections of doors at the advertised address, for the length of a block."""
-    nats = config.journal.nats
+async def door_of(
+    runtime: GatewayRuntime, seat: Seat, own: tuple[str, int]
+) -> AsyncGenerator[GatewayDoor | None]:
+    """Be a door of a cluster, and let in what comes in at others, for the length of a block.
+
+    Only a gateway that advertises an address is.
+
+    Raises:
+        ConfigurationError: The address cannot be listened at.
+    """
+    nats = runtime.config.journal.nats
     if nats is None or nats.advertise is None:
-        yield
+        yield None
         return
     host, port = split_address(nats.advertise)
-    check_encrypted(host, config.tls, insecure=config.insecure)
-    hall = Hall(nats.known_token, own, config.limits.max_connections)
+    check_encrypted(host, runtime.config.tls, insecure=runtime.config.insecure)
+    hall = Hall(runtime, nats.known_token, own)
     try:
         server = await asyncio.start_server(hall.take, host, port, limit=COPY_BYTES)
     except OSError as error:
         raise listen_error(host, port, error) from None
     log.info("connections of other gateways come in at %s", nats.advertise)
+    door = GatewayDoor(runtime, seat, nats.known_token, own)
+    runtime.is_door = True
+    watching = asyncio.create_task(door.watch(), name="meup door")
     try:
-        yield
+        yield door
     finally:
+        runtime.is_door = False
+        watching.cancel()
         server.close()
+        await door.end()
         await hall.end()

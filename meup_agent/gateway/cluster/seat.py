@@ -1,9 +1,10 @@
-"""The place of a gateway among those of one prefix: it owns the spaces, or waits until it may.
+"""The place of a gateway among those of one prefix: which there are, and which space is at which.
 
-Who waits asks the owner four times a second whether it is there. No listener at all: its process
-has ended, in order or not, and the first that waits takes over at once. No answer for a second: it
-hangs, or its machine does. The owner answers on the gateway's own loop, so one that does not come
-round does not answer either. The others wait a little longer each, so that not all try at once.
+Each says four times a second that it is there, and what it has, from the gateway's own loop: one
+that does not come round says nothing. Whose message is late is asked. No listener at all: its
+process has ended, in order or not, and its spaces are free at once. No answer for a second: it
+hangs, or its machine does. A gateway that slept, or heard nothing itself, listens before it
+suspects another.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.auth import digest_of_token
+from meup_agent.gateway.cluster.placement import NodeBeat, owner_of
+from meup_agent.transport.base import Condition
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import Config, SpaceConfig
@@ -29,39 +32,41 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("meup_agent.gateway")
 
-ASK_SECONDS: Final = 0.25
-"""Between two questions whether the owner is there, and for its answer."""
+TICK_SECONDS: Final = 0.1
+"""Between two looks at who is late."""
+
+BEAT_SECONDS: Final = 0.25
+"""Between two messages that a gateway is there."""
+
+LATE_SECONDS: Final = 0.35
+"""Without a message, after which a gateway is asked whether it is there."""
 
 SILENT_SECONDS: Final = 1.0
-"""Without an answer, after which the owner is taken to hang."""
+"""Without a message or an answer, after which a gateway is taken to hang."""
 
-RANK_SECONDS: Final = 0.2
-"""For which each further gateway that waits lets the one before it try."""
+SLEPT_SECONDS: Final = 0.5
+"""Between two looks, by which a gateway knows that it slept."""
 
-MAX_STANDBYS: Final = 64
-"""Gateways that an owner knows of; of more, the rest take the last rank."""
+HELLO_SECONDS: Final = 2.0
+"""For those that are there to answer one that comes."""
 
+SETTLE_SECONDS: Final = 0.1
+"""For those that begin at the same time to hear of each other."""
 
-class OwnerQuestion(msgspec.Struct, array_like=True, tag="meup/ask/1"):
-    """A gateway that waits asks who owns the spaces."""
+STEADY_SECONDS: Final = 3.0
+"""After which a gateway that came gets spaces of others: one that goes at once gets none."""
 
-    node: str
-    nonce: str
+BUSY_SECONDS: Final = 60.0
+"""For which a gateway may be about to begin a space, and come round to nothing else."""
 
+MAX_NODES: Final = 64
+"""Gateways of one prefix."""
 
-class OwnerAnswer(msgspec.Struct, array_like=True, tag="meup/owner/1"):
-    """The owner's answer."""
-
-    node: str
-    nonce: str
-    config: dict[str, str]  # digests of the parts of its configuration
-    standbys: list[str]  # the nonces of those that asked lately, in their order
-    advertise: str = ""  # where it takes connections that came in at others
-
+T = TypeVar("T")
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_read_question: Final = msgspec.msgpack.Decoder(OwnerQuestion).decode
-_read_answer: Final = msgspec.msgpack.Decoder(OwnerAnswer).decode
+_read_beat: Final = msgspec.msgpack.Decoder(NodeBeat).decode
+_read_parts: Final = msgspec.msgpack.Decoder(dict[str, str]).decode
 
 
 # --- the configuration that all must have alike ---
@@ -106,9 +111,17 @@ def differing_parts(one: Mapping[str, str], other: Mapping[str, str]) -> list[st
 # --- the seat ---
 
 
+class Known(NamedTuple):
+    """Another gateway, as it was heard last."""
+
+    beat: NodeBeat
+    heard: float
+    since: float
+
+
 @dataclass(eq=False)
 class Seat:
-    """A gateway's place; made on its loop, and used there but for what is said.
+    """A gateway's place among those of its prefix; on the gateway's loop.
 
     Args:
         link: The connection to NATS.
@@ -116,7 +129,6 @@ class Seat:
         node: Its name, for people.
         parts: Its configuration, as :func:`config_parts` tells it.
         advertise: Where it takes connections that came in at others; empty: nowhere.
-        on_owner: Told of who owns the spaces, when that changes; ``None``: nobody is known to.
     """
 
     link: Link
@@ -124,159 +136,270 @@ class Seat:
     node: str
     parts: Mapping[str, str]
     advertise: str = ""
-    on_owner: Callable[[OwnerAnswer | None], object] = lambda _: None
 
     def __post_init__(self) -> None:
-        self.nonce = secrets.token_hex(16)
+        self.changed = Condition()
+        """Notified when a gateway comes or goes, or a space gets another owner."""
         self._loop = asyncio.get_running_loop()
-        self._standbys: dict[str, tuple[float, str]] = {}  # when each asked, and its name
-        self._subscription: Any = None
-        self._is_starting = True
-        self._owner: OwnerAnswer | None = None
+        self._own = NodeBeat(
+            self.node, secrets.token_hex(16), _digest(dict(self.parts)), self.advertise
+        )
+        self._others: dict[str, Known] = {}
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._subscriptions: list[Any] = []
+        self._ticking: asyncio.Task[None] | None = None
+        self._busy = 0
+        self._has_ended = False
+
+    # --- what the gateway asks and says ---------------------------------------------------------
 
     @property
-    def _subject(self) -> str:
-        return f"{self.prefix}.owner"
+    def nonce(self) -> str:
+        """The one of this start of the gateway."""
+        return self._own.nonce
 
-    async def wait(self) -> None:
-        """Wait until no other gateway owns the spaces, and answer from then on for this one.
+    @property
+    def nodes(self) -> dict[str, NodeBeat]:
+        """The gateways that are there, this one included, by their nonces."""
+        others = {nonce: known.beat for nonce, known in self._others.items()}
+        return {self._own.nonce: self._own, **others}
 
-        Raises:
-            ConfigurationError: The owner has another configuration.
-        """
-        turn = asyncio.run_coroutine_threadsafe(self._await_turn(), self.link.loop)
-        await asyncio.wrap_future(turn)
+    @property
+    def steady(self) -> list[str]:
+        """The nonces of those that have been there for a while."""
+        since = self._loop.time() - STEADY_SECONDS
+        return [nonce for nonce, known in self._others.items() if known.since <= since]
 
-    def started(self) -> None:
-        """Let the gateway's loop answer, and not the connection's: it has read all logs."""
-        self._is_starting = False
+    def owner_of(self, space: str) -> NodeBeat | None:
+        """The gateway that has a space; ``None``: none is known to."""
+        return owner_of(space, self.nodes.values())
 
-    def reconfigure(self, config: Config) -> None:
-        """Answer with another configuration, which was read again."""
-        self.parts = config_parts(config)
+    def claim(self, space: str, epoch: int) -> None:
+        """Have a space from here on."""
+        self._own.spaces[space] = epoch
+        self._tell()
+
+    def disclaim(self, space: str) -> None:
+        """Have a space no longer."""
+        if self._own.spaces.pop(space, None) is not None:
+            self._tell()
+
+    def refuse(self, spaces: Iterable[str]) -> None:
+        """Let others begin spaces that could not be begun here a moment ago."""
+        refused = sorted(spaces)
+        if self._own.refused != refused:
+            self._own.refused = refused
+            self._tell()
 
     def leave(self) -> None:
-        """Answer no more."""
-        self.link.call(lambda: asyncio.ensure_future(self._unsubscribe()))
+        """Take no more spaces: this gateway ends."""
+        self._own.leaves = True
+        self._tell()
 
-    # --- waiting, in the link's thread ---------------------------------------------------------
+    def reconfigure(self, config: Config) -> None:
+        """Go on with another configuration, which was read again."""
+        self.parts = config_parts(config)
+        self._own.config = _digest(dict(self.parts))
 
-    async def _await_turn(self) -> None:
-        heard, rank, is_told = time.monotonic(), 0, False
-        question = _encode(OwnerQuestion(self.node, self.nonce))
-        # Those that start at one time do not know of each other.
-        jitter = secrets.randbelow(1_000) / 1_000 * RANK_SECONDS
-        while True:
-            asked = time.monotonic()
-            body = await self.link.request(self._subject, question, ASK_SECONDS)
-            now = time.monotonic()
-            if now - asked > 2 * ASK_SECONDS:
-                heard = now  # this machine slept: it asks again before it suspects another
-            elif body is None and self.link.is_connected:
-                # Nobody listens there.
-                wait = rank * RANK_SECONDS if is_told else jitter
-                await asyncio.sleep(wait)
-                again = await self.link.request(self._subject, question, ASK_SECONDS)
-                if again is None and await self.link.works():
-                    break
-            elif body:
-                answer = self._read(body)
-                if answer is not None:
-                    heard = now
-                    if not is_told:
-                        self._check(answer)
-                        log.info("standing by: %s owns the spaces", ascii(answer.node))
-                        is_told = True
-                    rank = _rank(self.nonce, answer.standbys)
-                    self._tell(answer)
-            elif now - heard > SILENT_SECONDS + rank * RANK_SECONDS and await self.link.works():
-                break
-            await asyncio.sleep(max(0.0, asked + ASK_SECONDS - time.monotonic()))
-        self._subscription = await self.link.subscribe(self._subject, self._on_question)
-        self._tell(None)
+    @contextmanager
+    def busy(self) -> Generator[None]:
+        """Be there for the length of a block in which the gateway's loop does not come round."""
+        body = _encode(self._own)
+        until = time.monotonic() + BUSY_SECONDS
+        self._busy += 1
+        number = self._busy
 
-    def _read(self, body: bytes) -> OwnerAnswer | None:
+        async def beat() -> None:
+            while self._busy == number and time.monotonic() < until and not self._has_ended:
+                await self._publish(body)
+                await asyncio.sleep(BEAT_SECONDS)
+
+        self.link.call(lambda: asyncio.ensure_future(beat()))
         try:
-            return _read_answer(body)
-        except msgspec.MsgspecError:
-            return None  # a stranger's, who may make it seem that an owner hangs, and no more
+            yield
+        finally:
+            self._busy += 1
 
-    def _check(self, answer: OwnerAnswer) -> None:
-        differing = differing_parts(self.parts, answer.config)
+    # --- coming and going -----------------------------------------------------------------------
+
+    async def join(self) -> None:
+        """Learn which gateways there are, and be one of them from here on.
+
+        Raises:
+            ConfigurationError: One of them has another configuration.
+        """
+        await self._subscribe("beat", self._on_beat)
+        await self._subscribe(f"ask.{self.nonce}", self._on_question)
+        said = await self._in_link(self.link.request(self._subject("hello"), b"", HELLO_SECONDS))
+        if said is not None:
+            self._hear(said)
+        self._tell()
+        # Those that are there say so at once, and so do those that begin with this one.
+        await asyncio.sleep(SETTLE_SECONDS if said is None else BEAT_SECONDS + SETTLE_SECONDS)
+        for known in tuple(self._others.values()):
+            if known.beat.config != self._own.config:
+                await self._check(known.beat)
+        await self._subscribe("hello", self._on_hello)
+        if self._others:
+            names = ", ".join(sorted(ascii(each.beat.node) for each in self._others.values()))
+            log.info("there are other gateways: %s", names)
+        self._ticking = asyncio.ensure_future(self._tick())
+
+    def end(self) -> None:
+        """Be there no more."""
+        self._has_ended = True
+        for task in (self._ticking, *self._asking.values()):
+            if task is not None:
+                task.cancel()
+        subscriptions, self._subscriptions = self._subscriptions, []
+        self.link.call(lambda: asyncio.ensure_future(_unsubscribe(subscriptions)))
+
+    async def _check(self, other: NodeBeat) -> None:
+        body = await self._in_link(
+            self.link.request(self._subject(f"ask.{other.nonce}"), b"", HELLO_SECONDS)
+        )
+        try:
+            theirs = _read_parts(body or b"")
+        except msgspec.MsgspecError:
+            return  # it has gone meanwhile
+        differing = differing_parts(self.parts, theirs)
         if differing:
             raise ConfigurationError(
-                f"{differing[0]}: the gateway {answer.node}, which owns the spaces, has another"
-                f" configuration there{_and_more(differing)}; give both the same file, and let that"
-                " one read it again (meup gateway reload)"
+                f"{differing[0]}: the gateway {other.node} has another configuration there"
+                f"{_and_more(differing)}; give all the same file, and let those that run read it"
+                " again (meup gateway reload)"
             )
 
-    def _tell(self, owner: OwnerAnswer | None) -> None:
-        before, self._owner = self._owner, owner
-        if (before and (before.nonce, before.advertise)) != (
-            owner and (owner.nonce, owner.advertise)
-        ):
-            with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self.on_owner, owner)
+    # --- what comes in, in the link's thread ----------------------------------------------------
 
-    # --- answering -----------------------------------------------------------------------------
+    async def _on_beat(self, message: Any) -> None:
+        self._to_loop(self._hear, message.data)
+
+    async def _on_hello(self, message: Any) -> None:
+        self._to_loop(self._answer, message.reply, lambda: _encode(self._own))
 
     async def _on_question(self, message: Any) -> None:
-        """Note who asks, and have the gateway's loop answer; in the link's thread."""
+        # On the gateway's loop, so that one that does not come round does not answer.
+        self._to_loop(self._answer, message.reply, lambda: _encode(dict(self.parts)))
+
+    # --- who is there ---------------------------------------------------------------------------
+
+    def _hear(self, body: bytes) -> None:
         try:
-            question = _read_question(message.data)
+            beat = _read_beat(body)
         except msgspec.MsgspecError:
+            return  # a stranger's, or one of a gateway that has no answer
+        if beat.nonce == self.nonce or self._has_ended:
             return
-        now = time.monotonic()
-        self._standbys = {
-            nonce: known
-            for nonce, known in self._standbys.items()
-            if now - known[0] < SILENT_SECONDS and nonce != question.nonce
-        }
-        if len(self._standbys) < MAX_STANDBYS:
-            self._standbys[question.nonce] = now, question.node
-        if self._is_starting:
-            await self._send(message.reply, self._answer())
+        known, now = self._others.get(beat.nonce), self._loop.time()
+        if known is None and len(self._others) >= MAX_NODES:
             return
+        since = now if known is None else known.since
+        self._others[beat.nonce] = Known(beat, now, since)
+        if known is None:
+            self._tell()  # it may not know of this one
+        elif known.beat == beat:
+            return
+        self.changed.notify_all()
+
+    async def _tick(self) -> None:
+        ticked = beaten = self._loop.time()
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = self._loop.time()
+            if now - ticked > SLEPT_SECONDS or not self.link.is_connected:
+                # This gateway slept, or hears nothing: it listens before it suspects another.
+                self._others = {
+                    nonce: known._replace(heard=now) for nonce, known in self._others.items()
+                }
+            ticked = now
+            if now - beaten >= BEAT_SECONDS - TICK_SECONDS / 2:
+                beaten = now
+                self._publish_own()
+            for nonce, known in tuple(self._others.items()):
+                silent = now - known.heard
+                if silent > SILENT_SECONDS:
+                    self._lose(nonce, "does not answer")
+                elif silent > LATE_SECONDS and nonce not in self._asking:
+                    self._asking[nonce] = asyncio.ensure_future(self._ask_late(nonce))
+
+    async def _ask_late(self, nonce: str) -> None:
+        """Find out about a gateway whose message is late: where nobody listens, it has ended."""
+        body = await self._in_link(
+            self.link.request(self._subject(f"ask.{nonce}"), b"", SILENT_SECONDS)
+        )
+        del self._asking[nonce]
+        known = self._others.get(nonce)
+        if body is None and self.link.is_connected:
+            self._lose(nonce, "has ended")
+        elif body and known is not None:
+            self._others[nonce] = known._replace(heard=self._loop.time())
+
+    def _lose(self, nonce: str, why: str) -> None:
+        known = self._others.pop(nonce, None)
+        if known is not None:
+            log.info("the gateway %s %s", ascii(known.beat.node), why)
+            self.changed.notify_all()
+
+    # --- what goes out --------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        self._publish_own()
+        self.changed.notify_all()
+
+    def _publish_own(self) -> None:
+        if not self._has_ended:
+            body = _encode(self._own)
+            self.link.call(lambda: asyncio.ensure_future(self._publish(body)))
+
+    async def _publish(self, body: bytes) -> None:
+        with suppress(Exception):  # the next one comes in a moment
+            await self.link.client.publish(self._subject("beat"), body)
+
+    def _answer(self, reply: str, body: Callable[[], bytes]) -> None:
+        if reply and not self._has_ended:
+            said = body()
+            self.link.call(lambda: asyncio.ensure_future(self._reply(reply, said)))
+
+    async def _reply(self, reply: str, body: bytes) -> None:
+        with suppress(Exception):  # who asked asks again
+            await self.link.client.publish(reply, body)
+
+    # --- between the threads --------------------------------------------------------------------
+
+    def _subject(self, what: str) -> str:
+        return f"{self.prefix}.{what}"
+
+    def _to_loop(self, then: Callable[..., object], *arguments: object) -> None:
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._answer_to, message.reply)
+            self._loop.call_soon_threadsafe(then, *arguments)
 
-    def _answer_to(self, reply: str) -> None:
-        answer = self._answer()
-        self.link.call(lambda: asyncio.ensure_future(self._send(reply, answer)))
+    async def _in_link(self, work: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.link.loop))
 
-    def _answer(self) -> bytes:
-        standbys = sorted(self._standbys, key=lambda nonce: (self._standbys[nonce][1], nonce))
-        parts = dict(self.parts)
-        return _encode(OwnerAnswer(self.node, self.nonce, parts, standbys, self.advertise))
+    async def _subscribe(self, what: str, then: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+        self._subscriptions.append(
+            await self._in_link(self.link.subscribe(self._subject(what), then))
+        )
 
-    async def _send(self, reply: str, answer: bytes) -> None:
-        if self._subscription is not None and reply:
-            with suppress(Exception):  # the next question comes in a moment
-                await self.link.client.publish(reply, answer)
 
-    async def _unsubscribe(self) -> None:
-        subscription, self._subscription = self._subscription, None
-        if subscription is not None:
-            with suppress(Exception):
-                await subscription.unsubscribe()
+async def _unsubscribe(subscriptions: Iterable[Any]) -> None:
+    for each in subscriptions:
+        with suppress(Exception):
+            await each.unsubscribe()
 
 
 async def find_owner(link: Link, prefix: str) -> str | None:
-    """The name of the gateway that owns the spaces; ``None``: none runs; empty: it is silent.
+    """The name of a gateway that is there; ``None``: none is; empty: it is silent.
 
     Called in the link's thread.
     """
-    question = _encode(OwnerQuestion("", secrets.token_hex(16)))
-    body = await link.request(f"{prefix}.owner", question, SILENT_SECONDS)
+    body = await link.request(f"{prefix}.hello", b"", SILENT_SECONDS)
     if body is None:
         return None
     with suppress(msgspec.MsgspecError):
-        return _read_answer(body).node
+        return _read_beat(body).node
     return ""
-
-
-def _rank(nonce: str, standbys: list[str]) -> int:
-    return standbys.index(nonce) if nonce in standbys else len(standbys)
 
 
 def _and_more(keys: Iterable[str]) -> str:

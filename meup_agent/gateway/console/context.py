@@ -11,7 +11,7 @@ from jinja2 import Environment
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from meup_agent.gateway.auth import UNAUTHORIZED, Identity
+from meup_agent.gateway.auth import UNAUTHORIZED, UNAVAILABLE, Identity
 from meup_agent.gateway.console.event_queue import OutcomeNotice
 from meup_agent.gateway.console.inbox_session import PersonPresence
 from meup_agent.gateway.console.presence import PersonPresences
@@ -115,12 +115,15 @@ class PageContext:
     @property
     def space_server(self) -> SpaceServer:
         """The participant's space: of no other one is anything shown."""
-        return self.state.runtime.spaces[self.identity.space]
+        space = self.state.runtime.spaces.get(self.identity.space)
+        if space is None:
+            raise RequestDenied(UNAVAILABLE, "The space is not here now; load the page again.")
+        return space
 
     @property
     def feed(self) -> SpaceFeed:
         """The feed of that space."""
-        return self.state.feeds.of(self.identity.space)
+        return self.state.feeds.of(self.space_server.name)
 
     @property
     def key(self) -> str:

@@ -153,6 +153,10 @@ class PersonPresence:
         self._idling.cancel()
         self.changed.notify_all()
 
+    def leave(self) -> None:
+        """Leave as if it were idle: its space has gone from here."""
+        self._idling.cancel()
+
     def end(self) -> None:
         """Be over: a page that asks now begins a new one."""
         self.ended = True

@@ -54,6 +54,7 @@ Hears = Callable[[str, Envelope], bool]
 
 def check_entry(runtime: GatewayRuntime, identity: Identity) -> None:
     """Raise :exc:`NotAdmitted` if a participant may not, or cannot, be in its space."""
+    runtime.check_open(identity.space)
     if runtime.spaces[identity.space].owner.is_kicked(identity.participant):
         raise NotAdmitted(FORBIDDEN, "you were removed from the space")
     runtime.check_members(identity, Place.BESIDE)

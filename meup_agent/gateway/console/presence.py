@@ -29,9 +29,10 @@ from meup_agent.gateway.console.inbox_session import (
 from meup_agent.gateway.console.local_session import check_entry
 from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.logs import log, quote
-from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.gateway.runtime import RESTARTING, GatewayRuntime
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.link import FrameFormat, Place
+from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.space.state.management import KICKED_CODE, NO_TOKEN_CODE
 
 OWN_SECONDS: Final = 60.0
@@ -61,6 +62,8 @@ class SilentMember:
         """End, by a decision of the gateway's."""
         if code in (KICKED_CODE, NO_TOKEN_CODE):
             self._presence.fail(MeupError(reason))
+        elif code == RESTARTING:
+            self._presence.leave()
 
     def ready(self, then: Callable[[], None]) -> None:
         """Go on at once."""
@@ -126,11 +129,12 @@ class PersonPresences:
 
     async def _be_present(self, presence: PersonPresence) -> None:
         identity = presence.identity
-        host = self._runtime.spaces[identity.space]
+        host: SpaceServer | None = None
         # Whoever shares an inbox session is present by this alone.
         member = SilentMember(presence, self._runtime.dialect(identity))
         try:
             check_entry(self._runtime, identity)
+            host = self._runtime.spaces[identity.space]
             # Before its tasks, whose sessions are beside it: it is here as soon as they are.
             host.join(member)
             async with anyio.create_task_group() as tasks:
@@ -148,7 +152,8 @@ class PersonPresences:
             log.exception(said, quote(identity.participant), quote(identity.space))
             presence.failure = MeupError(type(error).__name__)
         finally:
-            host.leave(member)
+            if host is not None:
+                host.leave(member)
             if presence.failure is not None:
                 said = "console: %s in %s left its space: %s"
                 why = quote(str(presence.failure))
@@ -173,6 +178,8 @@ class PersonPresences:
                     presence.detach()
         except MeupError as error:
             presence.fail(error)
+        except NotAdmitted as refused:
+            presence.fail(MeupError(str(refused)))
 
     @contextmanager
     def _sharing(self, presence: PersonPresence) -> Generator[SharedInboxSession]:
@@ -181,6 +188,7 @@ class PersonPresences:
         The first one leads: the others have another session once it has left.
         """
         space = presence.identity.space
+        self._runtime.check_open(space)
         place = (space, sharing_key(self._runtime.spaces[space], presence.identity))
         session = self._shared_sessions.get(place)
         if session is None or session.ended:

@@ -15,7 +15,7 @@ from meup_agent.gateway.console.event_queue import FRESH, GATHER_SECONDS, EventQ
 from meup_agent.gateway.console.templating import key_of, make_environment
 from meup_agent.gateway.edge.http.context import Problem, newest_number, read_journal
 from meup_agent.gateway.edge.http.views import current_proposals, proposals_of
-from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.gateway.runtime import RESTARTING, GatewayRuntime
 from meup_agent.protocol.audit import AuditRecord
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.protocol.roster import read_participant
@@ -447,6 +447,10 @@ class SpaceFeed:
         self._closed = False
         self.columns.add(*(each.participant for each in host.delivery.members))
 
+    def follows(self, host: SpaceServer) -> bool:
+        """True if it follows a space as that began last."""
+        return self._host is host
+
     async def follow(self) -> None:
         """Publish what is said until cancelled."""
         try:
@@ -574,9 +578,11 @@ class SpaceFeeds:
 
     def of(self, space: str) -> SpaceFeed:
         """The feed of a space, which begins to follow it."""
-        feed = self._feeds.get(space)
-        if feed is None:
-            feed = self._feeds[space] = SpaceFeed(self._runtime.spaces[space])
+        host, feed = self._runtime.spaces[space], self._feeds.get(space)
+        if feed is None or not feed.follows(host):
+            if feed is not None:
+                feed.close(RESTARTING, "the space began anew")
+            feed = self._feeds[space] = SpaceFeed(host)
             self._tasks.start_soon(feed.follow)
         return feed
 

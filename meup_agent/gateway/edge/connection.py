@@ -460,6 +460,12 @@ class MemberConnection(ABC):
         if not self._runtime.tokens.still_hold(use):
             self._not_admitted(NotAdmitted(UNAUTHORIZED, UNCONFIGURED))
             return
+        try:
+            # It may have gone meanwhile.
+            self._runtime.check_open(use.identity.space)
+        except NotAdmitted as refused:
+            self._not_admitted(refused)
+            return
         self.token_use = use
         identity = self._identity = use.identity
         self._space: SpaceServer = self._runtime.spaces[identity.space]

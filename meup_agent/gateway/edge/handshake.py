@@ -113,6 +113,9 @@ def read_handshake(
     place = read_place(headers.get)
     of_page = headers.get("Origin") is not None
     identity, digest = None, b""
+    if space is not None:
+        # Before its token: who was invited is known where the space is.
+        runtime.check_open(space)
     if authorization is not None:
         token = bearer(authorization)
         identity, digest = runtime.identify(token, address), digest_of_token(token)
@@ -259,6 +262,8 @@ def admit_join(
         raise NotAdmitted(BAD_REQUEST, "the first message must be a join frame")
     identity, digest = handshake.identity, handshake.digest
     held = identity
+    if frame.space is not None:
+        runtime.check_open(frame.space)
     if frame.token is not None or identity is None:
         token = frame.token or ""
         identity, digest = runtime.identify(token, address), digest_of_token(token)
@@ -295,7 +300,8 @@ def repeats_join(message: bytes, participant: str | None, space: str) -> bool:
 
 
 def _only_space(runtime: GatewayRuntime) -> str | None:
-    return next(iter(runtime.spaces)) if len(runtime.spaces) == 1 else None
+    spaces = runtime.config.spaces
+    return spaces[0].id if len(spaces) == 1 else None
 
 
 def _parse_join(message: bytes) -> Join | None:

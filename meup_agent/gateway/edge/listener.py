@@ -45,8 +45,12 @@ REFUSAL: Final = (
 
 TOO_EARLY: Final = "a WebSocket client waits for the answer before it sends (RFC 6455 section 4.1)"
 
-Choose = Callable[[bool], asyncio.BaseProtocol]
-"""Makes the protocol that takes a connection over; it is told of a WebSocket upgrade."""
+Choose = Callable[[bool, bytes, asyncio.BaseTransport], asyncio.BaseProtocol]
+"""Makes the protocol that takes a connection over; it is told of a WebSocket upgrade, and the
+head."""
+
+Elsewhere = Callable[[bytes, asyncio.BaseTransport], asyncio.BaseProtocol | None]
+"""Makes the protocol that takes over a connection which, by its head, is not for this gateway."""
 
 Move = Callable[[asyncio.Transport, asyncio.BaseProtocol, bytes], None]
 """Moves a connection to a transport for picows, with the bytes received so far."""
@@ -114,7 +118,7 @@ class FirstRequest(asyncio.BaseProtocol):
             _refuse(transport, HTTPStatus.BAD_REQUEST, TOO_EARLY)
             return
         self._handshakes.end(self)
-        protocol = self._choose(upgrade)
+        protocol = self._choose(upgrade, head[:end], transport)
         if self._move is not None and isinstance(protocol, asyncio.BufferedProtocol):
             self._move(transport, protocol, head)
             return
@@ -261,6 +265,7 @@ async def listen(
     *,
     context: ssl.SSLContext | None = None,
     http: Callable[[], asyncio.BaseProtocol] | None = None,
+    elsewhere: Elsewhere = lambda head, transport: None,
 ) -> asyncio.Server:
     """Begin to listen at a host and port, or at a Unix socket that is bound.
 
@@ -305,7 +310,12 @@ async def listen(
         )
         return cast("asyncio.BaseProtocol", protocol)
 
-    def choose(upgrade: bool) -> asyncio.BaseProtocol:
+    def choose(
+        upgrade: bool, head: bytes, transport: asyncio.BaseTransport
+    ) -> asyncio.BaseProtocol:
+        taken = elsewhere(head, transport)
+        if taken is not None:
+            return taken
         return websocket() if upgrade or http is None else http()
 
     loop = asyncio.get_running_loop()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import anyio
 from starlette.responses import PlainTextResponse
@@ -23,7 +23,7 @@ from meup_agent.gateway.edge.connection import LOST, MemberConnection, SendQueue
 from meup_agent.gateway.edge.handshake import Handshake, admit
 from meup_agent.gateway.edge.http.api import http_app
 from meup_agent.gateway.edge.http.views import export_to_sdk
-from meup_agent.gateway.journal.engines import open_journal
+from meup_agent.gateway.journal.engines import engine_of, open_journal
 from meup_agent.gateway.reach import notices_of
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.dialects import STREAMING
@@ -185,15 +185,27 @@ class GatewayApp:
         Raises:
             ConfigurationError: The journal's file cannot be used.
         """
-        async with open_journal(self._config, wall_clock) as journal:
+        config = self._config
+        keep = engine_of(config.journal).keep
+        async with AsyncExitStack() as stack:
+            journal = None
+            if keep is None:
+                journal = await stack.enter_async_context(open_journal(config, wall_clock))
             runtime = GatewayRuntime(
-                self._config, journal=journal, loop=asyncio.get_running_loop(), url=self._url
+                config,
+                journal=journal,
+                shares_journal=keep is None,
+                loop=asyncio.get_running_loop(),
+                url=self._url,
             )
-            if self._config.tracing:
+            if config.tracing:
                 export_to_sdk(runtime)
             self._running = runtime
             try:
-                async with notices_of(self._config, runtime):
+                async with AsyncExitStack() as kept, notices_of(config, runtime):
+                    if keep is not None:
+                        keeping = keep(runtime, config.journal, wall_clock)
+                        await (await kept.enter_async_context(keeping)).begin()
                     yield
             finally:
                 await runtime.drain()

@@ -117,6 +117,10 @@ class ProposalChanges:
 
     def deliver(self, packed: Entry) -> None:
         """Take an entry."""
+        self.note()
+
+    def note(self) -> None:
+        """Have all of them look."""
         self.count += 1
         self._changed.notify_all()
 
@@ -151,9 +155,19 @@ async def send_notices(config: Config, runtime: GatewayRuntime) -> AsyncGenerato
     log.info("notices of what waits go to %s", ", ".join(names))
     changes = ProposalChanges()
     async with AsyncExitStack() as stack:
-        for space in runtime.spaces.values():
+
+        def follow(space: SpaceServer) -> None:
             space.fanout.subscribe(changes, None)
             stack.callback(space.fanout.unsubscribe, changes)
+            # What waits there has come from elsewhere.
+            changes.note()
+            if runtime.push is not None:
+                runtime.push.changed.notify_all()
+
+        for space in runtime.spaces.values():
+            follow(space)
+        runtime.on_opened.append(follow)
+        stack.callback(runtime.on_opened.remove, follow)
         # In a task of its own: a gateway may be begun by one task and ended by another.
         sending = asyncio.create_task(_send_all(services, push, config, runtime, changes))
         try:
@@ -176,8 +190,8 @@ async def _send_all(
         if push is not None and runtime.push is not None:
             tasks.start_soon(_push, push, runtime.push, runtime, changes)
         for target, service in services:
-            spaces = [runtime.spaces[each] for each in _spaces_of(target, config)]
-            tasks.start_soon(NoticeTask(target, service, spaces).run, changes)
+            spaces = _spaces_of(target, config)
+            tasks.start_soon(NoticeTask(target, service, runtime, spaces).run, changes)
 
 
 async def _push(
@@ -190,11 +204,10 @@ async def _push(
     running: dict[Identity, anyio.CancelScope] = {}
 
     async def tell(identity: Identity, scope: anyio.CancelScope) -> None:
-        host = runtime.spaces[identity.space]
-        service = PushService(subscriptions, identity, host, runtime.tokens)
+        service = PushService(subscriptions, identity, runtime.spaces, runtime.tokens)
         theirs = replace(target, participant=identity.participant)
         with scope:
-            await NoticeTask(theirs, service, [host]).run(changes)
+            await NoticeTask(theirs, service, runtime, [identity.space]).run(changes)
 
     async with anyio.create_task_group() as tasks:
         while True:
@@ -214,11 +227,13 @@ class NoticeTask:
         self,
         target: NotifyTarget,
         service: NotifyService,
-        spaces: Sequence[SpaceServer],
+        runtime: GatewayRuntime,
+        spaces: Sequence[str],
     ) -> None:
         self._target = target
         self._service = service
-        self._trackers = [(each, BurstTracker(each.name, target.after)) for each in spaces]
+        self._spaces = runtime.spaces
+        self._trackers = [(each, BurstTracker(each, target.after)) for each in spaces]
         self._fails = False
         self._cost = 0.0  # seconds of the last look
 
@@ -230,7 +245,10 @@ class NoticeTask:
                 seen = changes.count
                 due = math.inf
                 self._cost = 0.0
-                for host, tracker in self._trackers:
+                for space, tracker in self._trackers:
+                    host = self._spaces.get(space)
+                    if host is None:
+                        continue
                     await self._look(host, tracker)
                     due = min(due, tracker.due)
                 with anyio.CancelScope(deadline=due):

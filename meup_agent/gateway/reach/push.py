@@ -10,6 +10,7 @@ import base64
 import os
 import re
 import time
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -240,13 +241,13 @@ class PushService:
         self,
         subscriptions: PushSubscriptions,
         identity: Identity,
-        host: SpaceServer,
+        spaces: Mapping[str, SpaceServer],
         tokens: Tokens,
     ) -> None:
         self.name = f"the browsers of {identity.participant!r} in {identity.space!r}"
         self._subscriptions = subscriptions
         self._identity = identity
-        self._host = host
+        self._spaces = spaces
         self._tokens = tokens
 
     async def send(self, notice: InboxNotice, link: str) -> None:
@@ -270,7 +271,8 @@ class PushService:
 
     def _is_let_in(self, browser: Subscription) -> bool:
         """True while its person could look at the console by the token of that time."""
-        if self._host.owner.is_kicked(self._identity.participant):
+        host = self._spaces.get(self._identity.space)
+        if host is not None and host.owner.is_kicked(self._identity.participant):
             return False
         return self._tokens.holder(bytes.fromhex(browser.token)) == self._identity
 

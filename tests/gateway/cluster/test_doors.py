@@ -1,4 +1,4 @@
-"""A gateway that stands by is a door to the one that is active, and to nobody without its token."""
+"""A gateway is a door to spaces that others have, and to nobody without the cluster's token."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator
@@ -136,10 +136,12 @@ async def test_nobody_without_the_token_tells_where_members_are(
         assert nats is not None
         assert nats.advertise is not None
         host, port = door.split_address(nats.advertise)
-        for wrong in (b"\0" * 32, door._proof("another", b"\0" * 32, b"10.0.0.1")):
+        ours = b"\0" * door.CHALLENGE_BYTES
+        for token in ("", "another"):
             reader, writer = await asyncio.open_connection(host, port)
-            await reader.readexactly(door.CHALLENGE_BYTES)
-            writer.write(wrong + b"\x0810.0.0.1" + b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+            theirs = await reader.readexactly(door.CHALLENGE_BYTES)
+            wrong = door._proof(token, b"door", theirs, ours, b"10.0.0.1")
+            writer.write(wrong + ours + b"\x0810.0.0.1GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
             with anyio.fail_after(PATIENCE):
                 with suppress(ConnectionResetError):
                     assert await reader.read() == b""

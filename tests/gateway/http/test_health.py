@@ -73,7 +73,7 @@ async def test_disk_that_hangs(asked: Asked, monkeypatch: pytest.MonkeyPatch) ->
 
 async def test_disk_that_is_full(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "JOURNAL_SECONDS", 300.0)
-    fill_disk(asked.gateway.runtime.journal)
+    fill_disk(asked.gateway.runtime.journals[0])
     with anyio.fail_after(PATIENCE):
         while (status := await asked.say()) == 200:
             pass

@@ -43,7 +43,7 @@ def said(number: int) -> str:
 def test_a_full_disk_closes_everybody_and_takes_nobody(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     with mounted(config(path)) as place, joined(place) as alice:
-        fill_disk(place.app.running.journal)
+        fill_disk(place.app.running.journals[0])
         accepted: list[str] = []
         with suppress(ConnectionClosed):
             for number in range(1_000):

@@ -13,9 +13,11 @@ import anyio
 import pytest
 
 from meup_agent import Envelope
-from meup_agent.gateway import Config, JournalConfig
+from meup_agent.gateway import JournalConfig
+from meup_agent.gateway.cluster.keeper import SpaceKeeper
 from meup_agent.gateway.config import NatsConfig
 from meup_agent.gateway.journal import engines
+from meup_agent.gateway.runtime import GatewayRuntime
 from tests.gateway.journal.elsewhere import ELSEWHERE
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateways import ENGINES, SqliteJournal
@@ -94,13 +96,17 @@ def _open_at_nats(config: JournalConfig, clock: Callable[[], int]) -> Journal:
     return ENGINES["nats"].open(_at_nats(config), clock)
 
 
-async def _ready_at_nats(journal: Journal, config: Config, lead: Callable[[str], object]) -> None:
-    await ENGINES["nats"].ready(journal, replace(config, journal=_at_nats(config.journal)), lead)
+def _keep_at_nats(
+    runtime: GatewayRuntime, config: JournalConfig, now: Callable[[], int]
+) -> AbstractAsyncContextManager[SpaceKeeper]:
+    keep = ENGINES["nats"].keep
+    assert keep is not None
+    return keep(runtime, _at_nats(config), now)
 
 
 ALL_ENGINES = {
     **ENGINES,
-    "nats": ENGINES["nats"]._replace(open=_open_at_nats, ready=_ready_at_nats),
+    "nats": ENGINES["nats"]._replace(open=_open_at_nats, keep=_keep_at_nats),
     "elsewhere": ELSEWHERE,
 }
 """Every engine of the gateway, and one whose store is on another machine."""

@@ -169,11 +169,12 @@ async def test_no_journal_is_copied_that_a_gateway_uses(
         assert isinstance(journal, NatsJournal)
         assert at_nats.nats is not None
         seat = Seat(journal.link, at_nats.nats.prefix, "here", {})
-        await journal.take_over(seat, ["demo"])
+        await seat.join()
         await settled(journal)
         for places in ((source, at_nats), (at_nats, file_place(path.with_name("copy.db")))):
             with pytest.raises(ConfigurationError, match="uses it; stop all gateways"):
                 await copy_journal(*places, clock)
+        seat.end()
 
 
 async def test_who_saw_the_old_numbers_is_told_of_a_gap(

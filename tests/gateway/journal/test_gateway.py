@@ -139,7 +139,7 @@ async def test_full_journal_makes_members_wait(path: Path, monkeypatch: pytest.M
         async with dial(gateway, token) as alice:
             await hear(alice)
             full = anyio.Event()
-            file = gateway.runtime.journal
+            file = gateway.runtime.journals[0]
             held = file.on_full
 
             def tell(is_full: bool) -> None:
@@ -174,7 +174,7 @@ async def test_full_disk_stops_the_gateway(path: Path, caplog: pytest.LogCapture
     async with serve(config) as gateway:
         async with dial(gateway, token) as alice:
             await hear(alice)
-            fill_disk(gateway.runtime.journal)
+            fill_disk(gateway.runtime.journals[0])
             for number in range(100):
                 text = {"message": "x" * 1_000}
                 await alice.send(envelope("alice", id=str(number), payload=text))

@@ -14,10 +14,10 @@ import httpx
 import nats
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from websockets.exceptions import InvalidStatus
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway import Config, Gateway, JournalConfig, serve
-from meup_agent.gateway.cluster.seat import Seat
+from meup_agent.gateway import Config, Gateway, JournalConfig, RunningGateway, serve
 from meup_agent.gateway.config import NatsConfig
 from meup_agent.gateway.journal.nats.journal import NatsJournal
 from meup_agent.gateway.journal.nats.link import NoAnswer
@@ -34,12 +34,13 @@ from tests.gateway.journal.conftest import (
     read,
     settled,
 )
-from tests.gateway.journal.test_gateway import config_with, dial, hear_chats
-from tests.gateways import ENGINES
+from tests.gateway.journal.test_gateway import config_with, dial, hear_chats, rest
+from tests.gateway.websocket_client import open_websocket
+from tests.gateways import ENGINES, first_token, one_space_config
 from tests.nats_servers import NatsServer, shared_server
-from tests.patience import PATIENCE, patient
+from tests.patience import PATIENCE
 from tests.programs import ROOT
-from tests.spaces import Entry, Fact, Journal
+from tests.spaces import Entry, Fact
 
 pytestmark = pytest.mark.anyio
 
@@ -234,27 +235,58 @@ async def test_facts_outlive_the_entries_that_made_them(
         assert journal.resume_from("demo", start) == journal.floor("demo")
 
 
-async def test_a_gateway_that_is_replaced_while_it_starts_fails(
-    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = on_nats(path)
-    ready = ENGINES["nats"].ready
+def with_another_space(config: Config) -> Config:
+    (space,) = config.spaces
+    (other,) = one_space_config("other", {"alice": [{"kind": "chat"}]}).spaces
+    return replace(config, spaces=(space, other))
 
-    async def ready_and_replaced(journal: Journal, *arguments: Any) -> None:
-        await ready(journal, *arguments)
-        assert isinstance(journal, NatsJournal)
-        assert config.journal.nats is not None
-        async with journal_at(config.journal.nats, clock) as second:
-            second.floor("demo")
+
+async def said_at_last(gateway: RunningGateway, token: str, number: str) -> None:
+    """Say something in the first space, as soon as a member may."""
+    with anyio.fail_after(PATIENCE):
+        while True:
+            try:
+                async with dial(gateway, token) as alice:
+                    await alice.send(envelope("alice", id=number))
+                    assert [said["id"] for said in await hear_chats(alice, 1)] == [number]
+                    return
+            except InvalidStatus:
+                pass  # it is not there at the moment
+            await anyio.sleep(0.05)
+
+
+async def test_one_space_that_fails_stops_alone_and_goes_on_later(path: Path, clock: Clock) -> None:
+    config = with_another_space(on_nats(path))
+    place = config.journal.nats
+    assert place is not None
+    async with serve(config) as gateway, httpx.AsyncClient(timeout=PATIENCE) as client:
+        token = first_token(config, "alice", "demo")
+        other = f"{gateway.url}/ws?space=other"
+        async with open_websocket(other, first_token(config, "alice", "other")) as stays:
+            async with dial(gateway, token) as alice:
+                # One that does not say that it is there.
+                async with journal_at(place, clock) as second:
+                    second.floor("demo")
+                    await rest(alice)
+                assert alice.close_code == 1012
+            await said_at_last(gateway, token, "1")
+            assert not gateway.runtime.stopped
+            stranger = await nats.connect(place.servers[0])
+            stream = stranger.jetstream()
+            await stream.publish(f"{place.prefix}.log.demo", b"hello")
             with anyio.fail_after(PATIENCE):
-                while not journal.failure:  # noqa: ASYNC110 - nobody is told of it
+                while not gateway.runtime.stopped:  # noqa: ASYNC110 - nobody is told of it
                     await anyio.sleep(0.01)
-
-    monkeypatch.setitem(ENGINES, "nats", ENGINES["nats"]._replace(ready=ready_and_replaced))
-    async with serve(config) as gateway:
-        with anyio.fail_after(PATIENCE):
-            await gateway.failed.wait()
-        assert "has taken over space 'demo'" in gateway.failure
+            ready = (await client.get(f"{gateway.http_url}/readyz")).json()
+            assert ready["status"] == "ok"
+            assert ready["stopped"][0].startswith("space 'demo': ")
+            # Whoever put it there takes it away.
+            await stream.delete_stream(f"{place.prefix}-demo")
+            await stranger.close()
+            await said_at_last(gateway, token, "2")
+            assert (await client.get(f"{gateway.http_url}/readyz")).json() == {"status": "ok"}
+            await stays.send(envelope("alice", id="3"))
+            assert [said["id"] for said in await hear_chats(stays, 1)] == ["3"]
 
 
 async def test_facts_of_a_later_owner_stay(path: Path, clock: Clock) -> None:
@@ -364,18 +396,9 @@ async def test_listed_permissions_are_all_that_it_needs(
     try:
         for number in range(2):
             async with journal_at(config, clock, max_age=3_600 + number) as journal:
-                await journal.take_over(Seat(journal.link, "meup", "here", {}), ["demo"])
                 await kept(journal, chat(number), facts=(Fact(f"grant/{number}", {}),))
                 assert len(await read(journal)) == number + 1
                 assert len(journal.recover("demo", since=0, limit=9).facts) == number + 1
-                async with journal_at(config, clock) as other:
-                    waiting = Seat(other.link, "meup", "there", {"gateway.x": "other"})
-                    with (
-                        # The owner is not taken to hang, however slow the machine is.
-                        patient("meup_agent.gateway.cluster.seat.SILENT_SECONDS"),
-                        pytest.raises(ConfigurationError, match="the gateway here, which owns"),
-                    ):
-                        await other.take_over(waiting, ["demo"])
         async with journal_at(config, clock) as journal:
             for name in ("sessions", "links", "facts"):
                 values = NatsValues(journal.link, config, name, 0 if name == "facts" else 600)
@@ -391,6 +414,13 @@ async def test_listed_permissions_are_all_that_it_needs(
                     values.remove_later("==b")
                     while values._writing:
                         await anyio.lowlevel.checkpoint()
+        first = replace(on_nats(path), journal=JournalConfig(nats=replace(config, node="here")))
+        limits = replace(first.limits, max_open_proposals=7)
+        async with serve(first) as gateway:
+            await said_at_last(gateway, first_token(first, "alice", "demo"), "1")
+            with pytest.raises(ConfigurationError, match="the gateway here has another"):
+                async with serve(replace(first, limits=limits)):
+                    pass
         with pytest.raises(ConfigurationError, match="correct the address or the user"):
             ENGINES["nats"].check(JournalConfig(nats=replace(config, password="other")), 1)
         assert "cannot be written" not in caplog.text

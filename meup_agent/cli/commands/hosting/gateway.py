@@ -561,11 +561,10 @@ def run_gateway(
         # Around the gateway, so that a second Ctrl-C does not interrupt its stopping.
         async with background_tasks() as tasks:
             await tasks.start(watch_signals, signals, stop.on_signal)
-            while not stop.asked.is_set():
-                await serve_once(stop)
+            await serve_until(stop)
 
-    async def serve_once(stop: GatewayStop) -> None:
-        """Run the gateway until it ends; one of several waits before it begins."""
+    async def serve_until(stop: GatewayStop) -> None:
+        """Run the gateway until it ends; a journal may take its time before it begins."""
         began = anyio.Event()
 
         async def cancel_waiting(scope: anyio.CancelScope) -> None:
@@ -589,16 +588,8 @@ def run_gateway(
                     waiting.start_soon(cancel_when, running.failed, waiting.cancel_scope)
                     await stop.asked.wait()
             failure = running.failure
-        if failure and not waits_again(running):
+        if failure:
             raise Failure(failure)
-
-    def waits_again(running: RunningGateway) -> bool:
-        """True for one of several gateways, which another one has replaced."""
-        if settings.journal.nats is None:
-            return False
-        from meup_agent.gateway.journal.nats.journal import was_replaced
-
-        return was_replaced(running.runtime.journal)
 
     anyio.run(run, backend_options={"use_uvloop": find_spec("uvloop") is not None})
 

@@ -97,9 +97,10 @@ class EventStreamResponse:
 
     def _is_signed_in(self) -> bool:
         state, session = self._context.state, self._context.signed_in
-        return state.sessions.is_open(
-            session, state.runtime.tokens
-        ) and not self._context.space_server.owner.is_kicked(session.identity.participant)
+        space = state.runtime.spaces.get(session.identity.space)
+        return state.sessions.is_open(session, state.runtime.tokens) and not (
+            space is not None and space.owner.is_kicked(session.identity.participant)
+        )
 
     async def _until_closed(self, scope: anyio.CancelScope) -> None:
         await self._context.state.closing.wait()

@@ -24,6 +24,7 @@ from meup_agent.gateway.auth import (
 from meup_agent.gateway.edge.handshake import MAX_SEQ_DIGITS
 from meup_agent.gateway.edge.http import openapi
 from meup_agent.gateway.edge.http.context import (
+    ABOUT,
     Json,
     Problem,
     not_admitted,
@@ -355,15 +356,15 @@ async def _answer(
     runtime = find()
     try:
         with anyio.CancelScope() as scope:
-            runtime.pending_requests.add(scope)
+            runtime.pending_requests[scope] = lambda: request.scope.get(ABOUT)
             try:
                 return await endpoints[method](runtime, request)
             finally:
-                runtime.pending_requests.discard(scope)
+                del runtime.pending_requests[scope]
         raise Problem(
             UNAVAILABLE,
             "unavailable",
-            "the gateway ends, and whether this was kept is not known; ask again later",
+            "the space stops here, and whether this was kept is not known; ask again later",
         )
     except (Problem, NotAdmitted) as refused:
         problem = not_admitted(refused) if isinstance(refused, NotAdmitted) else refused

@@ -106,13 +106,15 @@ def authorize_space(
     runtime: GatewayRuntime, request: HTTPConnection
 ) -> tuple[Identity, SpaceServer]:
     """The caller, and the space in the path, which must be that of its token."""
-    identity = authenticate(runtime, request)
     space: str = request.path_params["space"]
+    # Before its token: who was invited is known where the space is.
+    runtime.check_open(space)
+    identity = authenticate(runtime, request)
     if space not in runtime.spaces:
         raise Problem(404, "no_such_space", "no space here has this name")
     if identity.space != space:
         raise Problem(FORBIDDEN, "forbidden", "the token is for another space")
-    return identity, _entered(runtime, identity)
+    return identity, _entered(runtime, request, identity)
 
 
 def authorize_participant(
@@ -122,16 +124,21 @@ def authorize_participant(
     identity = authenticate(runtime, request)
     if identity.participant != request.path_params["participant"]:
         raise Problem(FORBIDDEN, "forbidden", "the token is another participant's")
-    return identity, _entered(runtime, identity)
+    return identity, _entered(runtime, request, identity)
 
 
-def _entered(runtime: GatewayRuntime, identity: Identity) -> SpaceServer:
+ABOUT: Final = "meup.space"
+"""Where the scope of a request has the space that it is about."""
+
+
+def _entered(runtime: GatewayRuntime, request: HTTPConnection, identity: Identity) -> SpaceServer:
     """The space of a participant, unless it was removed or the gateway ends with its journal."""
     if not runtime.accepting:
         raise Problem(UNAVAILABLE, "unavailable", "the gateway stops; come back soon")
     host = runtime.spaces[identity.space]
     if host.owner.is_kicked(identity.participant):
         raise Problem(FORBIDDEN, "kicked", "you were removed from the space")
+    request.scope[ABOUT] = identity.space
     return host
 
 

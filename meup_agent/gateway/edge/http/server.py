@@ -51,6 +51,7 @@ class AsgiServer:
         head_seconds: Seconds for a request's head to arrive.
         stop_seconds: Seconds for answers that are on their way when it stops.
         tls: The TLS of the sockets that it listens at itself.
+        ends: True to close each connection with its answer.
         upgrade: The answer to a WebSocket upgrade; without it that is the application's.
     """
 
@@ -63,9 +64,10 @@ class AsgiServer:
         stop_seconds: float,
         tls: ssl.SSLContext | None = None,
         upgrade: ASGIApp | None = None,
+        ends: bool = False,
     ) -> None:
         config = uvicorn.Config(
-            _checked(app, upgrade),
+            _checked(app, upgrade, ends),
             http=_protocol(head_seconds),
             ws="none",
             lifespan="off",
@@ -116,7 +118,7 @@ class AsgiServer:
             connection.transport.abort()
 
 
-def _checked(app: ASGIApp, upgrade: ASGIApp | None) -> ASGIApp:
+def _checked(app: ASGIApp, upgrade: ASGIApp | None, ends: bool) -> ASGIApp:
     """The application, with the date in its answers (RFC 9110 section 6.6.1).
 
     A request whose length is given in two ways (RFC 9112 section 6.1) is refused. A proxy may end
@@ -133,7 +135,8 @@ def _checked(app: ASGIApp, upgrade: ASGIApp | None) -> ASGIApp:
             answer = upgrade
         await answer(scope, receive, send)
 
-    return with_headers(checked, lambda _: [(b"date", formatdate(usegmt=True).encode())])
+    more = [(b"connection", b"close")] if ends else []
+    return with_headers(checked, lambda _: [(b"date", formatdate(usegmt=True).encode()), *more])
 
 
 def _protocol(seconds: float) -> type[H11Protocol]:
@@ -182,7 +185,7 @@ def http_edge(
     tls: ssl.SSLContext | None = None,
 ) -> AsgiServer:
     """The HTTP API of a gateway, with further routes beside it."""
-    limits = runtime.limits
+    limits, nats = runtime.limits, runtime.config.journal.nats
     return AsgiServer(
         http_app(lambda: runtime, *routes),
         max_connections=limits.max_connections,
@@ -190,6 +193,8 @@ def http_edge(
         stop_seconds=limits.stop_timeout,
         tls=tls,
         upgrade=upgrade,
+        # The next request may be for a space that is at another gateway.
+        ends=nats is not None and nats.advertise is not None,
     )
 
 

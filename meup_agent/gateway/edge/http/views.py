@@ -35,11 +35,12 @@ from meup_agent.gateway.edge.http.context import (
     read_journal,
 )
 from meup_agent.gateway.edge.http.messages import page_size
+from meup_agent.gateway.logs import quote
 from meup_agent.gateway.network import is_loopback
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.audit import Audit, proposal_as_json
 from meup_agent.protocol.proposals.lifecycle import ProposalState
-from meup_agent.protocol.space.journal import MAX_SEQ, Entry, FoldBegin
+from meup_agent.protocol.space.journal import MAX_SEQ, Entry, FoldBegin, Journal
 from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.wire.envelope import TRANSIT_SECONDS, rfc3339
 from meup_agent.transport.http import (
@@ -321,16 +322,37 @@ async def get_ready(runtime: GatewayRuntime, request: Request) -> Response:
     """Members can join, and the journal keeps what they say."""
     if not runtime.accepting:
         raise Problem(UNAVAILABLE, "unavailable", "the gateway does not listen")
-    if runtime.journal.problem:
-        said = f"the journal keeps nothing now: {runtime.journal.problem}"
+    journals = runtime.journals
+    if problem := next((each.problem for each in journals if each.problem), ""):
+        problem = f"the journal keeps nothing now: {problem}"
+    elif not journals and runtime.config.spaces and not runtime.is_door:
+        stopped = "; ".join(_stopped(runtime))
+        problem = f"no space can be kept: {stopped}" if stopped else "no space is here now"
+    if problem:
         after = {"Retry-After": str(RETRY_AFTER)}
-        raise Problem(UNAVAILABLE, "unavailable", said, headers=after, retry_after=RETRY_AFTER)
+        raise Problem(UNAVAILABLE, "unavailable", problem, headers=after, retry_after=RETRY_AFTER)
 
     def ask(tell: Callable[[None], None]) -> None:
-        runtime.journal.call_when_kept(partial(tell, None))
+        waiting = {id(each) for each in journals}
 
-    await await_callback(ask)
-    return Json({"status": "ok"})
+        def note_kept(journal: Journal) -> None:
+            waiting.discard(id(journal))
+            if not waiting:
+                tell(None)
+
+        for each in journals:
+            each.call_when_kept(partial(note_kept, each))
+
+    if journals:
+        await await_callback(ask)
+    answer: dict[str, Any] = {"status": "ok"}
+    if runtime.stopped:
+        answer["stopped"] = _stopped(runtime)
+    return Json(answer)
+
+
+def _stopped(runtime: GatewayRuntime) -> list[str]:
+    return [f"space {quote(name)}: {why}" for name, why in sorted(runtime.stopped.items())]
 
 
 async def get_metrics(runtime: GatewayRuntime, request: Request) -> Response:

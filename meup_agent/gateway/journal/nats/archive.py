@@ -34,7 +34,7 @@ class NatsArchive:
 
     def __init__(self, config: NatsConfig, spaces: Iterable[str]) -> None:
         self._logs: dict[str, SpaceLog] = {}
-        self._link = Link(config, ignore)
+        self._link = Link(config)
         self._link.open()
         try:
             self._wait(self._link.find_jetstream)

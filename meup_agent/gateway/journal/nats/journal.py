@@ -7,10 +7,11 @@ import logging
 import secrets
 import socket
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
@@ -32,7 +33,6 @@ from meup_agent.gateway.journal.nats.records import (
     encode_entry,
     read_batch,
 )
-from meup_agent.gateway.journal.nats.values import NatsValues
 from meup_agent.protocol.space.decisions import (
     DecisionFollower,
     DecisionRow,
@@ -51,12 +51,10 @@ from meup_agent.protocol.space.journal import (
     ignore,
     without_marks,
 )
+from meup_agent.protocol.space.owner import RECOVERED_ENTRIES, RECOVERED_SECONDS
 
 if TYPE_CHECKING:
-    from meup_agent.gateway.cluster.seat import Seat
     from meup_agent.gateway.config import JournalConfig, NatsConfig
-    from meup_agent.gateway.runtime import GatewayRuntime
-    from meup_agent.protocol.space.journal import Journal
     from meup_agent.protocol.wire.envelope import Envelope
 
 log = logging.getLogger("meup_agent.gateway")
@@ -110,6 +108,8 @@ class KeptSpace:
     reported: int = 0  # the sequence of the last message that is known here to be kept
     decisions: dict[int, DecisionRow] = field(default_factory=dict[int, DecisionRow])
     timer: asyncio.TimerHandle | None = None
+    # The entries that its space recovers from, where they were read beforehand.
+    recovered: tuple[deque[Entry], Iterable[Entry]] | None = None
 
     def hold(self, facts: tuple[Fact, ...]) -> bool:
         """Take in what holds from now on; true if that is anything."""
@@ -129,22 +129,66 @@ class KeptSpace:
             del self.decisions[next(iter(self.decisions))]
 
 
+class WaitingRoom:
+    """Bounds what waits to be kept, over all journals of a connection to NATS."""
+
+    def __init__(self) -> None:
+        self.on_full: Callable[[bool], None] = ignore
+        self._count = self._bytes = 0
+        self._is_full = False
+
+    def enter(self, size: int) -> None:
+        """Count an envelope in."""
+        self._count += 1
+        self._bytes += size
+        if not self._is_full and (self._count > MAX_PENDING or self._bytes > MAX_PENDING_BYTES):
+            self._is_full = True
+            self.on_full(True)
+
+    def leave(self, count: int, size: int) -> None:
+        """Count envelopes out, of so many bytes in all."""
+        self._count -= count
+        self._bytes -= size
+        if (
+            self._is_full
+            and self._count <= MAX_PENDING // 2
+            and self._bytes <= MAX_PENDING_BYTES // 2
+        ):
+            self._is_full = False
+            self.on_full(False)
+
+
 class NatsJournal:
     """A :class:`~meup_agent.protocol.space.journal.Journal` on NATS JetStream.
 
-    Made on the loop that it is used on, where a space's log is read when it is first asked for:
-    that blocks, and a gateway asks for each while it starts. :meth:`aclose` ends its thread. After
-    a failure nothing is called any more, since nothing is kept. With ``is_copy`` it makes logs that
-    no gateway opens before :meth:`~SpaceLog.end_copy`.
+    A gateway has one for each space, which it opens (:meth:`open`), so that one of them can fail by
+    itself; they share the connection and the room for what waits. Without a connection it makes its
+    own, and reads a space's log when that is first asked for, which blocks. :meth:`aclose` ends it.
+    After a failure nothing is called any more, since nothing is kept.
+
+    Args:
+        config: The journal's configuration.
+        now: A clock in microseconds since 1970.
+        link: The connection that it shares.
+        room: The room that it shares.
+        is_copy: True to make logs that no gateway opens before :meth:`~SpaceLog.end_copy`.
     """
 
     def __init__(
-        self, config: JournalConfig, now: Callable[[], int], *, is_copy: bool = False
+        self,
+        config: JournalConfig,
+        now: Callable[[], int],
+        link: Link | None = None,
+        room: WaitingRoom | None = None,
+        *,
+        is_copy: bool = False,
     ) -> None:
         nats = config.nats
         assert nats is not None, "the table of engines asked before"
         self._loop = asyncio.get_running_loop()
         self.on_full: Callable[[bool], None] = ignore
+        """See :attr:`~meup_agent.protocol.space.journal.Journal.on_full`; a room that is shared
+        tells it by itself."""
         self.on_failed: Callable[[str], None] = ignore
         self.failure = ""  # the sentence with which it failed
         self.max_bytes = config.max_bytes
@@ -157,51 +201,56 @@ class NatsJournal:
         # What a stream forgets must have been written down, also that it held no facts.
         self._forgets = config.max_age is not None or config.max_bytes is not None
         self._now = now
-        node = nats.node or socket.gethostname()
-        self._ownership = Ownership(node, secrets.token_hex(16), _version(), now())
-        self.seat: Seat | None = None
+        self._ownership = Ownership(node_name(nats), secrets.token_hex(16), _version(), now())
         self._spaces: dict[str, KeptSpace] = {}
         self._proposals = DecisionFollower()
         self._pending: deque[Pending] = deque()
         self._work: dict[SpaceLog, list[Pending]] = {}
         self._bytes = 0
         self._count = 0
-        self._full = self._draining = self._ended = False
+        self._draining = self._ended = False
         self._flushing: list[anyio.Event] = []
-        self._link = Link(nats, partial(self._to_loop, self._on_away))
-        self._link.open()
+        if room is None:
+            room = WaitingRoom()
+            room.on_full = lambda is_full: self.on_full(is_full)
+        self._room = room
+        self._shares_link = link is not None
+        self._link = link or Link(nats)
+        self._told_away = partial(self._to_loop, self._on_away)
+        self._link.on_away.add(self._told_away)
+        if link is None:
+            self._link.open()
 
     @property
     def max_frame_bytes(self) -> int | None:
         """See :attr:`~meup_agent.protocol.space.journal.Journal.max_frame_bytes`."""
         return max_frame_bytes(self._link)
 
-    async def take_over(self, seat: Seat, spaces: Iterable[str]) -> None:
-        """Wait until no other gateway owns the spaces, and own them.
+    async def open(self, space: str) -> None:
+        """Own the log of a space, and read what the space needs to begin.
 
         Raises:
-            ConfigurationError: It cannot.
+            ConfigurationError: It cannot be owned, or cannot be read.
         """
-        self.seat = seat
-        finding = asyncio.run_coroutine_threadsafe(self._link.find_jetstream(), self._link.loop)
-        await asyncio.wrap_future(finding)
-        await seat.wait()
-        # In one order at every gateway: of two that try at once, one is last in most.
-        for name in sorted(spaces):
-            space_log, opening = self._open_log(name)
+        space_log, opening = self._open_log(space)
+        try:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(opening, self._link.loop))
-            self._add(space_log)
-        seat.started()
+            known = await anyio.to_thread.run_sync(
+                self._read_beforehand, space_log, abandon_on_cancel=True
+            )
+        except BaseException:
+            self._link.call(space_log.stop)
+            raise
+        self._add(known)
+
+    def epoch(self, space: str) -> int:
+        """The sequence of the message by which it owns a space."""
+        return self._space(space).log.epoch
 
     @property
     def is_replaced(self) -> bool:
         """True if it has failed because another gateway owns a space."""
         return any(space.log.is_replaced for space in self._spaces.values())
-
-    @property
-    def nats(self) -> NatsConfig:
-        """Its place."""
-        return self._nats
 
     @property
     def link(self) -> Link:
@@ -211,9 +260,11 @@ class NatsJournal:
     def _space(self, name: str) -> KeptSpace:
         space = self._spaces.get(name)
         if space is None:
+            if self._shares_link:
+                raise KeyError(name)  # no other space's
             space_log, opening = self._open_log(name)
             self._link.wait(opening, START_SECONDS)
-            space = self._add(space_log)
+            space = self._add(self._read_facts(space_log))
         return space
 
     def _open_log(self, name: str) -> tuple[SpaceLog, Coroutine[Any, Any, None]]:
@@ -228,11 +279,11 @@ class NatsJournal:
         )
         return space_log, space_log.open(self._config, self._ownership)
 
-    def _add(self, space_log: SpaceLog) -> KeptSpace:
-        space = KeptSpace(space_log, reported=space_log.last)
-        self._spaces[space_log.space] = space
-        self._read_facts(space)
-        return space
+    def _add(self, known: KeptSpace) -> KeptSpace:
+        self._spaces[known.log.space] = known
+        if known.unwritten:
+            self._note_unwritten(known, 0)
+        return known
 
     # --- the contract -----------------------------------------------------------------------
 
@@ -253,13 +304,11 @@ class NatsJournal:
         self._pending.append(pending)
         self._count += 1
         self._bytes += pending.size
+        self._room.enter(pending.size)
         if not self._work:
             # Everything that comes in one turn of the loop is handed over together.
             self._loop.call_soon(self._hand_over)
         self._work.setdefault(space_log, []).append(pending)
-        if not self._full and (self._count > MAX_PENDING or self._bytes > MAX_PENDING_BYTES):
-            self._full = True
-            self.on_full(True)
 
     def call_when_kept(self, then: Callable[[], None]) -> None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.call_when_kept`."""
@@ -307,7 +356,7 @@ class NatsJournal:
     def mark_seen(self, space: str, participant: str, at: int) -> None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.mark_seen`."""
         known = self._space(space)
-        if at > known.seen.get(participant, 0):
+        if not self._ended and at > known.seen.get(participant, 0):
             known.seen[participant] = at
             self._note_unwritten(known, 0)
 
@@ -346,6 +395,17 @@ class NatsJournal:
     ) -> Recovered:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.recover`."""
         known = self._space(space)
+        beforehand, known.recovered = known.recovered, None
+        if beforehand is not None:
+            read, older = beforehand
+            found = tuple(entry for entry in read if entry.at >= since)[-limit:] if limit else ()
+        else:
+            found, older = tuple(self._latest_entries(known, since, limit)), ()
+            if open_at is not None:
+                older = self._older(known, found)
+        return Recovered(dict(known.facts), found, () if open_at is None else older)
+
+    def _latest_entries(self, known: KeptSpace, since: int, limit: int) -> deque[Entry]:
         found: deque[Entry] = deque()
         size = 0
         begin, behind = known.pages[-1][0] if known.pages else 0, 0
@@ -360,13 +420,11 @@ class NatsJournal:
             size += len(entry.envelope.frame)
             while len(found) > limit or (size > MAX_RECOVERED_BYTES and len(found) > 1):
                 size -= len(found.popleft().envelope.frame)
-        older: Iterator[Entry] | tuple[Entry, ...] = ()
-        if open_at is not None:
-            # It does not tell those about what is open from the others, so it hands all over.
-            older = self._older(known, found[0].seq if found else known.log.latest + 1)
-        return Recovered(dict(known.facts), tuple(found), older)
+        return found
 
-    def _older(self, known: KeptSpace, before: int) -> Iterator[Entry]:
+    def _older(self, known: KeptSpace, found: Sequence[Entry]) -> Iterator[Entry]:
+        # It does not tell those about what is open from the others, so it hands all over.
+        before = found[0].seq if found else known.log.latest + 1
         for entry in self._all_entries(known, known.log.sequence(before)):
             if entry.seq < before:
                 yield entry
@@ -382,9 +440,24 @@ class NatsJournal:
 
     # --- a start ------------------------------------------------------------------------------
 
-    def _read_facts(self, known: KeptSpace) -> None:
+    def _read_beforehand(self, space_log: SpaceLog) -> KeptSpace:
+        """Read all that a space recovers from; blocks, in any thread."""
+        known = self._read_facts(space_log)
+        since = self._now() - round(RECOVERED_SECONDS * 1_000_000)
+        found = self._latest_entries(known, since, RECOVERED_ENTRIES)
+        rest = self._older(known, found)
+        older, size = list[Entry](), 0
+        for entry in rest:
+            older.append(entry)
+            size += len(entry.envelope.frame)
+            if size > MAX_RECOVERED_BYTES:
+                break  # the rest is read when it is asked for, and blocks then
+        known.recovered = found, chain(older, rest)
+        return known
+
+    def _read_facts(self, space_log: SpaceLog) -> KeptSpace:
         """Read what holds, and what was decided, from the last checkpoint and the log."""
-        space_log, name = known.log, known.log.space
+        known, name = KeptSpace(space_log, reported=space_log.last), space_log.space
         try:
             checkpoint = self._link.insist(space_log.read_checkpoint)
             if space_log.first > checkpoint.until + 1 and not self._config.accept_damage:
@@ -411,9 +484,9 @@ class NatsJournal:
             ) from None
         # At once: a stream that forgets what nobody wrote down could not be read again, also where
         # nothing was said since.
-        written = self._forgets and self._link.wait(_write(space_log, self._checkpoint(known)))
-        if known.unwritten and not written:
-            self._note_unwritten(known, 0)
+        if self._forgets and self._link.wait(_write(space_log, self._checkpoint(known))):
+            known.unwritten = 0
+        return known
 
     def _pages(
         self, known: KeptSpace, begin: int, last: int
@@ -457,22 +530,28 @@ class NatsJournal:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(self._write_last_checkpoints)
         self._end()
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self._link.close)
+        self._stop_logs()
+        if not self._shares_link:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._link.close)
         if lost:
             log.error("%s hangs; %d messages that waited for it are lost", self._link.place, lost)
 
     def abandon(self) -> None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.abandon`."""
         self._end()
+        self._stop_logs()
+
+    def _stop_logs(self) -> None:
         for space in self._spaces.values():
             self._link.call(space.log.stop)
 
     def _end(self) -> None:
         """Call nothing any more, and end every wait for it."""
         self._ended = True
-        if self.seat is not None:
-            self.seat.leave()
+        self._link.on_away.discard(self._told_away)
+        self._room.leave(self._count, self._bytes)
+        self._count = self._bytes = 0
         self._pending.clear()
         self._work.clear()
         for space in self._spaces.values():
@@ -484,6 +563,7 @@ class NatsJournal:
     def _fail(self, sentence: str) -> None:
         if not self._ended:
             self._end()
+            self._stop_logs()
             self.failure = sentence
             self.on_failed(sentence)
 
@@ -575,14 +655,8 @@ class NatsJournal:
         try:
             pending.then(entry)
         finally:
-            if self._full:
-                self._make_room()
+            self._room.leave(1, pending.size)
         return True
-
-    def _make_room(self) -> None:
-        if self._count <= MAX_PENDING // 2 and self._bytes <= MAX_PENDING_BYTES // 2:
-            self._full = False
-            self.on_full(False)
 
     # --- checkpoints --------------------------------------------------------------------------
 
@@ -648,28 +722,15 @@ def max_frame_bytes(link: Link) -> int:
     return link.max_payload - SPARE_BYTES
 
 
+def node_name(nats: NatsConfig) -> str:
+    """The gateway's name, for people."""
+    return nats.node or socket.gethostname()
+
+
 def _version() -> str:
     from importlib.metadata import version
 
     return version("meup-agent")
-
-
-def connect(journal: Journal, runtime: GatewayRuntime) -> None:
-    """Tell a gateway what came before it was there to be told, and its reloads to those that wait.
-
-    Another gateway may have replaced this one while it started.
-    """
-    if isinstance(journal, NatsJournal) and journal.seat is not None:
-        seat = journal.seat
-        runtime.on_reload.append(lambda: seat.reconfigure(runtime.config))
-        runtime.open_values = partial(NatsValues, journal.link, journal.nats)
-        if journal.failure:
-            runtime.fail(journal.failure)
-
-
-def was_replaced(journal: Journal) -> bool:
-    """True if a journal has failed because another gateway owns its spaces."""
-    return isinstance(journal, NatsJournal) and journal.is_replaced
 
 
 def check(config: JournalConfig) -> tuple[str, int]:
@@ -680,7 +741,7 @@ def check(config: JournalConfig) -> tuple[str, int]:
     """
     nats = config.nats
     assert nats is not None, "the table of engines asked before"
-    link = Link(nats, ignore)
+    link = Link(nats)
     link.open()
     try:
         try:

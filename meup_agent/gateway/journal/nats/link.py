@@ -93,9 +93,10 @@ class _Client(Client):
 class Link:
     """A connection to NATS, made when it is opened; every call of another thread is said so."""
 
-    def __init__(self, config: NatsConfig, on_away: Callable[[str], None]) -> None:
+    def __init__(self, config: NatsConfig) -> None:
         self._config = config
-        self._on_away = on_away
+        self.on_away: set[Callable[[str], None]] = set()
+        """Told, in its thread, why the servers cannot be reached, or empty: they can again."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="meup-journal-nats", daemon=True)
         self._client: Client | None = None
@@ -395,11 +396,15 @@ class Link:
     async def _on_disconnected(self) -> None:
         if self._client is not None and not self._client.is_closed:
             log.warning("the connection to %s is lost; it is tried again", self.place)
-            self._on_away(f"{self.place} cannot be reached")
+            self._tell(f"{self.place} cannot be reached")
 
     async def _on_reconnected(self) -> None:
         log.info("connected to %s again", self.place)
-        self._on_away("")
+        self._tell("")
+
+    def _tell(self, problem: str) -> None:
+        for told in tuple(self.on_away):
+            told(problem)
 
 
 def _tls_context(config: NatsConfig) -> ssl.SSLContext:

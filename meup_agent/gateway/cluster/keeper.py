@@ -1,0 +1,293 @@
+"""Begins the spaces that a gateway is to own, each with a log of its own, and ends them again.
+
+A space is begun where nobody has it and it is to be here; it is handed over where it is to be
+elsewhere, a few at a time; one whose log fails stops by itself, and is begun again after a pause.
+That two gateways never accept anything in a space at once is the matter of its log alone, whose
+fence holds whatever is believed here (:mod:`meup_agent.gateway.journal.nats.log`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import anyio
+import anyio.to_thread
+
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.cluster.placement import plan_for
+from meup_agent.gateway.cluster.seat import Seat, config_parts
+from meup_agent.gateway.journal.nats.journal import (
+    NatsJournal,
+    WaitingRoom,
+    max_frame_bytes,
+    node_name,
+)
+from meup_agent.gateway.journal.nats.link import Link
+from meup_agent.gateway.journal.nats.values import NatsValues
+from meup_agent.gateway.limits import check_message_size
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+    from meup_agent.gateway.config import Config, JournalConfig, NatsConfig
+    from meup_agent.gateway.runtime import GatewayRuntime
+
+log = logging.getLogger("meup_agent.gateway")
+
+TAKES_AT_ONCE: Final = 8
+"""Spaces that are begun at the same time; each reads its log."""
+
+MOVES_AT_ONCE: Final = 4
+"""Spaces that are on their way to another gateway, so that not all members dial at once."""
+
+MOVE_SECONDS: Final = 5.0
+"""For the other gateway to begin a space; then the next one is handed over."""
+
+LOOK_SECONDS: Final = 0.5
+"""Between two looks at what is to be done, where nothing has changed."""
+
+REPLACED_SECONDS: Final = 1.0
+"""Before a gateway that was replaced in a space looks who has it."""
+
+FIRST_PAUSE_SECONDS: Final = 1.0
+"""Before a space whose log failed is begun again; doubled each time."""
+
+MAX_PAUSE_SECONDS: Final = 60.0
+
+
+class RetryPause(NamedTuple):
+    """The time for which a space is not begun here, and the length of the next one."""
+
+    until: float
+    seconds: float
+
+
+class SpaceKeeper:
+    """The spaces of a gateway whose journal is on NATS."""
+
+    def __init__(
+        self,
+        runtime: GatewayRuntime,
+        config: JournalConfig,
+        link: Link,
+        seat: Seat,
+        now: Callable[[], int],
+    ) -> None:
+        self._runtime = runtime
+        self._config = config
+        self._link = link
+        self.seat: Final = seat
+        """The gateway's place among the others."""
+        self._now = now
+        self._room = WaitingRoom()
+        self._room.on_full = runtime.hold
+        self._owned: dict[str, NatsJournal] = {}
+        self._working: set[str] = set()  # spaces that are being begun or handed over
+        self._moving: dict[str, float] = {}  # handed over at a time
+        self._pauses: dict[str, RetryPause] = {}
+        self._begins: Final = asyncio.Semaphore(TAKES_AT_ONCE)
+        self._first_error: ConfigurationError | None = None
+        self._is_first = True
+        self._tasks: TaskGroup | None = None
+        self._running: asyncio.Task[None] | None = None
+        runtime.on_reload.append(lambda: seat.reconfigure(runtime.config))
+        runtime.on_abort.append(seat.end)
+
+    async def begin(self) -> None:
+        """Begin the spaces that are to be here now, and go on as gateways come and go.
+
+        Raises:
+            ConfigurationError: One of them cannot be, and there is no other gateway that could.
+        """
+        await self.seat.join()
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            self._look()
+        self._is_first = False
+        if self._first_error is not None and len(self.seat.nodes) == 1:
+            raise self._first_error
+        # In a task of its own: a gateway may be begun by one task and ended by another.
+        self._running = asyncio.create_task(self._run(), name="meup spaces")
+        self._running.add_done_callback(partial(_note_end, self._runtime))
+
+    async def _run(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            while True:
+                self._look()
+                with anyio.move_on_after(LOOK_SECONDS):
+                    await self.seat.changed.wait()
+
+    async def leave(self) -> None:
+        """Hand all spaces over: the gateway ends in order; harmless the second time."""
+        self._runtime.accepting = False
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+        self.seat.leave()
+        async with anyio.create_task_group() as tasks:
+            for name in tuple(self._owned):
+                tasks.start_soon(self._hand_over, name, "the gateway stops; connect again")
+
+    def _look(self) -> None:
+        """Begin what there is to do."""
+        tasks, seat, now = self._tasks, self.seat, asyncio.get_running_loop().time()
+        if tasks is None or not self._runtime.accepting:
+            return
+        names = [space.id for space in self._runtime.config.spaces]
+        paused = {name for name, pause in self._pauses.items() if pause.until > now}
+        for name in tuple(self._runtime.stopped):
+            if seat.owner_of(name) is not None:
+                del self._runtime.stopped[name]  # another gateway could begin it
+        seat.refuse(paused.intersection(self._runtime.stopped))
+        plan = plan_for(seat.nonce, seat.nodes, names, seat.steady)
+        for name in plan.take:
+            if name not in self._working and name not in paused:
+                self._working.add(name)
+                tasks.start_soon(self._take, name)
+        self._moving = {
+            name: until
+            for name, until in self._moving.items()
+            if until > now and (name in self._owned or seat.owner_of(name) is None)
+        }
+        for name in plan.hand_over:
+            if len(self._moving) >= MOVES_AT_ONCE:
+                break
+            if name in self._owned and name not in self._working:
+                self._working.add(name)
+                self._moving[name] = now + MOVE_SECONDS
+                tasks.start_soon(self._hand_over, name, "the space moves; connect again")
+
+    async def _take(self, name: str) -> None:
+        """Begin a space."""
+        try:
+            async with self._begins:
+                if self.seat.owner_of(name) is None:
+                    await self._open(name)
+        finally:
+            self._working.discard(name)
+            self.seat.changed.notify_all()
+
+    async def _open(self, name: str) -> None:
+        journal = NatsJournal(self._config, self._now, self._link, self._room)
+        journal.on_failed = partial(self._lose, name, journal)
+        try:
+            await journal.open(name)
+            with self.seat.busy():
+                self._runtime.open_space(name, journal)
+        except Exception as error:
+            journal.abandon()
+            if isinstance(error, ConfigurationError):
+                self._first_error = self._first_error or error
+            else:
+                log.exception("space %s cannot begin", ascii(name))
+            self._pause(name, str(error) or repr(error))
+        except BaseException:
+            journal.abandon()
+            raise
+        else:
+            self._owned[name] = journal
+            self._pauses.pop(name, None)
+            self.seat.claim(name, journal.epoch(name))
+            if journal.failure:
+                self._lose(name, journal, journal.failure)
+
+    def _pause(self, name: str, why: str) -> None:
+        before = self._pauses.get(name)
+        seconds = FIRST_PAUSE_SECONDS if before is None else before.seconds
+        self._pauses[name] = RetryPause(
+            asyncio.get_running_loop().time() + seconds, min(2 * seconds, MAX_PAUSE_SECONDS)
+        )
+        self._runtime.fail_space(name, why)
+
+    def _lose(self, name: str, journal: NatsJournal, sentence: str) -> None:
+        """End a space here whose log has been taken over, or cannot be written."""
+        if self._owned.get(name) is not journal:
+            return
+        del self._owned[name]
+        if journal.is_replaced:
+            log.info("%s", sentence)
+            until = asyncio.get_running_loop().time() + REPLACED_SECONDS
+            self._pauses[name] = RetryPause(until, FIRST_PAUSE_SECONDS)
+            self._runtime.close_space(name, "another gateway has the space; connect again")
+        else:
+            self._pause(name, sentence)
+        self.seat.disclaim(name)
+
+    async def _hand_over(self, name: str, reason: str) -> None:
+        """Keep what was accepted, tell its senders, and let another gateway have the space."""
+        try:
+            journal = self._owned.get(name)
+            if journal is None:
+                return
+            await journal.flush(self._runtime.limits.stop_timeout)
+            if self._owned.pop(name, None) is not journal:
+                return  # it was lost meanwhile
+            self._runtime.close_space(name, reason)
+            with anyio.CancelScope(shield=True):
+                await journal.aclose()
+            self.seat.disclaim(name)
+        finally:
+            self._working.discard(name)
+
+
+@asynccontextmanager
+async def keep_spaces(
+    runtime: GatewayRuntime, journal: JournalConfig, now: Callable[[], int]
+) -> AsyncGenerator[SpaceKeeper]:
+    """Keep the spaces of a gateway whose journal is on NATS, once it begins with them, in a block.
+
+    Leaving the block hands them over.
+
+    Raises:
+        ConfigurationError: NATS cannot be used.
+    """
+    config = runtime.config
+    nats = journal.nats
+    assert nats is not None, "who calls this asked before"
+    _check(config, nats)
+    link = Link(nats)
+    link.open()
+    try:
+        check_message_size(max_frame_bytes(link), config.limits.max_message_bytes)
+        finding = asyncio.run_coroutine_threadsafe(link.find_jetstream(), link.loop)
+        await asyncio.wrap_future(finding)
+        seat = Seat(link, nats.prefix, node_name(nats), config_parts(config), nats.advertise or "")
+        runtime.open_values = partial(NatsValues, link, nats)
+        keeper = SpaceKeeper(runtime, journal, link, seat, now)
+        try:
+            yield keeper
+        finally:
+            with anyio.CancelScope(shield=True):
+                await keeper.leave()
+            seat.end()
+            runtime.abandon_spaces()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(link.close)
+
+
+def _check(config: Config, nats: NatsConfig) -> None:
+    if nats.advertise is None:
+        return
+    if nats.replicas == 1:
+        log.warning(
+            "journal.nats.replicas is 1: several gateways share one server's disk, and stop with it"
+        )
+    for (_, name), entry in config.entries():
+        if entry.output_log is not None:
+            raise ConfigurationError(
+                f"output_log: {entry.output_log} of {name!r} is on one machine, and there are"
+                " several gateways (journal.nats.advertise); remove one of them"
+            )
+
+
+def _note_end(runtime: GatewayRuntime, running: asyncio.Task[None]) -> None:
+    if not running.cancelled() and (error := running.exception()) is not None:
+        log.error("the spaces are kept no more", exc_info=error)
+        runtime.fail(f"the spaces are kept no more: {error!r}")
