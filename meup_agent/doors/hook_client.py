@@ -36,6 +36,8 @@ call, and reports what came of it.
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 
+MAX_INPUT_BYTES = 2 * 1024 * 1024  # as the gateway takes it
+
 
 class Failed(Exception):
     """The gateway did not decide."""
@@ -51,7 +53,7 @@ def main() -> None:
         return
     said = b""
     try:
-        said = sys.stdin.buffer.read()
+        said = _read_input()
         answer = ask(agent, _options(given), said)
     except Failed as error:
         _end(agent, str(error), watches)
@@ -61,6 +63,16 @@ def main() -> None:
         _end(agent, "it was interrupted", watches)
     else:
         _tell(agent, answer, given, said)
+
+
+def _read_input() -> bytes:
+    said = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
+    if len(said) > MAX_INPUT_BYTES:
+        # To its end: a host may take a pipe that breaks for a failure of the hook, and go on.
+        while sys.stdin.buffer.read(1 << 16):
+            pass
+        raise Failed(f"its input has more than {MAX_INPUT_BYTES} bytes")
+    return said
 
 
 def _tell(agent: str, answer: str, given: list[str], said: bytes) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from meup_agent.doors.permit import HostCall
+from meup_agent.errors import printable
 from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.outcomes import PermitReport, ReportedOutcome
 
@@ -107,6 +108,19 @@ def _object(said: Mapping[str, Any], name: str) -> JsonObject:
     return cast("JsonObject", value)
 
 
+def _check_asks_nothing(event: str, said: JsonObject) -> None:
+    """Refuse an event that is not known, and may ask whether a call may run.
+
+    Left without an answer, its host would run the call.
+    """
+    comes_later = event.casefold().startswith(("post", "after", "permission"))
+    if not comes_later and said.keys() & {"tool_name", "tool_input", "command"}:
+        raise UnreadableHook(
+            f"'hook_event_name' of the hook's input is {printable(event[:64])!r}, which is not"
+            " known"
+        )
+
+
 def read_object(given: bytes | str, what: str) -> JsonObject:
     """An object of JSON that reads alike for everybody who reads it.
 
@@ -168,6 +182,7 @@ def _read_claude(agent: str, said: JsonObject, own_server: str) -> HookInput:
     )
     is_dialog = event == "PermissionRequest" and agent == "claude-code"
     if not is_dialog and event not in ("PreToolUse", "PostToolUse", "PostToolUseFailure"):
+        _check_asks_nothing(event, said)
         return hook
     call = HostCall(
         _text(said, "tool_name"),
@@ -277,6 +292,7 @@ def _read_cursor(said: JsonObject, own_server: str) -> HookInput:
             arguments = _object({"tool_input": given}, "tool_input")
             call = call_of(_text(said, "tool_name"), arguments)
         case _:
+            _check_asks_nothing(event, said)
             return HookInput(HookKind.TELLS)
     if event.startswith(("before", "pre")):
         return HookInput(HookKind.ASKS, call)
@@ -346,6 +362,7 @@ def read_permission_call(said: JsonObject, session: str, cwd: str) -> HostCall:
 def _read_gemini(said: JsonObject, own_server: str) -> HookInput:
     event = _text(said, "hook_event_name")
     if event not in ("BeforeTool", "AfterTool"):
+        _check_asks_nothing(event, said)
         return HookInput(HookKind.TELLS)
     session, cwd = _text(said, "session_id", ""), _text(said, "cwd", "")
     name, given = _text(said, "tool_name"), _object(said, "tool_input")

@@ -240,6 +240,29 @@ async def test_what_cannot_be_read_is_denied_by_the_name_of_the_field(
             assert len(at.space.proposals) == 0
 
 
+UNKNOWN = {
+    "claude-code": {**CLAUDE, "hook_event_name": "PreToolCall"},
+    "codex": {**CLAUDE, "hook_event_name": "pre_tool_use"},
+    "cursor": {"hook_event_name": "beforeTerminalCommand", "command": "make"},
+    "gemini": {"hook_event_name": "BeforeToolCall", "tool_name": "shell", "tool_input": {}},
+}
+
+
+@pytest.mark.parametrize("agent", UNKNOWN)
+async def test_an_event_that_is_new_and_may_ask_is_denied_by_its_name(agent: str) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with hooked(yes) as at, client(at) as http:
+            answer = (await http.post(f"/hooks/{agent}", json=UNKNOWN[agent])).json()
+            said, words = verdict(agent, answer)
+            assert said == "deny"
+            assert UNKNOWN[agent]["hook_event_name"] in words
+            for known in ("Stop", "stop", "SessionStart", "PostToolBatch", "afterFileEdit"):
+                told = {**UNKNOWN[agent], "hook_event_name": known}
+                if not known.casefold().startswith(("post", "after")):
+                    told = {"hook_event_name": known, "session_id": "s1"}
+                assert (await http.post(f"/hooks/{agent}", json=told)).json() == {}
+
+
 async def test_strangers_and_pages_are_turned_away() -> None:
     with anyio.fail_after(PATIENCE):
         async with hooked(yes) as at, client(at, "wrong") as stranger, client(at) as http:
@@ -368,6 +391,14 @@ def test_the_program_fails_closed_as_each_host_reads_it(agent: str, broken: str)
     assert "Nobody decided about it" in err
     if agent not in ("claude-code", "codex"):
         assert verdict(agent, json.loads(out))[0] == "deny"
+
+
+@pytest.mark.parametrize("agent", ["claude-code", "codex"])
+def test_the_program_reads_a_flood_to_its_end_and_sends_none_of_it(agent: str) -> None:
+    settings = {"MEUP_URL": "http://127.0.0.1:1", "MEUP_TOKEN": "t"}
+    code, out, err = run_hook(agent, b'{"a":"' + b"x" * 50_000_000 + b'"}', **settings)
+    assert (code, out) == (2, "")
+    assert "more than 2097152 bytes" in err
 
 
 def test_the_program_loads_nothing_of_the_package() -> None:

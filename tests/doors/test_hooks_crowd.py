@@ -9,8 +9,8 @@ import pytest
 
 from meup_agent import Proposal
 from meup_agent.gateway.auth import new_token
-from tests.doors.hooked import Hooked, hooked, proposed
-from tests.doors.test_hooks import CLAUDE, client, verdict
+from tests.doors.hooked import Hooked, client, hooked, proposed
+from tests.doors.test_hooks import CLAUDE, verdict, yes
 from tests.interaction.people import PROPOSALS
 from tests.patience import PATIENCE
 
@@ -68,6 +68,54 @@ async def test_what_waits_is_denied_once_its_token_is_taken_back() -> None:
             assert verdict("claude-code", answers[0].json())[0] == "deny"
             again = await http.post("/hooks/claude-code", json=CLAUDE)
             assert again.status_code == 401
+
+
+GUESSES = 400
+
+
+async def test_guesses_of_tokens_do_not_hold_up_an_honest_agent() -> None:
+    async with hooked(yes) as at, client(at) as http:
+        refused: set[int] = set()
+
+        async def guess(number: int) -> None:
+            async with client(at, "nobody") as stranger:
+                for each in range(GUESSES // 8):
+                    headers = {"Authorization": f"Bearer guess-{number}-{each}"}
+                    answer = await stranger.post("/hooks/claude-code", json=CLAUDE, headers=headers)
+                    refused.add(answer.status_code)
+
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as tasks:
+                for number in range(8):
+                    tasks.start_soon(guess, number)
+                for number in range(20):
+                    said = {**CLAUDE, "tool_use_id": f"honest-{number}"}
+                    answer = (await http.post("/hooks/claude-code", json=said)).json()
+                    assert verdict("claude-code", answer)[0] == "allow"
+        assert refused == {401, 429}
+        assert len(at.space.proposals) == 20
+
+
+async def test_the_ids_of_another_session_or_participant_lead_to_no_permit_of_theirs() -> None:
+    decided: list[str] = []
+
+    async def decide(proposal: Proposal) -> None:
+        decided.append(proposal.proposer)
+        await (proposal.fulfill() if len(decided) == 1 else proposal.reject("policy"))
+
+    with anyio.fail_after(PATIENCE):
+        async with hooked(decide) as at, client(at) as http, client(at, "mallory") as other:
+            first = (await http.post("/hooks/claude-code", json=CLAUDE)).json()
+            assert verdict("claude-code", first)[0] == "allow"
+            copied = (await other.post("/hooks/claude-code", json=CLAUDE)).json()
+            assert verdict("claude-code", copied)[0] == "deny"
+            session = {**CLAUDE, "session_id": "another"}
+            moved = (await http.post("/hooks/claude-code", json=session)).json()
+            assert verdict("claude-code", moved)[0] == "deny"
+            another = {**CLAUDE, "tool_input": {"command": "rm -rf /"}}
+            reused = (await http.post("/hooks/claude-code", json=another)).json()
+            assert verdict("claude-code", reused)[0] == "deny"
+            assert decided == ["coder", "mallory", "coder"]
 
 
 def reload_without(at: Hooked, name: str) -> None:
