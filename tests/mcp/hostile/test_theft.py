@@ -182,9 +182,11 @@ async def calls_lost_in(mode: str, *, proposed: bool) -> str:
 
                 async def serve() -> None:
                     url, token = stage.gateway.url, stage.token("tool")
-                    async with tool.join(url, space="demo", token=token):
-                        joined.set()
-                        await leave.wait()
+                    async with tool.join(url, space="demo", token=token, grace=0) as there:
+                        with there.watch(lambda each: each.kind == "system/welcome") as welcomes:
+                            joined.set()
+                            await leave.wait()
+                            await anext(welcomes)  # else nobody would hear its answer
 
                 async def call() -> None:
                     try:

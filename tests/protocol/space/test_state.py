@@ -86,74 +86,44 @@ def test_only_a_cancel_takes_no_capability(kind: str, method: object) -> None:
     refuse(space_of("carol").decide("carol", sent, DIALECT), "capability_violation")
 
 
-class TestResponses:
-    def response(self, sender: str, *requests: str) -> bytes:
-        return frame_by(sender, "mcp.response", {"result": {}}, correlation_id=list(requests))
-
-    def space(self, to: object, *, method: str = "tools/call") -> SpaceState:
-        space = space_of("alice", "bob", "carol")
-        request = frame_by("bob", "mcp.request", {**CALL, "method": method}, id="r1", to=to)
-        accept(space.decide("bob", request, DIALECT))
-        return space
-
-    @pytest.mark.parametrize("to", [["carol"], "carol", ["alice", "carol"], [], None])
-    def test_who_was_asked_may_answer(self, to: object) -> None:
-        accept(self.space(to).decide("carol", self.response("carol", "r1"), DIALECT))
-
-    def test_an_answer_is_let_through_however_much_was_asked_and_answered_since(self) -> None:
-        space = self.space(["carol"])
-        for number in range(MAX_ORIGINS + 1):
-            asked = frame_by("bob", "mcp.request", {"method": "x"}, id=f"q{number}", to=["carol"])
-            accept(space.decide("bob", asked, DIALECT))
-            accept(space.decide("carol", self.response("carol", f"q{number}"), DIALECT))
-        accept(space.decide("carol", self.response("carol", "r1"), DIALECT))
-
-    def test_notification_is_not_answered(self) -> None:
-        space = self.space(["carol"], method="notifications/initialized")
-        answer = self.response("carol", "r1")
-        refuse(space.decide("carol", answer, DIALECT), "capability_violation")
-
-    def test_same_id_of_somebody_else_takes_nothing_away(self) -> None:
-        space = self.space(["carol"])
-        other = frame_by("alice", "mcp.request", {"method": "tools/list"}, id="r1", to=["bob"])
-        refuse(space.decide("alice", other, DIALECT), "id_in_use")
-        accept(space.decide("carol", self.response("carol", "r1"), DIALECT))
-
-    def test_refused_request_is_not_remembered(self) -> None:
-        space = space_of("alice", "carol")
-        request = frame_by("alice", "mcp.request", CALL, id="r1", to=["carol"])
-        refuse(space.decide("alice", request, DIALECT), "capability_violation")
-        answer = self.response("carol", "r1")
-        refuse(space.decide("carol", answer, DIALECT), "capability_violation")
+def answer(sender: str, request: str) -> bytes:
+    return frame_by(sender, "mcp.response", {"result": {}}, correlation_id=[request])
 
 
-class TestWithdrawals:
-    def withdraw(self, sender: str, proposal: str) -> bytes:
-        return frame_by(sender, "mcp.withdraw", {"reason": "busy"}, id="w1", correlationId=proposal)
+def asked(to: object) -> SpaceState:
+    space = space_of("alice", "bob", "carol")
+    accept(space.decide("bob", frame_by("bob", "mcp.request", CALL, id="r1", to=to), DIALECT))
+    return space
 
-    def space(self) -> SpaceState:
-        space = space_of("alice", "bob", "carol")
-        accept(space.decide("alice", frame_by("alice", "mcp.proposal", CALL, id="p1"), DIALECT))
-        return space
 
-    def test_nor_however_many_proposals_have_ended_since(self) -> None:
-        space = self.space()
-        for number in range(MAX_ORIGINS):
-            proposal = frame_by("alice", "mcp.proposal", CALL, id=f"q{number}")
-            accept(space.decide("alice", proposal, DIALECT))
-            accept(space.decide("alice", self.withdraw("alice", f"q{number}"), DIALECT))
-        decision = space.decide("bob", self.withdraw("bob", "p1"), DIALECT)
-        refuse(decision, "not_proposer")
+@pytest.mark.parametrize("to", [["carol"], "carol", ["alice", "carol"], [], None])
+def test_who_was_asked_may_answer(to: object) -> None:
+    accept(asked(to).decide("carol", answer("carol", "r1"), DIALECT))
 
-    def test_late_or_unknown_one_passes_also_of_a_proposer_who_came_back(self) -> None:
-        space = self.space()
-        accept(space.decide("carol", self.withdraw("carol", "p9"), DIALECT))
-        space.leave("alice")
-        space.grants.configure("alice", member_capabilities(CAPABILITIES["alice"]))
-        space.join("alice")
-        for _ in range(2):
-            accept(space.decide("alice", self.withdraw("alice", "p1"), DIALECT))
-            refuse(space.decide("bob", self.withdraw("bob", "p1"), DIALECT), "not_proposer")
+
+def test_an_answer_is_let_through_however_much_was_asked_and_answered_since() -> None:
+    space = asked(["carol"])
+    for number in range(MAX_ORIGINS + 1):
+        more = frame_by("bob", "mcp.request", {"method": "x"}, id=f"q{number}", to=["carol"])
+        accept(space.decide("bob", more, DIALECT))
+        accept(space.decide("carol", answer("carol", f"q{number}"), DIALECT))
+    accept(space.decide("carol", answer("carol", "r1"), DIALECT))
+
+
+def test_only_a_proposer_withdraws_however_many_proposals_have_ended_since() -> None:
+    space = space_of("alice", "bob")
+
+    def withdraw(sender: str, proposal: str) -> FrameVerdict:
+        header = {"id": f"w{proposal}", "correlationId": proposal}
+        return space.decide(
+            sender, frame_by(sender, "mcp.withdraw", {"reason": "busy"}, **header), DIALECT
+        )
+
+    for id in ("p1", *(f"q{number}" for number in range(MAX_ORIGINS))):
+        accept(space.decide("alice", frame_by("alice", "mcp.proposal", CALL, id=id), DIALECT))
+        if id != "p1":
+            accept(withdraw("alice", id))
+    refuse(withdraw("bob", "p1"), "not_proposer")
 
 
 UNFIT = [
