@@ -60,7 +60,9 @@ def speak(it: Edge, number: int, size: int) -> None:
 
 @pytest.mark.rule("3.pace.reader")
 @pytest.mark.limit("max_queued_bytes", "slow_reader_seconds")
-def test_loud_sender_waits_for_the_one_that_stalls_and_the_others_do_not_notice(kind: str) -> None:
+def test_loud_sender_waits_for_the_one_that_stalls_and_the_others_do_not_notice(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with edge(kind, slow_reader_seconds=2, **LOUD) as it:
         with it.stall("carol"):
             speak(it, 24, MIB)
@@ -68,6 +70,7 @@ def test_loud_sender_waits_for_the_one_that_stalls_and_the_others_do_not_notice(
         # Not by a queue that was full: what would have filled it was not read meanwhile.
         assert counters.too_slow == {"slow_reader_seconds": 1}
         assert counters.closed[1013] == 1
+        assert caplog.text.count("reads too slowly, and is closed") == 1
 
 
 @pytest.mark.rule("3.pace.reader")

@@ -80,6 +80,11 @@ def _leaves_for_good(me: Peer) -> None:
     me.passes(31)
 
 
+def _leaves_unnoticed(me: Peer) -> None:
+    me.left("alice")
+    me.now += 31  # no timer is looked at before the request leaves
+
+
 @pytest.mark.rule("4.4.before_it_is_sent")
 def test_who_is_never_present_may_propose_all_the_same(me: Peer) -> None:
     """Over HTTP, say."""
@@ -100,10 +105,11 @@ def test_who_is_never_present_may_propose_all_the_same(me: Peer) -> None:
         (lambda me: me.request("bob", "b1", to=("tool",), fulfills="p1"), AlreadyInProgress),
         (lambda me: me.rejects("alice", "p1"), AlreadyDecided),
         (_leaves_for_good, ParticipantGone),
+        (_leaves_unnoticed, ParticipantGone),
         (lambda me: me.proposal("carol", "p1", params={"name": "other"}), None),
         (lambda me: None, None),
     ],
-    ids=["requested", "rejected", "left", "copied", "nothing"],
+    ids=["requested", "rejected", "left", "left just now", "copied", "nothing"],
 )
 def test_what_was_decided_while_it_waited_for_a_connection_does_not_leave(
     me: Peer, happens: Callable[[Peer], object], raised: type[Exception] | None
