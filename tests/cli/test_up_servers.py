@@ -273,11 +273,11 @@ def test_clients_of_one_gateway_have_an_address_and_names_of_their_own(
     tmp_path: Path, state: dict[str, str]
 ) -> None:
     configure(tmp_path, calc=SMALL)
-    named = ("--client", "desktop", "--client", "cursor")
+    named = ("--client", "desktop", "--client", "agent")
     with up(tmp_path, state, *SERVERS, *named) as process:
         process.until("is 'calc' in the space 'mcp'", stream="err")
         you = printed(process, state)[1]
-        for each in ("desktop", "cursor"):
+        for each in ("desktop", "agent"):
             assert f"Give the MCP client that is to be {each} this" in process.out
         address = re.search(r'"url": "(http://127\.0\.0\.1:\d+/mcp)"', process.out)
         assert address
@@ -293,14 +293,14 @@ def test_clients_of_one_gateway_have_an_address_and_names_of_their_own(
             return connect(address[1], {"Authorization": f"Bearer {tokens[name]}"})
 
         async def work() -> None:
-            async with connected("desktop") as first, connected("cursor") as second:
+            async with connected("desktop") as first, connected("agent") as second:
                 for mcp in (first, second):
                     assert [tool.name for tool in (await mcp.list_tools()).tools] == ["calc_add"]
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(decide, you, "fulfill", "--yes")
                     assert await call(first, a=1, b=2) == ["3"]
                 listed = await anyio.to_thread.run_sync(partial(meup, "who", variables=you))
-                assert {"desktop", "cursor"} <= set(listed.stdout.split())
+                assert {"desktop", "agent"} <= set(listed.stdout.split())
             async with httpx2.AsyncClient(timeout=PATIENCE, verify=NO_TLS) as http:
                 wrong = {"Authorization": f"Bearer {'x' * 43}"}
                 answer = await http.post(address[1], headers=wrong, json=hello())

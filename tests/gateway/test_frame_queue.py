@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -27,27 +27,23 @@ class Loop:
 
 
 class Socket:
-    """Takes writes; may be full after each."""
-
-    def __init__(self) -> None:
-        self.writes: list[bytes] = []
-        self.codes: list[int] = []
-        self.closed: tuple[int, str] | None = None
-        self.after_write: Callable[[], None] = lambda: None
+    """Takes writes."""
 
     joins_frames = True
 
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+        self.ends: list[tuple[int, str]] = []
+
     def write(self, packed: bytes) -> None:
         self.writes.append(packed)
-        self.after_write()
 
     def close(self, code: int, reason: str) -> None:
-        self.closed = (code, reason)
-        self.codes.append(code)
+        self.ends.append((code, reason))
 
 
 class Setting:
-    def __init__(self, **limits: Any) -> None:
+    def __init__(self, **limits: int) -> None:
         self.loop = Loop()
         self.runtime = GatewayRuntime(
             Config((), limits=GatewayLimits(**limits)),
@@ -88,55 +84,18 @@ def test_full_socket_holds_back_what_comes_before_and_after_it_fills() -> None:
 
 
 @pytest.mark.rule("3.limits")
-@pytest.mark.parametrize(
-    ("limits", "waits"),
-    [
-        ({"max_queued_frames": 3}, "3 messages wait for you (max_queued_frames)"),
-        ({"max_queued_bytes": 3}, "3 bytes wait for you (max_queued_bytes)"),
-    ],
-)
 @pytest.mark.limit("max_queued_frames")
-def test_one_frame_too_many_closes_who_does_not_read(limits: dict[str, int], waits: str) -> None:
-    setting = Setting(**limits)
+@pytest.mark.parametrize(
+    ("limit", "what"), [("max_queued_frames", "messages"), ("max_queued_bytes", "bytes")]
+)
+def test_one_frame_too_many_closes_who_does_not_read(limit: str, what: str) -> None:
+    setting = Setting(**{limit: 3})
     setting.member.pause()
-    for _ in range(3):
+    for number in range(5):
         setting.member.deliver(b"x")
-    assert setting.socket.codes == []
-    setting.member.deliver(b"x")
+        assert bool(setting.socket.ends) is (number >= 3)
+    waits = f"3 {what} wait for you ({limit})"
     said = f"you read too slowly: more than {waits}; connect again"
-    assert setting.socket.closed == (1013, said)
-    assert setting.socket.codes == [1013]
-    setting.member.deliver(b"x")
+    assert setting.socket.ends == [(1013, said)]
     setting.member.resume()
     assert setting.socket.writes == []
-
-
-def test_one_frame_too_many_in_a_turn_is_one_more_write() -> None:
-    setting = Setting(max_queued_frames=3)
-    for number in range(10):
-        setting.member.deliver(b"%d" % number)
-    setting.loop.end_turn()
-    assert setting.socket.closed is None
-    assert setting.socket.writes == [b"0123", b"4567", b"89"]
-
-
-def test_socket_that_is_full_after_that_write_counts_anew() -> None:
-    setting = Setting(max_queued_frames=3)
-    setting.socket.after_write = setting.member.pause
-    for _ in range(7):
-        setting.member.deliver(b"x")
-    assert setting.socket.closed is None
-    setting.member.deliver(b"x")
-    assert setting.socket.codes == [1013]
-
-
-def test_closing_comes_after_what_was_queued_and_once() -> None:
-    setting = Setting()
-    setting.member.deliver(b"a")
-    setting.member.close(4409, "taken over")
-    setting.member.close(1012, "stops")
-    assert setting.socket.writes == [b"a"]
-    assert setting.socket.closed == (4409, "taken over")
-    assert setting.socket.codes == [4409]
-    setting.loop.end_turn()
-    assert setting.socket.writes == [b"a"]
