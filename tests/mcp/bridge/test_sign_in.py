@@ -115,6 +115,7 @@ async def test_sign_in_is_kept_for_its_user_alone(tmp_path: Path) -> None:
     await context.storage.set_tokens(OAuthToken(access_token="a", refresh_token="r", expires_in=-1))
     (file,) = folder.iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
     again = (await sign_in_at("far", FAR, folder)).context
     assert again.client_metadata.redirect_uris == context.client_metadata.redirect_uris
