@@ -45,6 +45,10 @@ SETTINGS: Final = {
     each.name if section == "gateway" else f"{section}_{each.name}": (section, each.name)
     for section, form in SECTIONS.items()
     for each in fields(form)
+} | {
+    # What differs from machine to machine, so that the file need not.
+    "journal_nats_advertise": ("journal", "nats.advertise"),
+    "journal_nats_node": ("journal", "nats.node"),
 }
 """The section and key of a setting, by its name in the environment."""
 
@@ -71,8 +75,19 @@ def _with_environment(raw: Mapping[str, Any]) -> dict[str, Any]:
             advice = _suggest(setting, SETTINGS, variable_of)
             log.warning("%s means nothing to a gateway; %s", variable, advice)
         elif value and isinstance(laid.setdefault(section, {}), dict):  # else the form refuses it
-            laid[section] = {**laid[section], key: FromEnvironment(value)}
+            laid[section] = _with_key(laid[section], key, FromEnvironment(value))
     return laid
+
+
+def _with_key(section: Mapping[str, Any], key: str, value: str) -> dict[str, Any]:
+    """A section with another value, of a key in one of its keys perhaps: ``nats.node``."""
+    outer, _, inner = key.partition(".")
+    if not inner:
+        return {**section, key: value}
+    within = section.get(outer) or {}
+    # The addresses alone, as one text, are the servers.
+    keys = {"servers": within.split(",")} if isinstance(within, str) else within
+    return {**section, outer: {**keys, inner: value} if isinstance(keys, dict) else keys}
 
 
 # --- the file ---
@@ -198,7 +213,7 @@ def _describe_problem(error: ValidationError, form: type[Any]) -> str:
     message = problem["msg"].replace("Input should be", "expected").removeprefix("Value error, ")
     said = _SENTENCES.get(kind, message)
     for setting, place in SETTINGS.items():
-        if place == location:
+        if ".".join(place) == key:
             said += f" (or {variable_of(setting)} in the environment)"
     # What is wrong with a capability or a limit says itself where below the key it stands.
     below = "." if location == ("gateway",) and kind == "value_error" else ": "

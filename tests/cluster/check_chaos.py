@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster.chaos import run
 
-SECONDS = 45.0
+SECONDS = 40.0
 """Of faults; the beginning and the end take the rest of the minute."""
 
 

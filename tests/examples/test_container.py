@@ -2,11 +2,15 @@
 
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
+from meup_agent.cli.cluster.programs import find_nats_server
+from meup_agent.gateway.config_file import load_config
 from tests.cli.processes import meup
 from tests.programs import ROOT
 
@@ -65,3 +69,42 @@ def test_the_compose_file_publishes_on_this_machine_alone() -> None:
     assert all(each.startswith("127.0.0.1:") for each in service["ports"])
     named = {each.partition(":")[0] for each in service["volumes"] if not each.startswith(".")}
     assert named == set(compose["volumes"])
+
+
+def test_the_cluster_is_what_nats_and_meup_understand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (FOLDER / "cluster" / "compose.yaml").read_text()
+    compose = yaml.safe_load(re.sub(r"\$\{\w+:\?[^}]*\}", "token-of-this-test-0001", text))
+    services = compose["services"]
+    gateways = {name: each for name, each in services.items() if name.startswith("gateway")}
+    servers = {name: each for name, each in services.items() if name.startswith("nats")}
+    assert len(gateways) == len(servers) == 3
+    assert all(
+        port.startswith("127.0.0.1:")
+        for each in services.values()
+        for port in each.get("ports", ())
+    )
+    assert {each.partition(":")[0] for one in servers.values() for each in one["volumes"]} == set(
+        compose["volumes"]
+    )
+    (build,) = [each["build"] for each in gateways.values() if "build" in each]
+    assert (FOLDER / "cluster" / build["context"]).resolve() == ROOT
+    assert (ROOT / build["dockerfile"]).is_file()
+    # As compose hands them over.
+    contents = {
+        name: each["content"].replace("$$", "$") for name, each in compose["configs"].items()
+    }
+    conf, space = tmp_path / "nats.conf", tmp_path / "space.yaml"
+    conf.write_text(contents["nats"])
+    space.write_text(contents["space"])
+    monkeypatch.setenv("HOSTNAME", "nats-1")
+    subprocess.run([find_nats_server(), "-t", "--config", conf], check=True, capture_output=True)
+    for name, gateway in gateways.items():
+        ((variable, advertise),) = gateway["environment"].items()
+        monkeypatch.setenv(variable, advertise)
+        nats = load_config(space).journal.nats
+        assert nats is not None
+        assert nats.advertise == f"{name}:8430"
+        assert nats.servers == tuple(f"nats://{each}:4222" for each in servers)
+        assert gateway["hostname"] == name

@@ -291,6 +291,26 @@ def test_file_that_is_not_there(tmp_path: Path) -> None:
         load_config(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "nats", ["nats://a:1,nats://b:1", "{servers: ['nats://a:1', 'nats://b:1']}"]
+)
+def test_what_differs_between_machines_is_in_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nats: str
+) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text(f"spaces: {{demo: {{participants: {{}}}}}}\njournal:\n  nats: {nats}\n")
+    monkeypatch.setenv("MEUP_GATEWAY_JOURNAL_NATS_NODE", "first")
+    found = load_config(file).journal.nats
+    assert found is not None
+    assert (found.servers, found.node) == (("nats://a:1", "nats://b:1"), "first")
+    monkeypatch.setenv("MEUP_GATEWAY_JOURNAL_NATS_ADVERTISE", "nowhere")
+    with pytest.raises(
+        ConfigurationError,
+        match=r"journal.nats.advertise: .*or MEUP_GATEWAY_JOURNAL_NATS_ADVERTISE in the env",
+    ):
+        load_config(file)
+
+
 def test_wrong_environment_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEUP_GATEWAY_PORT", "many")
     with pytest.raises(ConfigurationError, match=r"gateway\.port: expected a valid integer.*MEUP_"):
