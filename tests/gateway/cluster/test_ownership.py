@@ -6,6 +6,7 @@ one's beginning; and an owner that nobody replaced loses nothing.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator
 from random import Random
 from typing import Any, cast
@@ -31,6 +32,7 @@ from tests.gateway.journal.conftest import chat
 
 OWNERS = 3
 MESSAGES = 12
+HISTORIES = int(os.environ.get("MEUP_EXAMPLES") or scaled(400))
 
 
 class Stream:
@@ -188,7 +190,7 @@ def check(stream: Stream, owners: list[Owner]) -> None:
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=scaled(400))
+@settings(max_examples=HISTORIES)
 def test_what_is_told_as_kept_is_in_the_log_once(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nats_log, "RETRY_SECONDS", 0)
