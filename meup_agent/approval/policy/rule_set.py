@@ -614,7 +614,7 @@ class _AskedParts:
             is_whole = self._left.are_none
             return Sight.YES if is_whole else Sight.NO, is_whole
         settled = None if self._left is None else self._left.settled
-        sight = lines.find(arguments, settled or (), work)
+        sight = lines.find(arguments, settled or (), work, self._call.folder)
         if sight is not Sight.YES or self._all is None:
             return sight, False
         return sight, lines.uncovered(tool, arguments, self._all, work).are_none

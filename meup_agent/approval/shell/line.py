@@ -367,9 +367,11 @@ class _LineReading:
             ):
                 self.odd = self.odd or "it has a backslash within backquotes"
             case "test_command" if _text(node, source).startswith("["):
-                values = [*self._variables.values(), _text(node, source).removeprefix("[")]
-                if not _text(node, source).startswith("[[") and any(
-                    "[" in each or each in _BY_NAME for each in values
+                text = _text(node, source).removeprefix("[")
+                values = [*self._variables.values(), text]
+                if not text.startswith("[") and (
+                    any("[" in each or each in _BY_NAME for each in values)
+                    or tests_unknown(text.removesuffix("]"))
                 ):
                     self.odd = self.odd or "it may reckon with a name, which may run commands"
             case kind if node.is_named and kind not in _KNOWN:
@@ -440,6 +442,10 @@ class _LineReading:
         if not all(map(is_one_word, pieces)):
             self.give_up("it is not clear what its words are", source.decode(errors="replace"))
         words = tuple(read_word(each, self._variables) for each in pieces)
+        for at, each in enumerate(words):
+            is_built_in = at == 0 or words[0].text in _BUILT_IN
+            if is_built_in and each.text == "test" and tests_unknown(" ".join(pieces[at + 1 :])):
+                self.odd = self.odd or "it may reckon with a name, which may run commands"
         self.add_command(words, tuple(assignments), span or _span(node), depth)
 
     def _read_redirect(self, node: Node, source: bytes, span: tuple[int, int] | None) -> None:
@@ -571,6 +577,31 @@ def is_local(name: str) -> bool:
     return _SMALL.fullmatch(name) is not None and not is_steering(name)
 
 
+# A quoted operand, or one that no shell replaces or splits; and what of a test takes one operand.
+_OPERAND: Final = re.compile(r"""(?:"[^"`]*"|'[^']*'|[^\s"'`$\\*?])+""")
+_BUILT_IN: Final = frozenset({"command", "builtin", "time", "!"})
+_OF_ONE: Final = frozenset(["-n", "-z", *(f"-{each}" for each in "bcdefghknprsuwxGLNOSt")])
+_OF_TWO: Final = frozenset(["=", "==", "!=", "<", ">", "\\<", "\\>", "-nt", "-ot", "-ef"])
+
+
+def tests_unknown(text: str) -> bool:
+    """True for a test of ``[`` in which a value may stand as an operator, as ``-v`` does.
+
+    That evaluates the index of a name: ``-v a[$(ls)]``. A value is an operand alone in quotes, and
+    beside an operator that is written in the line, or by itself.
+    """
+    words = _OPERAND.findall(text)
+    if _OPERAND.sub("", text).strip():
+        return True
+    for at, word in enumerate(words):
+        if "$" not in word:
+            continue
+        before, after = words[at - 1] if at else "", words[at + 1] if at + 1 < len(words) else ""
+        if before not in _OF_ONE | _OF_TWO and after not in _OF_TWO and words != [word]:
+            return True
+    return False
+
+
 _DECLARES: Final = frozenset({"declare", "typeset", "local", "export", "readonly"})
 _SETTERS: Final = _DECLARES | {"read", "mapfile", "readarray", "getopts", "unset", "wait"}
 _BY_NAME: Final = frozenset({"-v", "-R"})
@@ -620,6 +651,9 @@ KEYS: Final = ("command", "cmd", "script", "shell_command", "command_line")
 _MORE_KEYS: Final = frozenset(
     {*KEYS, "commands", "commandline", "shellcommand", "chars", "stdin", "argv"}
 )
+_CODE: Final = frozenset({"code", "input"})
+"""Arguments that are a command line for some tools, and any other text for most."""
+
 _BESIDE: Final = ("args", "arguments", "parameters", "params")
 """Arguments in which some tools take the words behind the program of a command."""
 
@@ -633,9 +667,15 @@ def line_of(arguments: Mapping[str, Any]) -> CommandLine | None:
 def lines_of(arguments: Mapping[str, Any]) -> Iterator[CommandLine]:
     """All that could be a command line of a call."""
     for key, value in arguments.items():
-        if key.casefold().replace("-", "_") not in _MORE_KEYS:
+        plain = key.casefold().replace("-", "_")
+        if plain not in _MORE_KEYS | _CODE:
             continue
         found = _read_given(value)
+        if plain in _CODE:
+            # Only what it says is held against rules: of most it cannot be told what it runs.
+            if found is not None:
+                yield found._replace(unclear="", odd="", is_blind=False)
+            continue
         if found is None:
             if value and isinstance(value, dict | list):
                 yield CommandLine(unclear=f"its {key[:64]} is not a command line")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -476,16 +476,23 @@ class LinePatterns(NamedTuple):
     free: frozenset[str] | None
 
     def find(
-        self, arguments: Mapping[str, Any], settled: Collection[SimpleCommand], work: WorkBudget
+        self,
+        arguments: Mapping[str, Any],
+        settled: Collection[SimpleCommand],
+        work: WorkBudget,
+        folder: str = "",
     ) -> Sight:
-        """The answer of a rule that holds back, about a call; ``settled`` is allowed before it."""
+        """The answer of a rule that holds back, about a call; ``settled`` is allowed before it.
+
+        It may run in a ``folder``, as its program says: no allow rests on that.
+        """
         lines = [*lines_of(arguments)]
         found = Sight.YES
         if self.commands is not None:
             answers = [self.commands.find(line, settled, work) for line in lines]
             found = max(answers, default=Sight.NO)
         if found and self.paths is not None:
-            found = min(found, _find_paths(self.paths, lines, arguments, settled, work))
+            found = min(found, _find_paths(self.paths, lines, arguments, settled, work, folder))
         return found
 
     def uncovered(
@@ -597,10 +604,16 @@ def _find_paths(
     arguments: Mapping[str, Any],
     settled: Collection[SimpleCommand],
     work: WorkBudget,
+    folder: str,
 ) -> Sight:
     found = Sight.NO
+    outer = [folder] if folder else []
     for text in descendants(dict(arguments)):
         if isinstance(text, str) and "\n" not in text and paths.find(text, work):
+            return Sight.YES
+    for key in PATH_KEYS:
+        text = arguments.get(key)
+        if isinstance(text, str) and any(paths.find(each, work) for each in _within(outer, text)):
             return Sight.YES
     for line in lines:
         if line.unclear or line.is_blind:
@@ -616,15 +629,22 @@ def _find_paths(
             if each not in settled
             for word in each.words[1:]
         ]
-        folders = [form for each in line.folders for form in each.forms]
+        changed = [form for each in line.folders for form in each.forms]
+        folders = [*outer, *(form for each in changed for form in _within(outer, each))]
         for word in words:
             work.spend(NODE_WORK)
             for form in word.forms:
                 # As `of=/etc/x` and `--output=/etc/x` have it, and `-o/etc/x`.
                 ends = {form, form.partition("=")[2], form[2:] if form.startswith("-") else ""}
-                ends |= {f"{folder}/{each}" for folder in folders for each in ends if each}
-                if any(paths.find(each, work) for each in ends):
+                if any(paths.find(each, work) for end in ends for each in _within(folders, end)):
                     return Sight.YES
             if word.is_open and (not word.is_glob or any(map(paths.may_meet, word.forms))):
                 found = Sight.DOUBT
     return found
+
+
+def _within(folders: Sequence[str], path: str) -> Iterator[str]:
+    """A path, and what it is from each folder, where it is not an absolute one."""
+    yield path
+    if path and not path.startswith("/"):
+        yield from (f"{folder}/{path}" for folder in folders)

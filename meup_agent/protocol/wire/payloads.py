@@ -170,7 +170,7 @@ class Call(msgspec.Struct, frozen=True):
     def door(self) -> JsonObject | None:
         """The words of the program that asks for a permit; ``None``: it is no proposal of a door.
 
-        Labels: no rule and no capability rests on them.
+        Labels: no capability and no rule that lets pass rests on them.
         """
         told = self.meta.get(DOOR)
         return cast("JsonObject", told) if isinstance(told, dict) else None

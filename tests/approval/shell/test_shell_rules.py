@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from meup_agent.approval import AllowRule, AskRule, DenyRule, Policy, Verdict
@@ -12,6 +13,7 @@ from meup_agent.approval.policy.cases import call_from
 from meup_agent.approval.policy.rules import PolicyRule
 from meup_agent.approval.shell import line as reading
 from meup_agent.errors import ConfigurationError
+from meup_agent.protocol.wire.payloads import DOOR, Call
 
 READS = AllowRule(
     "Bash", shell=["git status*", "git log*", "ls*", "cat *", "echo *", "sort *", "find *"]
@@ -388,6 +390,94 @@ def test_a_deny_looks_at_every_argument_that_may_be_a_line() -> None:
     assert decide(rules, ["git", "commit", "-m", "x; rm x"]) == "allow"
     call = call_from("write_stdin", {"chars": "rm x\n"}, target="mac")
     assert Policy(rules).decide(call, "claude").verdict is Verdict.DENY
+
+
+def test_a_deny_looks_at_code_and_input_for_what_they_say_alone() -> None:
+    rules = [DenyRule("*", shell="rm *"), AllowRule("*")]
+    for key in ("code", "input", "Code"):
+        for said, verdict in (("ls; rm x", "deny"), ("rm x (", "deny"), ("f(x) :- y.", "allow")):
+            call = call_from("run", {key: said}, target="mac")
+            assert str(Policy(rules).decide(call, "claude").verdict) == verdict, (key, said)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "[ $(cat f) ] && ls",
+        "[ `cat f` ] && ls",
+        "[ $x ] && ls",
+        "[ -n $x ] && ls",
+        '[ "$op" "$x" ] && ls',
+        '[ "$a" "$op" "$b" ] && ls',
+        "[ -v x ] && ls",
+        "[ -v 'a[$(ls)]' ] && ls",
+        "[ * ] && ls",
+        "[ {-v,x} ] && ls",
+        "test $x && ls",
+        "test -v x && ls",
+        "test $(cat f) && ls",
+        "test 'a[$(ls)]' && ls",
+        "command test $x",
+    ],
+)
+def test_a_test_whose_operator_may_be_a_value_is_not_allowed(command: str) -> None:
+    rule = AllowRule("Bash", shell=["ls*", "cat *", "test *", "command test *"])
+    assert decide([rule], command) == "ask"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "[ -f x ] && ls",
+        '[ -n "$x" ] && ls',
+        '[ "$x" ] && ls',
+        '[ "$a" = "$b" ] && ls',
+        '[ "$a" = x -o -d "$b" ] && ls',
+        '[ -n "$(cat f)" ] && ls',
+        "[[ $x == y ]] && ls",
+        "test -f x && ls",
+    ],
+)
+def test_a_test_whose_operators_are_written_is_allowed(command: str) -> None:
+    assert decide([AllowRule("Bash", shell=["ls*", "cat *", "test *"])], command) == "allow"
+
+
+def from_folder(folder: str, arguments: dict[str, Any], tool: str = "Bash") -> Call:
+    call = call_from(tool, arguments, target="mac")
+    meta = {**call.meta, DOOR: {"agent": "claude-code", "cwd": folder}}
+    return msgspec.structs.replace(call, params={**call.params, "_meta": meta})
+
+
+@pytest.mark.parametrize(
+    ("folder", "path", "verdict"),
+    [
+        ("/etc", "passwd", "deny"),
+        ("/etc/ssh", "../passwd", "deny"),
+        ("/", "etc/passwd", "deny"),
+        ("/work", "passwd", "allow"),
+        ("/etc", "/work/passwd", "allow"),
+        ("", "passwd", "allow"),
+    ],
+)
+def test_a_deny_of_a_path_knows_the_folder_that_is_told(
+    folder: str, path: str, verdict: str
+) -> None:
+    rules = [DenyRule("*", path="/etc/**"), AllowRule("*")]
+    for tool, arguments in (
+        ("Bash", {"command": f"cat {path}"}),
+        ("Bash", {"command": f"ls > {path}"}),
+        ("Write", {"file_path": path, "content": ""}),
+    ):
+        call = from_folder(folder, arguments, tool)
+        assert str(Policy(rules).decide(call, "claude").verdict) == verdict, arguments
+    moved = from_folder("/", {"command": "cd etc && cat passwd"})
+    assert Policy(rules).decide(moved, "claude").verdict is Verdict.DENY
+
+
+def test_no_allow_of_a_path_rests_on_the_folder_that_is_told() -> None:
+    rules = [AllowRule("Write", path="/work/**")]
+    call = from_folder("/work", {"file_path": "a.py", "content": ""}, "Write")
+    assert Policy(rules).decide(call, "claude").verdict is Verdict.ASK
 
 
 def test_without_a_tool_an_allow_is_for_shells_of_coding_agents() -> None:
