@@ -23,13 +23,17 @@ class NatsServer:
     Args:
         max_payload: Its largest message.
         settings: Further lines of its configuration.
+        sync_interval: How often it asks its disk to keep what is written.
     """
 
-    def __init__(self, max_payload: str = "8MB", settings: str = "") -> None:
+    def __init__(
+        self, max_payload: str = "8MB", settings: str = "", sync_interval: str = "always"
+    ) -> None:
         self._max_payload = max_payload
         self._folder = tempfile.TemporaryDirectory(prefix="meup-nats-")
         self.folder = Path(self._folder.name)
         self.settings = settings
+        self.sync_interval = sync_interval
         self._held, self._port = held_port()
         self.start()
 
@@ -45,7 +49,8 @@ class NatsServer:
         config.write_text(
             f"host: 127.0.0.1\nport: {self._port}\nports_file_dir: '{self.folder}'\n"
             f"max_payload: {self._max_payload}\n"
-            f"jetstream {{ store_dir: '{self.folder}', sync_interval: always }}\n{self.settings}\n"
+            f"jetstream {{ store_dir: '{self.folder}', sync_interval: {self.sync_interval} }}\n"
+            f"{self.settings}\n"
         )
         with (self.folder / "log").open("ab") as told:
             self.process = subprocess.Popen([COMMAND, "--config", config], stderr=told)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, NamedTuple, cast
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo
 
@@ -86,6 +87,13 @@ def _check_advertise(address: str) -> str:
     host, _, port = address.rpartition(":")
     if not host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65_536:
         raise ConfigurationError("expected a host and a port, as in 10.0.0.1:8430")
+    return address
+
+
+def _check_monitoring(address: str) -> str:
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigurationError("expected an address, as in http://127.0.0.1:8222")
     return address
 
 
@@ -180,6 +188,8 @@ class NatsConfig:
     cluster_token: str | None = field(default=None, repr=False)
     cluster_token_file: TokenOfFile | None = field(default=None, repr=False)
     node: str | None = None  # the gateway's name, for people; `None`: that of its machine
+    # The server's monitoring port, which tells what its clients do not see; with one replica.
+    monitoring: Annotated[str, AfterValidator(_check_monitoring)] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what says twice, or by half, who the gateway is.

@@ -19,6 +19,7 @@ import anyio
 import anyio.to_thread
 
 from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.cluster.checks import check_several
 from meup_agent.gateway.cluster.placement import plan_for
 from meup_agent.gateway.cluster.seat import Seat, config_parts
 from meup_agent.gateway.journal.nats.journal import (
@@ -34,7 +35,7 @@ from meup_agent.gateway.limits import check_message_size
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from meup_agent.gateway.config import Config, JournalConfig, NatsConfig
+    from meup_agent.gateway.config import JournalConfig
     from meup_agent.gateway.runtime import GatewayRuntime
 
 log = logging.getLogger("meup_agent.gateway")
@@ -250,7 +251,7 @@ async def keep_spaces(
     config = runtime.config
     nats = journal.nats
     assert nats is not None, "who calls this asked before"
-    _check(config, nats)
+    check_several(config)
     link = Link(nats)
     link.open()
     try:
@@ -270,21 +271,6 @@ async def keep_spaces(
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(link.close)
-
-
-def _check(config: Config, nats: NatsConfig) -> None:
-    if nats.advertise is None:
-        return
-    if nats.replicas == 1:
-        log.warning(
-            "journal.nats.replicas is 1: several gateways share one server's disk, and stop with it"
-        )
-    for (_, name), entry in config.entries():
-        if entry.output_log is not None:
-            raise ConfigurationError(
-                f"output_log: {entry.output_log} of {name!r} is on one machine, and there are"
-                " several gateways (journal.nats.advertise); remove one of them"
-            )
 
 
 def _note_end(runtime: GatewayRuntime, running: asyncio.Task[None]) -> None:

@@ -76,7 +76,13 @@ def config_parts(config: Config) -> dict[str, str]:
     """A digest of each part of a configuration that decides what is accepted, by its key."""
     parts = {f"spaces.{space.id}": _digest(_space_values(space)) for space in config.spaces}
     limits = asdict(config.limits)
-    return parts | {f"gateway.{name}": _digest(value) for name, value in limits.items()}
+    parts |= {f"gateway.{name}": _digest(value) for name, value in limits.items()}
+    journal, nats = config.journal, config.journal.nats
+    kept: dict[str, object] = {"max_age": journal.max_age, "max_bytes": journal.max_bytes}
+    if nats is not None:
+        kept["nats.replicas"] = nats.replicas
+        kept["nats.cluster_token"] = digest_of_token(nats.known_token).hex()
+    return parts | {f"journal.{name}": _digest(value) for name, value in kept.items()}
 
 
 def _space_values(space: SpaceConfig) -> dict[str, Any]:

@@ -40,6 +40,7 @@ from tests.gateways import ENGINES, first_token, one_space_config
 from tests.nats_servers import NatsServer, shared_server
 from tests.patience import PATIENCE
 from tests.programs import ROOT
+from tests.protocol.space.scene import Scene
 from tests.spaces import Entry, Fact
 
 pytestmark = pytest.mark.anyio
@@ -323,6 +324,39 @@ async def test_facts_that_are_lost_are_not_passed_over(path: Path, clock: Clock)
             journal.recover("demo", since=0, limit=9)
     async with journal_at(config, clock, max_bytes=20_000, accept_damage=True) as journal:
         assert journal.recover("demo", since=0, limit=9).facts == {}
+
+
+async def test_facts_of_a_log_that_lost_its_end_are_not_passed_over(
+    path: Path, clock: Clock
+) -> None:
+    config = nats_config(path)
+    async with journal_at(config, clock) as journal:
+        for number in range(9):
+            await kept(journal, chat(number), facts=(Fact("grant/a", {"n": number}),))
+    client = await nats.connect(config.servers[0])
+    await client.jetstream().delete_stream(f"{config.prefix}-demo")
+    await client.close()
+    with pytest.raises(ConfigurationError, match=r"its facts were written down up to \d+: it was"):
+        async with journal_at(config, clock) as journal:
+            journal.floor("demo")
+    async with journal_at(config, clock, accept_damage=True) as journal:
+        await kept(journal, chat(1), facts=(Fact("grant/a", None),))
+        journal.abandon()  # as a killed gateway: what holds is in the log alone
+    async with journal_at(config, clock, accept_damage=True) as journal:
+        assert journal.recover("demo", since=0, limit=9).facts == {}
+
+
+async def test_clocks_a_minute_apart(path: Path, clock: Clock) -> None:
+    config = nats_config(path)
+    times: list[int] = []
+    for at in (100.0, 40.0):
+        async with journal_at(config, clock) as journal:
+            scene = Scene({"alice": [{"kind": "chat"}]}, journal=journal, at=at)
+            scene.say("alice", "chat", {"message": "hi"}, id=str(at))
+            await settled(journal)
+            times = [entry.at for entry in await read(journal)]
+    assert times == sorted(times)
+    assert len(times) == 2
 
 
 def on_nats(path: Path, server: NatsServer | None = None) -> Config:

@@ -440,6 +440,7 @@ def _check_local(settings: Config) -> None:
 
 def describe_checked(settings: Config) -> str:
     """The spaces and addresses that a gateway would serve, as lines."""
+    from meup_agent.gateway.cluster.checks import check_several, check_streams
     from meup_agent.gateway.journal.engines import engine_of
     from meup_agent.gateway.network import (
         check_encrypted,
@@ -464,8 +465,9 @@ def describe_checked(settings: Config) -> str:
 
         check_targets(settings)
     most = settings.limits.max_message_bytes
+    check_several(settings)
     journal = engine_of(settings.journal).check(settings.journal, most)
-    for sentence in _unknown_keys(settings):
+    for sentence in filter(None, (check_streams(settings), *_unknown_keys(settings))):
         warn(sentence)
     secure = "" if settings.tls is None else "s"
     where = host_and_port(settings.host, settings.port)

@@ -744,12 +744,7 @@ def check(config: JournalConfig) -> tuple[str, int]:
     link = Link(nats)
     link.open()
     try:
-        try:
-            link.wait(link.ask("INFO"), START_SECONDS)
-        except Exception as error:
-            raise ConfigurationError(
-                f"journal.nats.servers: {link.place} does not serve JetStream ({error}); enable it"
-            ) from None
+        link.wait(link.find_jetstream(), START_SECONDS)
         if nats.replicas > 1 and not link.is_clustered:
             raise ConfigurationError(
                 f"journal.nats.replicas: {link.place} is one server alone, and {nats.replicas} are"

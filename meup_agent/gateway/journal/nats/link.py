@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from meup_agent.errors import ConfigurationError, system_reason
+from meup_agent.gateway.journal.nats.monitoring import check_sync
 
 try:
     from nats import errors as nats_errors
@@ -185,7 +186,7 @@ class Link:
         """Wait until JetStream answers.
 
         Raises:
-            ConfigurationError: It does not, for too long.
+            ConfigurationError: It does not, for too long; or one replica there is not safe.
         """
         try:
             await self._insist(lambda: self.ask("INFO"))
@@ -193,6 +194,11 @@ class Link:
             raise ConfigurationError(
                 f"journal.nats.servers: {self.place} does not serve JetStream ({error}); enable it"
             ) from None
+        monitoring = self._config.monitoring
+        if monitoring is not None and self._config.replicas == 1:
+            client: Any = self.client
+            server_id = str(client._server_info.get("server_id"))
+            await asyncio.to_thread(check_sync, monitoring, server_id)
 
     @property
     def is_clustered(self) -> bool:

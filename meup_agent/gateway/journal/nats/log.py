@@ -119,6 +119,7 @@ class SpaceLog:
     on_kept: Callable[[SpaceLog, int, int], None]
     on_lost: Callable[[str], None]
     is_copy: bool = False  # another journal is copied into it, and no gateway uses it
+    accepts_damage: bool = field(default=False, init=False)
     is_copied_to: bool = field(default=False, init=False)  # that has begun, and is not over
     base: int = field(default=0, init=False)
     first: int = field(default=1, init=False)  # the sequence of the oldest message
@@ -168,6 +169,7 @@ class SpaceLog:
         Raises:
             ConfigurationError: It cannot be used.
         """
+        self.accepts_damage = journal.accept_damage
         try:
             deadline = asyncio.get_running_loop().time() + INSIST_SECONDS
             while True:
@@ -211,6 +213,18 @@ class SpaceLog:
         self.latest = await self._find_latest()
         return True
 
+    def refuse_copy(self) -> None:
+        """Refuse a log that does not have all yet.
+
+        Raises:
+            ConfigurationError: More is to be copied into it.
+        """
+        if self.is_copied_to:
+            raise ConfigurationError(
+                f"the log of space {self.space!r} is a copy that is not complete; run"
+                f" 'meup journal copy' again, or remove the stream {self.stream}"
+            )
+
     async def end_copy(self) -> None:
         """Say that the log holds all that was to be copied into it."""
         found = (await self.link.ask(f"STREAM.INFO.{self.stream}"))["config"]
@@ -228,11 +242,8 @@ class SpaceLog:
             made = {**wanted, "metadata": metadata, "deny_delete": True, "deny_purge": True}
             info = await self.link.ask(f"STREAM.CREATE.{self.stream}", made)
         found = self._read_info(info)
-        if self.is_copied_to and not self.is_copy:
-            raise ConfigurationError(
-                f"the log of space {self.space!r} is a copy that is not complete; run"
-                f" 'meup journal copy' again, or remove the stream {self.stream}"
-            )
+        if not self.is_copy:
+            self.refuse_copy()
         changed = {key: value for key, value in wanted.items() if found.get(key) != value}
         if changed:
             info = await self.link.ask(f"STREAM.UPDATE.{self.stream}", {**found, **changed})
@@ -536,7 +547,7 @@ class SpaceLog:
                 (await bucket.get(f"{token}.{generation.decode()}.{part}")).value or b""
                 for part in range(int(count))
             ]
-            return decode_checkpoint(b"".join(parts))
+            found = decode_checkpoint(b"".join(parts))
         except (BucketNotFoundError, KeyNotFoundError):
             return Checkpoint(0, {})
         except ValueError as error:
@@ -544,11 +555,24 @@ class SpaceLog:
                 f"the facts of space {self.space!r} in the bucket {self._bucket} are damaged"
                 f" ({error}); restore that bucket"
             ) from None
+        if found.until > self.last:
+            # What is written there from now on would be taken for what the facts have already.
+            if not self.accepts_damage:
+                raise ConfigurationError(
+                    f"the log of space {self.space!r} ends with message {self.last}, and its facts"
+                    f" were written down up to {found.until}: it was removed, or its server lost"
+                    " the end; restore the stream, give another journal.nats.prefix, or go on from"
+                    " there: accept_damage"
+                )
+            found.until = self.last
+            await self.write_checkpoint(found, begins=True)
+        return found
 
-    async def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+    async def write_checkpoint(self, checkpoint: Checkpoint, *, begins: bool = False) -> None:
         """Write down the facts that hold, in place of those that were before.
 
-        Those of a later owner stay, and the last of several calls counts.
+        Those of a later owner stay, unless a log ``begins`` anew, and the last of several calls
+        counts.
         """
         from nats.js.errors import KeyNotFoundError
 
@@ -562,7 +586,7 @@ class SpaceLog:
                 head = await bucket.get(token)
                 before, revision = head.value or b"", head.revision
             count, _, older = before.decode().partition(" ")
-            if older and int(older.rpartition("-")[2]) > self.epoch:
+            if older and not begins and int(older.rpartition("-")[2]) > self.epoch:
                 return
             for place, part in enumerate(parts):
                 await bucket.put(f"{token}.{generation}.{place}", part)
