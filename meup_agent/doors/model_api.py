@@ -20,6 +20,11 @@ MAX_BODY_BYTES: Final = 16 << 20
 """Bytes of a request that are read; an agent's first one has its whole prompt."""
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing: a program that is ended leaves its connections."""
+
+
 class ModelApi:
     """A server that plays a model, which asks for one call of a tool.
 
@@ -81,7 +86,7 @@ class ModelApi:
                 if self.command != "HEAD":
                     self.wfile.write(said)
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> Self:

@@ -13,12 +13,15 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
-from meup_agent.cli.guard.files import FileChange, read_json, read_settings, write_json
+from meup_agent.cli.guard.files import read_json, read_settings, write_json
+from meup_agent.cli.guard.json_text import read_commented, replace_value
+from meup_agent.cli.up.client_entry import SPACE, client_entry
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.wire.payloads import as_object, objects_in
 
@@ -35,13 +38,17 @@ WATCH_SECONDS: Final = 60
 VERSION_SECONDS: Final = 20.0
 """Wait for a program to say its version."""
 
+OWN_SERVER: Final = "meup"
+"""Name of the MCP server by which an agent is a participant."""
+
 BEGIN: Final = "# >>> meup guard >>>"
 END: Final = "# <<< meup guard <<<"
 # Programs that write the same file put what they add before its last comment: into our block.
 _BLOCK: Final = re.compile(
     rf"\n?^{re.escape(BEGIN)}\n"
     r"(?P<own>(?:\[\[hooks\.\w+\]\]\nmatcher = .*\n\[\[hooks\.\w+\.hooks\]\]\ntype = .*\n"
-    r"command = .*\ntimeout = .*\n)*)"
+    r"command = .*\ntimeout = .*\n)*"
+    r"(?:\[mcp_servers\.meup\]\ncommand = .*\nargs = .*\nenv = .*\n)?)"
     rf"(?P<others>(?:(?!{re.escape(END)}).*\n)*){re.escape(END)}$\n?",
     re.MULTILINE,
 )
@@ -58,18 +65,30 @@ class HookProgram(NamedTuple):
         url: The gateway's socket.
         token_file: The file of the agent's token.
         watches: It decides nothing, and every call goes on.
+        serves: The agent reaches MCP servers through the gateway as well.
     """
 
     program: Path
     url: str
     token_file: Path
     watches: bool = False
+    serves: bool = False
+
+    def server(self, agent: str) -> JsonObject:
+        """The entry of the MCP server by which an agent is a participant."""
+        return client_entry(
+            str(self.program.with_name("meup")),
+            self.token_file,
+            url=self.url,
+            space=SPACE,
+            participant=agent,
+        )
 
     def line(self, agent: str) -> str:
         """The command line, for a shell."""
         words = (str(self.program), agent, "--url", self.url, "--token-file", str(self.token_file))
         watch = ("--watch",) if self.watches else ()
-        return shlex.join((*words, "--timeout", str(self.seconds), "--own", "meup", *watch))
+        return shlex.join((*words, "--timeout", str(self.seconds), "--own", OWN_SERVER, *watch))
 
     @classmethod
     def of_line(cls, line: str) -> HookProgram | None:
@@ -112,6 +131,7 @@ class CodingAgent(NamedTuple):
         open: What goes past the hook, as far as it is known.
         program: Its program, where a trial of it is known.
         first: What its person has to do before the hook is asked.
+        has_hooks: It asks a hook; else its MCP servers, or the agents that it starts, are decided.
     """
 
     name: str
@@ -122,6 +142,7 @@ class CodingAgent(NamedTuple):
     open: tuple[HookGap, ...]
     program: str | None = None
     first: str = ""
+    has_hooks: bool = True
 
     @property
     def is_here(self) -> bool:
@@ -134,7 +155,7 @@ class CodingAgent(NamedTuple):
         """True if its settings have a hook of ours."""
         path = self.settings()
         text = read_settings(path)
-        return text is not None and self.edit(text, path, None) != _plain(text, path)
+        return text is not None and self.edited(text, None) != text
 
     def installed_hook(self) -> HookProgram | None:
         """The program of ours that its settings start, of several the first.
@@ -148,22 +169,23 @@ class CodingAgent(NamedTuple):
             return None
         document = read_json(text, path) if path.suffix == ".json" else read_toml(text, path)
         lines = (line for line in _texts_in(document) if starts_hook(line, self.name))
-        return next(filter(None, map(HookProgram.of_line, lines)), None)
+        found = next(filter(None, map(HookProgram.of_line, lines)), None)
+        served = OWN_SERVER in as_object(document.get("mcp_servers"))
+        return None if found is None else found._replace(serves=served)
 
-    def change(self, hook: HookProgram | None) -> FileChange:
-        """The change that adds its hook, or takes it out (``None``).
+    def edited(self, text: str | None, hook: HookProgram | None) -> str | None:
+        """The text of its settings with its hook, or without (``None``), of what it is now.
 
         Raises:
-            ConfigurationError: Its settings cannot be read, or are not what it reads.
+            ConfigurationError: It cannot be read, or is not what it reads.
         """
         path = self.settings()
-        before = read_settings(path)
-        if before is None and hook is None:
-            return FileChange(path, None, "")
-        after = self.edit(before, path, hook)
-        if before is not None and path.suffix == ".json" and after == _plain(before, path):
-            after = before  # only its layout would change
-        return FileChange(path, before, after)
+        if text is None and hook is None:
+            return None
+        after = self.edit(text, path, hook)
+        is_json = text is not None and path.suffix == ".json" and self.has_hooks
+        # Where nothing else would change its layout stays.
+        return text if is_json and after == _plain(text or "", path) else after
 
 
 def _plain(text: str, path: Path) -> str:
@@ -186,7 +208,8 @@ def _texts_in(value: object) -> Iterator[str]:
             pass
 
 
-def _home(variable: str, folder: str) -> Path:
+def user_folder(variable: str, folder: str) -> Path:
+    """A folder of the user's settings, where a variable does not name another one."""
     chosen = os.environ.get(variable) if variable else None
     return Path(chosen).absolute() if chosen else Path.home() / folder
 
@@ -353,11 +376,21 @@ def _codex_block(hook: HookProgram) -> str:
     """The hooks of Codex, which runs a call whose hook ends otherwise than with 2 and words."""
     or_else = "true" if hook.watches else "{ echo 'meup did not answer' >&2; exit 2; }"
     line = _toml_text(f"{hook.line('codex')} || {or_else}")
-    return "".join(
+    served = ""
+    if hook.serves:
+        entry = hook.server("codex")
+        args = ", ".join(map(_toml_text, entry["args"]))
+        env = ", ".join(f"{name} = {_toml_text(each)}" for name, each in entry["env"].items())
+        served = (
+            f"[mcp_servers.{OWN_SERVER}]\ncommand = {_toml_text(entry['command'])}\n"
+            f"args = [{args}]\nenv = {{ {env} }}\n"
+        )
+    hooks = (
         f'[[hooks.{event}]]\nmatcher = "*"\n[[hooks.{event}.hooks]]\ntype = "command"\n'
         f"command = {line}\ntimeout = {seconds}\n"
         for event, seconds in (("PreToolUse", hook.seconds), ("PostToolUse", WATCH_SECONDS))
     )
+    return "".join((*hooks, served))
 
 
 def _toml_text(text: str) -> str:
@@ -409,8 +442,43 @@ def _copilot(text: str | None, path: Path, hook: HookProgram | None) -> str:
     return _edit_hooks(text, path, "copilot", wanted, {"version": 1})
 
 
+def wrap_agents(text: str | None, path: Path, hook: HookProgram | None) -> str:
+    """Zed's settings with ``meup acp`` before the command of each agent, or without it."""
+    given = text or "{}\n"
+    for name, entry in as_object(read_commented(given, path).get("agent_servers")).items():
+        of = as_object(entry)
+        args = [*cast("list[Any]", of.get("args") or [])]
+        command = of.get("command")
+        if not isinstance(command, str):
+            continue
+        if Path(command).name == "meup" and args[:1] == ["acp"] and "--" in args:
+            command, *args = args[args.index("--") + 1 :]
+        if hook is not None:
+            where = ("--url", hook.url, "--space", SPACE, "--token-file", str(hook.token_file))
+            wrapped = ["acp", *where, "--participant", "zed", "--", command, *args]
+            command, args = str(hook.program.with_name("meup")), wrapped
+        if (command, args) != (of["command"], of.get("args") or []):
+            changed = {**of, "command": command, "args": args}
+            if not args and "args" not in of:
+                del changed["args"]
+            given = replace_value(given, ("agent_servers", name), changed)
+    return given if text is not None or hook is not None else ""
+
+
+def _leave(text: str | None, path: Path, hook: HookProgram | None) -> str:
+    """The settings of an agent that has no hooks."""
+    return text or ""
+
+
 def _nothing_to_check() -> None:
     """The settings say themselves that it fails closed."""
+
+
+def vscode_folder() -> Path:
+    """The folder of VS Code's user settings."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library/Application Support/Code/User"
+    return user_folder("XDG_CONFIG_HOME", ".config") / "Code" / "User"
 
 
 _TRY_IT: Final = HookGap(
@@ -428,7 +496,7 @@ AGENTS: Final[Mapping[str, CodingAgent]] = {
         CodingAgent(
             "claude-code",
             "Claude Code",
-            lambda: _home("CLAUDE_CONFIG_DIR", ".claude") / "settings.json",
+            lambda: user_folder("CLAUDE_CONFIG_DIR", ".claude") / "settings.json",
             _claude,
             _check_claude,
             (
@@ -442,7 +510,7 @@ AGENTS: Final[Mapping[str, CodingAgent]] = {
         CodingAgent(
             "codex",
             "Codex",
-            lambda: _home("CODEX_HOME", ".codex") / "config.toml",
+            lambda: user_folder("CODEX_HOME", ".codex") / "config.toml",
             _codex,
             _nothing_to_check,
             (
@@ -458,7 +526,7 @@ AGENTS: Final[Mapping[str, CodingAgent]] = {
         CodingAgent(
             "cursor",
             "Cursor",
-            lambda: _home("", ".cursor") / "hooks.json",
+            lambda: user_folder("", ".cursor") / "hooks.json",
             _cursor,
             _nothing_to_check,
             (_TRY_IT,),
@@ -466,7 +534,7 @@ AGENTS: Final[Mapping[str, CodingAgent]] = {
         CodingAgent(
             "gemini",
             "Gemini CLI",
-            lambda: _home("", ".gemini") / "settings.json",
+            lambda: user_folder("", ".gemini") / "settings.json",
             _gemini,
             _nothing_to_check,
             (_TRY_IT, _KEEP_IT),
@@ -474,10 +542,38 @@ AGENTS: Final[Mapping[str, CodingAgent]] = {
         CodingAgent(
             "copilot",
             "Copilot CLI",
-            lambda: _home("COPILOT_HOME", ".copilot") / "hooks" / "meup.json",
+            lambda: user_folder("COPILOT_HOME", ".copilot") / "hooks" / "meup.json",
             _copilot,
             _nothing_to_check,
             (_TRY_IT, _KEEP_IT),
+        ),
+        CodingAgent(
+            "vscode",
+            "VS Code",
+            lambda: vscode_folder() / "mcp.json",
+            _leave,
+            _nothing_to_check,
+            (
+                HookGap(
+                    "its own tools are not asked about, but its MCP servers alone",
+                    "guard the agent that you use in it",
+                ),
+            ),
+            has_hooks=False,
+        ),
+        CodingAgent(
+            "zed",
+            "Zed",
+            lambda: user_folder("XDG_CONFIG_HOME", ".config") / "zed" / "settings.json",
+            wrap_agents,
+            _nothing_to_check,
+            (
+                HookGap(
+                    "what an agent does without asking its editor goes past",
+                    "guard the agent itself, too, if it is one of these",
+                ),
+            ),
+            has_hooks=False,
         ),
     )
 }

@@ -21,7 +21,7 @@ from meup_agent.cli.guard.agents import (
     version_of,
 )
 from meup_agent.cli.guard.files import read_json, read_settings
-from meup_agent.cli.up.plan import SPACE
+from meup_agent.cli.up.client_entry import SPACE
 from meup_agent.errors import ConfigurationError, MeupError
 from meup_agent.escape import visible
 
@@ -61,7 +61,7 @@ class DoorReport:
 
 def guarded_agents() -> list[CodingAgent]:
     """The agents whose settings have a hook of ours, or cannot be read."""
-    return [each for each in AGENTS.values() if _may_be_guarded(each)]
+    return [each for each in AGENTS.values() if each.has_hooks and _may_be_guarded(each)]
 
 
 def _may_be_guarded(agent: CodingAgent) -> bool:
@@ -113,7 +113,8 @@ def _check_settings(agent: CodingAgent, hook: HookProgram) -> Check:
         return Check("hook", False, f"{visible(said, 400)}: no call runs", again)
     try:
         agent.check()
-        is_ours = not agent.change(hook).is_needed
+        before = read_settings(path)
+        is_ours = agent.edited(before, hook) == before
     except ConfigurationError as error:
         return Check("hook", False, visible(str(error), 400), again)
     shown = visible(str(path), 200)

@@ -21,6 +21,7 @@ from anyio import to_thread
 
 from meup_agent.cli.failures import require_extra
 from meup_agent.cli.render.output import warn
+from meup_agent.cli.up.client_entry import SPACE
 from meup_agent.cli.up.state import (
     digest_of,
     journal_path,
@@ -62,9 +63,6 @@ if TYPE_CHECKING:
 # Each server is a participant; `agent` may list tools and propose their calls; `you` may decide, or
 # the persons that are named in its place. `reviewer` uses the yeses that they give in advance. With
 # a policy it decides by that, and leaves to them what it asks.
-
-SPACE: Final = "mcp"
-"""The id of the space."""
 
 AGENT: Final = "agent"
 YOU: Final = "you"

@@ -47,8 +47,8 @@ class Home:
     def json(self, name: str) -> Any:
         return json.loads((self.path / name).read_text())
 
-    def meup(self, *arguments: str) -> Any:
-        return meup(*arguments, cwd=self.path, variables=self.variables)
+    def meup(self, *arguments: str, cwd: Path | None = None) -> Any:
+        return meup(*arguments, cwd=cwd or self.path, variables=self.variables)
 
     def guard(self, *arguments: str) -> Any:
         return self.meup("guard", *arguments)

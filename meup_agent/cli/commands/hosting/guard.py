@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import shutil
 import signal
 import sys
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 import typer
 
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.guard.agents import AGENTS, CodingAgent, HookProgram
-from meup_agent.cli.guard.files import FileChange, write_change
+from meup_agent.cli.guard.files import FileChange, read_json, read_settings, write_change
+from meup_agent.cli.guard.plan import GuardPlan, plan_install, plan_removal
+from meup_agent.cli.guard.servers import GuardRecord, gateway_servers, secret_values, server_lists
 from meup_agent.cli.options import argument, flag, option
 from meup_agent.cli.up.autostart import start_up
 from meup_agent.cli.up.state import (
@@ -34,6 +38,7 @@ from meup_agent.cli.up.state import (
 )
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.escape import visible
+from meup_agent.protocol.wire.payloads import as_object
 from meup_agent.transport.urls import socket_url
 
 START_SECONDS: Final = 30.0
@@ -51,6 +56,7 @@ class _Setup(msgspec.Struct):
     policy: str = ""
     port: int | None = None
     process: int | None = None  # of the gateway that was started here
+    servers: str = ""  # the digest of the MCP servers that it was started with
 
 
 class _Gateway(NamedTuple):
@@ -91,8 +97,9 @@ def guard(
         list[str] | None,
         argument(
             "[AGENT]…",
-            "The agents: `claude-code`, `codex`, `cursor`, `gemini`, `copilot`; else those that"
-            " are found, one question for each. With `remove` before them: take the hooks out.",
+            "The agents: `claude-code`, `codex`, `cursor`, `gemini`, `copilot`, `vscode`, `zed`;"
+            " else those that are found, one question for each. With `remove` before them: take"
+            " all of it out.",
         ),
     ] = None,
     policy: Annotated[
@@ -111,6 +118,17 @@ def guard(
             " it again, they wait for a decision.",
         ),
     ] = False,
+    no_servers: Annotated[
+        bool, flag("--no-servers", "Leave the agents' MCP servers where they are.")
+    ] = False,
+    project: Annotated[
+        bool,
+        flag(
+            "--project",
+            "Move the MCP servers of this folder, too (`.mcp.json`, `.cursor/mcp.json`,"
+            " `.vscode/mcp.json`): they are started as you from then on, so look at them first.",
+        ),
+    ] = False,
     yes: Annotated[bool, flag("--yes", "All agents that are found, without a question.")] = False,
     dry_run: Annotated[
         bool, flag("--dry-run", "Show what would be changed, and change nothing.")
@@ -124,9 +142,11 @@ def guard(
     Finds the agents of this user, and adds a hook to the settings of each: before every call the
     agent asks a gateway of yours, and where that does not answer, nothing runs. The gateway is
     started if it does not run; each agent is a participant of it, with a token of its own. People
-    decide in `meup console` or `meup inbox`, and rules of a policy before them. The settings are
-    shown as a difference and written whole, with what they were beside them. `meup guard remove`
-    takes the hooks out again.
+    decide in `meup console` or `meup inbox`, and rules of a policy before them. The MCP servers of
+    the agents are moved behind the same gateway, which starts them, and each agent gets one in
+    their place, `meup`. Of an editor that speaks ACP, `meup acp` is put before its agents. The
+    settings are shown as a difference and written whole, with what they were beside them. `meup
+    guard remove` puts everything back.
 
     Example: `meup guard`
 
@@ -148,23 +168,52 @@ def guard(
                 f"the agent {visible(each, 60)} is not known; give some of {', '.join(AGENTS)}"
             )
     if removes:
-        if policy is not None or port is not None or watch:
+        if policy is not None or port is not None or watch or no_servers or project:
             raise ConfigurationError(
-                "--policy, --port and --watch are for guarding; leave them out"
+                "--policy, --port, --watch, --no-servers and --project are for guarding; leave"
+                " them out"
             )
-        _remove(_chosen(names, yes=yes or dry_run, removes=True), dry_run=dry_run)
+        record = _read_record()
+        chosen = _chosen(names, record, yes=yes or dry_run, removes=True)
+        _remove(chosen, plan_removal(chosen, record), record, dry_run=dry_run)
         return
-    chosen, gateway = _chosen(names, yes=yes or dry_run), _gateway(policy, port)
-    _install(chosen, gateway, dry_run=dry_run, no_start=no_start, watches=watch)
+    record = _read_record()
+    chosen, gateway = _chosen(names, record, yes=yes or dry_run), _gateway(policy, port)
+    for agent in chosen:
+        agent.check()
+    if not no_servers:
+        require_extra("MCP")
+    plan = plan_install(
+        chosen,
+        lambda agent: gateway.hook(agent.name, watches=watch),
+        record,
+        moves=not no_servers,
+        project=Path.cwd() if project else None,
+    )
+    if not project and not no_servers:
+        _tell_project(chosen)
+    _install(chosen, gateway, plan, dry_run=dry_run, no_start=no_start, watches=watch)
 
 
-def _chosen(names: list[str], *, yes: bool, removes: bool = False) -> list[CodingAgent]:
+def _tell_project(chosen: list[CodingAgent]) -> None:
+    """Say which servers of this folder stay where they are."""
+    for agent in chosen:
+        for listed in server_lists(agent.name, Path.cwd()):
+            if listed.project is not None and listed.path.is_file():
+                sys.stdout.write(
+                    f"the MCP servers of {listed.path} stay there; --project moves them\n"
+                )
+
+
+def _chosen(
+    names: list[str], record: GuardRecord, *, yes: bool, removes: bool = False
+) -> list[CodingAgent]:
     """The agents that are meant: those named, else those found, as the user says."""
     if names:
         return [AGENTS[each] for each in dict.fromkeys(names)]
     found = [each for each in AGENTS.values() if each.is_here]
     if removes:
-        found = [each for each in found if each.is_guarded]
+        found = [each for each in AGENTS.values() if _is_guarded(each, record)]
         if not found:
             sys.stdout.write("no agent has a hook of meup guard\n")
         return found
@@ -180,7 +229,7 @@ def _chosen(names: list[str], *, yes: bool, removes: bool = False) -> list[Codin
         raise ConfigurationError(f"which agents? give their names, or --yes for {listed}")
     chosen: list[CodingAgent] = []
     for each in found:
-        state = "change" if each.is_guarded else "guard"
+        state = "change" if _is_guarded(each, record) else "guard"
         sys.stdout.write(f"{state} {each.title} ({each.settings()})? [y/N] ")
         sys.stdout.flush()
         if sys.stdin.readline().strip().casefold() in ("y", "yes"):
@@ -188,17 +237,26 @@ def _chosen(names: list[str], *, yes: bool, removes: bool = False) -> list[Codin
     return chosen
 
 
+def _is_guarded(agent: CodingAgent, record: GuardRecord) -> bool:
+    return any(file.agent == agent.name for file in record.values()) or agent.is_guarded
+
+
 def _install(
-    chosen: list[CodingAgent], gateway: _Gateway, *, dry_run: bool, no_start: bool, watches: bool
+    chosen: list[CodingAgent],
+    gateway: _Gateway,
+    plan: GuardPlan,
+    *,
+    dry_run: bool,
+    no_start: bool,
+    watches: bool,
 ) -> None:
-    for each in chosen:
-        each.check()
-    changes = [each.change(gateway.hook(each.name, watches=watches)) for each in chosen]
-    _show(changes)
+    _show(plan, secret_values(plan.record))
     if dry_run or not chosen:
         return
-    clients = [each.name for each in AGENTS.values() if each in chosen or each.is_guarded]
-    _keep(gateway)
+    clients = [
+        each.name for each in AGENTS.values() if each in chosen or _is_guarded(each, plan.record)
+    ]
+    _keep(gateway, plan.record)
     folder = up_folder() / digest_of(gateway.servers)
     make_folder(up_folder())
     make_folder(folder)
@@ -206,9 +264,11 @@ def _install(
         keep_token(token_path(folder, name))
     if not no_start:
         _start(gateway, clients)  # before any agent asks it
-    _write(changes)
+    _keep_record(plan.record)  # before any settings change, so that they can be put back
+    _write(plan.changes)
     for each in chosen:
         does = "tells of each call, and waits for nobody" if watches else "asks before each call"
+        does = does if each.has_hooks else "is behind the gateway"
         sys.stdout.write(f"{each.title} {does}, as the participant {each.name}\n")
         for said in (*([each.first] if each.first else []), *each.open):
             sys.stdout.write(f"  ! {said}\n")
@@ -221,22 +281,43 @@ def _install(
         sys.stdout.write(f"to have the gateway after each login: {words} --install\n")
 
 
-def _remove(chosen: list[CodingAgent], *, dry_run: bool) -> None:
-    changes = [each.change(None) for each in chosen]
-    _show(changes)
-    if not dry_run:
-        _write(changes)
-        for each in chosen:
-            sys.stdout.write(f"{each.title} asks no more\n")
+def _remove(
+    chosen: list[CodingAgent], plan: GuardPlan, record: GuardRecord, *, dry_run: bool
+) -> None:
+    _show(plan, secret_values(record))
+    if dry_run or not chosen:
+        return
+    _write(plan.changes)
+    gateway = _gateway(None, None)
+    if gateway.servers.exists():
+        _keep(gateway, plan.record)
+    _keep_record(plan.record)
+    for each in chosen:
+        sys.stdout.write(f"{each.title} asks no more\n")
+    owner = gateway.owner()
+    if owner is not None:
+        sys.stdout.write(
+            f"the gateway at {owner.url} still runs (process {owner.process}), and is as before"
+            " until its next start\n"
+        )
 
 
-def _show(changes: list[FileChange]) -> None:
-    for each in changes:
+def _show(plan: GuardPlan, secrets: Collection[str]) -> None:
+    for each in plan.changes:
         if each.is_needed:
-            lines = [visible(line, 2_000) for line in each.lines()]
+            lines = [visible(_masked(line, secrets), 2_000) for line in each.lines()]
             sys.stdout.write("\n".join([*lines, ""]))
-        else:
+        elif each.before is not None:
             sys.stdout.write(f"{each.path} stays as it is\n")
+    for said in plan.stays:
+        sys.stdout.write(f"{visible(said, 400)}\n")
+
+
+def _masked(line: str, secrets: Collection[str]) -> str:
+    """A line of a difference without the keys of MCP servers: people show their terminals."""
+    for each in secrets:
+        line = line.replace(each, "…")
+    return line
 
 
 def _write(changes: list[FileChange]) -> None:
@@ -247,6 +328,38 @@ def _write(changes: list[FileChange]) -> None:
             real = each.path.resolve()
             led = f" at {real}, to which a link leads" if real != each.path else ""
             sys.stdout.write(f"{each.path} is written{led}{beside}\n")
+
+
+def _read_record() -> GuardRecord:
+    """What was changed before."""
+    path = guard_folder() / "changed.json"
+    if not path.exists():
+        return {}
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=GuardRecord)
+    except (OSError, msgspec.MsgspecError):
+        raise ConfigurationError(
+            f"{path} cannot be read; it has the MCP servers that were moved: keep a copy of it, and"
+            " remove it"
+        ) from None
+
+
+def _keep_record(record: GuardRecord) -> None:
+    _write_own(guard_folder() / "changed.json", msgspec.json.encode(record))
+
+
+def _write_own(path: Path, content: bytes) -> None:
+    """Write a file of the guard's folder whole, for its user alone: it has secrets of servers."""
+    make_folder(path.parent)
+    beside = path.with_suffix(".new")
+    try:
+        beside.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with os.fdopen(os.open(beside, flags, FILE_MODE), "wb") as file:
+            file.write(content)
+        os.replace(beside, path)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written ({system_reason(error)})") from None
 
 
 def _hook_program() -> Path:
@@ -281,16 +394,21 @@ def _gateway(policy: Path | None, port: int | None) -> _Gateway:
     return _Gateway(guard_folder() / "mcp.json", setup)
 
 
-def _keep(gateway: _Gateway) -> None:
-    folder = guard_folder()
-    make_folder(folder)
-    try:
-        (folder / "gateway.json").write_bytes(msgspec.json.encode(gateway.setup))
-        if not gateway.servers.exists():
-            gateway.servers.write_text('{"mcpServers": {}}\n', encoding="utf-8")
-            gateway.servers.chmod(FILE_MODE)
-    except OSError as error:
-        raise ConfigurationError(f"{folder} cannot be written ({system_reason(error)})") from None
+def _keep(gateway: _Gateway, record: GuardRecord | None = None) -> None:
+    """Keep what was chosen for the gateway, and the servers that it is to start."""
+    _write_own(guard_folder() / "gateway.json", msgspec.json.encode(gateway.setup))
+    if record is not None:
+        moved = gateway_servers(_read_record()).keys()
+        there = as_object(_servers_in(gateway.servers).get("mcpServers"))
+        others = {name: entry for name, entry in there.items() if name not in moved}
+        document = {"mcpServers": {**others, **gateway_servers(record)}}
+        content = msgspec.json.format(msgspec.json.encode(document), indent=2)
+        _write_own(gateway.servers, content + b"\n")
+
+
+def _servers_in(path: Path) -> dict[str, Any]:
+    """The gateway's servers so far, of which the user may have written some."""
+    return read_json(read_settings(path), path)
 
 
 def _start(gateway: _Gateway, clients: list[str]) -> None:
@@ -300,8 +418,11 @@ def _start(gateway: _Gateway, clients: list[str]) -> None:
         Failure: It does not, or runs without one of the agents.
     """
     owner = gateway.owner()
+    digest = hashlib.sha256(gateway.servers.read_bytes()).hexdigest()
     if owner is not None and owner.url:
         missing = [each for each in clients if each not in owner.token_files]
+        if digest != gateway.setup.servers and owner.process == gateway.setup.process:
+            missing.append("its MCP servers")
         if not missing:
             return
         named = ", ".join(missing)
@@ -326,7 +447,7 @@ def _start(gateway: _Gateway, clients: list[str]) -> None:
             is_said = True
             sys.stderr.write("meup: waiting for the gateway\n")
         time.sleep(0.1)
-    gateway.setup.process = owner.process
+    gateway.setup.process, gateway.setup.servers = owner.process, digest
     _keep(gateway)
     sys.stdout.write(f"the gateway runs at {owner.url}\n")
 

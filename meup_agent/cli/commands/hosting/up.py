@@ -41,6 +41,7 @@ from meup_agent.cli.options import (
 from meup_agent.cli.render.output import open_prefixed, warn
 from meup_agent.cli.signals import ENDING, end_by_signals
 from meup_agent.cli.up.autostart import AUTOSTART_VARIABLE, autostart_words
+from meup_agent.cli.up.client_entry import client_entry
 from meup_agent.cli.up.hook_endpoint import HOOKS_PATH, HookEndpoint, serves_hooks
 from meup_agent.cli.up.mcp_endpoint import MCP_PATH, McpEndpoint, serves_mcp
 from meup_agent.cli.up.plan import (
@@ -482,16 +483,13 @@ def _client_lines(
             yield "Give your MCP client this in their place:"
         else:
             yield "An MCP client can be the agent:"
-        started = {
-            "command": own_program(),
-            "args": ["mcp", "--token-file", str(path)],
-            # Named: the client may run in a terminal that is `you`.
-            "env": {
-                "MEUP_URL": running.own_url,
-                "MEUP_SPACE": plan.settings.spaces[0].id,
-                "MEUP_PARTICIPANT": client,
-            },
-        }
+        started = client_entry(
+            own_program(),
+            path,
+            url=running.own_url,
+            space=plan.settings.spaces[0].id,
+            participant=client,
+        )
         yield from ("", _pasted(started), "")
         if url is not None:
             token = path.read_text(encoding="ascii").strip() if shows_token else "…"
