@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import httpx
-from anyio.abc import ByteStream, SocketAttribute
+from anyio.abc import ByteStream, SocketAttribute, TaskGroup, TaskStatus
 
 from meup_agent import Agent, Proposal, Space
 from meup_agent.cli.up.hook_endpoint import HOOKS_PATH, HookEndpoint
@@ -44,11 +44,11 @@ class Hooked:
     space: Space
     door_url: str
 
-    def __init__(self, config: Config, decide: Decide | None, mode: str) -> None:
+    def __init__(self, tasks: TaskGroup, config: Config, decide: Decide | None, mode: str) -> None:
+        self._tasks = tasks
         self._config = config
         self._decide = decide
         self._mode = mode
-        self._stack = AsyncExitStack()
         self._port = 0
         (space,) = config.spaces
         self.tokens = {name: each.tokens[0] for name, each in space.participants.items()}
@@ -61,7 +61,19 @@ class Hooked:
 
     async def start(self) -> None:
         """Serve, at the port of before where it did already."""
-        endpoint, ann, stack = HookEndpoint(self._mode), Agent("ann"), self._stack
+        # In a task of its own, since a test may let it die within scopes of its own.
+        self._dying, self._dead = anyio.Event(), anyio.Event()
+        await self._tasks.start(self._live)
+
+    async def _live(self, *, task_status: TaskStatus[None]) -> None:
+        async with AsyncExitStack() as stack:
+            await self._enter(stack)
+            task_status.started()
+            await self._dying.wait()
+        self._dead.set()
+
+    async def _enter(self, stack: AsyncExitStack) -> None:
+        endpoint, ann = HookEndpoint(self._mode), Agent("ann")
         if self._decide is not None:
             ann.on_proposal(tool="*")(self._decide)
         served = serve(self._config, port=self._port, routes={HOOKS_PATH: endpoint})
@@ -96,7 +108,8 @@ class Hooked:
         await self.start()
 
     async def stop(self) -> None:
-        await self._stack.aclose()
+        self._dying.set()
+        await self._dead.wait()
 
 
 @asynccontextmanager
@@ -119,11 +132,10 @@ async def hooked(
         port=0,
         journal=JournalConfig(journal),
     )
-    at = Hooked(config, decide, mode)
-    try:
+    async with background_tasks() as tasks:
+        at = Hooked(tasks, config, decide, mode)
         await at.start()
         yield at
-    finally:
         await at.stop()
 
 

@@ -4,7 +4,7 @@ from typing import Final, Literal, NamedTuple
 
 from tests.doors.hosts.programs import CLAUDE_VERSION, CODEX_VERSION
 
-Door = Literal["claude-http", "claude-command", "claude-approve", "codex-command"]
+Door = Literal["claude-http", "claude-command", "claude-dialog", "claude-approve", "codex-command"]
 What = Literal[
     "allow",
     "deny",
@@ -18,6 +18,11 @@ What = Literal[
     "interrupted by INT",
     "interrupted by TERM",
     "interrupted by KILL",
+    "interrupted by its own API",
+    "ask",
+    "answered too late",
+    "gateway restarted midway",
+    "gateway restarted as it ran",
 ]
 
 
@@ -39,6 +44,10 @@ class Case(NamedTuple):
     recorded: str
 
 
+FAILED: Final = "blocking because onFailure"
+NO_DIALOG: Final = "needs approval"
+
+
 def _cases(door: Door, failed: str, *, silence_runs: bool = False) -> tuple[Case, ...]:
     return (
         Case(door, "allow", True, "", "fulfilled"),
@@ -53,6 +62,41 @@ def _cases(door: Door, failed: str, *, silence_runs: bool = False) -> tuple[Case
         Case(door, "interrupted by INT", False, "", "withdrawn"),
         Case(door, "interrupted by TERM", False, "", "withdrawn"),
         Case(door, "interrupted by KILL", False, "", "withdrawn"),
+        Case(door, "gateway restarted midway", False, failed, "withdrawn"),
+        Case(door, "gateway restarted as it ran", True, "", "fulfilled"),
+    )
+
+
+def _claude_cases(
+    door: Door, failed: str, *, late: str, silence_runs: bool = False
+) -> tuple[Case, ...]:
+    return (
+        *_cases(door, failed, silence_runs=silence_runs),
+        Case(door, "answered too late", False, late, "withdrawn"),
+        Case(door, "ask", False, "no person is at this terminal", "withdrawn"),
+        Case(door, "interrupted by its own API", False, "", "withdrawn"),
+    )
+
+
+def _dialog_cases() -> tuple[Case, ...]:
+    """Those of the hook of a dialog: where it fails, a program without a terminal asks nobody."""
+    door: Door = "claude-dialog"
+    return (
+        Case(door, "allow", True, "", "fulfilled"),
+        Case(door, "deny", False, "not on Fridays", "rejected"),
+        Case(door, "edit", True, "", "fulfilled"),
+        Case(door, "time-out", False, NO_DIALOG, "expired"),
+        Case(door, "gateway killed", False, FAILED, "withdrawn"),
+        Case(door, "refused connection", False, FAILED, ""),
+        Case(door, "500", False, FAILED, ""),
+        Case(door, "junk", False, FAILED, ""),
+        Case(door, "silence", False, NO_DIALOG, ""),
+        Case(door, "interrupted by INT", False, "", "withdrawn"),
+        Case(door, "interrupted by TERM", False, "", "withdrawn"),
+        Case(door, "interrupted by KILL", False, "", "withdrawn"),
+        Case(door, "interrupted by its own API", False, "", "withdrawn"),
+        Case(door, "answered too late", False, FAILED, "withdrawn"),
+        Case(door, "gateway restarted midway", False, FAILED, "withdrawn"),
     )
 
 
@@ -74,29 +118,47 @@ def _approve_cases() -> tuple[Case, ...]:
 
 CASES: Final = (
     # An answer without a word is no failure to it. The gateway never gives one.
-    *_cases("claude-http", "blocking because onFailure", silence_runs=True),
-    *_cases("claude-command", "meup did not answer"),
+    *_claude_cases("claude-http", FAILED, late=FAILED, silence_runs=True),
+    *_claude_cases("claude-command", "meup did not answer", late=FAILED),
+    *_dialog_cases(),
     *_approve_cases(),
     *_cases("codex-command", "meup did not answer"),
+    # It gives up the hook, and runs the call: so the door must be told its time-out as it is.
+    Case("codex-command", "answered too late", True, "", "withdrawn"),
+    # It takes this answer for a failed hook, and would run the call: the door never gives it.
+    Case("codex-command", "ask", False, "No participant decided", "expired"),
 )
 
 NAMES: Final = {
     "claude-http": f"Claude Code {CLAUDE_VERSION}, hook `http`, `onFailure: block`",
     "claude-command": f"Claude Code {CLAUDE_VERSION}, hook `command` (`meup-hook`)",
+    "claude-dialog": f"Claude Code {CLAUDE_VERSION}, hook `PermissionRequest`, `http`, with `-p`",
     "claude-approve": f"Claude Code {CLAUDE_VERSION}, tool `approve` (`meup mcp --approve-tool`)",
     "codex-command": f"Codex {CODEX_VERSION}, hook `command` (`meup-hook`)",
 }
 
 NOT_RUN: Final = {
-    "Claude Code, hook `PermissionRequest`": "not run",
-    "Codex, hook `mcp_tool` and `PermissionRequest`": "not run",
+    "hooks, *answered elsewhere*": (
+        "cannot happen while a hook waits: the terminal has no dialog then; with `prefer: terminal`"
+        " it does, see [how](../how-to/approve-a-coding-agents-shell.md)"
+    ),
+    "hooks, `watch`": "decides nothing, so nothing is to hold (`tests/doors/test_hooks.py`)",
+    "Claude Code, tool `approve`, *ask*": "it takes allow and deny alone",
+    "Claude Code, tool `approve`, 500, junk, silence": (
+        "our own program answers over stdio, and nobody listens in its place"
+    ),
+    "Codex, hook `PermissionRequest`": (
+        "`codex exec` never raises it: it asks for no approval, whatever `approval_policy` says"
+    ),
+    "Codex, hook `mcp_tool`": "no door of ours: Codex runs the call where such a hook times out",
+    "Codex, hook, *interrupted by its own API*": "`codex exec` has none",
     "Codex, app-server (`meup codex`)": (
-        "allow, deny, interrupted and answered at the terminal hold"
+        "allow, deny, interrupted by its own API and answered at the terminal hold"
         " (`tests/doors/hosts/check_codex_client.py`); the rest is not run"
     ),
-    "Cursor, Copilot, Gemini": "documented, not run",
-    "gateway restarted midway, answered elsewhere, answered too late, `ask`, `watch`": "not run",
-    "interrupted by the program's own API": "not run",
+    "Cursor, Copilot, Gemini": (
+        "documented, not run: from inputs that their documentation shows (`tests/doors`)"
+    ),
 }
 
 HEAD: Final = """\
@@ -116,6 +178,11 @@ approval](../how-to/approve-a-coding-agents-shell.md).
 *500*, *junk* and *silence* (an answer without a word) are those of another program at the
 gateway's address: ours always answers with a decision. Claude Code takes silence for no failure,
 so where others can listen at the port, use the program over the Unix socket.
+
+*Ask* is what happens with `prefer: terminal` where there is no terminal. *Answered too late* has a
+host that gives up earlier than the door was told: Codex runs the call then, and cannot be made to
+stop, so tell `meup-hook` the time-out that stands in Codex's settings. A gateway that is *restarted
+as it ran* still hears what came of the call that it had permitted.
 """
 
 
