@@ -1,22 +1,27 @@
-"""The cost of the journal in a file: until an envelope is accepted, and when much was missed.
+"""The cost of the journal, in a file and on NATS: to be accepted, and after an absence.
 
 The gateway runs in a process of its own, and its members are sockets driven by hand. An envelope
-is accepted when its sender has its own echo with a number, which comes when it is in the file.
+is accepted when its sender has its own echo with a number, which comes when it is kept.
 """
 
 import re
 import socket
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from itertools import count, islice
 from pathlib import Path
 from time import perf_counter
 
-from meup_agent.gateway.config import JournalConfig
+from anyio.from_thread import start_blocking_portal
+
+from meup_agent.cli.cluster.programs import cluster, start_all
+from meup_agent.gateway.config import JournalConfig, NatsConfig
 from tests.bench.figures import Figure, Program
 from tests.bench.gateway_fanout import DELIVERED_BYTES, DRAINED, drain, empty, handshake, message
 from tests.bench.processes import IN_MEMORY, ask, gateway, process
+from tests.nats_servers import NatsServer
 
 NAMES = ("speaker", "listener")
 ALONE = 3_000
@@ -80,7 +85,9 @@ def rate(socks: list[socket.socket], many: int) -> float:
     return len(said) * OUTSTANDING / (perf_counter() - begun)
 
 
-def measured(name: str, journal: JournalConfig, scale: float) -> Iterator[Figure]:
+def measured(
+    name: str, journal: JournalConfig, scale: float, *, per_second: float = 20_000
+) -> Iterator[Figure]:
     spaces = {"demo": {each: [{"kind": "chat"}] for each in NAMES}}
     with process(gateway, spaces, None, journal) as pipe:
         address = pipe.recv()
@@ -94,7 +101,7 @@ def measured(name: str, journal: JournalConfig, scale: float) -> Iterator[Figure
         yield Figure(f"accepted, {name}: median", statistics.median(took) * 1e3, "ms")
         yield Figure(f"accepted, {name}: p99", took[len(took) * 99 // 100] * 1e3, "ms", 20)
         many = rate(socks, round(TOGETHER * scale))
-        yield Figure(f"accepted under load, {name}", many, "/s", 20_000, at_least=True)
+        yield Figure(f"accepted under load, {name}", many, "/s", per_second, at_least=True)
         # The listener is away, and misses as many.
         socks.pop().close()
         missed = max(500, round(MISSED * scale))
@@ -111,14 +118,47 @@ def measured(name: str, journal: JournalConfig, scale: float) -> Iterator[Figure
             sock.close()
 
 
+@contextmanager
+def nats_servers(count: int) -> Generator[tuple[str, ...]]:
+    """The addresses of so many servers of NATS, which know each other."""
+    if count == 1:
+        server = NatsServer()
+        try:
+            yield (server.url,)
+        finally:
+            server.close()
+        return
+
+    @asynccontextmanager
+    async def running() -> AsyncGenerator[tuple[str, ...]]:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            async with cluster(Path(folder), ()) as made:
+                made.add_servers(count)
+                await start_all(made.servers.values())
+                yield made.nats_urls
+
+    with start_blocking_portal("asyncio") as portal:
+        with portal.wrap_async_context_manager(running()) as urls:
+            yield urls
+
+
 def measure(scale: float = 1.0) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "journal.db"
         yield from measured("in a file", JournalConfig(path=path), scale)
     with tempfile.TemporaryDirectory() as folder:
         full = JournalConfig(path=Path(folder) / "journal.db", synchronous="full")
-        yield from measured("in a file, full", full, scale)
+        in_file = list(measured("in a file, full", full, scale))
+        yield from in_file
     yield from measured("in memory", IN_MEMORY, scale)
+    for replicas, goal in ((1, 1.2), (3, 1.5)):
+        with nats_servers(replicas) as urls:
+            nats = NatsConfig(servers=urls, replicas=3 if replicas == 3 else 1)
+            name = "on NATS, one replica" if replicas == 1 else "on NATS, three replicas"
+            at_nats = list(measured(name, JournalConfig(nats=nats), scale, per_second=15_000))
+            yield from at_nats
+            times = at_nats[0].value / in_file[0].value
+            yield Figure(f"accepted, {name}: times in a file, full", times, "×", goal)
 
 
 PROGRAM = Program("journal", "The journal: acceptance and resume, 400 bytes", measure)

@@ -189,6 +189,7 @@ def check(stream: Stream, owners: list[Owner]) -> None:
     assert not owners[-1].lost
 
 
+@pytest.mark.timeout(1_800)  # as long as many histories take
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=HISTORIES)
 def test_what_is_told_as_kept_is_in_the_log_once(seed: int) -> None:
