@@ -70,8 +70,9 @@ cluster: $(VENV)/test.stamp ## meup cluster demo, and a minute of gateways and s
 
 SOAK_SECONDS ?= 600
 
-soak: $(VENV)/test.stamp ## the same for SOAK_SECONDS=600, which makes docs/explanation/chaos.md
+soak: $(VENV)/test.stamp ## the same for SOAK_SECONDS=600, which makes docs/explanation/chaos.md; 10,000 histories of owners
 	$(PY) -m tests.cluster --seconds $(SOAK_SECONDS) --write
+	MEUP_EXAMPLES=10000 $(PY) -m pytest -q -p no:cacheprovider tests/gateway/cluster/test_ownership.py
 
 walk: $(VENV)/walk.stamp ## a user's way, from an installed wheel to approved calls: what it takes, as a table
 	$(PY) -m tests.walk

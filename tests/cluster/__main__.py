@@ -95,7 +95,8 @@ For so long nothing was accepted; what was said meanwhile was accepted afterward
 |---|---|---|---|
 {rows}
 
-When the leader of a stream dies, NATS takes some seconds to elect another. A pause is a short stall
+When the leader of a stream dies, NATS takes some seconds to elect another. The gateway that takes
+over reads the stream first, so the last stalls of a run are its longest. A pause is a short stall
 where the program wakes before another has taken its place. `make soak` makes this page; `make
 cluster` runs a minute of it.
 """
