@@ -22,7 +22,7 @@ from tests.programs import ROOT
 PAGE = ROOT / "docs" / "explanation" / "chaos.md"
 PLOT = ROOT / "docs" / "img" / "stalls.svg"
 
-WIDTH, LEFT, ROW, HEAD = 800, 260, 24, 34
+WIDTH, LEFT, ROW, HEAD = 800, 290, 24, 34
 
 TICKS = (0.1, 0.3, 1, 3, 10, 30)
 
@@ -48,8 +48,9 @@ def plot(stalls: Sequence[Stall]) -> str:
         return LEFT + at * (WIDTH - LEFT - 20)
 
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"'
-        ' font-family="sans-serif" font-size="13" fill="#808080">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img"'
+        ' aria-labelledby="stalls-title" font-family="sans-serif" font-size="13" fill="#808080">',
+        '<title id="stalls-title">How long nothing was accepted, by what was done</title>',
     ]
     for tick in TICKS:
         lines += [
@@ -89,7 +90,7 @@ proposals that came to no end, *by no owner* messages of a gateway that was no o
 
 For so long nothing was accepted; what was said meanwhile was accepted afterwards:
 
-![The stalls by their causes](../img/stalls.svg)
+--8<-- "docs/img/stalls.svg"
 
 | what was done | times | median | longest |
 |---|---|---|---|
