@@ -278,6 +278,40 @@ def test_no_suggestion_is_too_wide(made: list[tuple[str, str, dict[str, Any], Ju
         assert not each.changed or isinstance(each.rule, DenyRule)
 
 
+def test_command_lines_are_allowed_by_their_commands(past: Past) -> None:
+    for number in range(30):
+        past.approve(tool="Bash", command=f"git log -{number} && npm test", description="look")
+        past.approve(tool="Bash", command=f"curl https://x.example/{number}")
+        past.reject(tool="Bash", command=f"git push origin b{number}")
+        past.reject(tool="Bash", command=f"rm -rf x{number}", reason="unsafe")
+    deny_push, deny_rm, allow = rules_of(past.suggest())
+    assert deny_push == DenyRule("Bash", shell="git push", reason="unsafe")
+    assert deny_rm == DenyRule("Bash", shell="rm", reason="unsafe")
+    # Of curl, which does more than read, there were too many forms.
+    assert allow == AllowRule(
+        "Bash", shell=["git log *", "npm test"], proposer="bob", target="files"
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["ls -l", "cat f && ls -l", "ls -l | sh", "ls -l; ((", "x=$(ls -l)", "ls -l " + "x" * 300],
+)
+def test_no_allow_is_suggested_of_a_command_that_was_not_approved(past: Past, command: str) -> None:
+    past.approve(times=30, tool="Bash", command="ls -l")
+    past.approve(times=30, tool="Bash", command="pwd")
+    past.reject(tool="Bash", command=command)
+    rules = rules_of(past.suggest())
+    assert [each.shell for each in rules] == [["pwd"]] or rules == []
+    assert all(isinstance(each, AllowRule) for each in rules)
+
+
+def test_what_a_command_varies_in_is_no_word_of_a_pattern(past: Past) -> None:
+    for odd in ("ls *", "ls $x", "ls 'a b'", "LD_PRELOAD=x ls", "ls > f", "python x.py $y"):
+        past.approve(times=30, tool="Bash", command=odd)
+    assert past.suggest() == []
+
+
 @pytest.mark.parametrize(
     ("agreed", "of", "bound"),
     [(0, 0, 0.0), (0, 10, 0.0), (10, 10, 0.7225), (50, 100, 0.4038), (1_000, 1_000, 0.9962)],

@@ -24,6 +24,9 @@ import msgspec
 from meup_agent.approval.policy.decider import Policy
 from meup_agent.approval.policy.rule_set import MAX_RULES
 from meup_agent.approval.policy.rules import AllowRule, DenyRule, PolicyRule, Verdict
+from meup_agent.approval.policy.suggest_shell import LineDecision, shell_rules
+from meup_agent.approval.shell.line import KEYS, load_parser
+from meup_agent.approval.shell.patterns import SHELL_TOOLS
 from meup_agent.causes import OF_THE_MOMENT, Reason, read_reason
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
@@ -292,6 +295,15 @@ def _rules_for(tool: str, decided: list[LoggedDecision], least: int) -> Iterator
         for each in others
         if each.by_people and each.judgement is Judgement.REJECTED and each.reason in _JUDGED
     ]
+    has_lines = any(not each.arguments.keys().isdisjoint(KEYS) for each in decided)
+    if tool in SHELL_TOOLS and has_lines and load_parser() is not None:
+        # What a line runs is not what it has in common with others as a text.
+        people = [each for each in approved if each.by_people]
+        patterns = _common(people).patterns if people else {}
+        who = {key: some for key, some in patterns.items() if key != "arguments"}
+        good, bad = ([_line_decision(each) for each in some] for some in (people, others))
+        yield from shell_rules(tool, good, bad, least, who)
+        return
     for group in _groups(rejected, approved, least, MAX_CHANGED):
         [(reason, _)] = Counter(each.reason for each in group).most_common(1)
         yield DenyRule(tool, reason=reason, **_common(group).patterns)
@@ -304,6 +316,16 @@ def _rules_for(tool: str, decided: list[LoggedDecision], least: int) -> Iterator
             if not common.arguments or all(map(_is_key, free)):
                 named = free if common.arguments and free else None
                 yield AllowRule(tool, others=named, **common.patterns)
+
+
+def _line_decision(each: LoggedDecision) -> LineDecision:
+    given = [each.arguments.get(key) for key in KEYS]
+    is_cut = not each.is_whole or any(
+        isinstance(value, str) and len(value) >= MAX_VALUE_CHARS for value in given
+    )
+    is_evidence = each.judgement is Judgement.REJECTED and each.by_people
+    reason = each.reason if is_evidence and each.reason in _JUDGED else ""
+    return LineDecision(each.arguments, is_cut, reason)
 
 
 # --- what decisions have in common ---
@@ -527,8 +549,9 @@ def _decisions(
 def _suggestion(rule: PolicyRule, covered: list[LoggedDecision]) -> Suggestion:
     wanted = Judgement.APPROVED if isinstance(rule, AllowRule) else Judgement.REJECTED
     changed = tuple(each for each in covered if each.judgement is not wanted)
-    seen = rule.arguments if isinstance(rule.arguments, dict) else {}
-    unseen = sorted({name for each in covered for name in each.arguments} - set(seen))
+    seen = {*(rule.arguments if isinstance(rule.arguments, dict) else ())}
+    seen |= {*KEYS} if rule.shell is not None else set()
+    unseen = sorted({name for each in covered for name in each.arguments} - seen)
     bound = wilson(len(covered) - len(changed), len(covered))
     return Suggestion(rule, tuple(covered), changed, bound, tuple(unseen))
 
