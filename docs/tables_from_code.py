@@ -60,7 +60,7 @@ def _metrics() -> Iterator[str]:
     """The rows of the metrics, as a gateway without spaces tells them."""
     backlogs = SimpleNamespace(bytes=0)
     runtime = SimpleNamespace(
-        counters=SpaceCounters(), spaces={}, open_connections=0, backlogs=backlogs
+        counters=SpaceCounters(), spaces={}, open_connections=0, backlogs=backlogs, node=""
     )
     for each in RuntimeCollector(cast("Any", runtime)).collect():
         name = f"{each.name}_total" if each.type == "counter" else each.name

@@ -233,6 +233,7 @@ class GatewayRuntime:
         self._connections: set[OpenConnection] = set()
         self.event_streams = set[TokenHolder]()
         self.on_reload: list[Callable[[], object]] = []  # of whoever looks tokens up by itself
+        self.node = ""  # its name among others with the same spaces; empty: there are none
         self.open_values: OpenValues | None = None  # that other gateways have, too, if any may
         self.on_opened: list[Callable[[SpaceServer], object]] = []  # of whoever follows all spaces
         self.on_abort: list[Callable[[], object]] = []

@@ -227,6 +227,8 @@ class GatewayDoor:
         except BaseException:
             ends[1].transport.abort()
             raise
+        # Now: a connection over TLS that has ended does not say it any more.
+        own_end = there[1].get_extra_info("sockname")[:2]
         copying = asyncio.ensure_future(copy_both_ways(ends, there))
         if owner is not None:
             self._passing[copying] = space, owner.nonce
@@ -235,7 +237,7 @@ class GatewayDoor:
         finally:
             copying.cancel()
             self._passing.pop(copying, None)
-            passed_on.pop(there[1].get_extra_info("sockname")[:2], None)
+            passed_on.pop(own_end, None)
 
     async def _find_owner(self, space: str) -> NodeBeat | None:
         """The gateway that has a space, as soon as one has; ``None``: this one."""
@@ -402,10 +404,11 @@ class Hall:
         except (OSError, EOFError, TimeoutError):
             writer.transport.abort()
             return
+        own_end = there[1].get_extra_info("sockname")[:2]
         try:
             await copy_both_ways((reader, writer), there)
         finally:
-            passed_on.pop(there[1].get_extra_info("sockname")[:2], None)
+            passed_on.pop(own_end, None)
 
 
 @asynccontextmanager

@@ -260,6 +260,7 @@ async def keep_spaces(
         await asyncio.wrap_future(finding)
         seat = Seat(link, nats.prefix, node_name(nats), config_parts(config), nats.advertise or "")
         runtime.open_values = partial(NatsValues, link, nats)
+        runtime.node = seat.node
         keeper = SpaceKeeper(runtime, journal, link, seat, now)
         try:
             yield keeper

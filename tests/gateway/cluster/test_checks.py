@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import nats
 import pytest
 
@@ -19,6 +20,7 @@ from tests.gateway.journal.conftest import nats_config
 from tests.gateway.journal.test_gateway import config_with
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.nats_servers import NatsServer, held_port, shared_server
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -135,3 +137,11 @@ async def test_a_message_that_no_owner_wrote(
     with pytest.raises(ConfigurationError, match=f"message {sequence} .*{why}"):
         async with Gateway(config=config):
             pass
+
+
+async def test_metrics_say_whose_they_are(config: Config) -> None:
+    named = at(config, replace(place_of(config), node="here"))
+    async with Gateway(config=named) as gateway, httpx.AsyncClient(timeout=PATIENCE) as client:
+        lines = (await client.get(f"{gateway.http_url}/metrics")).text.splitlines()
+    assert 'meup_connections{node="here"} 0.0' in lines
+    assert 'meup_members{node="here",space="demo"} 0.0' in lines

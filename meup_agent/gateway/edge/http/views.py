@@ -274,7 +274,17 @@ class RuntimeCollector(Collector):
         self._runtime = runtime
 
     def collect(self) -> Iterator[Metric]:
-        """Every number at this moment."""
+        """Every number at this moment; of several gateways, each says which it is."""
+        node = self._runtime.node
+        for family in self._families():
+            if node:
+                family.samples = [
+                    sample._replace(labels={"node": node, **sample.labels})
+                    for sample in family.samples
+                ]
+            yield family
+
+    def _families(self) -> Iterator[Metric]:
         runtime = self._runtime
         counters = runtime.counters
         for field in fields(counters):
