@@ -79,7 +79,7 @@ async def test_a_second_decision_is_refused(meeting: Meeting) -> None:
             assert outcome.reason == "unsafe"
             assert await outcome.explanation() == "not today"
             for decide in (inbox.approve(item), inbox.reject(item, Reason.BUSY)):
-                with pytest.raises(AlreadyDecided):
+                with pytest.raises(AlreadyDecided, match="is rejected"):
                     await decide
         assert (await left(changes)).words == "rejected by reviewer: unsafe"
         assert inbox.items == []

@@ -59,6 +59,7 @@ EVASIONS = {
     "backslash in front": ("\\rm x", "deny"),
     "backslash and line end": ("r\\\nm x", "deny"),
     "escapes": ("$'\\x72\\155' x", "deny"),
+    "part of a variable": ("a[0]=git rm x", "deny"),
     "its path": ("/bin/rm x", "deny"),
     "a path up": ("../../bin/rm x", "deny"),
     "other case": ("RM x", "deny"),
