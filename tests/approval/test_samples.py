@@ -2,7 +2,7 @@
 
 import pytest
 
-from meup_agent.approval import AllowRule, DenyRule, Policy
+from meup_agent.approval import AllowRule, DenyRule, Policy, PolicyRule
 from meup_agent.approval.policy.samples import samples_of
 from tests.approval.test_policy import call
 
@@ -36,3 +36,22 @@ def test_a_regular_expression_has_none() -> None:
 def test_a_pattern_with_an_end_that_is_open_has_three_texts_near_it() -> None:
     [(_, _, sample)] = samples_of(Policy([DenyRule("rm*")]))
     assert (len(sample.taken), len(sample.left)) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (
+            AllowRule(shell=["git log*", "ls"]),
+            "takes 'git loga', 'ls', 'git loga b'; not 'ls b', 'git loga && a', 'ls && a'",
+        ),
+        (
+            DenyRule("Bash", shell="rm *"),
+            "takes 'rm a', 'rm a b', 'rm a && a'; not 'xrm a'",
+        ),
+    ],
+)
+def test_a_rule_about_lines_has_samples_of_lines(rule: PolicyRule, said: str) -> None:
+    found = {pattern: str(sample) for _, pattern, sample in samples_of(Policy([rule]))}
+    [line] = [each for each in found if each.startswith("shell")]
+    assert found[line] == said

@@ -6,7 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from meup_agent.approval.policy.rules import AllowRule, as_patterns
+from meup_agent.approval.policy.cases import call_from
+from meup_agent.approval.policy.rule_set import RuleSet
+from meup_agent.approval.policy.rules import AllowRule, PolicyRule, as_patterns
+from meup_agent.approval.shell.line import load_parser
 from meup_agent.protocol.capability.patterns import compile_pattern
 from meup_agent.protocol.capability.reading import Reading
 from meup_agent.protocol.capability.strings import is_regex
@@ -23,6 +26,10 @@ _WILDCARD: Final = re.compile(r"\*+|\?|\[[^]]*\]|\{[^}]*\}")
 
 _FILLS: Final = ("a", "a/b", ".a", "A-1", "../a", "a b", "")
 """Texts in place of a wildcard: those that the two readings take differently are among them."""
+
+
+_LINES: Final = ("{}", "{} b", "{} && a", "{} > b", "x{}", "sudo {}", "{} $(a)", "/bin/{}")
+"""Lines with a command in them: those that an allow and a deny take differently are among them."""
 
 
 class Sample(NamedTuple):
@@ -50,6 +57,24 @@ def samples_of(policy: Policy) -> Iterator[tuple[str, str, Sample]]:
             if patterns and not any(map(is_regex, patterns)):
                 sample = sample_of(patterns, reading)
                 yield name, f"{key} {_listed(patterns)}", sample
+        lines = [str(each) for each in as_patterns(rule.shell)]
+        if lines and not any(map(is_regex, lines)) and load_parser() is not None:
+            yield name, f"shell {_listed(lines)}", _sample_of_lines(rule, lines)
+
+
+def _sample_of_lines(rule: PolicyRule, patterns: list[str]) -> Sample:
+    """The samples of a rule about command lines: what it alone makes of them."""
+    tool = rule.tool if isinstance(rule.tool, str) and not _WILDCARD.search(rule.tool) else "Bash"
+    alone = RuleSet([rule])
+    turns = [[form.format(_fill_in(each, "a").strip()) for form in _LINES] for each in patterns]
+    texts = [text for turn in zip(*turns, strict=True) for text in turn]
+    matched = {
+        text: bool(alone.find_matching(call_from(tool, {"command": text}, target="a"), "a"))
+        for text in texts
+    }
+    taken = [text for text in matched if matched[text]]
+    left = [text for text in matched if not matched[text]]
+    return Sample(tuple(taken[:MAX_SAMPLES]), tuple(left[:MAX_SAMPLES]))
 
 
 def sample_of(patterns: list[str], reading: Reading) -> Sample:
