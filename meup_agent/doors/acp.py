@@ -13,11 +13,12 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 
 from meup_agent.doors import acp_messages as acp
+from meup_agent.doors.acp_outcomes import PermitOutcomes, keep_last
 from meup_agent.doors.permit import Denied, HostCall, Permitted, Why
 from meup_agent.processes.guarded import LineLimiter
 from meup_agent.protocol.wire import payloads
@@ -39,6 +40,9 @@ MAX_LINE_BYTES: Final = 32 * 1024 * 1024
 MAX_ASKS: Final = 64
 """Requests of an agent that wait for a decision at once: each is a proposal for people to see."""
 
+MAX_HELD_BYTES: Final = 2 * MAX_LINE_BYTES
+"""Bytes of those requests together; one more is denied."""
+
 MAX_GRANTED: Final = 64
 """Permissions that a later terminal or write may be the use of; the oldest makes room."""
 
@@ -54,16 +58,12 @@ UNNAMED: Final = "acp"
 CANCELLED: Final = "its turn was cancelled as the permit came, so it was not passed on"
 """The report of a permit that came too late, for people."""
 
-TOO_MANY: Final = f"{MAX_ASKS} calls of this agent wait for a decision already; wait for those"
-
+TOO_MANY: Final = "as many calls of this agent as can wait for a decision do; wait for those"
 
 _READ: Final = frozenset(
     {"initialize", "session/new", "session/load", "session/resume", "session/prompt"}
 )
 """Requests of the editor that are remembered until they are answered."""
-
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
 
 
 class _EditorRequest(NamedTuple):
@@ -75,9 +75,10 @@ class _EditorRequest(NamedTuple):
 
 
 class _Ask(NamedTuple):
-    """A request that waits for its decision."""
+    """A request that waits for its decision, or for its permit to be written."""
 
     request: HostRequest
+    size: int
     scope: anyio.CancelScope
 
 
@@ -103,6 +104,7 @@ class AcpProxy:
         self._to_editor, self._to_agent = _Lines(to_editor), _Lines(to_agent)
         self._open: dict[RpcId, _Ask] = {}
         self._granted: list[PermissionRequest] = []
+        self._outcomes = PermitOutcomes(report)
         self._folders: OrderedDict[str, str] = OrderedDict()
         self._editor_asked: OrderedDict[RpcId, _EditorRequest] = OrderedDict()
         self._agent: JsonObject = {}
@@ -150,7 +152,9 @@ class AcpProxy:
         if message.method is None and message.rpc_id in self._open:
             self._log.line("left out an answer of the editor to a request that it has not seen")
             return False
-        if message.method in ("session/cancel", "session/close"):
+        if message.method is None:
+            self._outcomes.read_answer(message)
+        elif message.method in ("session/cancel", "session/close"):
             self._withdraw(payloads.as_text(message.param_object.get("sessionId")))
         elif message.method == acp.CANCEL:
             asked = self._editor_asked.get(_cancelled(message))
@@ -160,7 +164,7 @@ class AcpProxy:
             params = message.param_object
             session = payloads.as_text(params.get("sessionId"))
             asked = _EditorRequest(message.method, session, params.get("cwd"))
-            _keep(self._editor_asked, message.rpc_id, asked, MAX_OPEN_REQUESTS)
+            keep_last(self._editor_asked, message.rpc_id, asked, MAX_OPEN_REQUESTS)
         return True
 
     def _withdraw(self, session: str) -> None:
@@ -194,6 +198,8 @@ class AcpProxy:
                 return  # the editor has not seen that request
         elif message.method is None and message.rpc_id is not None:
             self._read_answer(message)
+        else:
+            self._outcomes.read_agent(message, line)
         await self._to_editor.send(line + b"\n")
 
     def _read_answer(self, message: Message) -> None:
@@ -210,7 +216,7 @@ class AcpProxy:
         else:
             session = asked.session or result.get("sessionId")
             if isinstance(session, str) and isinstance(asked.folder, str):
-                _keep(self._folders, session, asked.folder, MAX_SESSIONS)
+                keep_last(self._folders, session, asked.folder, MAX_SESSIONS)
 
     async def _begin(
         self, message: Message, line: bytes, start_soon: Callable[..., object]
@@ -230,7 +236,7 @@ class AcpProxy:
             why = "it has no answer that allows it once"
         if rpc_id in self._open:
             why = "a request with this id waits already"
-        elif len(self._open) >= MAX_ASKS:
+        elif len(self._open) >= MAX_ASKS or self._held + len(line) > MAX_HELD_BYTES:
             why = TOO_MANY
         if request is None or why:
             self._log.line(f"refused {message.method} of the agent: {why}")
@@ -239,8 +245,12 @@ class AcpProxy:
         if self._use_granted(request):
             await self._to_editor.send(line + b"\n")
             return
-        ask = self._open[rpc_id] = _Ask(request, anyio.CancelScope())
+        ask = self._open[rpc_id] = _Ask(request, len(line), anyio.CancelScope())
         start_soon(self._decide, message, line, ask)
+
+    @property
+    def _held(self) -> int:
+        return sum(each.size for each in self._open.values())
 
     def _use_granted(self, request: HostRequest) -> bool:
         """Take a request for the use of a permission that its agent was given, once."""
@@ -253,26 +263,51 @@ class AcpProxy:
 
     async def _decide(self, message: Message, line: bytes, ask: _Ask) -> None:
         """Have a request decided, and answer it or pass it on."""
-        assert message.rpc_id is not None
-        request = ask.request
-        cancelled = Denied(Why.WITHDRAWN, "it was cancelled before it was decided")
-        answer: Answer = cancelled
+        rpc_id, request = message.rpc_id, ask.request
+        assert rpc_id is not None
+
+        def end_wait() -> bool:
+            # Up to here a cancel withdraws it, also while others' lines are written.
+            if self._open.get(rpc_id) is ask:
+                del self._open[rpc_id]
+            return not ask.scope.cancel_called
+
+        answer: Answer = Denied(Why.WITHDRAWN, "it was cancelled before it was decided")
         try:
             with ask.scope:
                 answer = await self._ask(self._host_call(message, request))
+            if isinstance(answer, Permitted):
+                proposal = answer.proposal
+                if await self._pass_permit(request, rpc_id, line, proposal, end_wait):
+                    return
+                self._report(proposal, PermitReport.of(ReportedOutcome.NOT_RUN, CANCELLED))
+                answer = Denied(Why.WITHDRAWN, "it was cancelled as it was permitted")
         finally:
-            del self._open[message.rpc_id]
-        if isinstance(answer, Permitted) and ask.scope.cancel_called:
-            self._report(answer.proposal, PermitReport.of(ReportedOutcome.NOT_RUN, CANCELLED))
-            answer = cancelled
-        if isinstance(answer, Denied):
-            await self._deny(message, request, answer)
-        elif isinstance(request, acp.PermissionRequest):
-            allowed = acp.permission_answer(request, "allow_once")
-            self._granted = [*self._granted, request][-MAX_GRANTED:]
-            await self._to_agent.send(acp.answer_line(message.rpc_id, result=allowed))
-        else:
-            await self._to_editor.send(line + b"\n")
+            end_wait()
+        await self._deny(message, request, answer)
+
+    async def _pass_permit(
+        self,
+        request: HostRequest,
+        rpc_id: RpcId,
+        line: bytes,
+        proposal: str,
+        begins: Callable[[], bool],
+    ) -> bool:
+        """Tell the agent, or the editor, that a request is permitted; false: it was cancelled."""
+
+        def begin() -> bool:
+            if not begins():
+                return False
+            self._outcomes.expect(rpc_id, request, proposal)
+            if isinstance(request, acp.PermissionRequest):
+                self._granted = [*self._granted, request][-MAX_GRANTED:]
+            return True
+
+        if not isinstance(request, acp.PermissionRequest):
+            return await self._to_editor.send(line + b"\n", begin)
+        allowed = acp.permission_answer(request, "allow_once")
+        return await self._to_agent.send(acp.answer_line(rpc_id, result=allowed), begin)
 
     def _host_call(self, message: Message, request: HostRequest) -> HostCall:
         """The call that a request proposes.
@@ -313,20 +348,18 @@ class _Lines:
         self._turn = anyio.Lock()
         self.on_end: Callable[[], None] = lambda: None
 
-    async def send(self, line: bytes) -> None:
+    async def send(self, line: bytes, begins: Callable[[], bool] = lambda: True) -> bool:
+        """Write a line as its turn comes; false: ``begins``, which is called then, said no."""
         async with self._turn:
+            if not begins():
+                return False
             try:
                 await self._write(line)
             except OSError:
                 self.on_end()
+            return True
 
 
 def _cancelled(message: Message) -> RpcId:
     named = message.param_object.get("requestId")
     return named if isinstance(named, int | str) and not isinstance(named, bool) else ""
-
-
-def _keep(kept: OrderedDict[_Key, _Value], key: _Key, value: _Value, most: int) -> None:
-    kept[key] = value
-    while len(kept) > most:
-        kept.popitem(last=False)

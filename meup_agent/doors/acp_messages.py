@@ -15,6 +15,7 @@ import msgspec
 
 from meup_agent.errors import printable
 from meup_agent.protocol.wire import payloads
+from meup_agent.protocol.wire.envelope import encode_leniently
 from meup_agent.protocol.wire.payloads import JsonObject
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ _RUNS_A_LINE: Final = frozenset({("-c",), ("-lc",), ("-l", "-c")})
 
 RpcId = int | str
 
+NONE: Final = msgspec.Raw(b"null")
+"""The error of an answer that has none."""
+
 
 class Unreadable(Exception):
     """A message that the other side could read in another way, or not at all: why."""
@@ -58,12 +62,14 @@ class Message(msgspec.Struct, frozen=True):
         id: The id of a request or answer.
         params: The parameters, unread.
         result: The result of an answer, unread.
+        error: The error of an answer, unread.
     """
 
     method: str | None = None
     id: Any = None
     params: msgspec.Raw = msgspec.Raw(b"{}")
     result: msgspec.Raw = msgspec.Raw(b"{}")
+    error: msgspec.Raw = NONE
 
     @property
     def rpc_id(self) -> RpcId | None:
@@ -74,12 +80,12 @@ class Message(msgspec.Struct, frozen=True):
     @property
     def param_object(self) -> JsonObject:
         """The parameters as JSON values; empty where they are no object, or unreadable."""
-        return _object(self.params)
+        return object_of(self.params)
 
     @property
     def result_object(self) -> JsonObject:
         """The result as JSON values; empty where there is none, or it is unreadable."""
-        return _object(self.result)
+        return object_of(self.result)
 
 
 _decode = msgspec.json.Decoder(Message).decode
@@ -88,7 +94,8 @@ _NAMES: Final = ("method", "params", "id")
 """The members by which a request is known."""
 
 
-def _object(raw: msgspec.Raw) -> JsonObject:
+def object_of(raw: msgspec.Raw) -> JsonObject:
+    """A part of a message as JSON values; empty where it is no object, or unreadable."""
     try:
         return payloads.as_object(msgspec.json.decode(raw))
     except (msgspec.DecodeError, RecursionError):  # a number that is too large, for one
@@ -240,6 +247,26 @@ def call_of(message: Message, request: HostRequest) -> tuple[str, JsonObject]:
     if isinstance(raw, dict) and not shown.keys() & raw.keys():
         return request.tool_call.kind or "other", {**cast("JsonObject", raw), **shown}
     return request.tool_call.kind or "other", {**shown, "input": raw}
+
+
+def call_id_of(update: JsonObject) -> str:
+    """The id of the call that an update of a session is about; empty: of none."""
+    is_call = update.get("sessionUpdate") in ("tool_call", "tool_call_update")
+    return payloads.as_text(update.get("toolCallId")) if is_call else ""
+
+
+def output_of(update: JsonObject) -> str:
+    """The output of a call, as its update tells it: raw, else the texts that it shows."""
+    raw = update.get("rawOutput")
+    if isinstance(raw, str):
+        return raw
+    if raw is not None:
+        return encode_leniently(raw).decode()
+    contents = (
+        payloads.as_object(each.get("content"))
+        for each in payloads.objects_in(update.get("content"))
+    )
+    return "\n".join(payloads.as_text(each.get("text")) for each in contents)
 
 
 def shell_line(request: TerminalRequest) -> str:

@@ -8,15 +8,20 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent.doors.acp import MAX_ASKS, AcpProxy
+from meup_agent.doors.acp import CANCELLED, MAX_ASKS, MAX_HELD_BYTES, AcpProxy
 from meup_agent.doors.permit import Answer, Denied, HostCall, Permitted, Why
-from meup_agent.protocol.wire.outcomes import PermitReport, ReportedOutcome
+from meup_agent.protocol.wire.outcomes import PermitReport
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
 TERMINAL = (
     b'{"jsonrpc":"2.0","id":1,"method":"terminal/create","params":{"sessionId":"s","command":"ls"}}'
+)
+
+PERMISSION = (
+    b'{"id":1,"method":"session/request_permission","params":{"sessionId":"s","toolCall":'
+    b'{"toolCallId":"t"},"options":[{"optionId":"o","name":"Yes","kind":"allow_once"}]}}'
 )
 
 CANCEL_UNREADABLE = b'{"method":"$/cancel_request","params":{"requestId":1e999}}'
@@ -34,7 +39,13 @@ class Wire:
         self.answers: list[Answer] = []
         self._to_editor, self.from_agent = anyio.create_memory_object_stream[bytes](100)
         self._to_agent, self.from_editor = anyio.create_memory_object_stream[bytes](100)
-        self.proxy = AcpProxy(self.ask, to_editor=self.read_editor, to_agent=self.read_agent)
+        self.told: list[tuple[str, str, int | None, str]] = []
+        self.may_read = anyio.Event()  # the editor does
+        self.may_read.set()
+        self.reading = 0
+        self.proxy = AcpProxy(
+            self.ask, to_editor=self.read_editor, to_agent=self.read_agent, report=self.report
+        )
 
     def streams(self) -> ExitStack:
         """Closes the streams at the end of a block."""
@@ -48,13 +59,22 @@ class Wire:
         self.notify()
         try:
             await self.until(lambda: bool(self.answers))
-            return self.answers.pop(0)
+            answer = self.answers.pop(0)
+            self.notify()
+            return answer
         except anyio.get_cancelled_exc_class():
             self.withdrawn += 1
             self.notify()
             raise
 
+    def report(self, proposal: str, said: PermitReport) -> None:
+        self.told.append((proposal, said.outcome, said.exit_code, said.output))
+        self.notify()
+
     async def read_editor(self, line: bytes) -> None:
+        self.reading += 1
+        self.notify()
+        await self.may_read.wait()
         self.editor.append(line)
         self.notify()
 
@@ -223,7 +243,6 @@ async def test_an_answer_of_the_editor_to_what_it_has_not_seen_reaches_nobody() 
 
 async def test_a_turn_that_is_cancelled_as_the_permit_comes_runs_nothing() -> None:
     cancel = b'{"method":"session/cancel","params":{"sessionId":"s"}}'
-    told: list[tuple[str, PermitReport]] = []
     at = Wire()
 
     async def permit(call: HostCall) -> Answer:
@@ -233,10 +252,7 @@ async def test_a_turn_that_is_cancelled_as_the_permit_comes_runs_nothing() -> No
             await at.until(lambda: at.agent)
         return Permitted("p", {}, "ann")
 
-    def report(proposal: str, said: PermitReport) -> None:
-        told.append((proposal, said))
-
-    at.proxy = AcpProxy(permit, to_editor=at.read_editor, to_agent=at.read_agent, report=report)
+    at.proxy = AcpProxy(permit, to_editor=at.read_editor, to_agent=at.read_agent, report=at.report)
     with at.streams(), anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(at.proxy.run, at.from_editor, at.from_agent)
@@ -247,7 +263,98 @@ async def test_a_turn_that_is_cancelled_as_the_permit_comes_runs_nothing() -> No
             tasks.cancel_scope.cancel()
     assert at.editor == []
     assert json.loads(at.agent[1])["error"]["code"] == -32800
-    assert [(each, said.outcome) for each, said in told] == [("p", ReportedOutcome.NOT_RUN)]
+    assert at.told == [("p", "not_run", None, CANCELLED)]
+
+
+async def test_a_permit_that_waits_for_its_turn_is_not_written_after_a_cancel() -> None:
+    async with wire() as at:
+        at.may_read = anyio.Event()
+        await at.agent_sends(TERMINAL)
+        await at.until(lambda: at.asked)
+        await at.agent_sends(MARK)
+        await at.until(lambda: at.reading)
+        at.decide(Permitted("p", {}, "ann"))
+        await at.until(lambda: not at.answers)
+        await at.editor_sends(b'{"method":"session/cancel","params":{"sessionId":"s"}}')
+        await at.until(lambda: at.agent)
+        at.may_read.set()
+        await at.until(lambda: at.told and at.agent[1:])
+        assert at.editor == [MARK + b"\n"]
+        assert json.loads(at.agent[1])["error"]["code"] == -32800
+        assert at.told == [("p", "not_run", None, CANCELLED)]
+
+
+UPDATE = (
+    '{"method":"session/update","params":{"sessionId":"s","update":'
+    '{"sessionUpdate":"tool_call_update","toolCallId":"t","status":%s}}}'
+)
+WRITE = (
+    b'{"id":1,"method":"fs/write_text_file","params":{"sessionId":"s","path":"/a","content":""}}'
+)
+EXIT = b'{"id":2,"method":"terminal/wait_for_exit","params":{"sessionId":"s","terminalId":"x"}}'
+
+
+@pytest.mark.parametrize(
+    ("asked", "then", "told"),
+    [
+        (
+            PERMISSION,
+            [
+                UPDATE % '"in_progress"',
+                UPDATE % '"completed","rawOutput":"ok"',
+                UPDATE % '"failed"',
+            ],
+            ("completed", None, "ok"),
+        ),
+        (
+            PERMISSION,
+            [UPDATE % '"failed","content":[{"type":"content","content":{"text":"no such file"}}]'],
+            ("failed", None, "no such file"),
+        ),
+        (WRITE, ['E{"id":1,"result":{}}'], ("completed", None, "")),
+        (WRITE, ['E{"id":1,"error":{"code":1,"message":"full"}}'], ("failed", None, "full")),
+        (
+            TERMINAL,
+            ['E{"id":1,"result":{"terminalId":"x"}}', EXIT, 'E{"id":2,"result":{"exitCode":2}}'],
+            ("failed", 2, ""),
+        ),
+        (
+            TERMINAL,
+            [
+                'E{"id":1,"result":{"terminalId":"x"}}',
+                EXIT,
+                'E{"id":2,"result":{"exitCode":0,"signal":null}}',
+            ],
+            ("completed", 0, ""),
+        ),
+    ],
+)
+async def test_what_came_of_a_permit_is_reported_once(
+    asked: bytes, then: list[Any], told: tuple[str, int | None, str]
+) -> None:
+    async with wire() as at:
+        at.decide(Permitted("p", {}, "ann"))
+        await at.agent_sends(asked)
+        await at.until(lambda: at.agent if asked is PERMISSION else at.editor)
+        for each in then:
+            line = each if isinstance(each, bytes) else each.removeprefix("E").encode()
+            is_editors = isinstance(each, str) and each.startswith("E")
+            seen = at.agent if is_editors else at.editor
+            before = len(seen)
+            await (at.editor_sends if is_editors else at.agent_sends)(line)
+            await at.until(lambda seen=seen, before=before: len(seen) > before)
+        assert at.told == [("p", *told)]
+
+
+async def test_what_waits_has_bounded_bytes() -> None:
+    async with wire() as at:
+        for number in range(3):
+            content = b"x" * (MAX_HELD_BYTES // 3)
+            large = WRITE.replace(b'""', b'"%s"' % content).replace(b'"id":1', b'"id":%d' % number)
+            await at.agent_sends(large)
+        await at.until(lambda: at.agent)
+        assert len(at.asked) == 2
+        assert json.loads(at.agent[0])["id"] == 2
 
 
 async def test_what_the_editor_has_seen_is_taken_back_there() -> None:
