@@ -28,6 +28,7 @@ from urllib.parse import parse_qs, unquote
 
 from meup_agent.gateway.auth import digest_of_token
 from meup_agent.gateway.edge.listener import address_of, passed_on
+from meup_agent.gateway.logs import quote
 from meup_agent.gateway.network import check_encrypted, listen_error
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ log = logging.getLogger("meup_agent.gateway")
 
 GREETING_SECONDS: Final = 5.0
 """For a space to have an owner, that to be dialled, and two gateways to greet each other."""
+
+RETRY_SECONDS: Final = 0.1
+"""Between two attempts to dial an owner, which may have ended a moment ago."""
 
 CHALLENGE_BYTES: Final = 32
 """Random bytes with which either begins."""
@@ -63,6 +67,10 @@ def split_address(text: str) -> tuple[str, int]:
 
 def _proof(token: str, *said: bytes) -> bytes:
     return hmac.digest(token.encode(), b"".join(said), sha256)
+
+
+class NotOfCluster(Exception):
+    """Somebody else listens where a gateway should."""
 
 
 class Copier:
@@ -213,15 +221,28 @@ class GatewayDoor:
         await self._copier.end()
 
     async def _pass_on(self, space: str, ends: Ends) -> None:
-        address = address_of(ends[1].transport)
+        address, problem = address_of(ends[1].transport), ""
         try:
             async with asyncio.timeout(GREETING_SECONDS):
-                owner = await self._find_owner(space)
-                there = await (
-                    self._dial_own(address) if owner is None else self._dial(owner, address)
-                )
-        except (OSError, EOFError, TimeoutError, ValueError) as error:
-            log.info("a connection is not passed on: %s", str(error) or "nobody answers")
+                while True:
+                    owner = await self._find_owner(space)
+                    try:
+                        there = await self._dial(owner, address)
+                        break
+                    except (OSError, EOFError, ValueError) as failed:
+                        problem = str(failed)
+                        if owner is not None:
+                            self._seat.suspect(owner.nonce)
+                    await asyncio.sleep(RETRY_SECONDS)
+        except TimeoutError:
+            why = problem or "nobody has it"
+            self._runtime.refusals.info(
+                "a connection to %s is not passed on: %s", quote(space), why
+            )
+            ends[1].transport.abort()
+            return
+        except NotOfCluster as error:
+            log.warning("a connection to %s is not passed on: %s", quote(space), error)
             ends[1].transport.abort()
             return
         except BaseException:
@@ -248,12 +269,10 @@ class GatewayDoor:
             await self._seat.changed.wait()
         return None
 
-    async def _dial_own(self, address: str) -> Ends:
-        """Dial this gateway's own port: the space has come here meanwhile."""
-        return await dial_own(self._own, _client_context(self._runtime.config.tls), address)
-
-    async def _dial(self, owner: NodeBeat, address: str) -> Ends:
+    async def _dial(self, owner: NodeBeat | None, address: str) -> Ends:
         """Dial a gateway, and have it let a member's connection in."""
+        if owner is None:  # the space has come here meanwhile
+            return await dial_own(self._own, _client_context(self._runtime.config.tls), address)
         loop = asyncio.get_running_loop()
         there = await _connect(*split_address(owner.advertise))
         try:
@@ -264,7 +283,7 @@ class GatewayDoor:
             fingerprint = await _receive(there, PROOF_BYTES)
             proof = await _receive(there, PROOF_BYTES)
             if not hmac.compare_digest(proof, _proof(self._token, b"owner", ours, fingerprint)):
-                raise ConnectionError(f"{owner.advertise} is not of this cluster")
+                raise NotOfCluster(f"{owner.advertise} does not have the token of this cluster")
             context = _client_context(self._runtime.config.tls)
             ends = await asyncio.open_connection(
                 sock=there,
@@ -280,7 +299,7 @@ class GatewayDoor:
             seen = sha256(secure.getpeercert(binary_form=True) or b"").digest()
             if not hmac.compare_digest(seen, fingerprint):
                 ends[1].transport.abort()
-                raise ConnectionError(f"{owner.advertise} showed another certificate than it said")
+                raise NotOfCluster(f"{owner.advertise} showed another certificate than it said")
         return ends
 
 

@@ -197,6 +197,11 @@ class Seat:
             self._own.refused = refused
             self._tell()
 
+    def suspect(self, nonce: str) -> None:
+        """Find out whether a gateway is still there."""
+        if nonce in self._others and nonce not in self._asking:
+            self._asking[nonce] = asyncio.ensure_future(self._ask_late(nonce))
+
     def leave(self) -> None:
         """Take no more spaces: this gateway ends."""
         self._own.leaves = True
@@ -326,15 +331,16 @@ class Seat:
                 silent = now - known.heard
                 if silent > SILENT_SECONDS:
                     self._lose(nonce, "does not answer")
-                elif silent > LATE_SECONDS and nonce not in self._asking:
-                    self._asking[nonce] = asyncio.ensure_future(self._ask_late(nonce))
+                elif silent > LATE_SECONDS:
+                    self.suspect(nonce)
 
     async def _ask_late(self, nonce: str) -> None:
         """Find out about a gateway whose message is late: where nobody listens, it has ended."""
+        # For a short time, since NATS may not know yet that it has; it is asked again.
         body = await self._in_link(
-            self.link.request(self._subject(f"ask.{nonce}"), b"", SILENT_SECONDS)
+            self.link.request(self._subject(f"ask.{nonce}"), b"", BEAT_SECONDS)
         )
-        del self._asking[nonce]
+        self._asking.pop(nonce, None)
         known = self._others.get(nonce)
         if body is None and self.link.is_connected:
             self._lose(nonce, "has ended")

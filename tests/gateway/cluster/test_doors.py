@@ -1,7 +1,8 @@
 """A gateway is a door to spaces that others have, and to nobody without the cluster's token."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
+import ssl
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 import anyio
 import httpx
 import pytest
+from websockets.exceptions import InvalidMessage
 
-from meup_agent.gateway import Config, Gateway, JournalConfig
+from meup_agent.gateway import Config, Gateway, JournalConfig, TlsConfig
 from meup_agent.gateway.cluster import door
 from meup_agent.gateway.edge.listener import passed_on
 from tests.gateway.cluster.test_takeover import Standby
@@ -18,6 +20,7 @@ from tests.gateway.conftest import envelope
 from tests.gateway.journal.conftest import nats_config
 from tests.gateway.journal.test_gateway import config_with, hear_chats, rest
 from tests.gateway.own_loop import anyio_backend as anyio_backend
+from tests.gateway.test_reload import new_certificate
 from tests.gateway.websocket_client import open_websocket
 from tests.gateways import LAST_SEEN_HEADER, RESUME_HEADER
 from tests.nats_servers import held_port
@@ -34,6 +37,8 @@ def patience() -> Generator[None]:
     with patient(
         "meup_agent.gateway.cluster.seat.SILENT_SECONDS",
         "meup_agent.gateway.cluster.door.GREETING_SECONDS",
+        # The space stays where it is until its gateway ends.
+        "meup_agent.gateway.cluster.seat.STEADY_SECONDS",
     ):
         yield
 
@@ -61,10 +66,13 @@ def node(folder: Path, name: str, ports: list[int]) -> Config:
 
 @asynccontextmanager
 async def two(
-    folder: Path, ports: list[int]
+    folder: Path, ports: list[int], certificates: Sequence[Path | None] = (None, None)
 ) -> AsyncGenerator[tuple[Gateway, Config, Standby, anyio.Event]]:
-    """The active gateway, the configuration of the other one, that, and an end of the first."""
-    first, second = node(folder, "first", ports), node(folder, "second", ports)
+    """The gateway that has the space, the configuration of another one, that, and an end."""
+    first, second = (
+        replace(node(folder, name, ports), tls=None if each is None else TlsConfig(each, each))
+        for name, each in zip(("first", "second"), certificates, strict=True)
+    )
     # The same people know both.
     second = replace(second, spaces=first.spaces)
     stop_first, stopped = anyio.Event(), anyio.Event()
@@ -147,3 +155,33 @@ async def test_nobody_without_the_token_tells_where_members_are(
                     assert await reader.read() == b""
             writer.close()
         assert "10.0.0.1" not in passed_on.values()
+
+
+@pytest.mark.parametrize("shown", ["its own", "another"])
+async def test_over_tls_a_door_knows_the_owner_by_its_certificate(
+    tmp_path: Path, ports: list[int], shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificates = [tmp_path / "first.pem", tmp_path / "second.pem"]
+    for each in certificates:
+        each.write_bytes(new_certificate())
+    if shown == "another":
+        monkeypatch.setattr(door, "_fingerprint", lambda _: bytes(door.PROOF_BYTES))
+    context = ssl.create_default_context(cafile=str(certificates[1]))
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    async with two(tmp_path, ports, certificates) as (first, second, _, _):
+        url, token = f"wss://127.0.0.1:{second.port}/ws?space=demo", first.token("alice")
+        if shown == "another":
+            with pytest.raises((InvalidMessage, ConnectionError)):
+                async with open_websocket(url, token, ssl=context):
+                    pass
+            return
+        async with open_websocket(url, token, ssl=context) as alice:
+            await alice.send(envelope("alice", id="1"))
+            assert [said["id"] for said in await hear_chats(alice, 1)] == ["1"]
+        async with httpx.AsyncClient(timeout=PATIENCE, verify=context) as client:
+            place = f"https://127.0.0.1:{second.port}/spaces/demo/participants"
+            for _ in range(2):
+                answer = await client.get(place, headers={"Authorization": f"Bearer {token}"})
+                assert answer.status_code == 200
+                assert answer.headers["connection"] == "close"

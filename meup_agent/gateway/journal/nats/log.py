@@ -75,6 +75,7 @@ OWN_ATTEMPTS: Final = 20
 COPYING: Final = "meup.copying"
 """Says in what a stream tells of itself that not all is there yet which is copied into it."""
 
+STREAM_EXISTS: Final = 10058
 STREAM_NOT_FOUND: Final = 10059
 WRONG_LAST_SEQUENCE: Final = 10071
 
@@ -240,7 +241,7 @@ class SpaceLog:
             if self.is_copy:
                 metadata[COPYING] = "1"
             made = {**wanted, "metadata": metadata, "deny_delete": True, "deny_purge": True}
-            info = await self.link.ask(f"STREAM.CREATE.{self.stream}", made)
+            info = await self._make(made)
         found = self._read_info(info)
         if not self.is_copy:
             self.refuse_copy()
@@ -248,6 +249,15 @@ class SpaceLog:
         if changed:
             info = await self.link.ask(f"STREAM.UPDATE.{self.stream}", {**found, **changed})
             self._read_state(info["state"])
+
+    async def _make(self, made: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return await self.link.ask(f"STREAM.CREATE.{self.stream}", made)
+        except ApiError as error:
+            if error.code != STREAM_EXISTS:
+                raise
+        # Another gateway was faster.
+        return await self.link.ask(f"STREAM.INFO.{self.stream}")
 
     async def _ask_about(self) -> dict[str, Any] | None:
         try:

@@ -1,0 +1,207 @@
+"""Spaces that are spread over gateways: where they are, what moves, and how members get there."""
+
+import signal
+from collections import Counter
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import InvalidHandshake, InvalidMessage
+
+from meup_agent.gateway import Gateway
+from meup_agent.gateway.cluster.placement import NodeBeat, heir_of, owner_of, plan_for
+from meup_agent.gateway.config_file import load_config
+from meup_agent.gateway.network import fit_open_files
+from tests.cli.processes import running
+from tests.gateway.cluster.test_doors import TOKEN
+from tests.gateway.cluster.test_doors import ports as ports
+from tests.gateway.conftest import envelope
+from tests.gateway.journal.conftest import nats_config
+from tests.gateway.journal.test_gateway import hear_chats
+from tests.gateway.own_loop import anyio_backend as anyio_backend
+from tests.gateway.websocket_client import open_websocket
+from tests.nats_servers import shared_server
+from tests.patience import PATIENCE, patient
+
+NAMES = [f"space-{number}" for number in range(20)]
+
+
+# --- which space is to be where ---
+
+
+def there(*names: str, **spaces: list[str]) -> dict[str, NodeBeat]:
+    """Gateways that are there, and the spaces that they have."""
+    return {
+        name: NodeBeat(name, name, "", f"{name}:1", dict.fromkeys(spaces.get(name, ()), 1))
+        for name in names
+    }
+
+
+@given(st.sets(st.integers(0, 50), min_size=2, max_size=8))
+def test_only_spaces_of_one_that_goes_move(numbers: set[int]) -> None:
+    nodes = [NodeBeat(f"n{each}", f"x{each}", "", "a:1") for each in numbers]
+    before = {name: heir_of(name, nodes) for name in NAMES}
+    gone, *rest = nodes
+    for name, heir in before.items():
+        now = heir_of(name, rest)
+        assert now is not None
+        assert now is heir or heir is gone
+
+
+def test_spaces_are_spread_evenly() -> None:
+    nodes = there("a", "b", "c").values()
+    names = [f"space {number}" for number in range(3_000)]
+    counts = Counter(heir.node for name in names if (heir := heir_of(name, nodes)))
+    assert all(800 < count < 1_200 for count in counts.values())
+    assert len(counts) == 3
+
+
+def test_a_gateway_takes_what_nobody_has_and_hands_over_what_is_another_s() -> None:
+    alone = plan_for("a", there("a"), NAMES, [])
+    assert (alone.take, alone.hand_over) == (NAMES, [])
+    two = there("a", "b", a=NAMES)
+    theirs = [name for name in NAMES if heir_of(name, two.values()) is two["b"]]
+    assert 0 < len(theirs) < len(NAMES)
+    assert plan_for("a", two, NAMES, []).hand_over == []  # it may go at once
+    assert plan_for("a", two, NAMES, ["b"]).hand_over == theirs
+    assert plan_for("b", two, NAMES, ["a"]) == ([], [])
+    two["b"].leaves = True
+    assert plan_for("a", two, NAMES, ["b"]).hand_over == []
+
+
+def test_one_that_could_not_begin_a_space_lets_another_try() -> None:
+    nodes = there("a", "b")
+    heir = heir_of("demo", nodes.values())
+    assert heir is not None
+    heir.refused = ["demo"]
+    other = heir_of("demo", nodes.values())
+    assert other is not None
+    assert other is not heir
+    other.refused = ["demo"]
+    assert heir_of("demo", nodes.values()) is None
+
+
+def test_of_two_that_say_they_have_a_space_the_later_one_does() -> None:
+    nodes = there("a", "b", a=["demo"], b=["demo"])
+    nodes["a"].spaces["demo"] = 7
+    assert owner_of("demo", nodes.values()) is nodes["a"]
+
+
+def test_all_spaces_are_at_one_where_no_gateway_takes_connections_of_others() -> None:
+    nodes = there("a", "b", b=["space-0"])
+    for each in nodes.values():
+        each.advertise = ""
+    assert plan_for("a", nodes, NAMES, ["b"]) == ([], [])
+    assert plan_for("b", nodes, NAMES, ["a"]) == (NAMES[1:], [])
+
+
+# --- gateways ---
+
+FILE = """
+spaces:
+{spaces}
+gateway: {{port: {port}}}
+journal:
+  nats:
+    servers: ["{url}"]
+    prefix: {prefix}
+    replicas: 1
+    node: {node}
+    advertise: 127.0.0.1:{advertise}
+    cluster_token: {token}
+"""
+
+SPACE = (
+    "  {name}: {{participants: {{alice: {{tokens: [3c0f6d2be1a94758-alice-in-{name}],"
+    " capabilities: [{{kind: chat}}]}}}}}}"
+)
+
+
+@pytest.fixture
+def steady() -> Generator[None]:
+    """Whoever comes gets spaces soon, and nobody is taken to hang, however busy the machine is."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        patient(
+            "meup_agent.gateway.cluster.seat.SILENT_SECONDS",
+            "meup_agent.gateway.cluster.door.GREETING_SECONDS",
+        ),
+    ):
+        patch.setattr("meup_agent.gateway.cluster.seat.STEADY_SECONDS", 0.1)
+        yield
+
+
+def write(folder: Path, node: str, ports: list[int]) -> Path:
+    path = folder / f"{node}.yaml"
+    path.write_text(
+        FILE.format(
+            spaces="\n".join(SPACE.format(name=name) for name in NAMES),
+            url=shared_server().url,
+            prefix=nats_config(folder).prefix,
+            node=node,
+            port=ports.pop(),
+            advertise=ports.pop(),
+            token=TOKEN,
+        )
+    )
+    return path
+
+
+def spaces_of(gateway: Gateway) -> set[str]:
+    return set(gateway._gateway.runtime.spaces)
+
+
+@asynccontextmanager
+async def member(port: int, space: str) -> AsyncGenerator[ClientConnection]:
+    """A member of a space, as soon as it gets in at a port."""
+    url, token = f"ws://127.0.0.1:{port}/ws?space={space}", f"3c0f6d2be1a94758-alice-in-{space}"
+    async with AsyncExitStack() as stack:
+        with anyio.fail_after(PATIENCE):
+            while True:
+                with suppress(InvalidHandshake, InvalidMessage, ConnectionError):
+                    client = await stack.enter_async_context(open_websocket(url, token))
+                    break
+                await anyio.sleep(0.05)
+        yield client
+
+
+async def says(client: ClientConnection, number: int) -> None:
+    await client.send(envelope("alice", id=str(number)))
+    assert [each["id"] for each in await hear_chats(client, 1)] == [str(number)]
+
+
+@pytest.mark.usefixtures("steady")
+async def test_when_one_is_killed_its_spaces_move_and_no_others(
+    tmp_path: Path, ports: list[int]
+) -> None:
+    # As the command does, whose limits follow from the files that it may open.
+    first = fit_open_files(load_config(write(tmp_path, "first", ports)))
+    file = write(tmp_path, "second", ports)
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(Gateway(config=first, port=first.port))
+        assert spaces_of(gateway) == {*NAMES}
+        second = stack.enter_context(running("gateway", "--config", str(file)))
+        nodes = [NodeBeat(name, "", "", "a:1") for name in ("first", "second")]
+        stays = {name for name in NAMES if heir_of(name, nodes) is nodes[0]}
+        await anyio.to_thread.run_sync(lambda: second.until("listening at", stream="err"))
+        with anyio.fail_after(PATIENCE):
+            while spaces_of(gateway) != stays:  # noqa: ASYNC110 - nobody is told of it
+                await anyio.sleep(0.01)
+        assert len(stays) < len(NAMES)
+        here = {name: await stack.enter_async_context(member(first.port, name)) for name in NAMES}
+        for client in here.values():
+            await says(client, 1)
+        second.process.send_signal(signal.SIGKILL)
+        for name in NAMES:
+            if name in stays:
+                await says(here[name], 2)
+            else:
+                async with member(first.port, name) as again:
+                    await says(again, 2)
+        assert spaces_of(gateway) == {*NAMES}
