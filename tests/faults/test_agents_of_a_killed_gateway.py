@@ -9,7 +9,7 @@ import pytest
 from anyio import to_thread
 
 from meup_agent import Agent, Backoff, Settings, Space
-from tests.faults.gateways import free_port, gateway, space_yaml
+from tests.faults.gateways import JOURNALS, free_port, gateway, space_yaml
 from tests.patience import PATIENCE
 
 CALLERS = 8
@@ -21,8 +21,9 @@ KILLED_AT = (100, 250)
 
 
 @pytest.mark.rule("6.journal.kept", "6.resume.once", "6.resume.sent_again")
-async def test_each_call_is_handled_once_and_answered(tmp_path: Path) -> None:
-    file, port = space_yaml(tmp_path, ("tools", "caller")), free_port()
+@pytest.mark.parametrize("journal", JOURNALS)
+async def test_each_call_is_handled_once_and_answered(tmp_path: Path, journal: str) -> None:
+    file, port = space_yaml(tmp_path, ("tools", "caller"), journal), free_port()
     url = f"ws://127.0.0.1:{port}"
     settings = Settings(backoff=Backoff(first=0.05, longest=0.2))
     handled: Counter[int] = Counter()

@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed
 
 from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.cli.processes import Running
-from tests.faults.gateways import free_port, gateway, space_yaml
+from tests.faults.gateways import JOURNALS, free_port, gateway, space_yaml
 from tests.gateway.websocket_client import open_websocket
 from tests.gateways import LAST_SEEN_HEADER, RESUME_HEADER
 from tests.patience import PATIENCE
@@ -135,9 +135,10 @@ async def loaded_and_killed(
 
 
 @pytest.mark.rule("6.journal.kept", "6.journal.again", "6.resume.order")
-async def test_what_was_accepted_is_there_and_comes_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("journal", JOURNALS)
+async def test_what_was_accepted_is_there_and_comes_once(tmp_path: Path, journal: str) -> None:
     names = ("watcher", *(f"s{number}" for number in range(SENDERS)))
-    file, port = space_yaml(tmp_path, names), free_port()
+    file, port = space_yaml(tmp_path, names, journal), free_port()
     watcher = Member("watcher", port)
     senders = [Sender(f"s{number}", port) for number in range(SENDERS)]
     for number in ACCEPTED:
