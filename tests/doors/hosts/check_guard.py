@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from meup_agent.doors.model_api import ModelApi
 from tests.cli.guard.homes import Home
 from tests.doors.hosts.programs import CLAUDE, CODEX
+from tests.patience import PATIENCE
 
 PROVED = ["hook", "gateway", "denied call", "gateway gone"]
 
@@ -60,3 +63,46 @@ def test_a_no_holds_and_a_host_that_goes_past_the_hook_is_found(home: Home) -> N
         assert (each["denied call"]["ok"], each["gateway gone"]["ok"]) == (False, False), each
         assert "RAN the command" in each["denied call"]["said"]
     assert tomllib.loads((home.path / ".codex/config.toml").read_text())["model"] == "mine"
+
+
+def test_a_call_waits_until_a_person_has_said_yes(home: Home, tmp_path: Path) -> None:
+    [lock] = (home.state / "up").glob("*.lock")
+    owner = json.loads(lock.read_text())
+    you = ("--url", owner["socket"], "--space", "mcp", "--token-file", owner["token_files"]["you"])
+    mark, work = tmp_path / "mark", tmp_path / "work"
+    work.mkdir()
+    with ModelApi("Bash", {"command": f"touch {mark}", "description": "leave a mark"}) as api:
+        env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(home.path),
+            "ANTHROPIC_BASE_URL": api.url,
+            "ANTHROPIC_API_KEY": "none",
+            "DISABLE_TELEMETRY": "1",
+            "DISABLE_AUTOUPDATER": "1",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        }
+        command = [str(CLAUDE), "-p", "go", "--allowedTools", "Bash"]
+        with subprocess.Popen(
+            command, env=env, cwd=work, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        ) as claude:
+            try:
+                waiting: list[dict[str, Any]] = []
+                while not waiting and claude.poll() is None:
+                    listed = home.meup("inbox", "list", "--json", *you)
+                    waiting = json.loads(listed.stdout)["proposals"]
+                assert [each["arguments"]["command"] for each in waiting] == [f"touch {mark}"]
+                assert waiting[0]["proposer"] == "claude-code"
+                assert not mark.exists()
+                done = home.meup("inbox", "approve", waiting[0]["proposal"], "--yes", *you)
+                assert done.returncode == 0, done
+                assert claude.wait(PATIENCE) == 0
+            finally:
+                claude.kill()
+        assert mark.exists()
+        assert api.results
+
+
+def test_remove_leaves_what_was_there(home: Home) -> None:
+    assert home.guard("remove", "--yes").returncode == 0
+    assert (home.path / ".claude/settings.json").read_text() == "{}"
+    assert (home.path / ".codex/config.toml").read_text() == 'model = "mine"\n'
