@@ -4,7 +4,14 @@ from typing import Final, Literal, NamedTuple
 
 from tests.doors.hosts.programs import CLAUDE_VERSION, CODEX_VERSION
 
-Door = Literal["claude-http", "claude-command", "claude-dialog", "claude-approve", "codex-command"]
+Door = Literal[
+    "claude-http",
+    "claude-command",
+    "claude-dialog",
+    "claude-terminal",
+    "claude-approve",
+    "codex-command",
+]
 What = Literal[
     "allow",
     "deny",
@@ -23,6 +30,8 @@ What = Literal[
     "answered too late",
     "gateway restarted midway",
     "gateway restarted as it ran",
+    "yes at the terminal",
+    "no at the terminal",
 ]
 
 
@@ -129,18 +138,28 @@ CASES: Final = (
     Case("codex-command", "ask", False, "No participant decided", "expired"),
 )
 
+TERMINAL_CASES: Final = (
+    Case("claude-terminal", "allow", True, "", "fulfilled"),
+    Case("claude-terminal", "deny", False, "not on Fridays", "rejected"),
+    Case("claude-terminal", "yes at the terminal", True, "", "withdrawn"),
+    Case("claude-terminal", "no at the terminal", False, "", "withdrawn"),
+)
+"""Those that take a terminal, in manual and in auto mode, each alike."""
+
 NAMES: Final = {
     "claude-http": f"Claude Code {CLAUDE_VERSION}, hook `http`, `onFailure: block`",
     "claude-command": f"Claude Code {CLAUDE_VERSION}, hook `command` (`meup-hook`)",
     "claude-dialog": f"Claude Code {CLAUDE_VERSION}, hook `PermissionRequest`, `http`, with `-p`",
+    "claude-terminal": (
+        f"Claude Code {CLAUDE_VERSION} at a terminal, `prefer: terminal`, manual and auto mode"
+    ),
     "claude-approve": f"Claude Code {CLAUDE_VERSION}, tool `approve` (`meup mcp --approve-tool`)",
     "codex-command": f"Codex {CODEX_VERSION}, hook `command` (`meup-hook`)",
 }
 
 NOT_RUN: Final = {
     "hooks, *answered elsewhere*": (
-        "cannot happen while a hook waits: the terminal has no dialog then; with `prefer: terminal`"
-        " it does, see [how](../how-to/approve-a-coding-agents-shell.md)"
+        "cannot happen while a hook waits: the terminal has no dialog then, unless it is preferred"
     ),
     "hooks, `watch`": "decides nothing, so nothing is to hold (`tests/doors/test_hooks.py`)",
     "Claude Code, tool `approve`, *ask*": "it takes allow and deny alone",
@@ -191,7 +210,7 @@ def page() -> str:
     lines = [HEAD]
     for door, name in NAMES.items():
         lines += [f"## {name}", "", "| what happens | ran | told | recorded |", "|---|---|---|---|"]
-        for case in CASES:
+        for case in (*CASES, *TERMINAL_CASES):
             if case.door == door:
                 ran = "**ran**" if case.ran else "did not run"
                 told = f"“… {case.told} …”" if case.told else "–"

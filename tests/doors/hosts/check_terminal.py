@@ -1,0 +1,147 @@
+"""Claude Code at a terminal of its own: its dialog and the space are asked, the first counts."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import threading
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from meup_agent.doors.model_api import ModelApi
+from meup_agent.doors.terminal_race import ANSWERED_THERE
+from tests.asyncio_alone import anyio_backend as anyio_backend
+from tests.doors.hooked import Hooked, hooked, proposed
+from tests.doors.hosts.cases import TERMINAL_CASES, Case
+from tests.doors.hosts.check_doors import decided
+from tests.doors.hosts.programs import CLAUDE
+from tests.interaction.people import until
+from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.anyio
+
+KEY = "none-0123456789012345678901234567890"
+"""No key of anybody's: the model is ours."""
+
+_CONTROLS = re.compile(r"\x1b\[[0-9;?<>=]*[a-zA-Z]|\x1b[\]P][^\x07\x1b]*(\x07|\x1b\\)|\s")
+
+
+class Terminal:
+    """A terminal with Claude Code in it."""
+
+    def __init__(self, command: list[str], env: dict[str, str], folder: Path) -> None:
+        self._fd, inside = pty.openpty()
+        self._process = subprocess.Popen(
+            command,
+            stdin=inside,
+            stdout=inside,
+            stderr=inside,
+            cwd=folder,
+            env=env,
+            start_new_session=True,
+        )
+        os.close(inside)
+        self._said = b""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        try:
+            while more := os.read(self._fd, 65_536):
+                self._said += more
+        except OSError:
+            pass  # it has ended
+
+    @property
+    def text(self) -> str:
+        """The text that it has shown, without blanks."""
+        return _CONTROLS.sub("", self._said.decode(errors="replace"))
+
+    def press(self, keys: bytes) -> None:
+        os.write(self._fd, keys)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reader.join(PATIENCE)
+        os.close(self._fd)
+
+
+@asynccontextmanager
+async def claude(at: Hooked, home: Path, api: str, mode: str) -> AsyncGenerator[Terminal]:
+    """Claude Code in a terminal, set up as the how-to says, in one of its permission modes."""
+    hook = {
+        "type": "http",
+        "url": f"{at.url}/hooks/claude-code?timeout=60&prefer=terminal",
+        "headers": {"Authorization": "Bearer $MEUP_TOKEN"},
+        "allowedEnvVars": ["MEUP_TOKEN"],
+        "timeout": 60,
+        "onFailure": "block",
+    }
+    events = ("PreToolUse", "PermissionRequest", "PostToolUse", "PostToolUseFailure")
+    hooks = {each: [{"matcher": "*", "hooks": [hook]}] for each in events}
+    hooks |= {each: [{"hooks": [hook]}] for each in ("Stop", "SessionEnd")}
+    file, folder, config = home / "settings.json", home / "project", home / "claude"
+    file.write_text(json.dumps({"permissions": {"allow": ["Bash"]}, "hooks": hooks}))
+    folder.mkdir()
+    config.mkdir()
+    known = {
+        "hasCompletedOnboarding": True,
+        "theme": "dark",
+        "customApiKeyResponses": {"approved": [KEY[-20:]], "rejected": []},
+        "projects": {str(folder): {"hasTrustDialogAccepted": True}},
+    }
+    (config / ".claude.json").write_text(json.dumps(known))
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "TERM": "xterm-256color",
+        "COLUMNS": "120",
+        "LINES": "40",
+        "MEUP_TOKEN": at.tokens["coder"],
+        "ANTHROPIC_BASE_URL": api,
+        "ANTHROPIC_API_KEY": KEY,
+        "CLAUDE_CONFIG_DIR": str(config),
+        "DISABLE_TELEMETRY": "1",
+        "DISABLE_AUTOUPDATER": "1",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    }
+    command = [str(CLAUDE), "--settings", str(file), "--permission-mode", mode, "go"]
+    terminal = Terminal(command, env, folder)
+    try:
+        yield terminal
+    finally:
+        terminal.close()
+
+
+@pytest.mark.parametrize("mode", ["default", "auto"])
+@pytest.mark.parametrize("case", TERMINAL_CASES, ids=lambda case: case.what)
+async def test_the_first_answer_counts(case: Case, mode: str, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    asked = {"command": f"touch {mark}", "description": "leave a mark"}
+    with anyio.fail_after(2 * PATIENCE), ModelApi("Bash", asked) as api:
+        async with hooked() as at, claude(at, tmp_path, api.url, mode) as terminal:
+            await proposed(at.space)
+            await until(lambda: "Doyouwanttoproceed" in terminal.text)
+            proposal = at.space.proposals.get(at.space.proposals[0])
+            match case.what:
+                case "allow":
+                    await proposal.fulfill()
+                case "deny":
+                    await proposal.reject("unsafe", explain="not on Fridays")
+                case "yes at the terminal":
+                    terminal.press(b"1")
+                case _:
+                    terminal.press(b"\x1b")
+            assert await decided(at) == case.recorded
+            if case.told:
+                await until(lambda: case.told in " ".join(api.results))
+            assert mark.exists() is case.ran
+            if case.what == "yes at the terminal":
+                assert at.space.proposals[0].reason == ANSWERED_THERE
+            assert len(at.space.proposals) == 1
