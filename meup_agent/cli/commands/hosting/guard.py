@@ -252,6 +252,7 @@ def _install(
 ) -> None:
     _show(plan, secret_values(plan.record))
     if dry_run or not chosen:
+        sys.stdout.write("nothing was changed\n")
         return
     clients = [
         each.name for each in AGENTS.values() if each in chosen or _is_guarded(each, plan.record)
