@@ -84,7 +84,7 @@ def _with_key(section: Mapping[str, Any], key: str, value: str) -> dict[str, Any
     outer, _, inner = key.partition(".")
     if not inner:
         return {**section, key: value}
-    within = section.get(outer) or {}
+    within: Any = section.get(outer) or {}
     # The addresses alone, as one text, are the servers.
     keys = {"servers": within.split(",")} if isinstance(within, str) else within
     return {**section, outer: {**keys, inner: value} if isinstance(keys, dict) else keys}

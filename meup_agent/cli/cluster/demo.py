@@ -61,7 +61,7 @@ class Demo:
             await reader.open()
             owner = await reader.owner()
             others = " and ".join(each for each in made.gateways if each != owner)
-            await self._say(f"{owner} owns the space; {others} stand by, and let agents in")
+            await self._say(f"{owner} owns the space; {others} let agents in, too")
             async with background_tasks() as tasks:
                 self._books = Books(reader, Crew(made, PACE))
                 names = [each for each in made.tokens if each != self._lone]
