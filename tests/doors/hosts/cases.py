@@ -175,6 +175,10 @@ NOT_RUN: Final = {
         "allow, deny, interrupted by its own API and answered at the terminal hold"
         " (`tests/doors/hosts/check_codex_client.py`); the rest is not run"
     ),
+    "Claude Agent SDK (`can_use_tool`)": (
+        "`interrupt()` withdraws the call, which does not run"
+        " (`tests/doors/hosts/check_claude_sdk.py`); the rest is not run"
+    ),
     "Cursor, Copilot, Gemini": (
         "documented, not run: from inputs that their documentation shows (`tests/doors`)"
     ),
