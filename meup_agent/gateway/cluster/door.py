@@ -137,7 +137,7 @@ SPACE_COOKIE: Final = "_space"
 """Ending of the name of the cookie by which the console says which space it shows."""
 
 _AUTHORIZATION: Final = re.compile(rb"\nauthorization:[ \t]*bearer[ \t]+([^\r\n]+)", re.IGNORECASE)
-_COOKIE: Final = re.compile(rb"[ ;]meup_\d+_space=([^;\s]+)|[ ;]__Secure-meup_\d+_space=([^;\s]+)")
+_PORT: Final = re.compile(rb"\nhost:[^\r\n]*:(\d+)[ \t]*\r?\n", re.IGNORECASE)
 
 
 def space_of(head: bytes, runtime: GatewayRuntime) -> str | None:
@@ -165,9 +165,18 @@ def space_of(head: bytes, runtime: GatewayRuntime) -> str | None:
         text = token[1].strip().decode("latin-1")
         holder = runtime.tokens.holder(digest_of_token(text))
         return None if holder is None else holder.space
-    if path.startswith(b"/console") and (cookie := _COOKIE.search(head)):
-        return unquote((cookie[1] or cookie[2]).decode("ascii", "replace"))
+    if path.startswith(b"/console"):
+        return _space_of_console(head, is_secure=runtime.config.tls is not None)
     return None
+
+
+def _space_of_console(head: bytes, *, is_secure: bool) -> str | None:
+    """The space that a browser shows, by the cookie for the port by which it dials."""
+    prefix, port = (b"__Secure-", b"443") if is_secure else (b"", b"80")
+    asked = _PORT.search(head)
+    name = b"%bmeup_%b_space" % (prefix, port if asked is None else asked[1])
+    cookie = re.search(rb"[ ;:]%b=([^;\s]+)" % name, head)
+    return None if cookie is None else unquote(cookie[1].decode("ascii", "replace"))
 
 
 # --- a gateway that passes connections on ---

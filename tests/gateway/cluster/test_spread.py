@@ -8,6 +8,7 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,16 +18,19 @@ from websockets.exceptions import InvalidHandshake, InvalidMessage
 from meup_agent.gateway import Gateway
 from meup_agent.gateway.cluster.placement import NodeBeat, heir_of, owner_of, plan_for
 from meup_agent.gateway.config_file import load_config
+from meup_agent.gateway.console import Console
 from meup_agent.gateway.network import fit_open_files
 from tests.cli.processes import running
 from tests.gateway.cluster.test_doors import TOKEN
 from tests.gateway.cluster.test_doors import ports as ports
 from tests.gateway.conftest import envelope
+from tests.gateway.console.conftest import Browser
 from tests.gateway.journal.conftest import nats_config
 from tests.gateway.journal.test_gateway import hear_chats
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.websocket_client import open_websocket
 from tests.nats_servers import shared_server
+from tests.no_tls import ALONE
 from tests.patience import PATIENCE, patient
 
 NAMES = [f"space-{number}" for number in range(20)]
@@ -102,6 +106,10 @@ def test_all_spaces_are_at_one_where_no_gateway_takes_connections_of_others() ->
 
 
 # --- gateways ---
+
+_BOTH = [NodeBeat(name, "", "", "a:1") for name in ("first", "second")]
+FIRST = {name for name in NAMES if heir_of(name, _BOTH) is _BOTH[0]}
+"""The spaces that are to be at the first of two gateways with these names."""
 
 FILE = """
 spaces:
@@ -187,21 +195,44 @@ async def test_when_one_is_killed_its_spaces_move_and_no_others(
         gateway = await stack.enter_async_context(Gateway(config=first, port=first.port))
         assert spaces_of(gateway) == {*NAMES}
         second = stack.enter_context(running("gateway", "--config", str(file)))
-        nodes = [NodeBeat(name, "", "", "a:1") for name in ("first", "second")]
-        stays = {name for name in NAMES if heir_of(name, nodes) is nodes[0]}
         await anyio.to_thread.run_sync(lambda: second.until("listening at", stream="err"))
         with anyio.fail_after(PATIENCE):
-            while spaces_of(gateway) != stays:  # noqa: ASYNC110 - nobody is told of it
+            while spaces_of(gateway) != FIRST:  # noqa: ASYNC110 - nobody is told of it
                 await anyio.sleep(0.01)
-        assert len(stays) < len(NAMES)
         here = {name: await stack.enter_async_context(member(first.port, name)) for name in NAMES}
         for client in here.values():
             await says(client, 1)
         second.process.send_signal(signal.SIGKILL)
         for name in NAMES:
-            if name in stays:
+            if name in FIRST:
                 await says(here[name], 2)
             else:
                 async with member(first.port, name) as again:
                     await says(again, 2)
         assert spaces_of(gateway) == {*NAMES}
+
+
+@pytest.mark.usefixtures("steady")
+async def test_people_sign_in_at_any_gateway(tmp_path: Path, ports: list[int]) -> None:
+    first = load_config(write(tmp_path, "first", ports))
+    second = load_config(write(tmp_path, "second", ports))
+    async with (
+        Gateway(config=first, port=first.port, page=Console()) as one,
+        Gateway(config=second, port=second.port, page=Console()) as other,
+    ):
+        with anyio.fail_after(PATIENCE):
+            while spaces_of(other) != {*NAMES} - FIRST:  # noqa: ASYNC110 - nobody is told of it
+                await anyio.sleep(0.01)
+        for space in (min(FIRST), min({*NAMES} - FIRST)):
+            async with httpx.AsyncClient(base_url=one.http_url, **ALONE) as client:
+                browser = Browser(client, one.http_url)
+                fields = await browser.fields("/sign-in", "/sign-in")
+                fields["token"] = f"3c0f6d2be1a94758-alice-in-{space}"
+                answer = await browser.post("/sign-in", fields)
+                if space not in FIRST:
+                    assert answer.status_code == 307
+                    answer = await browser.post("/sign-in", fields)
+                assert answer.status_code == 303
+                page = await browser.get("/inbox")
+                assert page.status_code == 200
+                assert space in page.text

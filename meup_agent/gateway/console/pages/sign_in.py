@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from meup_agent.gateway.auth import FORBIDDEN, UNAUTHORIZED, Identity, NotAdmitted, digest_of_token
+from meup_agent.gateway.cluster.door import SPACE_COOKIE
 from meup_agent.gateway.console.context import (
     CONSOLE_HOME,
     ConsoleState,
@@ -45,6 +46,8 @@ async def sign_in(context: PageContext) -> Response:
         identity = context.state.runtime.identify(token, address)
         check_entry(context.state.runtime, identity)
     except NotAdmitted as refused:
+        if (elsewhere := _send_on(context, digest_of_token(token))) is not None:
+            return elsewhere
         context.state.runtime.counters.not_admitted[refused.status] += 1
         said = (
             "This token is not known here. Is it complete, and of this gateway?"
@@ -56,6 +59,26 @@ async def sign_in(context: PageContext) -> Response:
         return answer
     await context.state.pace.wait(identity)
     return await _enter(context, identity, digest_of_token(token), _next(context))
+
+
+def _send_on(context: PageContext, token: bytes) -> Response | None:
+    """Send a form again, by a door, to the gateway that has the space of a token."""
+    runtime = context.state.runtime
+    identity = runtime.tokens.holder(token)
+    if identity is None or identity.space in runtime.spaces or not runtime.is_door:
+        return None
+    if context.cookie(SPACE_COOKIE) == quote(identity.space, safe=""):
+        return None  # it came by that already
+    answer = Response(None, 307, {"Location": f"{context.base}/sign-in?next={_next(context)}"})
+    _note_space(context, answer, identity)
+    return answer
+
+
+def _note_space(context: PageContext, answer: Response, identity: Identity) -> None:
+    """Let the doors of other gateways know which space a browser shows."""
+    if context.state.runtime.is_door:
+        space = quote(identity.space, safe="")
+        context.set_cookie(answer, space, SPACE_COOKIE, max_age=int(SESSION_AGE))
 
 
 async def make_link(state: ConsoleState, request: Request) -> Response:
@@ -85,8 +108,10 @@ async def show_link(context: PageContext) -> Response:
     link = await context.state.links.find(code)
     if link is None:
         raise RequestDenied(FORBIDDEN, _USED, title="The link is over")
-    return _form(context, "link.html", code=code, participant=link.identity.participant,
+    page = _form(context, "link.html", code=code, participant=link.identity.participant,
                  to=link.identity.space)  # fmt: skip
+    _note_space(context, page, link.identity)
+    return page
 
 
 async def enter_by_link(context: PageContext) -> Response:
@@ -128,6 +153,7 @@ async def _enter(context: PageContext, identity: Identity, token: bytes, after: 
     await sessions.share(cookie)
     response = redirect(context, after)
     context.set_cookie(response, cookie, max_age=int(SESSION_AGE))
+    _note_space(context, response, identity)
     return response
 
 
