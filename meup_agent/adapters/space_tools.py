@@ -12,7 +12,7 @@ from meup_agent.client.proposal_handle import resolve_ttl
 from meup_agent.client.space import directory_of
 from meup_agent.errors import ConnectionFailed, MeupError, ToolError, UsageError
 from meup_agent.mcp.sdk import decisions
-from meup_agent.mcp.server.catalog import exposed_name
+from meup_agent.mcp.sdk.naming import exposed_name
 from meup_agent.protocol.exchange import Wait
 from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.outcomes import Fulfillment, Responded

@@ -16,7 +16,8 @@ from meup_agent.agent.agent import Agent
 from meup_agent.client.offers import CHANGES
 from meup_agent.errors import CannotObserve, MeupError, SessionEnded, TokenRefused, UsageError
 from meup_agent.mcp.sdk.messages import CAPABILITIES, read_log_message
-from meup_agent.mcp.server.catalog import Announcements, Catalog, ClientSessions, wrap_uri
+from meup_agent.mcp.sdk.naming import wrap_uri
+from meup_agent.mcp.server.catalog import Announcements, Catalog, ClientSessions
 from meup_agent.mcp.server.client_calls import MAX_REQUESTS, ClientCalls, too_many_requests
 from meup_agent.protocol.space.allowance import NoticeThrottle
 from meup_agent.protocol.wire import kinds, payloads
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from meup_agent.client.space import Space
-    from meup_agent.mcp.server.catalog import OwnName
+    from meup_agent.mcp.sdk.naming import OwnName
     from meup_agent.protocol.wire.envelope import Envelope
     from meup_agent.protocol.wire.payloads import JsonObject
     from meup_agent.session.settings import Token

@@ -22,8 +22,8 @@ from meup_agent.client.space import propose_request
 from meup_agent.errors import MeupError, RequestError
 from meup_agent.mcp.sdk import decisions
 from meup_agent.mcp.sdk.messages import CAPABILITIES, is_declared, mcp_error
+from meup_agent.mcp.sdk.naming import RESULT_TOOL, exposed_name
 from meup_agent.mcp.sdk.tasks import TaskSession
-from meup_agent.mcp.server.catalog import RESULT_TOOL, exposed_name
 from meup_agent.mcp.server.client_calls import (
     MAX_REQUESTS,
     STATE,

@@ -16,7 +16,7 @@ from meup_agent.errors import RequestError
 from meup_agent.mcp import HttpServer
 from meup_agent.mcp.bridge.transports import MAX_MESSAGE_BYTES, _limited_client
 from meup_agent.mcp.sdk.logs import PacedLines
-from meup_agent.mcp.server.catalog import OwnName
+from meup_agent.mcp.sdk.naming import OwnName
 from meup_agent.mcp.server.client_member import SubscribedResources
 from tests.mcp.bridge.stage import bridged
 from tests.mcp.client import client_beside

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from meup_agent.mcp.server.catalog import (
+from meup_agent.mcp.sdk.naming import (
     MAX_NAME_CHARS,
     OwnName,
     Template,

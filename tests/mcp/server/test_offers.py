@@ -11,8 +11,8 @@ from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 
 from meup_agent import Agent, Proposal, Reason, Request
 from meup_agent.errors import RequestError
+from meup_agent.mcp.sdk.naming import exposed_name
 from meup_agent.mcp.server import catalog
-from meup_agent.mcp.server.catalog import exposed_name
 from tests.mcp.client import client_beside
 from tests.mcp.conftest import ANYTHING, served, staged
 from tests.mcp.server.test_cancellation import session
