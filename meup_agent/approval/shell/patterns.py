@@ -1,6 +1,6 @@
 """Patterns of commands and of files, in the two readings of the pattern language (PROTOCOL 7).
 
-A pattern of a command has words as a command has, each a pattern of one word: ``git status*``,
+A pattern of a command has words as a command has, each a pattern of one word: ``git status *``,
 ``npm run test``, ``CI=* make check``. A star at its end takes further words too, unless it is part
 of a path. Words in front with ``=`` are for the environment that the command is given.
 """
@@ -138,6 +138,9 @@ _MORE: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
 }
 
 
+# Commands of git that run any program: `git diff*` and `git merge*` would take them, too.
+_RUN_BY_GIT: Final = ("difftool", "mergetool")
+
 _RUNS_IN_SED: Final = re.compile(r"(?:^|[^A-Za-z])[ewW]|[^A-Za-z][a-zA-Z0-9]*[ew](?:$|[\s;}])")
 
 
@@ -212,6 +215,10 @@ class _CommandPattern:
             if text is None or not takes(text, work):
                 return False
         said = {word for word, _ in self._words}
+        if name_of(command.words[0]) == "git" and any(
+            each.startswith(_RUN_BY_GIT) for each in texts if each and each not in said
+        ):
+            return False
         return not any(
             _does_more(texts[0] or "", each.text, len(self._words), said)
             for each in command.words[len(self._words) :]

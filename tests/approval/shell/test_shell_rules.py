@@ -182,6 +182,14 @@ def test_what_does_more_than_its_command_says_is_not_allowed(command: str) -> No
     assert decide([READS], command) == "ask"
 
 
+@pytest.mark.parametrize("pattern", ["git diff*", "git d* *", "git *"])
+def test_git_difftool_is_allowed_only_where_a_pattern_says_it(pattern: str) -> None:
+    for command in ("git difftool", "git difftool -y -x 'rm x' HEAD", "/usr/bin/git difftool"):
+        assert decide([AllowRule("Bash", shell=pattern)], command) == "ask"
+    assert decide([AllowRule("Bash", shell=pattern)], "git diff --stat") == "allow"
+    assert decide([AllowRule("Bash", shell="git difftool *")], "git difftool HEAD") == "allow"
+
+
 @pytest.mark.parametrize(
     "command",
     [
