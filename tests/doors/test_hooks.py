@@ -240,7 +240,7 @@ async def test_what_cannot_be_read_is_denied_by_the_name_of_the_field(
             assert len(at.space.proposals) == 0
 
 
-UNKNOWN = {
+UNKNOWN: dict[str, dict[str, Any]] = {
     "claude-code": {**CLAUDE, "hook_event_name": "PreToolCall"},
     "codex": {**CLAUDE, "hook_event_name": "pre_tool_use"},
     "cursor": {"hook_event_name": "beforeTerminalCommand", "command": "make"},
