@@ -219,9 +219,7 @@ class HookApp:
         if asks and "untold" in query:
             await self._report(login, hook)
         elif (asks or hook.kind is HookKind.RACES) and not (watches or hook.is_own):
-            wait = _host_seconds(query, dialect.timeout) - MARGIN_SECONDS
-            asks_there = dialect.ask if query.get("prefer") == TERMINAL else None
-            await self._decide(dialect, login, hook, wait, receive, send, asks_there)
+            await self._decide(dialect, login, hook, query, receive, send)
             return
         elif asks:
             self._watch(login, hook)
@@ -235,15 +233,14 @@ class HookApp:
         dialect: HookDialect,
         login: HookLogin,
         hook: HookInput,
-        wait: float,
+        query: dict[str, str],
         receive: Receive,
         send: Send,
-        there: dict[str, Any] | None,
     ) -> None:
-        """Have the space decide a call, and tell the host; where that hangs up, withdraw it.
-
-        With an answer that has its terminal ask (``there``) the space has a moment alone.
-        """
+        """Have the space decide a call, and tell the host; where that hangs up, withdraw it."""
+        wait = _seconds(query, "timeout", dialect.timeout) - MARGIN_SECONDS
+        # With an answer that has its terminal ask, the space has a moment alone.
+        there = dialect.ask if query.get("prefer") == TERMINAL else None
         call = hook.call
         assert call is not None
         answer: Permitted | Denied | None = None
@@ -266,7 +263,8 @@ class HookApp:
                         raise _Full(f"{MAX_WAITING} calls of this participant wait already")
                     seat.waiting += 1
                     try:
-                        answer = await self._ask(seat, hook, wait, races=there is not None)
+                        ttl = max(min(wait, _seconds(query, "ttl", _space_ttl(seat))), 0.001)
+                        answer = await self._ask(seat, hook, ttl, races=there is not None)
                     finally:
                         seat.waiting -= 1
                 tasks.cancel_scope.cancel()
@@ -302,18 +300,18 @@ class HookApp:
         await _answer(send, 200, body)
 
     async def _ask(
-        self, seat: _Seat, hook: HookInput, wait: float, *, races: bool
+        self, seat: _Seat, hook: HookInput, ttl: float, *, races: bool
     ) -> Permitted | Denied | None:
         """The answer of the space; ``None``: there is none yet, and the terminal decides, too."""
         assert hook.call is not None
         is_dialog = hook.kind is HookKind.RACES
         if not is_dialog and not races:
-            return await seat.door.ask(hook.call, ttl=_ttl(seat, wait))
+            return await seat.door.ask(hook.call, ttl=ttl)
         raced = seat.race.claim(hook) if is_dialog else None
         if raced is None:
             assert self._tasks is not None  # there is a seat
             raced = seat.race.enter(hook)
-            self._tasks.start_soon(seat.race.wait, raced, _ttl(seat, wait))
+            self._tasks.start_soon(seat.race.wait, raced, ttl)
         return await raced.wait_for(is_dialog=is_dialog)
 
     def _watch(self, login: HookLogin, hook: HookInput) -> None:
@@ -419,11 +417,11 @@ class _Full(Exception):
     """A call is denied for want of room, or of a space."""
 
 
-def _ttl(seat: _Seat, wait: float) -> float:
-    """The seconds that a call waits: the host's, or the space's where those are less."""
+def _space_ttl(seat: _Seat) -> float:
+    """The seconds that a proposal of a door waits where its hook does not say."""
     space = seat.door.space
     default = None if space is None else space.proposals.ttl
-    return max(wait if default is None else min(wait, default), 0.001)
+    return math.inf if default is None else default
 
 
 def _dialog_key(call: HostCall, permit: Permitted | None = None) -> tuple[str, str, str, bytes]:
@@ -439,10 +437,10 @@ def _query(scope: Message) -> dict[str, str]:
     return dict(parse_qsl(bytes(scope.get("query_string", b"")).decode("latin-1")))
 
 
-def _host_seconds(query: dict[str, str], default: float) -> float:
-    """The seconds that a host waits for its hook, as whoever set it up says."""
+def _seconds(query: dict[str, str], name: str, default: float) -> float:
+    """Seconds as whoever set the hook up says: the host waits so long, or the proposal."""
     try:
-        seconds = float(query.get("timeout", default))
+        seconds = float(query.get(name, default))
     except ValueError:
         return default
     return seconds if 0 < seconds < math.inf else default

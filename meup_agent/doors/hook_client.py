@@ -19,8 +19,8 @@ AGENTS = ("claude-code", "codex", "cursor", "copilot", "gemini")
 TIMEOUTS = {"claude-code": 600.0, "codex": 600.0, "cursor": 60.0, "copilot": 30.0, "gemini": 60.0}
 
 HELP = """\
-usage: meup-hook AGENT [--url URL] [--token-file FILE] [--timeout SECONDS] [--own NAME]
-                        [--prefer space|terminal] [--watch]
+usage: meup-hook AGENT [--url URL] [--token-file FILE] [--timeout SECONDS] [--ttl SECONDS]
+                        [--own NAME] [--prefer space|terminal] [--watch]
 
 The hook of a coding agent (claude-code, codex, cursor, copilot, gemini): asks the space before each
 call, and reports what came of it.
@@ -28,6 +28,8 @@ call, and reports what came of it.
   --url URL          the gateway: unix:///run/meup.sock, or http://127.0.0.1:8420; else MEUP_URL
   --token-file FILE  the file with the participant's token; else MEUP_TOKEN
   --timeout SECONDS  the time after which the agent gives its hook up, as it is set up there
+  --ttl SECONDS      how long a call waits for a decision; by default as a proposal in that space;
+                     in any case it ends 5 s before the time-out
   --own NAME         the name of our own MCP server in the agent's user settings
   --prefer WHO       who decides where a person is at the agent's terminal, too: the space alone
                      (space, the default), or whoever answers first (terminal; Claude Code)
@@ -88,7 +90,7 @@ def _tell(agent: str, answer: str, given: list[str], said: bytes) -> None:
 
 
 def _options(given: list[str]) -> dict[str, str]:
-    known = ("--url", "--token-file", "--timeout", "--own", "--prefer")
+    known = ("--url", "--token-file", "--timeout", "--ttl", "--own", "--prefer")
     found: dict[str, str] = {}
     while given:
         name, *given = given
@@ -112,7 +114,9 @@ def ask(agent: str, options: dict[str, str], said: bytes) -> str:
     url = options.get("--url") or next((os.environ[n] for n in SETTINGS if os.environ.get(n)), "")
     token = _token(options.get("--token-file"))
     seconds = float(options.get("--timeout", TIMEOUTS[agent]))
-    query = f"timeout={seconds:g}"
+    query = f"timeout={seconds}"
+    if ttl := options.get("--ttl"):
+        query += f"&ttl={float(ttl)}"
     if own := options.get("--own"):
         query += f"&own={own}"
     prefer = options.get("--prefer", "space")

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from anyio import to_thread
 
 import meup_agent
-from meup_agent import Proposal
+from meup_agent import Proposal, Space
 from tests.doors.hooked import Decide, client, hooked, proposed, settled
 from tests.interaction.people import until
 from tests.patience import PATIENCE
@@ -207,6 +208,15 @@ async def test_who_hangs_up_takes_its_call_back() -> None:
             assert await settled(at.space) == "withdrawn"
 
 
+def waiting_time(space: Space) -> int:
+    """The seconds that the first proposal waits, from when it was sent."""
+    first = space.proposals[0]
+    assert first.expires_at is not None
+    assert first.envelope.ts is not None
+    sent = datetime.fromisoformat(first.envelope.ts)
+    return round((first.expires_at - sent).total_seconds())
+
+
 async def test_silence_ends_as_a_no_before_the_host_gives_up() -> None:
     with anyio.fail_after(PATIENCE):
         async with hooked() as at, client(at) as http:
@@ -214,6 +224,25 @@ async def test_silence_ends_as_a_no_before_the_host_gives_up() -> None:
             said, words = verdict("claude-code", answer)
             assert said == "deny"
             assert "do not try to do the same by another way" in words
+
+
+@pytest.mark.parametrize(
+    ("said", "waits"),
+    [
+        ("", 300),  # as the space
+        ("?timeout=86460&ttl=86400", 86_400),
+        ("?timeout=1209660.0&ttl=1209600.0", 1_209_600),
+        ("?timeout=605&ttl=86400", 600),
+        ("?timeout=86460&ttl=nan", 300),
+    ],
+)
+async def test_a_call_waits_as_its_hook_says_and_less_than_the_host(said: str, waits: int) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with hooked() as at, client(at) as http, anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: http.post(f"/hooks/claude-code{said}", json=CLAUDE))
+            await proposed(at.space)
+            assert waiting_time(at.space) == waits
+            tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(
@@ -376,6 +405,16 @@ async def test_the_program_says_what_the_gateway_decides(agent: str) -> None:
                 code, out, err = await to_thread.run_sync(run)
                 assert (code, err) == (0, "")
                 assert verdict(agent, json.loads(out))[0] == wanted
+
+
+async def test_the_program_says_how_long_a_call_waits() -> None:
+    with anyio.fail_after(PATIENCE):
+        async with hooked(yes) as at:
+            settings = {"MEUP_URL": at.url, "MEUP_TOKEN": at.tokens["coder"]}
+            waits = ("--timeout", "1209660", "--ttl", "1209600")
+            run = partial(run_hook, "codex", ASKS["codex"], *waits, **settings)
+            assert (await to_thread.run_sync(run))[0] == 0
+            assert waiting_time(at.space) == 1_209_600
 
 
 @pytest.mark.parametrize("agent", ASKS)

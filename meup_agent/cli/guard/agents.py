@@ -25,9 +25,14 @@ from meup_agent.cli.up.client_entry import SPACE, client_entry
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.wire.payloads import as_object, objects_in
 
-HOOK_SECONDS: Final = 86_400
-"""Time for which an agent waits for its hook. The gateway answers five seconds before; a proposal
-that expires earlier is answered then."""
+TTL_SECONDS: Final = 86_400
+"""Time for which a call waits for a decision: whoever decides may be away until tomorrow."""
+
+MAX_TTL_SECONDS: Final = 14 * 86_400
+"""The most of it: the agents' timers, in milliseconds, end at 24 days."""
+
+SPARE_SECONDS: Final = 60
+"""Time for which an agent waits for its hook beyond that, so that it hears of the end."""
 
 FIRST_CLAUDE: Final = (2, 1, 295)
 """The first version of Claude Code that can be told to stop a call whose hook fails."""
@@ -64,6 +69,7 @@ class HookProgram(NamedTuple):
         program: Its path.
         url: The gateway's socket.
         token_file: The file of the agent's token.
+        ttl: Seconds for which a call waits for a decision.
         watches: It decides nothing, and every call goes on.
         serves: The agent reaches MCP servers through the gateway as well.
     """
@@ -71,24 +77,26 @@ class HookProgram(NamedTuple):
     program: Path
     url: str
     token_file: Path
+    ttl: int = TTL_SECONDS
     watches: bool = False
     serves: bool = False
 
     def server(self, agent: str) -> JsonObject:
         """The entry of the MCP server by which an agent is a participant."""
-        return client_entry(
+        entry = client_entry(
             str(self.program.with_name("meup")),
             self.token_file,
             url=self.url,
             space=SPACE,
             participant=agent,
         )
+        return {**entry, "env": {**entry["env"], "MEUP_TTL": str(self.ttl)}}
 
     def line(self, agent: str) -> str:
         """The command line, for a shell."""
         words = (str(self.program), agent, "--url", self.url, "--token-file", str(self.token_file))
-        watch = ("--watch",) if self.watches else ()
-        return shlex.join((*words, "--timeout", str(self.seconds), "--own", OWN_SERVER, *watch))
+        waits = ("--timeout", str(self.seconds), "--ttl", str(self.ttl), "--own", OWN_SERVER)
+        return shlex.join((*words, *waits, *(("--watch",) if self.watches else ())))
 
     @classmethod
     def of_line(cls, line: str) -> HookProgram | None:
@@ -100,13 +108,14 @@ class HookProgram(NamedTuple):
         given = dict(itertools.pairwise(words))
         if not ("--url" in given and "--token-file" in given):
             return None
-        token_file = Path(given["--token-file"])
-        return cls(Path(words[0]), given["--url"], token_file, "--watch" in words)
+        token_file, ttl = Path(given["--token-file"]), given.get("--ttl", "")
+        waits = int(ttl) if ttl.isdecimal() else TTL_SECONDS
+        return cls(Path(words[0]), given["--url"], token_file, waits, "--watch" in words)
 
     @property
     def seconds(self) -> int:
         """Time for which the agent waits for it before a call."""
-        return WATCH_SECONDS if self.watches else HOOK_SECONDS
+        return WATCH_SECONDS if self.watches else self.ttl + SPARE_SECONDS
 
 
 class HookGap(NamedTuple):
@@ -455,7 +464,8 @@ def wrap_agents(text: str | None, path: Path, hook: HookProgram | None) -> str:
             command, *args = args[args.index("--") + 1 :]
         if hook is not None:
             where = ("--url", hook.url, "--space", SPACE, "--token-file", str(hook.token_file))
-            wrapped = ["acp", *where, "--participant", "zed", "--", command, *args]
+            waits = ("--participant", "zed", "--ttl", str(hook.ttl))
+            wrapped = ["acp", *where, *waits, "--", command, *args]
             command, args = str(hook.program.with_name("meup")), wrapped
         if (command, args) != (of["command"], of.get("args") or []):
             changed = {**of, "command": command, "args": args}
@@ -486,7 +496,7 @@ _TRY_IT: Final = HookGap(
     "have it run `ls` once, and see the call in `meup tail`",
 )
 _KEEP_IT: Final = HookGap(
-    "it runs a call whose hook cannot be started, or runs into its time-out of a day",
+    "it runs a call whose hook cannot be started, or runs into its time-out",
     "keep meup-hook where it is",
 )
 
@@ -515,7 +525,7 @@ AGENTS: Final[Mapping[str, CodingAgent]] = {
             _nothing_to_check,
             (
                 HookGap(
-                    "a call runs whose hook runs into its time-out of a day",
+                    "a call runs whose hook runs into its time-out",
                     "its proposal expires before, unless the computer sleeps",
                 ),
             ),

@@ -182,6 +182,17 @@ def test_an_agent_that_is_watched_waits_for_nobody_until_it_is_guarded_again(ful
     assert_fails(done, exit_codes.USAGE, "are for guarding")
 
 
+def test_a_call_waits_for_a_day_or_as_long_as_is_chosen(full: Home) -> None:
+    for given, waits in (((), 86_400), (("--ttl", "1209600"), 1_209_600), ((), 1_209_600)):
+        full.guard("claude-code", "--no-start", *given)
+        (asks,) = (e for e in entries(full, ".claude/settings.json") if e["event"] == "PreToolUse")
+        assert f" --ttl {waits} " in asks["line"]
+        # It hears of the end before the agent gives it up.
+        assert asks["timeout"] == waits + 60
+    done = full.guard("claude-code", "--ttl", "9999999", "--no-start")
+    assert_fails(done, exit_codes.USAGE, "--ttl")
+
+
 def test_a_dry_run_changes_nothing_and_shows_the_difference(full: Home) -> None:
     done = full.guard("claude-code", "--dry-run")
     assert done.returncode == exit_codes.OK

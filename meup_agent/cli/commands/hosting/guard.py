@@ -18,7 +18,13 @@ import msgspec
 import typer
 
 from meup_agent.cli.failures import Failure, require_extra
-from meup_agent.cli.guard.agents import AGENTS, CodingAgent, HookProgram
+from meup_agent.cli.guard.agents import (
+    AGENTS,
+    MAX_TTL_SECONDS,
+    TTL_SECONDS,
+    CodingAgent,
+    HookProgram,
+)
 from meup_agent.cli.guard.files import FileChange, read_json, read_settings, write_change
 from meup_agent.cli.guard.plan import GuardPlan, plan_install, plan_removal
 from meup_agent.cli.guard.servers import GuardRecord, gateway_servers, secret_values, server_lists
@@ -55,6 +61,7 @@ class _Setup(msgspec.Struct):
 
     policy: str = ""
     port: int | None = None
+    ttl: int = TTL_SECONDS
     process: int | None = None  # of the gateway that was started here
     servers: str = ""  # the digest of the MCP servers that it was started with
 
@@ -84,7 +91,8 @@ class _Gateway(NamedTuple):
     def hook(self, agent: str, *, watches: bool) -> HookProgram:
         """The program by which an agent asks it, with the file of its token."""
         token_file = token_path(up_folder() / digest_of(self.servers), agent)
-        return HookProgram(_hook_program(), socket_url(str(self.socket)), token_file, watches)
+        url, ttl = socket_url(str(self.socket)), self.setup.ttl
+        return HookProgram(_hook_program(), url, token_file, ttl, watches)
 
     def owner(self) -> Owner | None:
         """The gateway that runs, or is starting."""
@@ -109,6 +117,15 @@ def guard(
     port: Annotated[
         int | None,
         typer.Option(min=1, max=65535, metavar="PORT", help="The port of the gateway."),
+    ] = None,
+    ttl: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MAX_TTL_SECONDS,
+            metavar="SECONDS",
+            help="How long a call waits for a decision; then it does not run. Default: a day.",
+        ),
     ] = None,
     watch: Annotated[
         bool,
@@ -168,17 +185,18 @@ def guard(
                 f"the agent {visible(each, 60)} is not known; give some of {', '.join(AGENTS)}"
             )
     if removes:
-        if policy is not None or port is not None or watch or no_servers or project:
+        given = (policy, port, ttl)
+        if any(each is not None for each in given) or watch or no_servers or project:
             raise ConfigurationError(
-                "--policy, --port, --watch, --no-servers and --project are for guarding; leave"
-                " them out"
+                "--policy, --port, --ttl, --watch, --no-servers and --project are for guarding;"
+                " leave them out"
             )
         record = _read_record()
         chosen = _chosen(names, record, yes=yes or dry_run, removes=True)
         _remove(chosen, plan_removal(chosen, record), record, dry_run=dry_run)
         return
     record = _read_record()
-    chosen, gateway = _chosen(names, record, yes=yes or dry_run), _gateway(policy, port)
+    chosen, gateway = _chosen(names, record, yes=yes or dry_run), _gateway(policy, port, ttl)
     for agent in chosen:
         agent.check()
     if not no_servers:
@@ -289,7 +307,7 @@ def _remove(
     if dry_run or not chosen:
         return
     _write(plan.changes)
-    gateway = _gateway(None, None)
+    gateway = _gateway()
     if gateway.servers.exists():
         _keep(gateway, plan.record)
     _keep_record(plan.record)
@@ -376,7 +394,9 @@ def _hook_program() -> Path:
     return Path(found).absolute()
 
 
-def _gateway(policy: Path | None, port: int | None) -> _Gateway:
+def _gateway(
+    policy: Path | None = None, port: int | None = None, ttl: int | None = None
+) -> _Gateway:
     """The gateway of guarded agents, with what was chosen for it before, or now."""
     kept = guard_folder() / "gateway.json"
     setup = _Setup()
@@ -392,6 +412,8 @@ def _gateway(policy: Path | None, port: int | None) -> _Gateway:
         setup.policy = str(policy.absolute())
     if port is not None:
         setup.port = port
+    if ttl is not None:
+        setup.ttl = ttl
     return _Gateway(guard_folder() / "mcp.json", setup)
 
 
