@@ -182,7 +182,7 @@ class NatsConfig:
     # Begins the names of its streams: two clusters of gateways have two.
     prefix: Annotated[str, AfterValidator(_check_prefix)] = "meup"
     replicas: Literal[1, 3, 5] = 3  # copies of what is kept, each on another server
-    # Where the active gateway takes connections that came in at others, as `host:port`; a secret
+    # Where the gateway takes connections that came in at others, as `host:port`; a secret
     # that all have, and by which they know each other. `None`: the others listen nowhere.
     advertise: Annotated[str, AfterValidator(_check_advertise)] | None = None
     cluster_token: str | None = field(default=None, repr=False)

@@ -16,7 +16,7 @@ from starlette.routing import WebSocketRoute
 from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from meup_agent.errors import UsageError
+from meup_agent.errors import ConfigurationError, UsageError
 from meup_agent.gateway.auth import NotAdmitted
 from meup_agent.gateway.config import Config
 from meup_agent.gateway.edge.connection import LOST, MemberConnection, SendQueue
@@ -183,9 +183,14 @@ class GatewayApp:
             app: The application that it is mounted in; it is not looked at.
 
         Raises:
-            ConfigurationError: The journal's file cannot be used.
+            ConfigurationError: The journal cannot be used, or has an address for other gateways.
         """
         config = self._config
+        if config.journal.nats is not None and config.journal.nats.advertise is not None:
+            raise ConfigurationError(
+                "journal.nats.advertise: a mounted gateway takes no connections of other gateways;"
+                " remove it, or run `meup gateway`"
+            )
         keep = engine_of(config.journal).keep
         async with AsyncExitStack() as stack:
             journal = None

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -13,8 +14,15 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from meup_agent import Agent
-from meup_agent.errors import NoSuchSpace, SessionEnded, TokenRefused, UsageError
-from meup_agent.gateway import GatewayLimits, asgi_app
+from meup_agent.errors import (
+    ConfigurationError,
+    NoSuchSpace,
+    SessionEnded,
+    TokenRefused,
+    UsageError,
+)
+from meup_agent.gateway import GatewayLimits, JournalConfig, asgi_app
+from meup_agent.gateway.config import NatsConfig
 from tests.gateway.http.conftest import Api, config
 from tests.gateway.mounted import MountedPlace, mounted
 from tests.no_tls import ALONE
@@ -94,6 +102,20 @@ def test_members_hear_that_it_stops(place: MountedPlace, api: Api) -> None:
             hear(bob)
         assert ended.value.rcvd is not None
         assert ended.value.rcvd.code == 1012
+
+
+def test_it_gives_other_gateways_no_address_at_which_nobody_listens() -> None:
+    nats = NatsConfig(
+        servers=("nats://127.0.0.1:1",), advertise="127.0.0.1:2", cluster_token="c" * 43
+    )
+    gateway = asgi_app(replace(config(), journal=JournalConfig(nats=nats)))
+
+    async def begin() -> None:
+        async with gateway.lifespan():
+            pass
+
+    with pytest.raises(ConfigurationError, match="advertise"):
+        anyio.run(begin)
 
 
 def test_without_its_lifespan_it_says_what_to_do() -> None:
