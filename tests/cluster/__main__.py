@@ -68,38 +68,50 @@ def plot(stalls: Sequence[Stall]) -> str:
     return "\n".join([*lines, "</svg>", ""])
 
 
+MISTAKES = {
+    "lost": "accepted, and not in the stream, or not read by an agent that was in the space",
+    "twice": "twice in the stream, or read twice by one agent",
+    "out of order": "not in the order in which it was said",
+    "fulfilled twice": "a proposal with two fulfillments",
+    "refused and accepted": "refused to its sender, and in the stream",
+    "read, not in the stream": "read by an agent, and something else or nothing in the stream",
+    "by a former owner": "written by a gateway after another one had taken over",
+    "carried out twice": "a call that ran twice",
+    "calls without an end": "the proposer still waits",
+    "ended by itself": "a program that ended without having been killed or stopped",
+}
+
 TEXT = """# What kills and cuts do to a cluster
 
-Three servers of NATS, three [gateways](../how-to/keep-the-journal-on-nats.md) and eight agents that
-talk, propose, approve and carry out, all on one machine. At random one program is killed
-(`kill -9`), paused (`SIGSTOP`) or stopped in order, a way between two is cut or silent, or a server
-of NATS cannot write any more; after a while all is as before. At the end what each agent said and
-read is compared with the stream itself.
+Three servers of NATS, three gateways and eight agents run on one machine. The agents talk, propose
+calls, approve them and carry them out, in one space. One gateway is the [owner of the
+space](../how-to/keep-the-journal-on-nats.md#run-several-gateways), and the others stand by. One
+thing after the other fails, chosen at random: a program is killed (`kill -9`), paused (`SIGSTOP`)
+or stopped in order, the link between two programs is cut or silent, or the disk of a NATS server
+is full. After some seconds the failure is over. At the end, what each agent said and read is
+compared with the stream on NATS.
 
-The last run, {day}: {times} times in {minutes:.0f} minutes (seed {seed}), on {cores} cores that did
-other things as well (load {load:.1f}). {said} chats were said and {accepted} accepted; the stream
-has {entries} entries, under {owners} owners, one after the other.
+The last run, {day}: {times} failures in {minutes:.0f} minutes (seed {seed}), on {cores} cores that
+did other things as well (load {load:.1f}). {said:,} chats were said, and {accepted:,} were accepted.
+The stream has {entries:,} entries, written by {owners} owners in turn.
 
-| in all | |
-|---|---|
+| mistake | what it is | found |
+|---|---|--:|
 {wrong}
 
-*Lost* was accepted and is not in the stream, or was not read by an agent that was there. *Claimed
-twice* are proposals with two fulfillments, *handled twice* calls that ran twice, *waits left*
-proposals that came to no end, *by no owner* messages of a gateway that was no owner any more.
-
-For so long nothing was accepted; what was said meanwhile was accepted afterwards:
+This is how long nothing was accepted after each failure. What was said in that time was accepted
+afterwards.
 
 --8<-- "docs/img/stalls.svg"
 
-| what was done | times | median | longest |
-|---|---|---|---|
+| failure | times | median | longest |
+|---|--:|--:|--:|
 {rows}
 
-When the leader of a stream dies, NATS takes some seconds to elect another. The gateway that takes
-over reads the stream first, so the last stalls of a run are its longest. A pause is a short stall
-where the program wakes before another has taken its place. `make soak` makes this page; `make
-cluster` runs a minute of it.
+When the server that leads a stream fails, NATS takes some seconds to elect another. A gateway that
+takes over reads the whole stream first, so stalls grow in the course of a run. A pause is a short
+stall if the program wakes before another one has taken its place. `make soak` makes this page;
+`make cluster` runs one minute of it.
 """
 
 
@@ -118,7 +130,9 @@ def page(report: Report) -> str:
         accepted=found.accepted,
         entries=found.entries,
         owners=report.owners,
-        wrong="\n".join(f"| {name} | {len(each)} |" for name, each in mistakes.items()),
+        wrong="\n".join(
+            f"| {name} | {MISTAKES[name]} | {len(each)} |" for name, each in mistakes.items()
+        ),
         rows="\n".join(
             f"| {cause} | {len(pauses)} | {median(pauses):.2f} s | {pauses[-1]:.2f} s |"
             for cause, pauses in by_cause(report.stalls)

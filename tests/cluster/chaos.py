@@ -193,10 +193,10 @@ FAULTS = (
     Fault("NATS: follower paused", _paused("follower")),
     Fault("NATS: follower stopped in order", _stopped("follower")),
     Fault("NATS: disk full", _full),
-    Fault("way: owner to NATS cut", _cut(False, "gateway")),
-    Fault("way: owner to NATS silent", _cut(True, "gateway")),
-    Fault("way: NATS to NATS cut", _cut(False, "nats")),
-    Fault("way: NATS to NATS silent", _cut(True, "nats")),
+    Fault("link: owner to NATS cut", _cut(False, "gateway")),
+    Fault("link: owner to NATS silent", _cut(True, "gateway")),
+    Fault("link: NATS to NATS cut", _cut(False, "nats")),
+    Fault("link: NATS to NATS silent", _cut(True, "nats")),
 )
 
 

@@ -247,12 +247,12 @@ class Balance:
             "lost": self.lost,
             "twice": self.twice,
             "out of order": self.out_of_order,
-            "claimed twice": self.claimed_twice,
+            "fulfilled twice": self.claimed_twice,
             "refused and accepted": self.refused_and_accepted,
-            "different logs": self.different,
-            "by no owner": self.foreign,
-            "handled twice": self.handled_twice,
-            "waits left": self.waits_left,
+            "read, not in the stream": self.different,
+            "by a former owner": self.foreign,
+            "carried out twice": self.handled_twice,
+            "calls without an end": self.waits_left,
         }
 
     @property

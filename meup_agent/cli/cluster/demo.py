@@ -1,4 +1,4 @@
-"""``meup cluster demo``: one of each is killed while work goes on, and the books are shown."""
+"""``meup cluster demo``: kills one of each while agents work, and shows what was lost."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Demo:
                 await self._kill_leader()
                 await self._kill_agent(tasks)
                 await self._loner.program.kill()
-                await self._say("the agents rest; the books are compared with the stream itself")
+                await self._say("the agents stop; what they said and read is compared")
                 found = await self._books.settle(GOES_ON_SECONDS)
                 await self._show(found)
                 return found
@@ -143,9 +143,9 @@ class Demo:
         table.add_row("chats said", str(found.said))
         table.add_row("accepted", str(found.accepted))
         if found.accepted < found.said:
-            table.add_row("    last words of the killed agent", str(found.said - found.accepted))
-        table.add_row("in the log, with calls and arrivals", str(found.entries))
-        table.add_row("seen by each agent, all since it came", f"{fewest} to {most}")
+            table.add_row("    of the killed agent, not accepted", str(found.said - found.accepted))
+        table.add_row("in the stream, with calls and joins", str(found.entries))
+        table.add_row("read by each agent since it joined", f"{fewest} to {most}")
         for name, wrong in found.mistakes.items():
             table.add_row(Text(name, "bold red" if wrong else ""), str(len(wrong)))
         for stall in self._books.stalls:
@@ -155,7 +155,7 @@ class Demo:
         for name, wrong in found.mistakes.items():
             for each in wrong[:NAMED]:
                 await self._output.show(Text(f"{name}: {each}", "red"))
-        verdict = "Nothing was lost." if found.is_right else "That is not as it should be."
+        verdict = "Nothing was lost." if found.is_right else "Not all is as it should be."
         await self._output.show(Text(verdict, "bold"))
 
 

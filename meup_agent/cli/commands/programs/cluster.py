@@ -20,7 +20,7 @@ cluster = CommandTyper("cluster")
 
 @cluster.callback()
 def cluster_group() -> None:
-    """Watch a space outlive the death of its gateway.
+    """Try several gateways with one journal on NATS on this machine.
 
     Example: `meup cluster demo`
     """
