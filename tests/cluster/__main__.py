@@ -92,8 +92,8 @@ is full. After some seconds the failure is over. At the end, what each agent sai
 compared with the stream on NATS.
 
 The last run, {day}: {times} failures in {minutes:.0f} minutes (seed {seed}), on {cores} cores that
-did other things as well (load {load:.1f}). {said:,} chats were said, and {accepted:,} were accepted.
-The stream has {entries:,} entries, written by {owners} owners in turn.
+did other things as well (load {load:.1f}). Of {said:,} chats that were said, {accepted:,} were
+accepted. The stream has {entries:,} entries, written by {owners} owners in turn.
 
 | mistake | what it is | found |
 |---|---|--:|

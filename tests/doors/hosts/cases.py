@@ -187,25 +187,25 @@ NOT_RUN: Final = {
 HEAD: Final = """\
 # Which door holds against what
 
-What a coding agent does when the one who approves is slow, gone, or talks nonsense. Most agents
-run the call when a hook of theirs fails, unless it is set up exactly so. Each row below is tried
-in CI with the program as its maker ships it, against a model of our own on loopback that asks for
-one shell command, which the program's own settings allow; the tool `approve` is asked where they
-neither allow nor deny it.
+What a coding agent does when its approval is slow, gone, or answers nonsense. A *door* is the place
+where an agent asks: a hook, a tool or its own protocol. Most agents run the call when their hook
+fails, unless the hook is set up to block. CI tries each row below with the program as its maker
+ships it, and with a stand-in for its model on this machine, which asks for one shell command. The
+program's own settings allow that command; for the tool `approve` they neither allow nor deny it.
 
-*Ran* says whether the command ran; *told* what the model read of it; *recorded* how the call
-stands in the space afterwards. The page is made of the suite's cases (`tests/doors/hosts`), which
-fail where a program does otherwise. How to set them up is in [Put Claude Code's shell behind
-approval](../how-to/approve-a-coding-agents-shell.md).
+*Ran* says whether the command ran, *told* what the model was told, and *recorded* the state of the
+call in the space afterwards. The page is made from the cases of the tests (`tests/doors/hosts`),
+which fail if a program does otherwise. [Put Claude Code's shell behind
+approval](../how-to/approve-a-coding-agents-shell.md) says how to set a door up.
 
-*500*, *junk* and *silence* (an answer without a word) are those of another program at the
-gateway's address: ours always answers with a decision. Claude Code takes silence for no failure,
-so where others can listen at the port, use the program over the Unix socket.
+*500*, *junk* and *silence* (an empty answer) come from another program at the gateway's address:
+the gateway itself always answers with a decision. To Claude Code an empty answer is no failure, so
+the call runs: where others can listen at the port, use `meup-hook` over the Unix socket.
 
-*Ask* is what happens with `prefer: terminal` where there is no terminal. *Answered too late* has a
-host that gives up earlier than the door was told: Codex runs the call then, and cannot be made to
-stop, so tell `meup-hook` the time-out that stands in Codex's settings. A gateway that is *restarted
-as it ran* still hears what came of the call that it had permitted.
+*Ask* is a call with `prefer=terminal` where there is no terminal. In *answered too late* the agent
+gives its hook up earlier than the hook knows. Codex then runs the call, and cannot be made not to:
+give `meup-hook` the same `--timeout` as Codex's settings. After *gateway restarted as it ran* the
+gateway still gets the report of the call that it had permitted.
 """
 
 

@@ -161,9 +161,9 @@ def guard(
     started if it does not run; each agent is a participant of it, with a token of its own. People
     decide in `meup console` or `meup inbox`, and rules of a policy before them. The MCP servers of
     the agents are moved behind the same gateway, which starts them, and each agent gets one in
-    their place, `meup`. Of an editor that speaks ACP, `meup acp` is put before its agents. The
-    settings are shown as a difference and written whole, with what they were beside them. `meup
-    guard remove` puts everything back.
+    their place, `meup`. An editor that speaks ACP starts its agents by `meup acp`. Changes of
+    settings are shown as a difference, and a copy of the old settings stays beside the new ones.
+    `meup guard remove` puts everything back.
 
     Example: `meup guard`
 

@@ -82,7 +82,7 @@ def doctor(
         option("SECONDS", "How long each step may take, in seconds; inf: as long as it takes."),
     ] = STEP_SECONDS,
     doors: Annotated[
-        bool, flag("--doors", "The hooks of coding agents alone, also where MEUP_URL is set.")
+        bool, flag("--doors", "Check the hooks of coding agents alone, also where MEUP_URL is set.")
     ] = False,
     as_json: Annotated[
         bool, flag("--json", "One JSON document with everything that was found.")
@@ -97,11 +97,11 @@ def doctor(
     observers it joins for a moment, and takes that program's connection over: there, give it a
     token of its own. The exit code is 0 if all is good, 3 if there is no connection, else 1.
 
-    Without an address it checks each hook that `meup guard` has set up, and proves those of Claude
-    Code and Codex: the agent's own program, at a model of ours on this machine, asks for a command
-    that a policy denies, and once more where there is no gateway. It must not run. Nothing of yours
-    is changed, and nothing is sent to a model's provider. What remains open is said, and how to
-    close it.
+    Without an address it checks each hook that `meup guard` has set up, and tries those of Claude
+    Code and Codex: the agent's own program, with a stand-in for its model on this machine, asks for
+    a command that a policy denies, and asks again while there is no gateway. The command must not
+    run. Nothing of yours is changed, and nothing is sent to a model's provider. What remains open
+    is said, and how to close it.
 
     Example: `MEUP_TOKEN=… meup doctor ws://localhost:8420 --space demo`
 

@@ -78,18 +78,19 @@ def copy(
         Path,
         option(
             "FILE",
-            "The place of the copy, where nothing is yet: a file, or a space's file.",
+            "Where the copy goes, a place without a journal: a file, or a space's file (YAML).",
             "--to",
         ),
     ],
 ) -> None:
     """Copy a journal to another place: from a file to NATS, or back.
 
-    Of a space's file the `journal` says where it is. No gateway may run on either, and none starts
-    on a copy that is not complete. Interrupted, the same command goes on where it stopped. Entries
-    keep their times and get new numbers, so members that come back are told of a gap.
+    A space's file says under `journal` where its journal is. No gateway may run on either place,
+    and none starts on a copy that is not complete. If it was interrupted, run the same command
+    again, and it goes on. Entries keep their times and get new numbers, so members that come back
+    are told of a gap.
 
-    In the end the copy has been read back: the SHA-256 that is printed is that of both.
+    At the end the copy is read back and compared. The SHA-256 that is printed is that of both.
 
     Example: `meup journal copy --from journal.db --to space.yaml`
 
