@@ -2,7 +2,8 @@
 
 Measured on the real programs: Claude Code runs a call whose hook fails unless ``onFailure`` says
 otherwise, and before 2.1.295 it does not know that key; Codex runs it unless the hook ends with 2
-and words on stderr; Cursor unless ``failClosed``; Gemini and Copilot wait a minute at the most.
+and words on stderr; Cursor unless ``failClosed``; Gemini as Codex does, Copilot unless it reads a
+no; both wait a minute at the most.
 """
 
 from __future__ import annotations
@@ -383,8 +384,7 @@ def _codex(text: str | None, path: Path, hook: HookProgram | None) -> str:
 
 def _codex_block(hook: HookProgram) -> str:
     """The hooks of Codex, which runs a call whose hook ends otherwise than with 2 and words."""
-    or_else = "true" if hook.watches else "{ echo 'meup did not answer' >&2; exit 2; }"
-    line = _toml_text(f"{hook.line('codex')} || {or_else}")
+    line = _toml_text(_or_else(hook, "codex", "echo 'meup did not answer' >&2; exit 2"))
     served = ""
     if hook.serves:
         entry = hook.server("codex")
@@ -400,6 +400,11 @@ def _codex_block(hook: HookProgram) -> str:
         for event, seconds in (("PreToolUse", hook.seconds), ("PostToolUse", WATCH_SECONDS))
     )
     return "".join((*hooks, served))
+
+
+def _or_else(hook: HookProgram, agent: str, denies: str) -> str:
+    """A line that denies also where its program cannot begin, or is killed."""
+    return f"{hook.line(agent)} || {'true' if hook.watches else f'{{ {denies}; }}'}"
 
 
 def _toml_text(text: str) -> str:
@@ -436,7 +441,8 @@ def _gemini(text: str | None, path: Path, hook: HookProgram | None) -> str:
     wanted: dict[str, JsonObject] = {}
     if hook is not None:
         # It counts milliseconds.
-        entry = {"name": "meup", "type": "command", "command": hook.line("gemini")}
+        line = _or_else(hook, "gemini", "echo 'meup did not answer' >&2; exit 2")
+        entry = {"name": "meup", "type": "command", "command": line}
         for event, seconds in (("BeforeTool", hook.seconds), ("AfterTool", WATCH_SECONDS)):
             wanted[event] = {"matcher": "*", "hooks": [{**entry, "timeout": seconds * 1000}]}
     return _edit_hooks(text, path, "gemini", wanted, {})
@@ -445,7 +451,10 @@ def _gemini(text: str | None, path: Path, hook: HookProgram | None) -> str:
 def _copilot(text: str | None, path: Path, hook: HookProgram | None) -> str:
     wanted: dict[str, JsonObject] = {}
     if hook is not None:
-        entry = {"type": "command", "bash": hook.line("copilot")}
+        # Any exit code but 0 is a hook that failed, and the call runs.
+        said = '{"permissionDecision": "deny", "permissionDecisionReason": "meup did not answer"}'
+        line = _or_else(hook, "copilot", f"echo '{said}'")
+        entry = {"type": "command", "bash": line}
         wanted["preToolUse"] = {**entry, "timeoutSec": hook.seconds}
         wanted["postToolUse"] = {**entry, "timeoutSec": WATCH_SECONDS}
     return _edit_hooks(text, path, "copilot", wanted, {"version": 1})
@@ -495,9 +504,9 @@ _TRY_IT: Final = HookGap(
     "it was set up by its documentation, and not run",
     "have it run `ls` once, and see the call in `meup tail`",
 )
-_KEEP_IT: Final = HookGap(
-    "it runs a call whose hook cannot be started, or runs into its time-out",
-    "keep meup-hook where it is",
+_TIMES_OUT: Final = HookGap(
+    "a call runs whose hook runs into its time-out",
+    "its proposal expires before, unless the computer sleeps",
 )
 
 AGENTS: Final[Mapping[str, CodingAgent]] = {
@@ -523,12 +532,7 @@ AGENTS: Final[Mapping[str, CodingAgent]] = {
             lambda: user_folder("CODEX_HOME", ".codex") / "config.toml",
             _codex,
             _nothing_to_check,
-            (
-                HookGap(
-                    "a call runs whose hook runs into its time-out",
-                    "its proposal expires before, unless the computer sleeps",
-                ),
-            ),
+            (_TIMES_OUT,),
             "codex",
             "Codex skips the hook in silence until you trust it: start codex, type /hooks, look at"
             " it and trust it; or an administrator puts it into /etc/codex/requirements.toml",
@@ -547,7 +551,7 @@ AGENTS: Final[Mapping[str, CodingAgent]] = {
             lambda: user_folder("", ".gemini") / "settings.json",
             _gemini,
             _nothing_to_check,
-            (_TRY_IT, _KEEP_IT),
+            (_TRY_IT, _TIMES_OUT),
         ),
         CodingAgent(
             "copilot",
@@ -555,7 +559,7 @@ AGENTS: Final[Mapping[str, CodingAgent]] = {
             lambda: user_folder("COPILOT_HOME", ".copilot") / "hooks" / "meup.json",
             _copilot,
             _nothing_to_check,
-            (_TRY_IT, _KEEP_IT),
+            (_TRY_IT, _TIMES_OUT),
         ),
         CodingAgent(
             "vscode",

@@ -86,6 +86,14 @@ def test_each_agent_gets_a_hook_that_fails_closed(full: Home) -> None:
     assert gemini["BeforeTool"]["timeout"] > 3_600_000
     copilot = {each["event"]: each for each in entries(full, ".copilot/hooks/meup.json")}
     assert copilot["preToolUse"]["timeoutSec"] > 3_600
+    # Also where meup-hook cannot begin: a host may run the call then.
+    env = {"PATH": "/bin:/usr/bin"}
+    for entry, code in ((gemini["BeforeTool"], 2), (copilot["preToolUse"], 0)):
+        line = f"false || {entry['line'].partition(' || ')[2]}"
+        ended = subprocess.run(["sh", "-c", line], env=env, capture_output=True, check=False)
+        assert ended.returncode == code
+        assert b"meup did not answer" in (ended.stdout if code == 0 else ended.stderr)
+        assert code or json.loads(ended.stdout)["permissionDecision"] == "deny"
     words = shlex.split(asks["line"])
     assert Path(words[0]).name == "meup-hook"
     assert words[1:3] == ["claude-code", "--url"]
