@@ -168,6 +168,9 @@ def _exit_code(value: object) -> int | None:
 
 def _read_claude(agent: str, said: JsonObject, own_server: str) -> HookInput:
     event = _text(said, "hook_event_name")
+    if agent == "claude-code" and "cursor_version" in said:
+        # Cursor runs Claude Code's hooks beside its own, which ask about the same call.
+        return HookInput(HookKind.TELLS)
     # Of these, none is worth to keep a call from running.
     session, worker, prompt = (
         payloads.as_text(said.get(each)) for each in ("session_id", "agent_id", "prompt_id")
