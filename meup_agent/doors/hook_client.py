@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import socket
 import sys
 import time
@@ -53,18 +54,26 @@ def main() -> None:
     if agent in ("-h", "--help"):
         sys.stdout.write(HELP)
         return
-    said = b""
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(each) is not signal.SIG_IGN:
+            signal.signal(each, _interrupt)
     try:
         said = _read_input()
         answer = ask(agent, _options(given), said)
+        # From here on it counts, and its host hears it.
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(each, signal.SIG_IGN)
+        _tell(agent, answer, given, said)
     except Failed as error:
         _end(agent, str(error), watches)
     except Exception as error:
         _end(agent, f"{type(error).__name__}: {error}", watches)
     except KeyboardInterrupt:
         _end(agent, "it was interrupted", watches)
-    else:
-        _tell(agent, answer, given, said)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _read_input() -> bytes:
@@ -80,8 +89,9 @@ def _read_input() -> bytes:
 def _tell(agent: str, answer: str, given: list[str], said: bytes) -> None:
     """Hand the answer to the host; where that is gone, the gateway is told that it heard none."""
     try:
-        sys.stdout.write(answer)
-        sys.stdout.flush()
+        # In bytes, whatever encoding the settings of the computer say.
+        sys.stdout.buffer.write(answer.encode())
+        sys.stdout.buffer.flush()
     except OSError:
         try:
             ask(agent, {**_options(given), "--untold": ""}, said)
@@ -140,9 +150,14 @@ def ask(agent: str, options: dict[str, str], said: bytes) -> str:
         status, body = _read(connection, time.monotonic() + max(seconds - 2.0, 0.5))
     if status != 200:
         raise Failed(f"the gateway answers {status}: {body[:300]!r}")
-    if not isinstance(json.loads(body), dict):
+    if not isinstance(json.loads(body, parse_constant=_refuse_constant), dict):
         raise Failed("the gateway's answer is not an object")
     return body
+
+
+def _refuse_constant(name: str) -> None:
+    """Refuse what only Python takes for JSON: a host that cannot read an answer goes on."""
+    raise Failed(f"the gateway's answer has {name} in it, which is not JSON")
 
 
 def _token(file: str | None) -> str:
@@ -244,13 +259,15 @@ def _deny(agent: str, why: str) -> None:
         "copilot": {"permissionDecision": "deny", "permissionDecisionReason": words},
         "gemini": {"decision": "deny", "reason": words},
     }
-    if agent in answers:
-        sys.stdout.write(json.dumps(answers[agent]))
-    sys.stdout.flush()
-    sys.stderr.write(words + "\n")
-    sys.stderr.flush()
-    # Copilot takes any other exit code for a hook that failed, and runs the call.
-    os._exit(0 if agent == "copilot" else 2)
+    try:
+        if agent in answers:
+            sys.stdout.write(json.dumps(answers[agent]))
+        sys.stdout.flush()
+        sys.stderr.write(words + "\n")
+        sys.stderr.flush()
+    finally:
+        # Copilot takes any other exit code for a hook that failed, and runs the call.
+        os._exit(0 if agent == "copilot" else 2)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio import to_thread
+from anyio.abc import ByteStream, SocketAttribute
 
 import meup_agent
 from meup_agent import Proposal, Space
@@ -38,6 +40,7 @@ CLAUDE: dict[str, Any] = {
     "tool_input": {"command": "make"},
     "tool_use_id": "toolu_1",
 }
+# Documented, not run: Cursor, Copilot and Gemini, as their documentation shows their hooks.
 CURSOR: dict[str, Any] = {
     "hook_event_name": "beforeShellExecution",
     "conversation_id": "c1",
@@ -343,6 +346,19 @@ def test_a_program_that_watches_lets_all_go_on(agent: str) -> None:
     assert run_hook(agent, ASKS[agent], "--watch", **settings) == (0, "{}", "")
 
 
+@pytest.mark.parametrize("event", ["preToolUse", "PreToolUse", "postToolUse", "sessionStart"])
+async def test_a_call_of_cursors_is_asked_about_by_its_own_hook_alone(event: str) -> None:
+    """It runs the hooks of Claude Code's settings as well."""
+    both = {**CLAUDE, "hook_event_name": event, "cursor_version": "3.12.17"}
+    own = {**both, "hook_event_name": "preToolUse", "conversation_id": "c1"}
+    with anyio.fail_after(PATIENCE):
+        async with hooked(yes) as at, client(at) as http:
+            assert (await http.post("/hooks/claude-code", json=both)).json() == {}
+            answer = (await http.post("/hooks/cursor", json=own)).json()
+            assert verdict("cursor", answer)[0] == "allow"
+            assert len(at.space.proposals) == 1
+
+
 TWICE = '{"command": "ls", "command": "rm -rf /"}'
 
 
@@ -430,6 +446,79 @@ def test_the_program_fails_closed_as_each_host_reads_it(agent: str, broken: str)
     assert "Nobody decided about it" in err
     if agent not in ("claude-code", "codex"):
         assert verdict(agent, json.loads(out))[0] == "deny"
+
+
+JUNK = [
+    b"junk\r\n\r\n",
+    b"HTTP/1.1 \xff\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+    b'HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"a":NaN}',
+    b'HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"a":"\xff"}',
+    b"HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\n{}",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+]
+
+
+async def answered_by(agent: str, answer: bytes, **settings: str) -> tuple[int, str, str]:
+    """Run meup-hook against a gateway that answers with these bytes."""
+
+    async def serve(stream: ByteStream) -> None:
+        async with stream:
+            said = b""
+            while not said.endswith(json.dumps(ASKS[agent]).encode()):
+                said += await stream.receive()
+            await stream.send(answer)
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(SocketAttribute.local_port)
+    given = {"MEUP_URL": f"http://127.0.0.1:{port}", "MEUP_TOKEN": "t", **settings}
+    ended = (-1, "", "")
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, serve)
+        ended = await to_thread.run_sync(partial(run_hook, agent, ASKS[agent], **given))
+        tasks.cancel_scope.cancel()
+    return ended
+
+
+@pytest.mark.parametrize("answer", JUNK)
+async def test_the_program_hands_on_no_answer_that_a_host_takes_for_a_failure(
+    answer: bytes,
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        code, out, err = await answered_by("claude-code", answer)
+    assert (code, out) == (2, "")
+    assert "Nobody decided about it" in err
+
+
+async def test_the_program_hands_on_an_answer_in_the_bytes_of_the_gateway() -> None:
+    body = '{"command": "touch é"}'.encode()
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    with anyio.fail_after(PATIENCE):
+        for encoding in ("latin-1", "ascii"):
+            done = await answered_by("codex", answer, PYTHONIOENCODING=encoding)
+            assert done == (0, body.decode(), "")
+
+
+@pytest.mark.parametrize("agent", ASKS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_a_program_that_is_told_to_end_denies(agent: str, number: signal.Signals) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with hooked() as at:
+            program = "from meup_agent.doors.hook_client import main; main()"
+            env = {**os.environ, "MEUP_URL": at.url, "MEUP_TOKEN": at.tokens["coder"]}
+            async with await anyio.open_process(
+                [sys.executable, "-c", program, agent], env=env
+            ) as process:
+                assert process.stdin is not None
+                assert process.stderr is not None
+                await process.stdin.send(json.dumps(ASKS[agent]).encode())
+                await process.stdin.aclose()
+                await until(lambda: len(at.space.proposals) == 1)
+                process.send_signal(number)
+                words = b"".join([each async for each in process.stderr])
+                assert await process.wait() == (0 if agent == "copilot" else 2)
+                assert b"it was interrupted" in words
+            assert await settled(at.space) == "withdrawn"
 
 
 @pytest.mark.parametrize("agent", ["claude-code", "codex"])
