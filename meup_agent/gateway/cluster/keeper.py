@@ -22,14 +22,10 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.cluster.checks import check_several
 from meup_agent.gateway.cluster.placement import plan_for
 from meup_agent.gateway.cluster.seat import Seat, config_parts
-from meup_agent.gateway.journal.nats.journal import (
-    NatsJournal,
-    WaitingRoom,
-    max_frame_bytes,
-    node_name,
-)
+from meup_agent.gateway.journal.nats.journal import NatsJournal, max_frame_bytes, node_name
 from meup_agent.gateway.journal.nats.link import Link
 from meup_agent.gateway.journal.nats.values import NatsValues
+from meup_agent.gateway.journal.waiting import WaitingRoom
 from meup_agent.gateway.limits import check_message_size
 
 if TYPE_CHECKING:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import anyio.to_thread
@@ -40,7 +39,8 @@ from meup_agent.gateway.journal.rows import (
     row_of,
     sealed,
 )
-from meup_agent.gateway.journal.threads import BatchWriter, JournalReader, Retention, Then, WriteJob
+from meup_agent.gateway.journal.threads import BatchWriter, JournalReader, Retention, WriteJob
+from meup_agent.gateway.journal.waiting import PendingEntry, WaitingJournal
 from meup_agent.protocol.space.decisions import (
     DecisionFollower,
     HistoryPage,
@@ -54,7 +54,6 @@ from meup_agent.protocol.space.journal import (
     FoldBegin,
     NumberRange,
     Recovered,
-    ignore,
     without_marks,
 )
 
@@ -63,15 +62,6 @@ if TYPE_CHECKING:
     from meup_agent.protocol.wire.envelope import Envelope
 
 log = logging.getLogger("meup_agent.gateway")
-
-MAX_PENDING: Final = 10_000
-"""Envelopes that wait to be committed; with more, members are not read from until it is half."""
-
-MAX_PENDING_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of the same."""
-
-A_TURN: Final = 256
-"""Envelopes that are delivered in one turn of the loop, so that what else is due is not late."""
 
 RECOVER_PAGE: Final = 1_000
 """Entries that are read at a time when a gateway starts."""
@@ -87,7 +77,11 @@ SKIPPED_NUMBERS: Final = 1_000_000_000
 twice: the clock may be behind them."""
 
 
-class SqliteJournal:
+class _NumberedEntry(PendingEntry):
+    entry: Entry
+
+
+class SqliteJournal(WaitingJournal[_NumberedEntry]):
     """A :class:`~meup_agent.protocol.space.journal.Journal` in an SQLite file.
 
     Made on the loop that it is used on; :meth:`aclose` ends its threads. After a failure nothing is
@@ -96,9 +90,7 @@ class SqliteJournal:
 
     def __init__(self, config: JournalConfig, now: Callable[[], int]) -> None:
         assert config.path is not None, "the table of engines asked before"
-        self._loop = asyncio.get_running_loop()
-        self.on_full: Callable[[bool], None] = ignore
-        self.on_failed: Callable[[str], None] = ignore
+        super().__init__()
         self.max_bytes = config.max_bytes
         """See :attr:`~meup_agent.protocol.space.journal.Journal.max_bytes`."""
         self._database = Database(
@@ -121,13 +113,6 @@ class SqliteJournal:
             raise self._unreadable(error) from None
         self._seq = self._committed = self._start
         self._work: list[WriteJob] = []
-        # What follows, in order: after which number, of how many bytes, and what.
-        self._then: deque[tuple[int, int, Callable[[], None]]] = deque()
-        self._bytes = 0
-        self._full = False
-        self._draining = False
-        self._flushing: list[anyio.Event] = []
-        self._ended = False
         self._writer = BatchWriter(
             self._database.writer,
             Retention(
@@ -139,12 +124,12 @@ class SqliteJournal:
             ),
             names,
             written=partial(self._to_loop, self._on_written),
-            failed=partial(self._to_loop, self._fail),
+            failed=partial(self._to_loop, self._on_failed),
         )
         self._reader = JournalReader(
             self._database.reader,
-            read=partial(self._to_loop, self._on_read),
-            failed=partial(self._to_loop, self._fail),
+            read=self._to_loop,
+            failed=partial(self._to_loop, self._on_failed),
         )
         self._writer.start()
         self._reader.start()
@@ -186,16 +171,9 @@ class SqliteJournal:
         rows = self._proposals.follow(seq, space, changes) if changes else ()
         held = without_marks(facts) if facts else ()
         self._work.append(WriteJob(row, held, floor, hashed_names(entry), rows))
-        self._follow(len(row.frame), partial(then, entry))
-
-    def call_when_kept(self, then: Callable[[], None]) -> None:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.call_when_kept`."""
-        if self._ended:
-            return
-        if self._then:
-            self._follow(0, then)
-        else:
-            then()
+        size = len(row.frame)
+        self._pending.append(_NumberedEntry(then, size, entry))
+        self._room.enter(size)
 
     def read(
         self,
@@ -300,17 +278,6 @@ class SqliteJournal:
 
     # --- the end ----------------------------------------------------------------------------
 
-    async def flush(self, timeout: float) -> None:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.flush`."""
-        if self._ended:
-            return
-        done = anyio.Event()
-        self._flushing.append(done)
-        self.call_when_kept(done.set)
-        with anyio.move_on_after(timeout, shield=True):
-            await done.wait()
-        self._flushing.remove(done)
-
     async def aclose(self) -> None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.aclose`."""
         self._hand_over()
@@ -329,13 +296,6 @@ class SqliteJournal:
         self._work.clear()
         self._writer.stop(discard=True)
 
-    def _end(self) -> None:
-        """Call nothing any more, and end every wait for it."""
-        self._ended = True
-        self._then.clear()
-        for waiting in self._flushing:
-            waiting.set()
-
     def _close(self) -> bool:
         for thread in (self._writer, self._reader):
             thread.join(CLOSE_SECONDS)
@@ -346,74 +306,28 @@ class SqliteJournal:
 
     # --- results of the threads -------------------------------------------------------------
 
-    def _follow(self, size: int, then: Callable[[], None]) -> None:
-        """Do something when everything that was appended so far is kept."""
-        self._then.append((self._seq, size, then))
-        self._bytes += size
-        if not self._full and self._too_much(1):
-            self._full = True
-            self.on_full(True)
-
     def _hand_over(self) -> None:
         work, self._work = self._work, []
         if work:
             self._writer.put(work)
 
-    def _to_loop(self, then: Callable[..., None], *told: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed, so nothing waits for this
-            self._loop.call_soon_threadsafe(then, *told)
-
-    def _on_read(self, then: Then, found: Any) -> None:
-        if not self._ended:
-            then(found)
-
     def _on_written(self, seq: int) -> None:
         self._committed = seq
-        if not self._draining:
-            self._drain()
+        if not self._is_delivering:
+            self._deliver()
 
-    def _drain(self) -> None:
-        """Do what follows on what has been committed, as much as fits into a turn."""
-        self._draining = False
-        try:
-            for _ in range(A_TURN):
-                if not self._is_due():
-                    return
-                _, size, then = self._then.popleft()
-                self._bytes -= size
-                then()
-        finally:
-            if self._full and not self._too_much(2):
-                self._full = False
-                self.on_full(False)
-            # Also where one of them raised: the others have been promised, too.
-            if self._is_due():
-                self._draining = True
-                self._loop.call_soon(self._drain)
+    def _kept_entry(self, waiting: _NumberedEntry) -> Entry | None:
+        entry = waiting.entry
+        return entry if entry.seq <= self._committed else None
 
-    def _is_due(self) -> bool:
-        return bool(self._then) and self._then[0][0] <= self._committed
-
-    def _too_much(self, share: int) -> bool:
-        """True if more waits than this part of what may wait."""
-        return len(self._then) > MAX_PENDING // share or self._bytes > MAX_PENDING_BYTES // share
-
-    def _fail(self, error: Exception) -> None:
-        if self._ended:
-            return
-        try:
-            while self._is_due():
-                # It is kept, and was to be done in a later turn.
-                self._then.popleft()[2]()
-        finally:
-            self._end()
-            said = f"cannot be written: {error_text(error)}"
-            advice = "make room or repair the disk, and start the gateway again"
-            if isinstance(error, DamagedEntry):
-                said = f"is damaged: {error}"
-                advice = "look after the disk, and start the gateway again, which says more"
-            path = self._database.path
-            self.on_failed(f"the journal {path} {said}; nothing more is accepted; {advice}")
+    def _on_failed(self, error: Exception) -> None:
+        said = f"cannot be written: {error_text(error)}"
+        advice = "make room or repair the disk, and start the gateway again"
+        if isinstance(error, DamagedEntry):
+            said = f"is damaged: {error}"
+            advice = "look after the disk, and start the gateway again, which says more"
+        path = self._database.path
+        self._fail(f"the journal {path} {said}; nothing more is accepted; {advice}")
 
     def _find_spaces(self, now: int) -> int:
         """Learn from the file which spaces it knows; the number after which this start begins."""

@@ -21,12 +21,10 @@ import anyio.to_thread
 
 from meup_agent import Envelope
 from meup_agent.gateway import JournalConfig
+from meup_agent.gateway.journal import waiting
 from meup_agent.gateway.journal.engines import Engine
 from tests.properties.late_journal import StandIn
 from tests.spaces import Entry, Fact, MemoryJournal, ProposalChange, Recovered, ignore
-
-MAX_PENDING = 1_000
-
 
 _stores: dict[Path | None, MemoryJournal] = {}
 """The stores, which outlive the gateway's process, by their address: here, the path of a file that
@@ -68,9 +66,7 @@ class RemoteJournal(StandIn):
             self._tell(self._kept, asked, entry, then)
 
         self._work.put(partial(self._store.append, space, at, envelope, facts, tell))
-        if not self._full and self._asked - self._answered > MAX_PENDING:
-            self._full = True
-            self.on_full(True)
+        self._look_if_full()
 
     def call_when_kept(self, then: Callable[[], None]) -> None:
         if self._ended:
@@ -79,6 +75,14 @@ class RemoteJournal(StandIn):
             then()
         else:
             self._then.append((self._asked, then))
+            self._look_if_full()
+
+    def _look_if_full(self) -> None:
+        count = self._asked - self._answered + len(self._then)
+        limit = waiting.MAX_PENDING // 2 if self._full else waiting.MAX_PENDING
+        if self._full != (count > limit):
+            self._full = not self._full
+            self.on_full(self._full)
 
     def read(self, *space: Any, then: Callable[[tuple[Entry, ...]], None], **page: Any) -> None:
         if not self._ended:
@@ -139,9 +143,7 @@ class RemoteJournal(StandIn):
             then(entry)
         finally:
             self._call_due(asked)
-            if self._full and self._asked - self._answered <= MAX_PENDING // 2:
-                self._full = False
-                self.on_full(False)
+            self._look_if_full()
 
     def _call_due(self, answered: int) -> None:
         while self._then and self._then[0][0] <= answered:

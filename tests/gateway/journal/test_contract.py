@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from meup_agent.gateway import Config, JournalConfig
+from meup_agent.gateway.journal import waiting
 from meup_agent.gateway.journal.engines import open_journal
 from tests.gateway.journal.conftest import NOW, Clock, MakeJournal, chat, ids, kept, read, settled
 from tests.gateways import ENGINES
@@ -183,12 +184,26 @@ async def test_full_journal_says_so_once_and_when_there_is_room_again(
 ) -> None:
     told: list[bool] = []
     async with make_durable() as journal:
-        # Each engine says in its own module how much may wait.
-        monkeypatch.setattr(f"{type(journal).__module__}.MAX_PENDING", 100)
+        monkeypatch.setattr(waiting, "MAX_PENDING", 100)
         journal.on_full = told.append
         entries = await kept(journal, *map(chat, range(300)))  # in one turn of the loop
     assert told == [True, False]
     assert len(entries) == 300
+
+
+async def test_what_is_for_one_alone_counts_among_what_waits(
+    make_durable: MakeJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "MAX_PENDING", 100)
+    told: list[bool] = []
+    async with make_durable() as journal:
+        journal.on_full = told.append
+        journal.append("demo", NOW, chat(1), (), lambda _: None)
+        for _ in range(100):  # refusals, say
+            journal.call_when_kept(lambda: None)
+        assert told == [True]
+        await settled(journal)
+        assert told == [True, False]
 
 
 async def test_what_was_kept_is_there_again(make_durable: MakeJournal) -> None:

@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from meup_agent import Envelope
+from meup_agent.gateway.journal import waiting
 from tests.gateway.journal.conftest import (
     NOW,
     Clock,
@@ -25,7 +26,6 @@ from tests.gateway.journal.conftest import (
     read,
     settled,
 )
-from tests.gateways import sqlite
 from tests.journal_files import kept_ids
 from tests.patience import PATIENCE
 from tests.spaces import Entry, Fact
@@ -159,23 +159,8 @@ async def test_one_failed_callback_keeps_nothing_from_the_others(path: Path, clo
     assert [str(each) for each in raised] == ["broken"]
 
 
-async def test_what_is_for_one_alone_counts_among_what_waits(
-    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sqlite, "MAX_PENDING", 100)
-    told: list[bool] = []
-    async with opened(path, clock) as journal:
-        journal.on_full = told.append
-        journal.append("demo", NOW, chat(1), (), lambda _: None)
-        for _ in range(100):  # refusals, say
-            journal.call_when_kept(lambda: None)
-        assert told == [True]
-        await settled(journal)
-        assert told == [True, False]
-
-
 async def test_full_by_bytes(path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "MAX_PENDING_BYTES", 10_000)
+    monkeypatch.setattr(waiting, "MAX_PENDING_BYTES", 10_000)
     told: list[bool] = []
     async with opened(path, clock) as journal:
         journal.on_full = told.append
@@ -186,7 +171,7 @@ async def test_full_by_bytes(path: Path, clock: Clock, monkeypatch: pytest.Monke
 async def test_kept_before_a_failure(
     path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "A_TURN", 1)
+    monkeypatch.setattr(waiting, "A_TURN", 1)
     count, told, failed = 2_000, list[str](), anyio.Event()
     async with opened(path, clock) as journal:
         await kept(journal, chat(0))

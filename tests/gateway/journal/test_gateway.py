@@ -16,10 +16,11 @@ from websockets.exceptions import ConnectionClosed
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import Config, Gateway, GatewayLimits, JournalConfig, RunningGateway, serve
+from meup_agent.gateway.journal import waiting
 from tests.gateway.conftest import envelope
 from tests.gateway.journal.conftest import fill_disk
 from tests.gateway.websocket_client import hear, open_websocket
-from tests.gateways import LAST_SEEN_HEADER, RESUME_HEADER, one_space_config, sqlite
+from tests.gateways import LAST_SEEN_HEADER, RESUME_HEADER, one_space_config
 from tests.journal_files import kept_ids
 from tests.patience import PATIENCE
 
@@ -131,7 +132,7 @@ async def test_gap_is_announced_where_too_much_was_forgotten(path: Path) -> None
 
 
 async def test_full_journal_makes_members_wait(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "MAX_PENDING", 100)
+    monkeypatch.setattr(waiting, "MAX_PENDING", 100)
     number, text = 3_000, {"message": "x" * 1_000}
     config = config_with(path)
     token = config.spaces[0].participants["alice"].tokens[0]

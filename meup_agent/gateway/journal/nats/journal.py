@@ -8,11 +8,10 @@ import secrets
 import socket
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.to_thread
@@ -33,6 +32,7 @@ from meup_agent.gateway.journal.nats.records import (
     encode_entry,
     read_batch,
 )
+from meup_agent.gateway.journal.waiting import PendingEntry, WaitingJournal, WaitingRoom
 from meup_agent.protocol.space.decisions import (
     DecisionFollower,
     DecisionRow,
@@ -48,7 +48,6 @@ from meup_agent.protocol.space.journal import (
     FoldBegin,
     NumberRange,
     Recovered,
-    ignore,
     without_marks,
 )
 from meup_agent.protocol.space.owner import RECOVERED_ENTRIES, RECOVERED_SECONDS
@@ -58,15 +57,6 @@ if TYPE_CHECKING:
     from meup_agent.protocol.wire.envelope import Envelope
 
 log = logging.getLogger("meup_agent.gateway")
-
-MAX_PENDING: Final = 10_000
-"""Envelopes that wait to be kept; with more, members are not read from until it is half."""
-
-MAX_PENDING_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of the same."""
-
-A_TURN: Final = 256
-"""Envelopes that are delivered in one turn of the loop, so that what else is due is not late."""
 
 MAX_RECOVERED_BYTES: Final = 64 * 1024 * 1024
 """Bytes of frames of the latest entries that are read when a gateway starts."""
@@ -81,16 +71,14 @@ RECOVER_PAGE: Final = 256
 """Messages that are read at a time when a gateway starts."""
 
 
-class Pending(NamedTuple):
-    """An entry that waits to be kept, or a call that waits for all before it."""
+class LoggedEntry(PendingEntry):
+    """An entry that waits to be kept, of a space's log, which gives it its number."""
 
-    then: Callable[..., None]
-    log: SpaceLog | None = None
-    at: int = 0
-    envelope: Envelope | None = None
-    facts: tuple[Fact, ...] = ()
-    changes: tuple[ProposalChange, ...] = ()
-    size: int = 0
+    log: SpaceLog
+    at: int
+    envelope: Envelope
+    facts: tuple[Fact, ...]
+    changes: tuple[ProposalChange, ...]
 
 
 @dataclass(eq=False)
@@ -129,36 +117,7 @@ class KeptSpace:
             del self.decisions[next(iter(self.decisions))]
 
 
-class WaitingRoom:
-    """Bounds what waits to be kept, over all journals of a connection to NATS."""
-
-    def __init__(self) -> None:
-        self.on_full: Callable[[bool], None] = ignore
-        self._count = self._bytes = 0
-        self._is_full = False
-
-    def enter(self, size: int) -> None:
-        """Count an envelope in."""
-        self._count += 1
-        self._bytes += size
-        if not self._is_full and (self._count > MAX_PENDING or self._bytes > MAX_PENDING_BYTES):
-            self._is_full = True
-            self.on_full(True)
-
-    def leave(self, count: int, size: int) -> None:
-        """Count envelopes out, of so many bytes in all."""
-        self._count -= count
-        self._bytes -= size
-        if (
-            self._is_full
-            and self._count <= MAX_PENDING // 2
-            and self._bytes <= MAX_PENDING_BYTES // 2
-        ):
-            self._is_full = False
-            self.on_full(False)
-
-
-class NatsJournal:
+class NatsJournal(WaitingJournal[LoggedEntry]):
     """A :class:`~meup_agent.protocol.space.journal.Journal` on NATS JetStream.
 
     A gateway has one for each space, which it opens (:meth:`open`), so that one of them can fail by
@@ -185,12 +144,7 @@ class NatsJournal:
     ) -> None:
         nats = config.nats
         assert nats is not None, "the table of engines asked before"
-        self._loop = asyncio.get_running_loop()
-        self.on_full: Callable[[bool], None] = ignore
-        """See :attr:`~meup_agent.protocol.space.journal.Journal.on_full`; a room that is shared
-        tells it by itself."""
-        self.on_failed: Callable[[str], None] = ignore
-        self.failure = ""  # the sentence with which it failed
+        super().__init__(room)
         self.max_bytes = config.max_bytes
         """See :attr:`~meup_agent.protocol.space.journal.Journal.max_bytes`; of each space."""
         self.problem = ""
@@ -204,16 +158,7 @@ class NatsJournal:
         self._ownership = Ownership(node_name(nats), secrets.token_hex(16), _version(), now())
         self._spaces: dict[str, KeptSpace] = {}
         self._proposals = DecisionFollower()
-        self._pending: deque[Pending] = deque()
-        self._work: dict[SpaceLog, list[Pending]] = {}
-        self._bytes = 0
-        self._count = 0
-        self._draining = self._ended = False
-        self._flushing: list[anyio.Event] = []
-        if room is None:
-            room = WaitingRoom()
-            room.on_full = lambda is_full: self.on_full(is_full)
-        self._room = room
+        self._work: dict[SpaceLog, list[LoggedEntry]] = {}
         self._shares_link = link is not None
         self._link = link or Link(nats)
         self._told_away = partial(self._to_loop, self._on_away)
@@ -300,24 +245,14 @@ class NatsJournal:
         if self._ended:
             return
         space_log = self._space(space).log
-        pending = Pending(then, space_log, at, envelope, facts, changes, len(envelope.frame))
-        self._pending.append(pending)
-        self._count += 1
-        self._bytes += pending.size
-        self._room.enter(pending.size)
+        size = len(envelope.frame)
+        waiting = LoggedEntry(then, size, space_log, at, envelope, facts, changes)
+        self._pending.append(waiting)
+        self._room.enter(size)
         if not self._work:
             # Everything that comes in one turn of the loop is handed over together.
             self._loop.call_soon(self._hand_over)
-        self._work.setdefault(space_log, []).append(pending)
-
-    def call_when_kept(self, then: Callable[[], None]) -> None:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.call_when_kept`."""
-        if self._ended:
-            return
-        if self._pending:
-            self._pending.append(Pending(then))
-        else:
-            then()
+        self._work.setdefault(space_log, []).append(waiting)
 
     def read(
         self,
@@ -509,28 +444,16 @@ class NatsJournal:
 
     # --- the end ------------------------------------------------------------------------------
 
-    async def flush(self, timeout: float) -> None:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.flush`."""
-        if self._ended:
-            return
-        done = anyio.Event()
-        self._flushing.append(done)
-        self.call_when_kept(done.set)
-        with anyio.move_on_after(timeout, shield=True):
-            await done.wait()
-        self._flushing.remove(done)
-
     async def aclose(self) -> None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.aclose`."""
         self._hand_over()
         await self.flush(CLOSE_SECONDS)
-        lost = 0 if self._ended else self._count
+        lost = sum(isinstance(each, LoggedEntry) for each in self._pending)
         ended, self._ended = self._ended, True
         if not ended:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(self._write_last_checkpoints)
         self._end()
-        self._stop_logs()
         if not self._shares_link:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(self._link.close)
@@ -540,48 +463,22 @@ class NatsJournal:
     def abandon(self) -> None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.abandon`."""
         self._end()
-        self._stop_logs()
-
-    def _stop_logs(self) -> None:
-        for space in self._spaces.values():
-            self._link.call(space.log.stop)
 
     def _end(self) -> None:
-        """Call nothing any more, and end every wait for it."""
-        self._ended = True
+        super()._end()
         self._link.on_away.discard(self._told_away)
-        self._room.leave(self._count, self._bytes)
-        self._count = self._bytes = 0
-        self._pending.clear()
         self._work.clear()
         for space in self._spaces.values():
             if space.timer is not None:
                 space.timer.cancel()
-        for waiting in self._flushing:
-            waiting.set()
-
-    def _fail(self, sentence: str) -> None:
-        if not self._ended:
-            self._end()
-            self._stop_logs()
-            self.failure = sentence
-            self.on_failed(sentence)
+            self._link.call(space.log.stop)
 
     # --- between the threads ------------------------------------------------------------------
 
-    def _to_loop(self, then: Callable[..., object], *arguments: object) -> None:
-        """Call on the gateway's loop, unless that has ended."""
-        with suppress(RuntimeError):  # it is closed
-            self._loop.call_soon_threadsafe(self._unless_ended, then, *arguments)
-
-    def _unless_ended(self, then: Callable[..., object], *arguments: object) -> None:
-        if not self._ended:
-            then(*arguments)
-
     def _hand_over(self) -> None:
         work, self._work = self._work, {}
-        for space_log, pending in work.items():
-            self._link.call(_encode_and_put, space_log, pending)
+        for space_log, waiting in work.items():
+            self._link.call(_encode_and_put, space_log, waiting)
 
     async def _read(self, page: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Read a page however long it takes: a reader asks for the next when it has come."""
@@ -606,57 +503,23 @@ class NatsJournal:
         known.kept.extend(range(first, first + count))
         known.reported = sequence
         self.problem = ""
-        if not self._draining:
+        if not self._is_delivering:
             self._deliver()
 
-    def _deliver(self) -> None:
-        """Call back, in order, as far as all is kept; a turn's worth."""
-        self._draining = True
-        try:
-            for _ in range(A_TURN):
-                if not self._pending or not self._deliver_next():
-                    break
-            else:
-                self._loop.call_soon(self._deliver_more)
-                return
-        except BaseException:
-            self._loop.call_soon(self._deliver_more)
-            raise
-        self._draining = False
-
-    def _deliver_more(self) -> None:
-        self._draining = False
-        if not self._ended:
-            self._deliver()
-
-    def _deliver_next(self) -> bool:
-        """Call back the first that waits; false if it is not kept yet."""
-        pending = self._pending[0]
-        if pending.log is None:
-            self._pending.popleft()
-            pending.then()
-            return True
-        known = self._spaces[pending.log.space]
+    def _kept_entry(self, waiting: LoggedEntry) -> Entry | None:
+        known = self._spaces[waiting.log.space]
         if not known.kept:
-            return False
-        self._pending.popleft()
+            return None
         seq = known.kept.popleft()
         known.log.latest = seq
-        self._count -= 1
-        self._bytes -= pending.size
-        assert pending.envelope is not None, "an entry has one"
-        entry = Entry(seq, known.log.space, pending.at, pending.envelope, pending.facts)
-        if pending.changes:
-            known.decide(self._proposals.follow(seq, known.log.space, pending.changes))
-        if pending.facts and known.hold(pending.facts):
+        entry = Entry(seq, known.log.space, waiting.at, waiting.envelope, waiting.facts)
+        if waiting.changes:
+            known.decide(self._proposals.follow(seq, known.log.space, waiting.changes))
+        if waiting.facts and known.hold(waiting.facts):
             self._note_unwritten(known, 1)
         elif self._forgets and known.timer is None:
             self._note_unwritten(known, 0)
-        try:
-            pending.then(entry)
-        finally:
-            self._room.leave(1, pending.size)
-        return True
+        return entry
 
     # --- checkpoints --------------------------------------------------------------------------
 
@@ -694,10 +557,9 @@ class NatsJournal:
                     log.warning("the facts of space %r are not written: %s", known.log.space, error)
 
 
-def _encode_and_put(space_log: SpaceLog, pending: list[Pending]) -> None:
+def _encode_and_put(space_log: SpaceLog, waiting: list[LoggedEntry]) -> None:
     entries: list[Waiting] = []
-    for each in pending:
-        assert each.envelope is not None, "an entry has one"
+    for each in waiting:
         encoded = encode_entry(each.at, each.envelope, each.facts, each.changes)
         entries.append(Waiting(encoded, len(encoded)))
     space_log.put(entries)
