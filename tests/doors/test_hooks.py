@@ -201,6 +201,32 @@ async def test_a_program_whose_host_is_gone_says_that_it_was_not_told() -> None:
             assert verdict("claude-code", again)[0] == "deny"
 
 
+@pytest.mark.parametrize("agent", ASKS)
+async def test_each_of_two_windows_is_told_of_its_own_call_alone(agent: str) -> None:
+    """One hook, one agent, the same call: also where its ids are the same, or it says none."""
+    name = "conversation_id" if agent == "cursor" else "session_id"
+    told: dict[str, str] = {}
+    events = {each: anyio.Event() for each in "ab"}
+    with anyio.fail_after(PATIENCE):
+        async with hooked() as at, client(at) as http, anyio.create_task_group() as tasks:
+
+            async def ask(window: str) -> None:
+                answer = await http.post(f"/hooks/{agent}", json={**ASKS[agent], name: window})
+                told[window] = verdict(agent, answer.json())[0]
+                events[window].set()
+
+            for number, window in enumerate("ab", 1):
+                tasks.start_soon(ask, window)
+                await proposed(at.space, number)
+            first, second = at.space.proposals
+            await at.space.proposals.get(second).fulfill()
+            await events["b"].wait()
+            assert (told, first.state) == ({"b": "allow"}, "pending")
+            await at.space.proposals.get(first).reject("unsafe")
+            await events["a"].wait()
+            assert told == {"a": "deny", "b": "allow"}
+
+
 async def test_who_hangs_up_takes_its_call_back() -> None:
     with anyio.fail_after(PATIENCE):
         async with hooked() as at, client(at) as http:
