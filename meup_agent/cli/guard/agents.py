@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from meup_agent.cli.guard.files import read_json, read_settings, write_json
 from meup_agent.cli.guard.json_text import read_commented, replace_value
+from meup_agent.cli.guard.toml_text import comments_in
 from meup_agent.cli.up.client_entry import SPACE, client_entry
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.wire.payloads import as_object, objects_in
@@ -359,8 +360,11 @@ def version_of(program: str) -> tuple[int, int, int] | None:
 
 def _codex(text: str | None, path: Path, hook: HookProgram | None) -> str:
     given = text or ""
-    found = _BLOCK.search(given)
-    if found is None and BEGIN in given:
+    begins = [at for at, said in comments_in(given) if said == BEGIN]
+    # Not one that is quoted in a string.
+    blocks = (_BLOCK.match(given, max(at - back, 0)) for at in begins for back in (1, 0))
+    found = next(filter(None, blocks), None)
+    if found is None and begins:
         raise ConfigurationError(
             f"{path}: the block of meup guard was changed; take it out, from {BEGIN!r} to {END!r}"
         )

@@ -18,6 +18,7 @@ import msgspec
 
 from meup_agent.cli.guard.agents import OWN_SERVER, read_toml, user_folder, vscode_folder
 from meup_agent.cli.guard.files import read_json, write_json
+from meup_agent.cli.guard.toml_text import comments_in, lines_in_strings
 from meup_agent.cli.up.plan import check_command
 from meup_agent.errors import ConfigurationError
 from meup_agent.mcp.bridge.config import parse_servers
@@ -28,6 +29,7 @@ JsonObject = dict[str, Any]
 PREFIX: Final = "#meup# "
 """The beginning of each line of TOML that was taken out."""
 
+_LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")  # as TOML has it: other ends are within texts
 _HEADER: Final = re.compile(r"^\s*\[")
 _CODEX_ONLY: Final = ("enabled", "startup_timeout_sec", "tool_timeout_sec")
 _HEADERS: Final = "http_headers"
@@ -215,9 +217,10 @@ def _without(text: str, listed: ServerList, names: list[str]) -> str:
         }
         return write_json(document, text)
     # A table is commented out where it stands, up to the next header.
-    lines, is_out = list[str](), False
-    for line in text.splitlines(keepends=True):
-        if _HEADER.match(line):
+    lines, is_out, place, within = list[str](), False, 0, lines_in_strings(text)
+    for line in _LINE.findall(text):
+        is_text, place = place in within, place + len(line)
+        if _HEADER.match(line) and not is_text:
             is_out = any(_is_header_of(line, listed.key, name) for name in names)
         keeps = line.lstrip().startswith("#") or not line.strip()
         lines.append(f"{PREFIX}{line}" if is_out and not keeps else line)
@@ -284,7 +287,11 @@ def put_back(path: Path, text: str, moved: Mapping[str, MovedServer], key: str) 
         ConfigurationError: It cannot be read.
     """
     if path.suffix == ".toml":
-        return "".join(line.removeprefix(PREFIX) for line in text.splitlines(keepends=True))
+        ours = [at for at, said in comments_in(text) if said.startswith(PREFIX)]
+        for at in reversed(ours):
+            if at == 0 or text[at - 1] == "\n":
+                text = text[:at] + text[at + len(PREFIX) :]
+        return text
     if not moved:
         return text
     document = read_json(text, path)

@@ -142,3 +142,23 @@ def test_a_server_of_our_name_that_is_another_one_is_left(home: Home) -> None:
     assert_fails(home.guard("claude-code", "--no-start"), exit_codes.USAGE, "another gateway")
     assert (home.path / CLAUDE).read_text() == text
     assert (home.path / ".claude/settings.json").read_text() == FILES[".claude/settings.json"]
+
+
+QUOTED = (
+    'x = """\n# >>> meup guard >>>\n# <<< meup guard <<<\n#meup# mine\n[mcp_servers.a]\n"""\n'
+    '[mcp_servers.a]\ncommand = "sh"\nargs = ["""\n[x]\n""", "\u2028end"]\n'
+)
+
+
+def test_what_only_looks_like_ours_in_a_text_stays(home: Home) -> None:
+    name = ".codex/config.toml"
+    path = home.write(name, QUOTED)
+    home.guard("codex", "--no-start")
+    guarded = path.read_text()
+    assert tomllib.loads(guarded)["x"] == tomllib.loads(QUOTED)["x"]
+    assert at_gateway(home).keys() == {"a"}
+    home.guard("codex", "--no-start")
+    assert path.read_text() == guarded
+    path.write_text(guarded + "y = 1\n")  # so that it is not put back whole
+    home.guard("remove", "codex")
+    assert path.read_text() == f"{QUOTED}y = 1\n"
