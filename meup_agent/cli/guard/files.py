@@ -105,7 +105,7 @@ def write_change(change: FileChange) -> Path | None:
             backup = path.with_name(path.name + BACKUP_SUFFIX)
             if os.path.lexists(backup):
                 backup = path.with_name(path.name + LAST_SUFFIX)
-            _replace(backup, change.before, mode, None)
+            _replace(backup, change.before, NEW_MODE, None)
         _replace(path, change.after, mode, change)
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be written ({system_reason(error)})") from None

@@ -8,16 +8,18 @@ where they stand.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
 from meup_agent.cli.guard.agents import OWN_SERVER, read_toml, user_folder, vscode_folder
-from meup_agent.cli.guard.files import read_json, write_json
+from meup_agent.cli.guard.files import FileChange, read_json, write_json
+from meup_agent.cli.guard.json_text import read_commented
 from meup_agent.cli.guard.toml_text import comments_in, lines_in_strings
 from meup_agent.cli.up.plan import check_command
 from meup_agent.errors import ConfigurationError
@@ -116,17 +118,51 @@ def gateway_servers(record: GuardRecord) -> dict[str, JsonObject]:
 MIN_SECRET_CHARS: Final = 4
 """Characters of a value that may be a secret: shorter ones stand in too many other words."""
 
+_SECRET_KEY: Final = re.compile(r"key|token|secret|passw|auth|credential|cookie", re.IGNORECASE)
+_URL: Final = re.compile(r"\w+://(?:[^/@\s]*:(?P<password>[^/@\s]+)@)?[^?\s]*\??(?P<query>[^#\s]*)")
 
-def secret_values(record: GuardRecord) -> set[str]:
-    """The values of variables and headers of the servers that were moved."""
-    kept = (each.given for file in record.values() for each in file.servers.values())
-    values = (
-        value
-        for given in kept
-        for key in ("env", "headers")
-        for value in as_object(given.get(key)).values()
-    )
-    return {each for each in values if isinstance(each, str) and len(each) >= MIN_SECRET_CHARS}
+
+def secrets_in(change: FileChange) -> list[str]:
+    """What may be a secret in a settings file, as it is written there; the longest first.
+
+    These are the values of variables and headers, those of keys and options that are named like
+    one, and what stands in an address for a password or behind ``?``.
+    """
+    found = set[str]()
+    for text in (change.before, change.after):
+        is_toml = change.path.suffix == ".toml"
+        read = read_toml if is_toml else read_commented
+        found |= set(_secrets_of(read(text or ("" if is_toml else "{}"), change.path)))
+    found = {each for each in found if len(each) >= MIN_SECRET_CHARS}
+    for each in [*found]:
+        found |= {json.dumps(each, ensure_ascii=ascii)[1:-1] for ascii in (False, True)}
+    return sorted(found, key=len, reverse=True)
+
+
+def _secrets_of(value: object, *, is_secret: bool = False) -> Iterator[str]:
+    match value:
+        case str():
+            if is_secret:
+                yield value
+            for url in _URL.finditer(value):
+                yield url["password"] or ""
+                yield from (each.partition("=")[2] for each in url["query"].split("&"))
+        case dict() if not is_own_server(cast("JsonObject", value)):
+            for key, each in cast("JsonObject", value).items():
+                named = key in ("env", "headers", _HEADERS) or _SECRET_KEY.search(key) is not None
+                yield from _secrets_of(each, is_secret=is_secret or named)
+        case list():
+            follows = False
+            for each in cast("list[object]", value):
+                name, _, given = str(each).partition("=")
+                is_option = name.startswith("-") and _SECRET_KEY.search(name) is not None
+                is_option = is_option and not name.endswith("file")  # whose path is none
+                if is_option:
+                    yield given
+                yield from _secrets_of(each, is_secret=is_secret or (follows and not is_option))
+                follows = is_option and not given
+        case _:
+            pass
 
 
 def _for_gateway(entry: JsonObject, listed: ServerList) -> JsonObject:

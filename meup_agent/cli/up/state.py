@@ -351,6 +351,20 @@ def _alone_in(folder: Path) -> Generator[None]:
 
 
 @contextmanager
+def guard_lock() -> Generator[None]:
+    """Keep another `meup guard` from the settings and the record for the length of a block.
+
+    Raises:
+        ConfigurationError: One is at work.
+    """
+    make_folder(guard_folder())
+    with _open_to_lock(guard_folder() / FOLDER_LOCK, os.O_CREAT) as file:
+        if not _lock(file):
+            raise ConfigurationError("another meup guard is at work; run this when it has ended")
+        yield
+
+
+@contextmanager
 def _open_to_lock(path: Path, flags: int = 0) -> Generator[IO[bytes]]:
     # For writing, too: network file systems lock no other files. Non-blocking: a named pipe in
     # place of the file would be waited for.

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from meup_agent.cli.up.state import guard_lock
 from tests.cli.commands import exit_codes
 from tests.cli.conftest import assert_fails
 from tests.cli.guard.homes import Home
@@ -162,3 +163,36 @@ def test_what_only_looks_like_ours_in_a_text_stays(home: Home) -> None:
     path.write_text(guarded + "y = 1\n")  # so that it is not put back whole
     home.guard("remove", "codex")
     assert path.read_text() == f"{QUOTED}y = 1\n"
+
+
+def test_no_secret_is_shown_nor_kept_where_others_can_read_it(home: Home) -> None:
+    secrets = {
+        "args": ["--api-key", "one-1", "--token=two-2", "--token-file", "shown-file"],
+        "env": {"KEY": 'three"3ä'},
+    }
+    far = {"url": "http://u:four-4@h/mcp?key=five-5", "headers": {"Authorization": "six-6"}}
+    servers = {"files": {**ENTRY, **secrets}, "far": {"type": "http", **far}}
+    path = home.write(CLAUDE, json.dumps({"primaryApiKey": "seven-7", "mcpServers": servers}))
+    path.chmod(0o644)
+    for words in (("claude-code", "--no-start"), ("remove", "claude-code")):
+        done = home.guard(*words)
+        for each in ("one-1", "two-2", "three", "four-4", "five-5", "six-6", "seven-7"):
+            assert each not in done.stdout
+        assert "shown-file" in done.stdout
+        assert "claude-code" in done.stdout
+    kept = [*home.state.rglob("*"), *home.path.glob(".claude.json.before*")]
+    assert len(kept) > 4
+    assert [each for each in kept if each.stat().st_mode & 0o077] == []
+
+
+def test_two_at_once_do_not_lose_what_one_has_moved(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.guard("claude-code", "--no-start")
+    monkeypatch.setenv("MEUP_STATE_DIR", str(home.state))
+    before = texts(home)
+    with guard_lock():
+        for words in (("codex", "--no-start"), ("remove", "--yes")):
+            assert_fails(home.guard(*words), exit_codes.USAGE, "another meup guard is at work")
+        assert home.guard("codex", "--dry-run").returncode == exit_codes.OK
+    assert texts(home) == before

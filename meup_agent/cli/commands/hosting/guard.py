@@ -9,8 +9,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -27,7 +27,7 @@ from meup_agent.cli.guard.agents import (
 )
 from meup_agent.cli.guard.files import FileChange, read_json, read_settings, write_change
 from meup_agent.cli.guard.plan import GuardPlan, plan_install, plan_removal
-from meup_agent.cli.guard.servers import GuardRecord, gateway_servers, secret_values, server_lists
+from meup_agent.cli.guard.servers import GuardRecord, gateway_servers, secrets_in, server_lists
 from meup_agent.cli.options import argument, flag, option
 from meup_agent.cli.up.autostart import start_up
 from meup_agent.cli.up.state import (
@@ -36,6 +36,7 @@ from meup_agent.cli.up.state import (
     Owner,
     digest_of,
     guard_folder,
+    guard_lock,
     keep_token,
     list_running,
     make_folder,
@@ -191,26 +192,28 @@ def guard(
                 "--policy, --port, --ttl, --watch, --no-servers and --project are for guarding;"
                 " leave them out"
             )
-        record = _read_record()
-        chosen = _chosen(names, record, yes=yes or dry_run, removes=True)
-        _remove(chosen, plan_removal(chosen, record), record, dry_run=dry_run)
-        return
-    record = _read_record()
-    chosen, gateway = _chosen(names, record, yes=yes or dry_run), _gateway(policy, port, ttl)
-    for agent in chosen:
-        agent.check()
-    if not no_servers:
+    elif not no_servers:
         require_extra("MCP")
-    plan = plan_install(
-        chosen,
-        lambda agent: gateway.hook(agent.name, watches=watch),
-        record,
-        moves=not no_servers,
-        project=Path.cwd() if project else None,
-    )
-    if not project and not no_servers:
-        _tell_project(chosen)
-    _install(chosen, gateway, plan, dry_run=dry_run, no_start=no_start, watches=watch)
+    # What one has recorded another one would write over, and with it the servers that were moved.
+    with nullcontext() if dry_run else guard_lock():
+        record = _read_record()
+        chosen = _chosen(names, record, yes=yes or dry_run, removes=removes)
+        if removes:
+            _remove(chosen, plan_removal(chosen, record), dry_run=dry_run)
+            return
+        gateway = _gateway(policy, port, ttl)
+        for agent in chosen:
+            agent.check()
+        plan = plan_install(
+            chosen,
+            lambda agent: gateway.hook(agent.name, watches=watch),
+            record,
+            moves=not no_servers,
+            project=Path.cwd() if project else None,
+        )
+        if not project and not no_servers:
+            _tell_project(chosen)
+        _install(chosen, gateway, plan, dry_run=dry_run, no_start=no_start, watches=watch)
 
 
 def _tell_project(chosen: list[CodingAgent]) -> None:
@@ -268,7 +271,7 @@ def _install(
     no_start: bool,
     watches: bool,
 ) -> None:
-    _show(plan, secret_values(plan.record))
+    _show(plan)
     if dry_run or not chosen:
         sys.stdout.write("nothing was changed\n")
         return
@@ -300,10 +303,8 @@ def _install(
         sys.stdout.write(f"to have the gateway after each login: {words} --install\n")
 
 
-def _remove(
-    chosen: list[CodingAgent], plan: GuardPlan, record: GuardRecord, *, dry_run: bool
-) -> None:
-    _show(plan, secret_values(record))
+def _remove(chosen: list[CodingAgent], plan: GuardPlan, *, dry_run: bool) -> None:
+    _show(plan)
     if dry_run or not chosen:
         return
     _write(plan.changes)
@@ -321,9 +322,10 @@ def _remove(
         )
 
 
-def _show(plan: GuardPlan, secrets: Collection[str]) -> None:
+def _show(plan: GuardPlan) -> None:
     for each in plan.changes:
         if each.is_needed:
+            secrets = secrets_in(each)
             lines = [visible(_masked(line, secrets), 2_000) for line in each.lines()]
             sys.stdout.write("\n".join([*lines, ""]))
         elif each.before is not None:
@@ -332,8 +334,8 @@ def _show(plan: GuardPlan, secrets: Collection[str]) -> None:
         sys.stdout.write(f"{visible(said, 400)}\n")
 
 
-def _masked(line: str, secrets: Collection[str]) -> str:
-    """A line of a difference without the keys of MCP servers: people show their terminals."""
+def _masked(line: str, secrets: Sequence[str]) -> str:
+    """A line of a difference without its secrets: people show their terminals."""
     for each in secrets:
         line = line.replace(each, "…")
     return line
