@@ -70,9 +70,10 @@ def read_settings(path: Path) -> str | None:
         if error.errno == errno.ELOOP or path.is_symlink():
             raise _is_link(path) from None
         raise ConfigurationError(f"{path} cannot be read ({system_reason(error)})") from None
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise ConfigurationError(f"{path} is not a file, so it is left as it is")
     with os.fdopen(opened, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ConfigurationError(f"{path} is not a file, so it is left as it is")
         content = file.read(MAX_SETTINGS_BYTES + 1)
     if len(content) > MAX_SETTINGS_BYTES:
         raise ConfigurationError(f"{path} is larger than {MAX_SETTINGS_BYTES} bytes")

@@ -106,7 +106,8 @@ def plan_install(
             key = str(change.path)
             known = record.get(key, GuardedFile(owners[change.path]))
             is_first = not known.after
-            is_ours = is_first or known.after == change.before
+            # As it was at first: a guard before this one has ended before it wrote the file.
+            is_ours = is_first or change.before in (known.after, known.before)
             first = change.before if is_first else known.before
             record[key] = GuardedFile(
                 known.agent, known.servers, first if is_ours else None, change.after

@@ -264,6 +264,25 @@ def test_settings_that_are_not_what_it_reads_are_left(home: Home, text: str, sai
     assert [each.name for each in path.parent.iterdir()] == ["settings.json"]
 
 
+def test_a_folder_in_its_place_is_left(home: Home) -> None:
+    (home.path / ".claude/settings.json").mkdir(parents=True)
+    assert_fails(home.guard("claude-code", "--no-start"), exit_codes.USAGE, "is not a file")
+
+
+def test_one_that_could_not_write_all_is_run_again_and_put_back(home: Home) -> None:
+    text = '{"model":"opus"}'
+    path = home.write(".claude/settings.json", text)
+    (path.parent / "settings.json.before-meup").mkdir()  # so that nothing is put beside it
+    (path.parent / "settings.json.before-meup-last").mkdir()
+    assert home.guard("claude-code", "--no-start").stderr.endswith("(is a directory)\n")
+    assert path.read_text() == text
+    for each in path.parent.glob("*.before*"):
+        each.rmdir()
+    assert home.guard("claude-code", "--watch", "--no-start").returncode == exit_codes.OK
+    home.guard("remove", "claude-code")
+    assert path.read_text() == text
+
+
 def test_a_link_is_left(home: Home) -> None:
     other = home.write("dotfiles/settings.json", "{}")
     (home.path / ".claude").mkdir()
