@@ -10,5 +10,6 @@ are, import these only when they are imported themselves, and never decide anyth
 * :mod:`~meup_agent.adapters.approvals`: ``SpaceApprovals``, the other way, for pydantic-ai
 * :mod:`~meup_agent.adapters.openai_agents`: ``space_tools``
 * :mod:`~meup_agent.adapters.langchain`: ``space_tools``
+* :mod:`~meup_agent.adapters.ag_ui`: ``SpaceInterrupts``, for runs that end while a call waits
 * :mod:`~meup_agent.adapters.claude_agent`: ``can_use_tool``, for Claude's own tools
 """

@@ -124,10 +124,8 @@ class SpaceTools:
                 wait=Wait.ADDRESSED if self._to else Wait.LATER,
             )
             return await self.answer(tool.exposed, outcome)
-        except ToolError as error:
-            return ToolAnswer(str(error), is_error=True)
         except MeupError as error:
-            return ToolAnswer(decisions.failed(tool.exposed, str(error)), is_error=True)
+            return failed_answer(tool.exposed, error)
 
     async def answer(self, tool: str, outcome: CallOutcome) -> ToolAnswer:
         """The answer that the outcome of a call is."""
@@ -137,6 +135,12 @@ class SpaceTools:
                 return answer
             return ToolAnswer(f"{answer.text}\n\n{decisions.edited(outcome)}")
         return ToolAnswer(await decisions.undone(tool, outcome, self._ttl), is_error=True)
+
+
+def failed_answer(tool: str, error: MeupError) -> ToolAnswer:
+    """The answer to a call that the tool, or the way to it, failed."""
+    said = str(error) if isinstance(error, ToolError) else decisions.failed(tool, str(error))
+    return ToolAnswer(said, is_error=True)
 
 
 def _has_name(described: dict[str, Any]) -> bool:

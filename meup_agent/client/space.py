@@ -449,6 +449,7 @@ class Space:
         wait: Wait | str = Wait.ADDRESSED,
         depends_on: Iterable[ProposalHandle | str] = (),
         outlives: bool = False,
+        proposal_meta: JsonObject | None = None,
         on_progress: OnProgress | None = None,
     ) -> AbstractAsyncContextManager[ProposalHandle]:
         """Propose a call of a tool; leaving the block undecided withdraws it.
@@ -468,6 +469,7 @@ class Space:
                 if one of them ends otherwise, or fails, this one is withdrawn.
             outlives: It says that it is wanted also when this program is gone, and
                 :meth:`keep <ProposalHandle.keep>` leaves it open then.
+            proposal_meta: Members of its ``_meta``, which no fulfillment repeats.
             on_progress: Called with each progress; must return at once.
 
         Returns:
@@ -481,7 +483,8 @@ class Space:
         """
         _check_tool(tool)
         seconds = resolve_ttl(ttl, self._session.ttl)
-        marks = {payloads.META: {payloads.OUTLIVES: True}} if outlives else {}
+        meta = {**(proposal_meta or {}), **({payloads.OUTLIVES: True} if outlives else {})}
+        marks = {payloads.META: meta} if meta else {}
 
         def begin(call: Any) -> AbstractAsyncContextManager[ProposalHandle]:
             target, check = call.participant, self._directory.check

@@ -13,6 +13,6 @@ import meup_agent.adapters.{module}
 """
 
 
-@pytest.mark.parametrize("module", ["pydantic_ai", "approvals", "langchain"])
+@pytest.mark.parametrize("module", ["pydantic_ai", "approvals", "langchain", "ag_ui"])
 def test_an_adapter_needs_no_library_of_mcp(module: str) -> None:
     subprocess.run([sys.executable, "-c", PROGRAM.format(module=module)], check=True)

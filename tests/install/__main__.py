@@ -104,6 +104,7 @@ FLOORS = {
     "pydantic-ai": ("pydantic-ai-slim", (2, 68)),
     "openai-agents": ("openai-agents", (0, 24)),
     "langchain": ("langchain-core", (1, 7)),
+    "ag-ui": ("ag-ui-protocol", (1, 0)),
 }
 """Extra → its framework, and the oldest version with the interface that the adapter uses."""
 
