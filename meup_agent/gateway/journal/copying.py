@@ -123,14 +123,21 @@ def _source(place: JournalPlace) -> Generator[JournalArchive]:
         nats: Any = archive
         _refuse_running(nats, place)
         yield archive
-        # A gateway that was started meanwhile, or was only paused.
-        _refuse_running(nats, place)
-        for space in archive.spaces:
-            if _last_of(nats, space) != nats.log_of(space).last:
-                raise ConfigurationError(
-                    f"{place.name}: a gateway wrote to space {space!r} while it was copied; stop"
-                    " it, and run the same again"
-                )
+
+
+def _refuse_changed(archive: JournalArchive, place: JournalPlace) -> None:
+    """Refuse a journal that somebody wrote to while it was copied; a file was locked."""
+    if place.path is not None:
+        return
+    # A gateway that was started meanwhile, or was only paused.
+    nats: Any = archive
+    _refuse_running(nats, place)
+    for space in archive.spaces:
+        if _last_of(nats, space) != nats.log_of(space).last:
+            raise ConfigurationError(
+                f"{place.name}: a gateway wrote to space {space!r} while it was copied; stop"
+                " it, and run the same again"
+            )
 
 
 def _refuse_running(archive: NatsArchive, place: JournalPlace) -> None:
@@ -307,6 +314,7 @@ async def copy_journal(
                 _skip(there, target, to.is_whole, streams, contents, held, fold)
             went_on = sum(each.count for each in contents.values())
             if there is not None and all(map(to.is_whole, spaces)) and spaces:
+                _refuse_changed(origin, source)
                 return Copied(went_on, len(spaces), _digest(contents, held), was_there=True)
         latest = max((origin.latest(space) for space in spaces), default=0)
         try:
@@ -316,6 +324,7 @@ async def copy_journal(
                 to.hold(journal, held)
             with to.complete(held) as copy:
                 _compare(copy, target, contents, held)
+                _refuse_changed(origin, source)
         except (sqlite3.Error, OSError) as error:
             raise ConfigurationError(
                 f"{target.name} cannot be written: {error_text(error)}; make room, and run the same"

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,33 @@ async def test_no_journal_is_copied_that_a_gateway_uses(
             with pytest.raises(ConfigurationError, match="uses it; stop all gateways"):
                 await copy_journal(*places, clock)
         seat.end()
+
+
+@pytest.mark.parametrize("to", ["NATS", "a file"])
+async def test_what_grows_while_it_is_copied_is_no_journal_before_all_is_there(
+    path: Path, clock: Clock, at_nats: JournalPlace, to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with journal_at(at_nats, clock) as journal:
+        await kept(journal, chat(1))
+    target = file_place(path)
+    if to == "NATS":
+        assert at_nats.nats is not None
+        nats = replace(at_nats.nats, prefix=f"{at_nats.nats.prefix}-copy")
+        target = at_nats._replace(nats=nats)
+    append = copying._append
+
+    async def append_while_somebody_writes(*arguments: Any) -> None:
+        await append(*arguments)
+        async with journal_at(at_nats, clock) as journal:
+            await kept(journal, chat(2))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(copying, "_append", append_while_somebody_writes)
+        with pytest.raises(ConfigurationError, match="wrote to space 'demo' while it was copied"):
+            await copy_journal(at_nats, target, clock)
+    done = await copy_journal(at_nats, target, clock)
+    assert (done.went_on, done.envelopes) == (1, 2)
+    assert await contents(target, clock) == await contents(at_nats, clock)
 
 
 async def test_who_saw_the_old_numbers_is_told_of_a_gap(
