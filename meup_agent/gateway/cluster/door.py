@@ -425,10 +425,11 @@ class Hall:
                     )
                     writer.transport.abort()
                     return
+                # Bytes as they come: TLS is between the door and the port. First, so that a door
+                # finds another owner where this one ends and takes nothing more at its port.
+                there = await dial_own(self._own, None, address.decode(errors="replace"))
                 proof = _proof(self._token, b"owner", theirs, self._fingerprint)
                 writer.write(self._fingerprint + proof)
-                # Bytes as they come: TLS is between the door and the port.
-                there = await dial_own(self._own, None, address.decode(errors="replace"))
         except (OSError, EOFError, TimeoutError):
             writer.transport.abort()
             return

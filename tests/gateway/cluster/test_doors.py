@@ -157,6 +157,22 @@ async def test_nobody_without_the_token_tells_where_members_are(
         assert "10.0.0.1" not in passed_on.values()
 
 
+async def test_an_owner_that_ends_does_not_take_what_it_cannot_let_in(
+    tmp_path: Path, ports: list[int]
+) -> None:
+    async with two(tmp_path, ports) as (first, _, _, _):
+        nats = first._config.journal.nats
+        assert nats is not None
+        assert nats.advertise is not None
+        first._gateway._close_listening()
+        reader, writer = await asyncio.open_connection(*door.split_address(nats.advertise))
+        theirs, ours = await reader.readexactly(door.CHALLENGE_BYTES), bytes(door.CHALLENGE_BYTES)
+        writer.write(door._proof(TOKEN, b"door", theirs, ours, b"") + ours + b"\0")
+        with anyio.fail_after(PATIENCE), suppress(ConnectionResetError):
+            assert await reader.read() == b""  # so its door looks for another
+        writer.close()
+
+
 @pytest.mark.parametrize("shown", ["its own", "another"])
 async def test_over_tls_a_door_knows_the_owner_by_its_certificate(
     tmp_path: Path, ports: list[int], shown: str, monkeypatch: pytest.MonkeyPatch
