@@ -277,8 +277,8 @@ class Seat:
         if differing:
             raise ConfigurationError(
                 f"{differing[0]}: the gateway {other.node} has another configuration there"
-                f"{_and_more(differing)}; give all the same file, and let those that run read it"
-                " again (meup gateway reload)"
+                f"{_and_more(differing)}; give all the same file: those that run read participants"
+                " again (meup gateway reload), and all else at a start, for which stop all of them"
             )
 
     # --- what comes in, in the link's thread ----------------------------------------------------
