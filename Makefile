@@ -66,7 +66,7 @@ doors: $(VENV)/doors.stamp ## real Claude Code and Codex at our doors, with a mo
 		-o python_files='check_*.py' --numprocesses=$$((2 * $(CORES))) --dist=worksteal \
 		tests/doors/hosts
 
-cluster: $(VENV)/test.stamp ## meup cluster demo, and a minute of gateways and servers of NATS that are killed and cut (MEUP_SEED=)
+cluster: $(VENV)/test.stamp ## meup cluster demo, and half a minute of gateways and servers of NATS that are killed and cut (MEUP_SEED=)
 	$(PY) -m pytest --override-ini=addopts=--import-mode=importlib -q -p no:cacheprovider \
 		-o python_files='check_*.py' tests/cluster
 
