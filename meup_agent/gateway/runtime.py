@@ -325,13 +325,14 @@ class GatewayRuntime:
 
     # --- admission --------------------------------------------------------------------------
 
-    def identify(self, token: str, address: str) -> Identity:
+    def identify(self, token: str, address: str, named: str | None = None) -> Identity:
         """The identity of a token that came from an address (PROTOCOL 3), or :exc:`NotAdmitted`.
 
-        Its space is open here.
+        Its space is open here, unless another one was named with it, which is never its own.
         """
         identity = self._auth_throttle.identify(token, address)
-        self.check_open(identity.space)
+        if named in (None, identity.space):
+            self.check_open(identity.space)
         return identity
 
     def check_connections(self) -> None:

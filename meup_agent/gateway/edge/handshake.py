@@ -118,7 +118,7 @@ def read_handshake(
         runtime.check_open(space)
     if authorization is not None:
         token = bearer(authorization)
-        identity, digest = runtime.identify(token, address), digest_of_token(token)
+        identity, digest = runtime.identify(token, address, space), digest_of_token(token)
     if identity is not None and space is not None:
         check_space(identity, space, runtime.spaces)
         runtime.check_members(identity, place)
@@ -262,14 +262,14 @@ def admit_join(
         raise NotAdmitted(BAD_REQUEST, "the first message must be a join frame")
     identity, digest = handshake.identity, handshake.digest
     held = identity
+    space = frame.space if frame.space is not None else handshake.space
     if frame.space is not None:
         runtime.check_open(frame.space)
     if frame.token is not None or identity is None:
         token = frame.token or ""
-        identity, digest = runtime.identify(token, address), digest_of_token(token)
+        identity, digest = runtime.identify(token, address, space), digest_of_token(token)
     if held not in (None, identity) or not frame.is_by(identity.participant):
         raise NotAdmitted(UNAUTHORIZED, "the token is another participant's")
-    space = frame.space if frame.space is not None else handshake.space
     space = _only_space(runtime) if space is None else space
     if space is None:
         raise NotAdmitted(BAD_REQUEST, "the join frame names no space")

@@ -14,6 +14,7 @@ from websockets.exceptions import InvalidMessage
 
 from meup_agent.gateway import Config, Gateway, JournalConfig, TlsConfig
 from meup_agent.gateway.cluster import door
+from meup_agent.gateway.config_file import load_config
 from meup_agent.gateway.edge.listener import passed_on
 from tests.gateway.cluster.test_takeover import Standby
 from tests.gateway.conftest import envelope
@@ -21,7 +22,7 @@ from tests.gateway.journal.conftest import nats_config
 from tests.gateway.journal.test_gateway import config_with, hear_chats, rest
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.test_reload import new_certificate
-from tests.gateway.websocket_client import open_websocket
+from tests.gateway.websocket_client import open_websocket, refusal
 from tests.gateways import LAST_SEEN_HEADER, RESUME_HEADER
 from tests.nats_servers import held_port
 from tests.patience import PATIENCE, patient
@@ -89,7 +90,9 @@ async def two(
         await tasks.start(run_first)
         standby.gateway = Gateway(config=second, port=second.port)
         tasks.start_soon(standby.run)
-        await is_open(second.port)
+        assert second.journal.nats is not None
+        # It is a door from there on, a moment after it listens to members.
+        await is_open(door.split_address(second.journal.nats.advertise or "")[1])
         yield gateway, second, standby, stop_first
         stop_first.set()
         standby.over.set()
@@ -201,3 +204,22 @@ async def test_over_tls_a_door_knows_the_owner_by_its_certificate(
                 answer = await client.get(place, headers={"Authorization": f"Bearer {token}"})
                 assert answer.status_code == 200
                 assert answer.headers["connection"] == "close"
+
+
+async def test_a_token_is_refused_for_good_in_a_space_that_is_not_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "space.yaml"
+    file.write_text(
+        "spaces:\n"
+        "  here: {participants: {alice: {tokens: [token-of-alice-who-is-here]}}}\n"
+        "  there: {participants: {alice: {tokens: [token-of-alice-who-is-there]}}}\n"
+    )
+    async with Gateway(config=load_config(file), port=0) as gateway:
+        gateway._gateway.runtime.close_space("there", "the space moves")
+        token, place = "token-of-alice-who-is-there", gateway.url.removeprefix("ws")
+        assert (await refusal(f"ws{place}/ws?space=here", token)).status_code == 401
+        assert (await refusal(f"ws{place}/ws?space=there", token)).status_code == 503
+        headers = {"Authorization": f"Bearer {token}"}
+        async with httpx.AsyncClient(headers=headers, timeout=PATIENCE) as client:
+            for space, status in ("here", 403), ("there", 503), ("nowhere", 404):
+                answer = await client.get(f"http{place}/spaces/{space}/participants")
+                assert answer.status_code == status

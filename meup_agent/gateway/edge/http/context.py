@@ -90,13 +90,15 @@ async def newest_number(host: SpaceServer, until: int, at: float = math.inf) -> 
     return low
 
 
-def authenticate(runtime: GatewayRuntime, request: HTTPConnection) -> Identity:
+def authenticate(
+    runtime: GatewayRuntime, request: HTTPConnection, named: str | None = None
+) -> Identity:
     """The identity of the header's token; one in the address counts not, since that is logged."""
     authorization = request.headers.get("authorization")
     try:
         if authorization is None:
             raise NotAdmitted(UNAUTHORIZED, "send the header Authorization: Bearer <token>")
-        return runtime.identify(bearer(authorization), address_of_peer(request.client))
+        return runtime.identify(bearer(authorization), address_of_peer(request.client), named)
     except NotAdmitted as refused:
         runtime.counters.not_admitted[refused.status] += 1
         raise
@@ -109,7 +111,7 @@ def authorize_space(
     space: str = request.path_params["space"]
     # Before its token: who was invited is known where the space is.
     runtime.check_open(space)
-    identity = authenticate(runtime, request)
+    identity = authenticate(runtime, request, space)
     if space not in runtime.spaces:
         raise Problem(404, "no_such_space", "no space here has this name")
     if identity.space != space:
