@@ -359,6 +359,8 @@ class _LineReading:
                     self.odd = self.odd or "it is not clear where a comment begins"
             case "test_operator" if _text(node, source) in _ARITHMETIC:
                 self.odd = self.odd or "it reckons with names, which may run commands"
+            case "compound_statement" | "subshell" if _text(node, source).startswith("(("):
+                self.odd = self.odd or "it reckons with names, which may run commands"
             case "expansion" if not _PLAIN_EXPANSION.fullmatch(_text(node, source)):
                 self.odd = self.odd or "it is not clear what an expansion does"
             case "command_substitution" if (

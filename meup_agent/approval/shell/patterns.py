@@ -23,7 +23,7 @@ from meup_agent.approval.shell.line import (
     line_of,
     lines_of,
 )
-from meup_agent.approval.shell.words import Word
+from meup_agent.approval.shell.words import Word, literal
 from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.capability.patterns import descendants
 from meup_agent.protocol.capability.reading import NODE_WORK, Reading, WorkBudget
@@ -117,13 +117,16 @@ _MORE: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "sort": (("output", "compress-program", "temporary-directory"), ("-o", "-T")),
     "rg": (("pre", "hostname-bin", "search-zip"), ("-z",)),
     "tree": (("output",), ("-o",)),
+    "shuf": (("output",), ("-o",)),
+    "bat": (("pager",), ()),
+    "ag": (("pager",), ()),
     "find": ((), ("-exec", "-ok", "-delete", "-fprint", "-fls")),
     "fd": (("exec", "exec-batch"), ("-x", "-X")),
     "tar": (
         ("to-command", "checkpoint-action", "use-compress-program", "info-script", "rsh-command"),
         ("-I", "-F"),
     ),
-    "sed": (("in-place", "file", "expression"), ("-i", "-f", "-e")),
+    "sed": (("in-place", "file", "expression"), ("-i", "-I", "-f", "-e")),
     "uniq": ((), ()),
     "history": ((), ("-w", "-a", "-r", "-s", "-p")),
     "complete": ((), ("-C", "-F")),
@@ -141,7 +144,18 @@ _MORE: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
 # Commands of git that run any program: `git diff*` and `git merge*` would take them, too.
 _RUN_BY_GIT: Final = ("difftool", "mergetool")
 
-_RUNS_IN_SED: Final = re.compile(r"(?:^|[^A-Za-z])[ewW]|[^A-Za-z][a-zA-Z0-9]*[ew](?:$|[\s;}])")
+# Lines that are chosen, and what of them is shown, replaced or kept; each sed ends these alike.
+_ESCAPED: Final = r"\\[^\n]"
+_LISTED: Final = r"\[\^?\]?(?:\[:[a-z]+:\]|[^]\[\\\n/|,#@%])*+\]"
+_CHOSEN: Final = rf"(?:[0-9]++|\$|/(?:[^/\[\\\n]|{_ESCAPED}|{_LISTED})*+/[IM]*+)"
+_REPLACED: Final = (
+    rf"s([/|,#@%])(?:(?!\1)[^\[\\\n]|{_ESCAPED}|{_LISTED})*+\1"
+    rf"(?:(?!\1)[^\\\n]|{_ESCAPED})*+\1[gpiIM0-9]*+"
+)
+_READS_IN_SED: Final = re.compile(
+    rf"(?:[\s;]*+(?:{_CHOSEN}(?:[,~+]{{1,2}}{_CHOSEN})?)?[ !]*+"
+    rf"(?:[pdDPhHgGxnNl=qQ{{}}]|{_REPLACED}))++[\s;]*+"
+)
 
 
 class Sight(IntEnum):
@@ -214,15 +228,23 @@ class _CommandPattern:
         for (_, takes), text in zip(self._words, texts, strict=False):
             if text is None or not takes(text, work):
                 return False
-        said = {word for word, _ in self._words}
-        if name_of(command.words[0]) == "git" and any(
-            each.startswith(_RUN_BY_GIT) for each in texts if each and each not in said
-        ):
+        return not self._does_more(command.words)
+
+    def _does_more(self, words: Sequence[Word]) -> bool:
+        """True if a program that is taken for a reader runs others, or writes, unlike we say."""
+        program = (words[0].text or "").rpartition("/")[2]
+        if program not in _MORE:
             return False
-        return not any(
-            _does_more(texts[0] or "", each.text, len(self._words), said)
-            for each in command.words[len(self._words) :]
-        )
+        said, fixed = [word for word, _ in self._words], len(self._words)
+        for at, word in enumerate(words[1:], 1):
+            is_meant = at < fixed and _runs_or_writes(program, literal(said[at]), fixed)
+            if word.text not in said and not is_meant and _runs_or_writes(program, word, fixed):
+                return True
+        if program != "sed":
+            return False
+        operands = (each.text for each in words[1:] if each.text and each.text[0] != "-")
+        script = next(operands, "")
+        return script not in said and _READS_IN_SED.fullmatch(script) is None
 
     def find(self, command: SimpleCommand, work: WorkBudget) -> Sight:
         """The answer about a command, in the wide reading."""
@@ -314,23 +336,23 @@ def _spread(words: Sequence[Word]) -> list[str | None]:
     return found
 
 
-def _does_more(program: str, word: str | None, fixed: int, said: set[str]) -> bool:
-    """True for a word by which a program that is taken for a reader runs others, or writes."""
-    name = program.rpartition("/")[2]
-    if name not in _MORE or word is None or word in said:
-        return False
-    long, short = _MORE[name]
-    if name == "git" and fixed == 1 and word.startswith(("-c", "--c", "--exec", "-C", "--git-dir")):
+def _runs_or_writes(program: str, word: Word, fixed: int) -> bool:
+    """True for a word by which a program that is taken for a reader may do more than that."""
+    long, short = _MORE[program]
+    text = word.text
+    if text is None:  # an option as well, unless it is the name of a file that begins otherwise
+        return not word.is_glob or any(form[0] in "-*?[" for form in word.forms)
+    steers = ("-c", "--c", "--exec", "-C", "--git-dir")
+    if program == "git" and text.startswith(_RUN_BY_GIT + (steers if fixed == 1 else ())):
         return True
-    if word.startswith("--"):
-        option = word[2:].partition("=")[0]
+    if text.startswith("--"):
+        option = text[2:].partition("=")[0]
         return bool(option) and any(each.startswith(option) for each in long)
-    if not word.startswith("-"):
-        # What less does at a start, a script of sed, and the file that uniq writes, are no options.
-        is_script = name == "sed" and _RUNS_IN_SED.search(word) is not None
-        return name == "uniq" or is_script or (name == "less" and word.startswith("+"))
+    if not text.startswith("-"):
+        # What less does at a start, and the file that uniq writes, are no options.
+        return program == "uniq" or (program == "less" and text.startswith("+"))
     # Of letters that stand together, each may be one.
-    return any(each in word if len(each) > 2 else each[1] in word for each in short)
+    return any(each in text if len(each) > 2 else each[1] in text for each in short)
 
 
 def starts_anything(pattern: str) -> bool:

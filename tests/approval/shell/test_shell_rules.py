@@ -215,6 +215,23 @@ def test_git_difftool_is_allowed_only_where_a_pattern_says_it(pattern: str) -> N
         "uniq x y",
         "tar -tf x -vIls",
         "less +!ls x",
+        "sed -n '/x/Ie ls' y",
+        "sed -n 's/a/b/gw/tmp/x' y",
+        "sed -n sxaxbxe y",
+        "sed -n -- e y",
+        "sed -n 'p;/[/]w/p' y",
+        "sed -n $'1e ls' y",
+        'sed -n "$x" y',
+        "x='1e ls'; sed -n \"$x\" y",
+        "sort $x",
+        "sort $(ls)",
+        "sort {-ox,y}",
+        "sort *",
+        "x=-ox; sort $x y",
+        "git grep ${x:--Oless} y",
+        "x='a[$(ls)]'; ((x))",
+        "((PATH=1)); ls",
+        "ls='a[$(ls)]'; ! ((ls))",
     ],
 )
 def test_what_sets_writes_or_runs_beside_its_reading_is_not_allowed(command: str) -> None:
@@ -231,6 +248,8 @@ def test_what_sets_writes_or_runs_beside_its_reading_is_not_allowed(command: str
         "ls | sort -rn | uniq -c",
         "sed -n 1,5p x",
         "sed -n 's/a/b/gp' x",
+        "sed -n '/^[[:space:]]*def f/,$p;5{p;q}' src/x",
+        "sort src/*.txt",
         "less -N x",
     ],
 )
@@ -261,6 +280,22 @@ def test_what_only_reads_is_allowed(command: str) -> None:
 def test_a_line_is_allowed_if_each_of_its_commands_is(command: object) -> None:
     assert decide([READS], command) == "allow"
     assert decide(NO_RM, command) == "allow"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "command", "verdict"),
+    [
+        ("sort -* x", "sort -r x", "allow"),
+        ("sort -* x", "sort -oy x", "ask"),
+        ("sort --output=* x", "sort --output=y x", "allow"),
+        ("sed -n 1,*p x", "sed -n 1,5p x", "allow"),
+        ("sed -n 1,*p x", "sed -n '1,5e ls;p' x", "ask"),
+    ],
+)
+def test_a_wildcard_of_a_reader_takes_no_option_that_writes_or_runs(
+    pattern: str, command: str, verdict: str
+) -> None:
+    assert decide([AllowRule("Bash", shell=pattern)], command) == verdict
 
 
 def test_several_rules_allow_a_line_together() -> None:
