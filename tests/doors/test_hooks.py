@@ -18,6 +18,7 @@ from anyio.abc import ByteStream, SocketAttribute
 
 import meup_agent
 from meup_agent import Proposal, Space
+from meup_agent.protocol.wire.payloads import EXPLAINED
 from tests.doors.hooked import Decide, client, hooked, proposed, settled
 from tests.interaction.people import until
 from tests.patience import PATIENCE
@@ -152,6 +153,31 @@ async def test_what_came_of_it_is_reported_to_a_gateway_that_was_started_again(
                     (record,) = [each async for each in at.space.proposals.list(state="decided")]
                 assert (record.state, record.report.output) == ("fulfilled", "done")
                 assert len(at.space.proposals) == 0
+
+
+async def test_a_no_that_is_explained_to_all_is_told_with_its_words() -> None:
+    async with hooked() as at, client(at) as http, client(at, "ann") as ann:
+        ann.headers["X-Participant"] = "ann"
+
+        async def say(kind: str, about: str, payload: dict[str, Any]) -> str:
+            said = {"kind": kind, "correlation_id": [about], "payload": payload}
+            answer = await ann.post("/participants/ann/messages", json=said)
+            assert answer.status_code < 300, answer.text
+            return str(answer.json()["id"])
+
+        async def reject() -> None:
+            await proposed(at.space)
+            no = {"reason": "unsafe", "_meta": {EXPLAINED: True}}
+            about = await say("mcp/reject", at.space.proposals[0].id, no)
+            await say("chat", about, {"text": "not on Fridays"})
+
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(reject)
+                answer = await http.post("/hooks/claude-code", json=CLAUDE)
+                said, words = verdict("claude-code", answer.json())
+                assert said == "deny"
+                assert "not on Fridays" in str(words)
 
 
 async def test_who_hangs_up_as_it_is_permitted_is_not_told() -> None:

@@ -73,6 +73,8 @@ def is_for_proposer(participant: str, said: Envelope) -> bool:
     """
     if said.sender == participant or participant in said.to:
         return True
+    if said.kind == kinds.CHAT and said.correlation:
+        return True  # it may explain a rejection
     if said.kind == kinds.MCP_PROPOSAL or said.kind.startswith(_TALK):
         return False
     # To all, or to others alone. What ends an exchange is always heard, whomever it is said to.
