@@ -67,10 +67,10 @@ MAX_INPUT_BYTES: Final = 2 * 1024 * 1024
 """Bytes of a hook's input: a file that is written whole is in it."""
 
 MAX_DOORS: Final = 256
-"""Participants whose hooks one process answers; each has a connection to the gateway."""
+"""Tokens whose hooks one process answers; each has a connection to the gateway."""
 
 MAX_WAITING: Final = 256
-"""Calls of one participant that wait at once; one more is denied."""
+"""Calls with one token that wait at once; one more is denied."""
 
 JOIN_SECONDS: Final = 10.0
 """Wait of a call for its participant to have joined the space."""
@@ -128,10 +128,12 @@ class JoinDoor(Protocol):
 
 
 class _Seat:
-    """The door of a participant, from when it is wanted to the end of its connection."""
+    """The door of a token, from when it is wanted to the end of its connection."""
 
-    def __init__(self, name: str) -> None:
-        self.door = Door(name)
+    def __init__(self, login: HookLogin) -> None:
+        self.door = Door(f"hooks of {login.key}")
+        self.login = login
+        self.scope = anyio.CancelScope()
         self.ready = anyio.Event()
         self.waiting = 0
         # Hosts that were told of each permit: of two hooks that ask for one call, one may be gone.
@@ -168,6 +170,7 @@ class HookApp:
         self._join = join
         self._log_in = log_in
         self._mode = mode
+        # By tokens: a participant may have several, and what one is told ends with that one.
         self._seats: OrderedDict[str, _Seat] = OrderedDict()
         self._tasks: TaskGroup | None = None
         self._watched = 0
@@ -178,6 +181,12 @@ class HookApp:
         async with background_tasks() as self._tasks:
             yield self
         self._tasks = None
+
+    def check_found(self, find: Callable[[str], str | None]) -> None:
+        """End the doors of tokens that are void by now, or another's; what waits is denied."""
+        for seat in self._seats.values():
+            if find(seat.login.token) != seat.login.key:
+                seat.scope.cancel()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -354,7 +363,7 @@ class HookApp:
 
     async def _settle(self, login: HookLogin, dialect: HookDialect, hook: HookInput) -> None:
         """Take back what was answered at the terminal, as a later hook shows."""
-        seat = self._seats.get(login.key)
+        seat = self._seats.get(login.token)
         if seat is not None:
             await seat.race.settle(dialect.agent, hook)
 
@@ -366,23 +375,24 @@ class HookApp:
         Raises:
             MeupError: It cannot join.
         """
-        seat = self._seats.get(login.key)
+        seat = self._seats.get(login.token)
         if seat is None:
             if self._tasks is None:
                 raise _Full("the gateway starts or stops")
             if len(self._seats) >= MAX_DOORS:
-                raise _Full(f"the hooks of {MAX_DOORS} participants are answered already")
-            seat = self._seats[login.key] = _Seat(f"hooks of {login.key}")
-            self._tasks.start_soon(self._keep, login, seat)
+                raise _Full(f"the hooks of {MAX_DOORS} tokens are answered already")
+            seat = self._seats[login.token] = _Seat(login)
+            self._tasks.start_soon(self._keep, seat)
         await seat.ready.wait()
         if seat.error is not None:
             raise seat.error
         return seat
 
-    async def _keep(self, login: HookLogin, seat: _Seat) -> None:
-        """Keep a door in its space, until the connection ends for good."""
+    async def _keep(self, seat: _Seat) -> None:
+        """Keep a door in its space, until the connection or its token ends for good."""
+        login = seat.login
         try:
-            with anyio.fail_after(JOIN_SECONDS) as joining:
+            with seat.scope, anyio.fail_after(JOIN_SECONDS) as joining:
                 async with seat.door.join_by(lambda agent: self._join(agent, login.token)):
                     await self._recall(seat.door)
                     joining.deadline = math.inf
@@ -396,8 +406,8 @@ class HookApp:
         finally:
             seat.error = seat.error or _Full("its connection to the space has ended")
             seat.ready.set()
-            if self._seats.get(login.key) is seat:
-                del self._seats[login.key]
+            if self._seats.get(login.token) is seat:
+                del self._seats[login.token]
 
     async def _recall(self, door: Door) -> None:
         try:

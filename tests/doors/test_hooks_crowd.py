@@ -9,7 +9,7 @@ import pytest
 
 from meup_agent import Proposal
 from meup_agent.gateway.auth import new_token
-from tests.doors.hooked import Hooked, client, hooked, proposed
+from tests.doors.hooked import Hooked, client, hooked, proposed, settled
 from tests.doors.test_hooks import CLAUDE, verdict, yes
 from tests.interaction.people import PROPOSALS
 from tests.patience import PATIENCE
@@ -66,8 +66,34 @@ async def test_what_waits_is_denied_once_its_token_is_taken_back() -> None:
                 await proposed(at.space)
                 reload_without(at, "coder")
             assert verdict("claude-code", answers[0].json())[0] == "deny"
+            assert await settled(at.space) == "withdrawn"  # nobody is asked about it any more
             again = await http.post("/hooks/claude-code", json=CLAUDE)
             assert again.status_code == 401
+
+
+async def test_what_waits_with_another_token_of_its_participant_goes_on() -> None:
+    async with hooked() as at, client(at) as http, client(at) as other:
+        second = new_token()
+        other.headers["authorization"] = f"Bearer {second}"
+        reload_with(at, "coder", at.tokens["coder"], second)
+        answers: dict[str, httpx.Response] = {}
+
+        async def ask(by: httpx.AsyncClient, call: str) -> None:
+            answers[call] = await by.post(
+                "/hooks/claude-code", json={**CLAUDE, "tool_use_id": call}
+            )
+
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask, http, "stays")
+                await proposed(at.space)
+                tasks.start_soon(ask, other, "goes")
+                await proposed(at.space, 2)
+                reload_with(at, "coder", at.tokens["coder"])
+                assert await settled(at.space, 1) == "withdrawn"
+                await at.space.proposals.get(at.space.proposals[0]).fulfill()
+        said = {call: verdict("claude-code", each.json())[0] for call, each in answers.items()}
+        assert said == {"stays": "allow", "goes": "deny"}
 
 
 GUESSES = 400
@@ -120,8 +146,13 @@ async def test_the_ids_of_another_session_or_participant_lead_to_no_permit_of_th
 
 def reload_without(at: Hooked, name: str) -> None:
     """Give a participant another token."""
+    reload_with(at, name, new_token())
+
+
+def reload_with(at: Hooked, name: str, *tokens: str) -> None:
+    """Give a participant tokens, in place of those that it has."""
     config = at.gateway.runtime.config
     (space,) = config.spaces
-    changed = replace(space.participants[name], tokens=(new_token(),))
+    changed = replace(space.participants[name], tokens=tokens)
     members = {**space.participants, name: changed}
     at.gateway.reload(replace(config, spaces=(replace(space, participants=members),)))

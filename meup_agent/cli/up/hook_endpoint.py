@@ -1,7 +1,8 @@
 """The hooks of coding agents, at ``/hooks/AGENT`` of a gateway's own port.
 
-A participant's hooks are a door of its own in the gateway's process: a connection beside others
-(PROTOCOL 3). A token is looked up where the gateway looks, and paced as at its HTTP API.
+The hooks of a token are a door of its own in the gateway's process: a connection beside others
+(PROTOCOL 3), which ends with the token. That is looked up where the gateway looks, and paced as at
+its HTTP API.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from meup_agent.agent.agent import Agent
     from meup_agent.client.space import Space
+    from meup_agent.gateway.auth import Identity
     from meup_agent.gateway.config import Config
     from meup_agent.gateway.server import RunningGateway
 
@@ -34,6 +36,11 @@ LOADING_SECONDS: Final = 30.0
 class _Login(NamedTuple):
     key: str
     token: str
+
+
+def _key_of(identity: Identity) -> str:
+    """The name of a participant; those of two spaces may have one name."""
+    return f"{quote(identity.space, safe='')}/{identity.participant}"
 
 
 def serves_hooks(settings: Config) -> bool:
@@ -68,7 +75,7 @@ class HookEndpoint:
 
         from meup_agent.doors.hook_app import HookApp, NotLoggedIn
         from meup_agent.errors import TokenRefused
-        from meup_agent.gateway.auth import NotAdmitted, TokenUse, digest_of_token
+        from meup_agent.gateway.auth import NotAdmitted
         from meup_agent.gateway.console.local_session import LocalSpace
         from meup_agent.gateway.edge.handshake import bearer
         from meup_agent.gateway.edge.http.context import authenticate
@@ -81,20 +88,26 @@ class HookEndpoint:
                 identity = authenticate(runtime, connection)
             except NotAdmitted as refused:
                 raise NotLoggedIn(refused.status, str(refused)) from None
-            name = f"{quote(identity.space, safe='')}/{identity.participant}"
-            return _Login(name, bearer(connection.headers["authorization"]))
+            return _Login(_key_of(identity), bearer(connection.headers["authorization"]))
 
         def join(agent: Agent, token: str, /) -> AbstractAsyncContextManager[Space]:
             identity = runtime.tokens.identify(token)
             if identity is None:
                 raise TokenRefused("no participant has this token")
-            use = TokenUse(digest_of_token(token), identity)
-            return agent.join(LocalSpace(runtime, use), beside=True)
+            return agent.join(LocalSpace(runtime, identity), beside=True)
 
+        app = HookApp(join, log_in, self._mode)
+
+        def check_tokens() -> None:
+            identify = runtime.tokens.identify
+            app.check_found(lambda token: (found := identify(token)) and _key_of(found))
+
+        runtime.on_reload.append(check_tokens)
         try:
-            async with HookApp(join, log_in, self._mode).run() as self._app:
+            async with app.run() as self._app:
                 self._begun.set()
                 await anyio.sleep_forever()
         finally:
+            runtime.on_reload.remove(check_tokens)
             self._app = None
             self._begun.set()

@@ -17,7 +17,7 @@ import msgspec
 
 from meup_agent.causes import Cause
 from meup_agent.errors import HandshakeRefused, SessionEnded
-from meup_agent.gateway.auth import FORBIDDEN, Identity, NotAdmitted, TokenUse
+from meup_agent.gateway.auth import FORBIDDEN, Identity, NotAdmitted
 from meup_agent.gateway.backlog import TOO_SLOW
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, decode, encode
@@ -88,12 +88,12 @@ class LocalSession(Session):
         runtime: The gateway.
         identity: The participant.
         hears: Whether it hears an envelope.
-        token_use: The token with which it ends; ``None``: with none.
         given: As of :class:`~meup_agent.session.Session`; by default nothing is answered.
     """
 
     place = Place.BESIDE
     last_seen = None
+    token_use = None  # whoever has it ends it with a token
 
     def __init__(
         self,
@@ -101,7 +101,6 @@ class LocalSession(Session):
         identity: Identity,
         *,
         hears: Hears,
-        token_use: TokenUse | None = None,
         **given: Any,
     ) -> None:
         settings = Settings(mode=Mode.BESIDE, first_welcome=JOIN_SECONDS)
@@ -111,7 +110,6 @@ class LocalSession(Session):
         self.participant = identity.participant
         heard = partial(_as_heard, hears, identity.participant)
         self.form = FrameFormat(DEFAULT_DIALECT, numbered=True, pack_entry=heard)
-        self.token_use = token_use
         self._runtime = runtime
         self._host = runtime.spaces[identity.space]
         self._max_bytes = runtime.limits.max_message_bytes
@@ -212,13 +210,13 @@ class LocalSpace:
 
     Args:
         runtime: The gateway.
-        token_use: The participant, and the token with which its session ends.
+        identity: The participant.
     """
 
-    def __init__(self, runtime: GatewayRuntime, token_use: TokenUse) -> None:
+    def __init__(self, runtime: GatewayRuntime, identity: Identity) -> None:
         self.where = "the gateway"
         self._runtime = runtime
-        self._token_use = token_use
+        self._identity = identity
 
     def make_session(self, **given: Any) -> Session:
         """A session of an agent.
@@ -226,11 +224,8 @@ class LocalSpace:
         Raises:
             HandshakeRefused: The participant may not, or cannot, be in the space.
         """
-        use = self._token_use
         try:
-            check_entry(self._runtime, use.identity)
+            check_entry(self._runtime, self._identity)
         except NotAdmitted as error:
             raise HandshakeRefused(error.status, error.retry_after, str(error)) from None
-        return LocalSession(
-            self._runtime, use.identity, hears=is_for_proposer, token_use=use, **given
-        )
+        return LocalSession(self._runtime, self._identity, hears=is_for_proposer, **given)
