@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("meup_agent.doors")
 
 FIRST_SECONDS: Final = 1.0
-"""Time that the space has, before the terminal is asked as well: rules answer in it."""
+"""Time for the space alone, before the terminal asks as well: rules answer within it."""
 
 UNHEARD_SECONDS: Final = 15.0
-"""Time in which the dialog must have come for the answer: else the terminal alone decides."""
+"""Wait for the terminal's dialog to open; without one the terminal alone decides."""
 
 SETTLE_SECONDS: Final = 5.0
 """Wait for the gateway to take a withdraw with its reason."""

@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("meup_agent.gateway")
 
 GREETING_SECONDS: Final = 5.0
-"""For a space to have an owner, that to be dialled, and two gateways to greet each other."""
+"""Wait for a space to have an owner, and for the greeting of two gateways."""
 
 RETRY_SECONDS: Final = 0.1
-"""Between two attempts to dial an owner, which may have ended a moment ago."""
+"""Pause until an owner is dialled again, which may have ended a moment ago."""
 
 CHALLENGE_BYTES: Final = 32
-"""Random bytes with which either begins."""
+"""Random bytes with which each side of a greeting begins."""
 
 PROOF_BYTES: Final = 32
 
@@ -54,7 +54,7 @@ MAX_ADDRESS: Final = 255
 """Bytes of a member's address."""
 
 COPY_BYTES: Final = 64 * 1024
-"""Bytes that are copied at a time, one way; as many wait for a reader that is slow."""
+"""Bytes that are copied at a time in one direction; as many wait for a slow reader."""
 
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

@@ -37,22 +37,22 @@ if TYPE_CHECKING:
 log = logging.getLogger("meup_agent.gateway")
 
 TAKES_AT_ONCE: Final = 8
-"""Spaces that are begun at the same time; each reads its log."""
+"""Spaces that are begun at the same time; each reads its stream."""
 
 MOVES_AT_ONCE: Final = 4
-"""Spaces that are on their way to another gateway, so that not all members dial at once."""
+"""Spaces that are handed over at the same time, so that not all members dial at once."""
 
 MOVE_SECONDS: Final = 5.0
-"""For the other gateway to begin a space; then the next one is handed over."""
+"""Wait for another gateway to begin a space; then the next one is handed over."""
 
 LOOK_SECONDS: Final = 0.5
-"""Between two looks at what is to be done, where nothing has changed."""
+"""Interval of the check what is to be done, if nothing has changed."""
 
 REPLACED_SECONDS: Final = 1.0
-"""Before a gateway that was replaced in a space looks who has it."""
+"""Pause until a gateway that was replaced in a space looks who owns it."""
 
 FIRST_PAUSE_SECONDS: Final = 1.0
-"""Before a space whose log failed is begun again; doubled each time."""
+"""Pause until a space whose stream failed is begun again; it doubles each time."""
 
 MAX_PAUSE_SECONDS: Final = 60.0
 

@@ -33,31 +33,31 @@ if TYPE_CHECKING:
 log = logging.getLogger("meup_agent.gateway")
 
 TICK_SECONDS: Final = 0.1
-"""Between two looks at who is late."""
+"""Interval of the check for late gateways."""
 
 BEAT_SECONDS: Final = 0.25
-"""Between two messages that a gateway is there."""
+"""Interval of a gateway's message that it is there."""
 
 LATE_SECONDS: Final = 0.35
-"""Without a message, after which a gateway is asked whether it is there."""
+"""Silence after which a gateway is asked whether it is there."""
 
 SILENT_SECONDS: Final = 1.0
-"""Without a message or an answer, after which a gateway is taken to hang."""
+"""Silence, also to that question, after which a gateway is taken to hang."""
 
 SLEPT_SECONDS: Final = 0.5
-"""Between two looks, by which a gateway knows that it slept."""
+"""Gap between two checks from which a gateway knows that it was paused itself."""
 
 HELLO_SECONDS: Final = 2.0
-"""For those that are there to answer one that comes."""
+"""Wait for the answers of other gateways at the start."""
 
 SETTLE_SECONDS: Final = 0.1
-"""For those that begin at the same time to hear of each other."""
+"""Wait for gateways that start at the same time to hear of each other."""
 
 STEADY_SECONDS: Final = 3.0
-"""After which a gateway that came gets spaces of others: one that goes at once gets none."""
+"""Time until a new gateway gets spaces of others: one that goes at once gets none."""
 
 BUSY_SECONDS: Final = 60.0
-"""For which a gateway may be about to begin a space, and come round to nothing else."""
+"""Longest time for which a gateway says that it is there while it only begins a space."""
 
 MAX_NODES: Final = 64
 """Gateways of one prefix."""
