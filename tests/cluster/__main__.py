@@ -111,7 +111,7 @@ afterwards.
 When the server that leads a stream fails, NATS takes some seconds to elect another. A gateway that
 takes over reads the whole stream first, so stalls grow in the course of a run. A pause is a short
 stall if the program wakes before another one has taken its place. `make soak` makes this page;
-`make cluster` runs one minute of it.
+`make cluster` runs half a minute of it.
 """
 
 
