@@ -556,7 +556,11 @@ async def test_the_program_hands_on_an_answer_in_the_bytes_of_the_gateway() -> N
 async def test_a_program_that_is_told_to_end_denies(agent: str, number: signal.Signals) -> None:
     with anyio.fail_after(PATIENCE):
         async with hooked() as at:
-            program = "from meup_agent.doors.hook_client import main; main()"
+            # A signal that is ignored where the tests run stays so in what they start.
+            program = (
+                f"import signal; signal.signal({int(number)}, signal.default_int_handler);"
+                " from meup_agent.doors.hook_client import main; main()"
+            )
             env = {**os.environ, "MEUP_URL": at.url, "MEUP_TOKEN": at.tokens["coder"]}
             async with await anyio.open_process(
                 [sys.executable, "-c", program, agent], env=env

@@ -160,9 +160,11 @@ async def run(events: list[tuple[str, str, float]], clock: MockClock, *, edits: 
         assert course.ended
         if not course.forgotten:
             (seen,) = watching.proposals
-            told = [each async for each in watching.proposals.list(state="decided")]
-            course.state = str(seen.state)
-            assert [str(each.state) for each in told] == [course.state]
+            (decided,) = [each async for each in watching.proposals.list(state="decided")]
+            course.state = str(decided.state)
+            # Who heard of a withdraw late may not know that it came late (PROTOCOL 4.2).
+            if not (course.state == "expired" and seen.state == "withdrawn"):
+                assert str(seen.state) == course.state
         tasks.cancel_scope.cancel()
     return course
 
@@ -181,6 +183,7 @@ def _first(space: Space) -> Any:
 @crossing(3, "take_back")
 @crossing(2, "suspend")
 @crossing(2, "kill")
+@example(events=[("die", "ann", 0.0), ("suspend", "ann", 0.0)], edits=False)
 @given(events=EVENTS, edits=st.booleans())
 def test_in_any_order_a_call_is_permitted_once_or_not_at_all(
     events: list[tuple[str, str, float]], edits: bool
