@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from meup_agent.client.space import Space
 
 Told = ToolCallResultEvent | CustomEvent | Interrupt
-"""What a run tells of a call: its result, a warning about a resume, or that it waits."""
+"""An event or interrupt of a run: the result of a call, a warning, or a call that waits."""
 
 DIGEST: Final = "dev.meup/digest"
 """In the metadata of an interrupt, and of a resume that says which call it means."""
@@ -104,9 +104,9 @@ class SpaceInterrupts:
         return _result(call_id, answer)
 
     async def resume(self, run: RunAgentInput) -> list[Told]:
-        """What became of the calls for which earlier runs of the thread have ended.
+        """The results of the calls for which earlier runs of the thread were interrupted.
 
-        One that is open, and that no entry is about, is an interrupt again.
+        An open call without an entry in ``run.resume`` is an interrupt again.
 
         Raises:
             MeupError: The gateway did not answer, or did not let a withdrawal through.

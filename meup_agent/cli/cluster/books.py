@@ -116,7 +116,7 @@ def _ignore(log: SpaceLog, sequence: int, count: int) -> None:
 
 
 class Stall(NamedTuple):
-    """What something that was done to a cluster did to those who talked, in seconds."""
+    """The stall that one fault caused, in seconds."""
 
     cause: str
     pause: float  # in which nothing of anybody was accepted
@@ -128,7 +128,7 @@ class Stuck(Exception):
 
 
 class Books:
-    """What is taken down while a crew works, and read at the end.
+    """The records of a run of agents, checked against the stream at its end.
 
     Args:
         reader: Reads the stream.
@@ -224,7 +224,7 @@ async def _until(condition: Callable[[], bool], otherwise: str, seconds: float) 
 
 @dataclass
 class Balance:
-    """What the books say: each list names what is wrong, and is empty where all is well."""
+    """The result of the check: counts, and a list of each kind of mistake."""
 
     said: int = 0
     accepted: int = 0
@@ -242,7 +242,7 @@ class Balance:
 
     @property
     def mistakes(self) -> dict[str, list[str]]:
-        """What is wrong, by its name."""
+        """The mistakes, by the name of their kind."""
         return {
             "lost": self.lost,
             "twice": self.twice,

@@ -40,7 +40,7 @@ CHATS_PER_CALL: Final = 5
 
 
 ANSWERS: Final = frozenset({kinds.SYSTEM_WELCOME, kinds.PROPOSALS})
-"""What a gateway says to one member, with the number of what it said to all before."""
+"""Kinds that a gateway sends to one member; they carry the number of its last entry for all."""
 
 
 class Heard(NamedTuple):
@@ -55,7 +55,7 @@ class Heard(NamedTuple):
 
 @dataclass(eq=False)
 class Record:
-    """What one member said, and what it read.
+    """The envelopes that one member sent, and those that it read.
 
     Attributes:
         name: Its participant's name.

@@ -26,7 +26,7 @@ from meup_agent.processes.guarded import GuardedProcess
 SPACE: Final = "demo"
 
 PREFIX: Final = "demo"
-"""That of the streams, and the name of the servers' cluster."""
+"""Prefix of the streams, and name of the servers' cluster."""
 
 START_SECONDS: Final = 30.0
 """For a program to listen at its port, on a machine that does other things as well."""
@@ -152,7 +152,7 @@ class ClusterProgram:
         return False
 
     def failure(self) -> Failure:
-        """That it does not start, with the end of its log."""
+        """The failure to report when it does not start, with the end of its log."""
         said = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
         details = "\n".join(visible(f"{self.name}: {line}", MAX_LINE) for line in said)
         return Failure(f"{self.name} does not start", details=details)

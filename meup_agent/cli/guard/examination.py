@@ -105,7 +105,7 @@ async def examine(
 
 
 def _check_settings(agent: CodingAgent, hook: HookProgram) -> Check:
-    """Whether the settings are as we would write them, with a program that is there."""
+    """Check that the settings are as guard writes them, and that their program exists."""
     path = agent.settings()
     again = _AGAIN.format(agent.name)
     if not os.access(hook.program, os.X_OK):

@@ -68,7 +68,7 @@ def plan_install(
     Args:
         agents: The agents.
         hook_of: The program that an agent starts.
-        record: What was changed before.
+        record: The changes of earlier runs.
         moves: Their MCP servers are moved.
         project: A folder whose files are changed, too.
 

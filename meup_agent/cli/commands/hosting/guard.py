@@ -352,7 +352,7 @@ def _write(changes: list[FileChange]) -> None:
 
 
 def _read_record() -> GuardRecord:
-    """What was changed before."""
+    """The changes of earlier runs."""
     path = guard_folder() / "changed.json"
     if not path.exists():
         return {}
