@@ -237,7 +237,7 @@ class GatewayRuntime:
         self.open_values: OpenValues | None = None  # that other gateways have, too, if any may
         self.on_opened: list[Callable[[SpaceServer], object]] = []  # of whoever follows all spaces
         self.on_abort: list[Callable[[], object]] = []
-        self.is_door = False
+        self.forwards = False
         """True while connections to spaces that are elsewhere are passed on to them."""
         self.stopped: dict[str, str] = {}
         """The spaces that cannot be kept, with the reason, while the others go on."""

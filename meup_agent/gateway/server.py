@@ -12,7 +12,7 @@ import anyio
 from picows import WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
 
 from meup_agent.gateway.auth import NotAdmitted
-from meup_agent.gateway.cluster.door import GatewayDoor, door_of
+from meup_agent.gateway.cluster.forwarding import ConnectionForwarder, forward_connections
 from meup_agent.gateway.config import Config, ConfigChange
 from meup_agent.gateway.edge import listener
 from meup_agent.gateway.edge.handshake import admit
@@ -85,7 +85,7 @@ class RunningGateway:
         self._socket_url: str | None = None
         self.http_url: str | None = None
         """The address of its HTTP API for clients on this machine; ``None``: it serves none."""
-        self.door: GatewayDoor | None = None
+        self.forwarder: ConnectionForwarder | None = None
         """Takes connections to spaces that other gateways have."""
         self.keeper: SpaceKeeper | None = None
         """Begins and ends the spaces, where each has a journal of its own."""
@@ -235,15 +235,15 @@ class RunningGateway:
             self._handshakes,
             context=context,
             http=None if self._http is None else self._http.protocol,
-            elsewhere=self._elsewhere,
+            forward=self._forward,
         )
         self._servers.append(server)
         return server
 
-    def _elsewhere(
+    def _forward(
         self, head: bytes, transport: asyncio.BaseTransport
     ) -> asyncio.BaseProtocol | None:
-        return None if self.door is None else self.door.protocol_for(head, transport)
+        return None if self.forwarder is None else self.forwarder.protocol_for(head, transport)
 
     def _close_listening(self) -> None:
         # First the socket, which others may replace once its port is free, and which is removed.
@@ -347,8 +347,8 @@ async def serve(
             gateway.route(path, app)
         await gateway.listen(host, port)
         if gateway.keeper is not None:
-            place = gateway.runtime, gateway.keeper.seat, gateway.own_address
-            gateway.door = await stack.enter_async_context(door_of(*place))
+            place = gateway.runtime, gateway.keeper.membership, gateway.own_address
+            gateway.forwarder = await stack.enter_async_context(forward_connections(*place))
         # After the page, whose event streams end before answers are waited for.
         stack.push_async_callback(gateway.stop)
         await gateway.listen_for_http()

@@ -15,7 +15,7 @@ from statistics import median
 
 import anyio
 
-from meup_agent.cli.cluster.books import Stall
+from meup_agent.cli.cluster.checker import Stall
 from tests.cluster.chaos import FAULTS, Report, run
 from tests.programs import ROOT
 
@@ -117,7 +117,7 @@ stall if the program wakes before another one has taken its place. `make soak` m
 
 def page(report: Report) -> str:
     """The page about a run."""
-    found = report.balance
+    found = report.result
     mistakes = {**found.mistakes, "ended by itself": report.ended}
     return TEXT.format(
         day=f"{datetime.now(UTC):%Y-%m-%d}",
@@ -159,7 +159,7 @@ def main() -> int:
             return await run(Path(folder), seed, asked.seconds, longest=asked.longest, tell=True)
 
     report = anyio.run(play)
-    for name, wrong in {**report.balance.mistakes, "ended": report.ended}.items():
+    for name, wrong in {**report.result.mistakes, "ended": report.ended}.items():
         sys.stdout.write(f"{name}: {len(wrong)}\n")
         sys.stdout.writelines(f"    {each}\n" for each in wrong[:10])
     if asked.write:

@@ -1,9 +1,9 @@
 """Chaos: something is done to a cluster at random, again and again, while its agents work.
 
 What is done: gateways and servers of NATS are killed, paused, and stopped in order, the one that
-owns the space and those that wait, the one that leads the stream and those that follow; ways
+owns the space and those that wait, the one that leads the stream and those that follow; routes
 between any two are cut, or silent; a server of NATS can write nothing more. After each the space
-has to go on; at the end the books are compared, as ``meup cluster demo`` does.
+has to go on; at the end all logs are compared, as ``meup cluster demo`` does.
 """
 
 import resource
@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import anyio
 
-from meup_agent.cli.cluster.books import Balance, Books, LogReader, Stall
-from meup_agent.cli.cluster.members import CLERK, COUNTER, Crew
+from meup_agent.cli.cluster.checker import CheckResult, LogReader, RunChecker, Stall
+from meup_agent.cli.cluster.members import COUNTER, REVIEWER, AgentGroup
 from meup_agent.cli.cluster.programs import Cluster, ClusterProgram, cluster, start_all
 from meup_agent.transport.base import background_tasks
-from tests.cluster.ways import CutWay
+from tests.cluster.proxies import FaultProxy
 
 TALKERS = 6
 PACE = 0.1
@@ -49,13 +49,13 @@ class Report:
     seed: int
     seconds: float
     stalls: Sequence[Stall]
-    balance: Balance
+    result: CheckResult
     owners: int
     ended: list[str] = field(default_factory=list[str])
 
     @property
     def is_right(self) -> bool:
-        return self.balance.is_right and not self.ended
+        return self.result.is_right and not self.ended
 
 
 class Chaos:
@@ -63,35 +63,40 @@ class Chaos:
 
     Args:
         made: The cluster.
-        books: What is taken down.
-        ways: The ways between its programs.
+        checker: The records of the run, and the stream.
+        routes: The routes between its programs.
         random: Chooses.
         longest: Seconds for which something is paused, at most.
     """
 
     def __init__(
-        self, made: Cluster, books: Books, ways: Sequence[CutWay], random: Random, longest: float
+        self,
+        made: Cluster,
+        checker: RunChecker,
+        routes: Sequence[FaultProxy],
+        random: Random,
+        longest: float,
     ) -> None:
         self.made = made
-        self.books = books
-        self.ways = ways
+        self.checker = checker
+        self.routes = routes
         self.random = random
         self.longest = longest
         self.ended: list[str] = []
 
     async def owner(self) -> ClusterProgram:
-        return self.made.gateways[await self.books.reader.owner()]
+        return self.made.gateways[await self.checker.reader.owner()]
 
     async def standby(self) -> ClusterProgram:
-        owner = await self.books.reader.owner()
+        owner = await self.checker.reader.owner()
         others = [each for name, each in self.made.gateways.items() if name != owner]
         return self.random.choice(others)
 
     async def leader(self) -> ClusterProgram:
-        return self.made.servers[await self.books.reader.leader()]
+        return self.made.servers[await self.checker.reader.leader()]
 
     async def follower(self) -> ClusterProgram:
-        leader = await self.books.reader.leader()
+        leader = await self.checker.reader.leader()
         others = [each for name, each in self.made.servers.items() if name != leader]
         return self.random.choice(others)
 
@@ -145,13 +150,15 @@ def _paused(which: str) -> Callable[[Chaos], Awaitable[str]]:
 
 def _cut(is_silent: bool, between: str) -> Callable[[Chaos], Awaitable[str]]:
     async def do(chaos: Chaos) -> str:
-        ways = [each for each in chaos.ways if each.source.startswith(between)]
+        routes = [each for each in chaos.routes if each.source.startswith(between)]
         if between == "gateway":
             source = (await chaos.owner()).name
-            ways = [each for each in ways if each.source == source]
-        way = chaos.random.choice(ways)
+            routes = [each for each in routes if each.source == source]
+        route = chaos.random.choice(routes)
         # Both ways between two servers, each of which dials the other.
-        both = [each for each in ways if {each.source, each.target} == {way.source, way.target}]
+        both = [
+            each for each in routes if {each.source, each.target} == {route.source, route.target}
+        ]
         for each in both:
             each.silence() if is_silent else each.cut()
         try:
@@ -210,18 +217,18 @@ def drawn(random: Random) -> Generator[Fault]:
 
 @asynccontextmanager
 async def _joined(folder: Path, random: Random, longest: float) -> AsyncGenerator[Chaos]:
-    names = [CLERK, COUNTER, *(f"talker-{number}" for number in range(TALKERS))]
-    ways: list[tuple[CutWay, int]] = []
+    names = [REVIEWER, COUNTER, *(f"talker-{number}" for number in range(TALKERS))]
+    routes: list[tuple[FaultProxy, int]] = []
     async with cluster(folder, names) as made, AsyncExitStack() as stack:
 
-        def way(source: str, target: str, port: int) -> int:
+        def route(source: str, target: str, port: int) -> int:
             own = made.port()
-            ways.append((CutWay(source, target, port), own))
+            routes.append((FaultProxy(source, target, port), own))
             return own
 
-        made.add_servers(3, way=way)
-        made.add_gateways(3, way=way)
-        for each, port in ways:
+        made.add_servers(3, route=route)
+        made.add_gateways(3, route=route)
+        for each, port in routes:
             await each.open(port)
             stack.callback(each.close)
         await start_all(made.servers.values())
@@ -231,9 +238,9 @@ async def _joined(folder: Path, random: Random, longest: float) -> AsyncGenerato
         await reader.open()
         await reader.owner()
         async with background_tasks() as tasks:
-            books = Books(reader, Crew(made, PACE))
-            await books.crew.join(tasks, names)
-            yield Chaos(made, books, [each for each, _ in ways], random, longest)
+            checker = RunChecker(reader, AgentGroup(made, PACE))
+            await checker.agents.join(tasks, names)
+            yield Chaos(made, checker, [each for each, _ in routes], random, longest)
 
 
 async def run(
@@ -242,26 +249,26 @@ async def run(
     """Do things to a cluster for so many seconds, at least; what came of it."""
     random = Random(seed)
     async with _joined(folder, random, longest) as chaos:
-        books = chaos.books
+        checker = chaos.checker
         began = anyio.current_time()
         for fault in drawn(random):
             if anyio.current_time() - began > seconds:
                 break
             since = anyio.current_time()
             await chaos.start_again(await fault.do(chaos))
-            stall = await books.goes_on(fault.cause, since, PATIENCE)
+            stall = await checker.goes_on(fault.cause, since, PATIENCE)
             if tell:
                 at = anyio.current_time() - began
                 sys.stdout.write(f"{at:6.1f} s  {fault.cause}: {stall.pause:.2f} s\n")
                 sys.stdout.flush()
-            await books.works(20, PATIENCE)
+            await checker.works(20, PATIENCE)
         await chaos.start_again("")
-        balance = await books.settle(PATIENCE)
+        result = await checker.settle(PATIENCE)
         return Report(
             seed,
             anyio.current_time() - began,
-            tuple(books.stalls),
-            balance,
-            len(books.reader.owners),
+            tuple(checker.stalls),
+            result,
+            len(checker.reader.owners),
             chaos.ended,
         )

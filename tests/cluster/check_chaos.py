@@ -22,6 +22,6 @@ def anyio_backend() -> str:
 async def test_nothing_is_lost_whatever_is_killed_or_cut(tmp_path: Path) -> None:
     seed = int(os.environ.get("MEUP_SEED") or secrets.randbelow(1_000_000))
     report = await run(tmp_path, seed, SECONDS)
-    assert report.balance.mistakes == {each: [] for each in report.balance.mistakes}, f"seed {seed}"
+    assert report.result.mistakes == {each: [] for each in report.result.mistakes}, f"seed {seed}"
     assert report.ended == [], f"seed {seed}"
-    assert report.balance.accepted == report.balance.said > 0
+    assert report.result.accepted == report.result.said > 0

@@ -12,8 +12,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from meup_agent.cli.cluster.books import Balance, Books, LogReader, Stuck
-from meup_agent.cli.cluster.members import CLERK, COUNTER, Crew, Loner, Record
+from meup_agent.cli.cluster.checker import CheckResult, LogReader, NoProgress, RunChecker
+from meup_agent.cli.cluster.members import COUNTER, REVIEWER, AgentGroup, AgentProcess, Record
 from meup_agent.cli.cluster.programs import Cluster, cluster, start_all
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.render.output import Output
@@ -39,16 +39,16 @@ NAMED: Final = 3
 class Demo:
     """The demo, in its folder."""
 
-    def __init__(self, output: Output, made: Cluster, lone: str) -> None:
+    def __init__(self, output: Output, made: Cluster, killed_agent: str) -> None:
         self._output = output
         self._cluster = made
         self._began = anyio.current_time()
-        self._lone = lone
+        self._killed_agent = killed_agent
 
-    _loner: Loner
-    _books: Books
+    _separate: AgentProcess
+    _checker: RunChecker
 
-    async def play(self) -> Balance:
+    async def play(self) -> CheckResult:
         """Play all of it, and show it."""
         made = self._cluster
         await self._say(
@@ -63,21 +63,21 @@ class Demo:
             others = " and ".join(each for each in made.gateways if each != owner)
             await self._say(f"{owner} owns the space; {others} let agents in, too")
             async with background_tasks() as tasks:
-                self._books = Books(reader, Crew(made, PACE))
-                names = [each for each in made.tokens if each != self._lone]
-                await self._books.crew.join(tasks, names)
-                await self._start_loner(tasks)
+                self._checker = RunChecker(reader, AgentGroup(made, PACE))
+                names = [each for each in made.tokens if each != self._killed_agent]
+                await self._checker.agents.join(tasks, names)
+                await self._start_separate(tasks)
                 await self._say(f"{len(made.tokens)} agents are in the space, and work")
                 await self._work()
                 await self._kill_gateway()
                 await self._kill_leader()
                 await self._kill_agent(tasks)
-                await self._loner.program.kill()
+                await self._separate.program.kill()
                 await self._say("the agents stop; what they said and read is compared")
-                found = await self._books.settle(GOES_ON_SECONDS)
+                found = await self._checker.settle(GOES_ON_SECONDS)
                 await self._show(found)
                 return found
-        except Stuck as stuck:
+        except NoProgress as stuck:
             raise Failure(f"{stuck}; try it again on a machine that does less meanwhile") from None
         finally:
             reader.close()
@@ -85,48 +85,50 @@ class Demo:
     # --- the kills ------------------------------------------------------------------------------
 
     async def _kill_gateway(self) -> None:
-        owner = await self._books.reader.owner()
+        owner = await self._checker.reader.owner()
         await self._say(f"kill -9 {owner}, which owns the space", "bold red")
         killed = anyio.current_time()
         await self._cluster.gateways[owner].kill()
         stall = await self._goes_on(f"{owner} (gateway)", killed)
-        await self._say(f"{await self._books.reader.owner()} has taken over: {stall}", "green")
+        await self._say(f"{await self._checker.reader.owner()} has taken over: {stall}", "green")
         await self._work()
 
     async def _kill_leader(self) -> None:
-        leader = await self._books.reader.leader()
+        leader = await self._checker.reader.leader()
         await self._say(f"kill -9 {leader}, which leads the stream", "bold red")
         killed = anyio.current_time()
         await self._cluster.servers[leader].kill()
         stall = await self._goes_on(f"{leader} (NATS)", killed)
-        await self._say(f"{await self._books.reader.leader()} leads now: {stall}", "green")
+        await self._say(f"{await self._checker.reader.leader()} leads now: {stall}", "green")
         await self._work()
 
     async def _kill_agent(self, tasks: TaskGroup) -> None:
-        await self._say(f"kill -9 {self._lone}, an agent in a process of its own", "bold red")
+        await self._say(
+            f"kill -9 {self._killed_agent}, an agent in a process of its own", "bold red"
+        )
         killed = anyio.current_time()
-        await self._loner.program.kill()
-        stall = await self._goes_on(f"{self._lone} (agent)", killed)
-        await self._start_loner(tasks)
-        await self._say(f"{self._lone} is back: {stall}", "green")
+        await self._separate.program.kill()
+        stall = await self._goes_on(f"{self._killed_agent} (agent)", killed)
+        await self._start_separate(tasks)
+        await self._say(f"{self._killed_agent} is back: {stall}", "green")
         await self._work()
 
-    async def _start_loner(self, tasks: TaskGroup) -> None:
-        record = Record(self._lone)
-        self._books.others.append(record)
-        self._loner = Loner(self._cluster, self._lone, record, PACE)
-        await tasks.start(self._loner.run)
+    async def _start_separate(self, tasks: TaskGroup) -> None:
+        record = Record(self._killed_agent)
+        self._checker.others.append(record)
+        self._separate = AgentProcess(self._cluster, self._killed_agent, record, PACE)
+        await tasks.start(self._separate.run)
 
     async def _work(self) -> None:
-        await self._books.works(ENOUGH, GOES_ON_SECONDS)
-        count = len(self._books.crew.calls.answered)
+        await self._checker.works(ENOUGH, GOES_ON_SECONDS)
+        count = len(self._checker.agents.calls.answered)
         await self._say(
-            f"{self._books.accepted} chats accepted, {count} calls approved and carried out"
+            f"{self._checker.accepted} chats accepted, {count} calls approved and carried out"
         )
 
     async def _goes_on(self, killed: str, since: float) -> str:
         """Wait until all that was said before a kill is accepted; how long nothing was."""
-        stall = await self._books.goes_on(killed, since, GOES_ON_SECONDS)
+        stall = await self._checker.goes_on(killed, since, GOES_ON_SECONDS)
         return f"nothing was accepted for {stall.pause:.2f} s"
 
     # --- what is shown --------------------------------------------------------------------------
@@ -135,7 +137,7 @@ class Demo:
         seconds = anyio.current_time() - self._began
         await self._output.show(Text(f"{seconds:5.1f} s  ", style="dim") + Text(text, style))
 
-    async def _show(self, found: Balance) -> None:
+    async def _show(self, found: CheckResult) -> None:
         table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
         table.add_column()
         table.add_column(justify="right")
@@ -148,7 +150,7 @@ class Demo:
         table.add_row("read by each agent since it joined", f"{fewest} to {most}")
         for name, wrong in found.mistakes.items():
             table.add_row(Text(name, "bold red" if wrong else ""), str(len(wrong)))
-        for stall in self._books.stalls:
+        for stall in self._checker.stalls:
             table.add_row(f"kill -9 {stall.cause}: nothing accepted for", f"{stall.pause:.2f} s")
             table.add_row("    longest wait of one chat", f"{stall.longest:.2f} s")
         await self._output.show(table)
@@ -161,7 +163,7 @@ class Demo:
 
 async def perform(output: Output) -> bool:
     """Play the demo in a temporary folder; true if nothing was lost."""
-    names = [CLERK, COUNTER, *(f"agent-{number:02}" for number in range(1, AGENTS - 1))]
+    names = [REVIEWER, COUNTER, *(f"agent-{number:02}" for number in range(1, AGENTS - 1))]
     with tempfile.TemporaryDirectory(prefix="meup-cluster-", ignore_cleanup_errors=True) as folder:
         async with cluster(Path(folder), names) as made:
             made.add_servers(SERVERS)

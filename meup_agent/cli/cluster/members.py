@@ -21,7 +21,7 @@ from meup_agent.protocol.wire.membership import read_seq
 from meup_agent.transport.base import CloseInfo, Connector, Transport
 from meup_agent.transport.websocket import websocket_connector
 
-CLERK: Final = "clerk"
+REVIEWER: Final = "reviewer"
 """Fulfills what the others propose."""
 
 COUNTER: Final = "counter"
@@ -43,7 +43,7 @@ ANSWERS: Final = frozenset({kinds.SYSTEM_WELCOME, kinds.PROPOSALS})
 """Kinds that a gateway sends to one member; they carry the number of its last entry for all."""
 
 
-class Heard(NamedTuple):
+class ReadEntry(NamedTuple):
     """A numbered envelope, as a member read it, or as the log has it."""
 
     seq: int
@@ -71,7 +71,7 @@ class Record:
     name: str
     said: dict[str, float] = field(default_factory=dict[str, float])
     accepted: dict[str, float] = field(default_factory=dict[str, float])
-    heard: list[Heard] = field(default_factory=list[Heard])
+    heard: list[ReadEntry] = field(default_factory=list[ReadEntry])
     refused: list[str] = field(default_factory=list[str])
     waiting: set[str] = field(default_factory=set[str])
     gaps: int = 0
@@ -101,7 +101,7 @@ class Record:
         seq = read_seq(frame)
         if seq is None or envelope.kind in ANSWERS:
             return
-        self.heard.append(Heard(seq, envelope.id, envelope.sender, envelope.kind))
+        self.heard.append(ReadEntry(seq, envelope.id, envelope.sender, envelope.kind))
         if envelope.sender == self.name:
             self.accept(envelope.id)
 
@@ -208,9 +208,9 @@ class Calls:
 
         return agent
 
-    def clerk(self) -> Agent:
+    def reviewer(self) -> Agent:
         """The agent that fulfills each proposal."""
-        agent = Agent(CLERK)
+        agent = Agent(REVIEWER)
 
         @agent.on_proposal(tool="count")
         async def fulfill(proposal: Proposal) -> None:
@@ -223,7 +223,7 @@ class Calls:
         self.proposed += 1
         number = self.proposed
         try:
-            async with space.propose(COUNTER, "count", {"number": number}, to=CLERK) as proposal:
+            async with space.propose(COUNTER, "count", {"number": number}, to=REVIEWER) as proposal:
                 outcome = await proposal.outcome()
         except MeupError as error:
             self.failed.append(f"{number}: {error}")
@@ -236,7 +236,7 @@ class Calls:
             self.failed.append(f"{number}: {outcome}")
 
 
-class Crew:
+class AgentGroup:
     """The agents of a space: one that decides, one with a tool, and some that talk and propose.
 
     Args:
@@ -260,8 +260,8 @@ class Crew:
 
     async def _take_part(self, name: str, *, task_status: Any) -> None:
         agent, work = Agent(name), self._talk
-        if name == CLERK:
-            agent, work = self.calls.clerk(), _only_answer
+        if name == REVIEWER:
+            agent, work = self.calls.reviewer(), _only_answer
         elif name == COUNTER:
             agent, work = self.calls.counter(), _only_answer
         record = self.records[name]
@@ -303,7 +303,7 @@ async def _only_answer(space: Space, record: Record) -> None:
 # --- an agent in a process of its own, to be killed ---
 
 
-class Loner:
+class AgentProcess:
     """An agent in a process of its own; what it said and read comes over its standard output.
 
     Args:
@@ -355,7 +355,7 @@ class Loner:
             self.record.say(rest, anyio.current_time())
         elif word == "heard":
             seq, id_, sender, kind = rest.split("\t")
-            self.record.heard.append(Heard(int(seq), id_, sender, kind))
+            self.record.heard.append(ReadEntry(int(seq), id_, sender, kind))
             if sender == self.record.name:
                 self.record.accept(id_)
         elif word == "gap":
@@ -374,7 +374,7 @@ class _PrintedRecord(Record):
         sys.stdout.flush()
 
 
-async def _be_alone() -> None:
+async def _run_agent() -> None:
     name = os.environ["MEUP_PARTICIPANT"]
     record = _PrintedRecord(name)
     connector = ClusterConnector(os.environ["MEUP_URL"].split(), 0, record)
@@ -394,4 +394,4 @@ async def _be_alone() -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(_be_alone)
+    anyio.run(_run_agent)

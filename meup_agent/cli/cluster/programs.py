@@ -197,12 +197,12 @@ class ClusterProgram:
                 process.guard.stdout.close()
 
 
-Way = Callable[[str, str, int], int]
+Route = Callable[[str, str, int], int]
 """The port by which a program reaches the port of another, both by their names."""
 
 
-def _by(way: Way | None, source: str, target: str, port: int) -> int:
-    return port if way is None else way(source, target, port)
+def _by(route: Route | None, source: str, target: str, port: int) -> int:
+    return port if route is None else route(source, target, port)
 
 
 class Cluster:
@@ -234,12 +234,12 @@ class Cluster:
     def programs(self) -> dict[str, ClusterProgram]:
         return {**self.servers, **self.gateways}
 
-    def add_servers(self, count: int, *, way: Way | None = None) -> None:
+    def add_servers(self, count: int, *, route: Route | None = None) -> None:
         """Make servers of NATS that know each other, and start none.
 
         Args:
             count: So many.
-            way: The port by which one reaches the port of another; else that itself.
+            route: The port by which one reaches the port of another; else that itself.
         """
         command = find_nats_server()
         names = [f"nats-{number}" for number in range(1, count + 1)]
@@ -247,7 +247,7 @@ class Cluster:
         routes = {name: self.port() for name in names}
         for name in names:
             others = [
-                f"nats://127.0.0.1:{_by(way, name, each, routes[each])}"
+                f"nats://127.0.0.1:{_by(route, name, each, routes[each])}"
                 for each in names
                 if each != name
             ]
@@ -261,12 +261,12 @@ class Cluster:
                     "listen": f"127.0.0.1:{routes[name]}",
                     "routes": others,
                     # Each knows the others, and gateways the servers, from their configurations
-                    # alone: so whoever cuts a way cuts all of it.
+                    # alone: so cutting a route cuts all of it.
                     "no_advertise": True,
-                    "advertise": f"127.0.0.1:{self.port()}" if way else None,
+                    "advertise": f"127.0.0.1:{self.port()}" if route else None,
                 },
             }
-            if way is None:
+            if route is None:
                 del settings["cluster"]["advertise"]
             file = self.folder / f"{name}.json"
             file.write_text(json.dumps(settings), encoding="utf-8")
@@ -275,12 +275,12 @@ class Cluster:
             )
         self.nats_urls = tuple(f"nats://127.0.0.1:{port}" for port in ports.values())
 
-    def add_gateways(self, count: int, *, way: Way | None = None) -> None:
+    def add_gateways(self, count: int, *, route: Route | None = None) -> None:
         """Make gateways of one space, and start none.
 
         Args:
             count: So many.
-            way: The port by which one reaches the port of a server of NATS; else that itself.
+            route: The port by which one reaches the port of a server of NATS; else that itself.
         """
         secret = new_token()
         ports: list[int] = []
@@ -297,7 +297,7 @@ class Cluster:
                 "journal": {
                     "nats": {
                         "servers": [
-                            f"nats://127.0.0.1:{_by(way, name, server.name, server.port or 0)}"
+                            f"nats://127.0.0.1:{_by(route, name, server.name, server.port or 0)}"
                             for server in self.servers.values()
                         ],
                         "prefix": PREFIX,

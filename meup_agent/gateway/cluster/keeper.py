@@ -20,8 +20,8 @@ import anyio.to_thread
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.cluster.checks import check_several
+from meup_agent.gateway.cluster.membership import ClusterMembership, config_parts
 from meup_agent.gateway.cluster.placement import plan_for
-from meup_agent.gateway.cluster.seat import Seat, config_parts
 from meup_agent.gateway.journal.nats.journal import NatsJournal, max_frame_bytes, node_name
 from meup_agent.gateway.journal.nats.link import Link
 from meup_agent.gateway.journal.nats.values import NatsValues
@@ -72,13 +72,13 @@ class SpaceKeeper:
         runtime: GatewayRuntime,
         config: JournalConfig,
         link: Link,
-        seat: Seat,
+        membership: ClusterMembership,
         now: Callable[[], int],
     ) -> None:
         self._runtime = runtime
         self._config = config
         self._link = link
-        self.seat: Final = seat
+        self.membership: Final = membership
         """The gateway's place among the others."""
         self._now = now
         self._room = WaitingRoom()
@@ -92,8 +92,8 @@ class SpaceKeeper:
         self._is_first = True
         self._tasks: TaskGroup | None = None
         self._running: asyncio.Task[None] | None = None
-        runtime.on_reload.append(lambda: seat.reconfigure(runtime.config))
-        runtime.on_abort.append(seat.end)
+        runtime.on_reload.append(lambda: membership.reconfigure(runtime.config))
+        runtime.on_abort.append(membership.end)
 
     async def begin(self) -> None:
         """Begin the spaces that are to be here now, and go on as gateways come and go.
@@ -101,12 +101,12 @@ class SpaceKeeper:
         Raises:
             ConfigurationError: One of them cannot be, and there is no other gateway that could.
         """
-        await self.seat.join()
+        await self.membership.join()
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             self._look()
         self._is_first = False
-        if self._first_error is not None and len(self.seat.nodes) == 1:
+        if self._first_error is not None and len(self.membership.nodes) == 1:
             raise self._first_error
         # In a task of its own: a gateway may be begun by one task and ended by another.
         self._running = asyncio.create_task(self._run(), name="meup spaces")
@@ -118,7 +118,7 @@ class SpaceKeeper:
             while True:
                 self._look()
                 with anyio.move_on_after(LOOK_SECONDS):
-                    await self.seat.changed.wait()
+                    await self.membership.changed.wait()
 
     async def leave(self) -> None:
         """Hand all spaces over: the gateway ends in order; harmless the second time."""
@@ -126,23 +126,23 @@ class SpaceKeeper:
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])
-        self.seat.leave()
+        self.membership.leave()
         async with anyio.create_task_group() as tasks:
             for name in tuple(self._owned):
                 tasks.start_soon(self._hand_over, name, "the gateway stops; connect again")
 
     def _look(self) -> None:
         """Begin what there is to do."""
-        tasks, seat, now = self._tasks, self.seat, asyncio.get_running_loop().time()
+        tasks, membership, now = self._tasks, self.membership, asyncio.get_running_loop().time()
         if tasks is None or not self._runtime.accepting:
             return
         names = [space.id for space in self._runtime.config.spaces]
         paused = {name for name, pause in self._pauses.items() if pause.until > now}
         for name in tuple(self._runtime.stopped):
-            if seat.owner_of(name) is not None:
+            if membership.owner_of(name) is not None:
                 del self._runtime.stopped[name]  # another gateway could begin it
-        seat.refuse(paused.intersection(self._runtime.stopped))
-        plan = plan_for(seat.nonce, seat.nodes, names, seat.steady)
+        membership.refuse(paused.intersection(self._runtime.stopped))
+        plan = plan_for(membership.nonce, membership.nodes, names, membership.steady)
         for name in plan.take:
             if name not in self._working and name not in paused:
                 self._working.add(name)
@@ -150,7 +150,7 @@ class SpaceKeeper:
         self._moving = {
             name: until
             for name, until in self._moving.items()
-            if until > now and (name in self._owned or seat.owner_of(name) is None)
+            if until > now and (name in self._owned or membership.owner_of(name) is None)
         }
         for name in plan.hand_over:
             if len(self._moving) >= MOVES_AT_ONCE:
@@ -164,18 +164,18 @@ class SpaceKeeper:
         """Begin a space."""
         try:
             async with self._begins:
-                if self.seat.owner_of(name) is None:
+                if self.membership.owner_of(name) is None:
                     await self._open(name)
         finally:
             self._working.discard(name)
-            self.seat.changed.notify_all()
+            self.membership.changed.notify_all()
 
     async def _open(self, name: str) -> None:
         journal = NatsJournal(self._config, self._now, self._link, self._room)
         journal.on_failed = partial(self._lose, name, journal)
         try:
             await journal.open(name)
-            with self.seat.busy():
+            with self.membership.busy():
                 self._runtime.open_space(name, journal)
         except Exception as error:
             journal.abandon()
@@ -190,7 +190,7 @@ class SpaceKeeper:
         else:
             self._owned[name] = journal
             self._pauses.pop(name, None)
-            self.seat.claim(name, journal.epoch(name))
+            self.membership.claim(name, journal.epoch(name))
             if journal.failure:
                 self._lose(name, journal, journal.failure)
 
@@ -214,7 +214,7 @@ class SpaceKeeper:
             self._runtime.close_space(name, "another gateway has the space; connect again")
         else:
             self._pause(name, sentence)
-        self.seat.disclaim(name)
+        self.membership.disclaim(name)
 
     async def _hand_over(self, name: str, reason: str) -> None:
         """Keep what was accepted, tell its senders, and let another gateway have the space."""
@@ -228,7 +228,7 @@ class SpaceKeeper:
             self._runtime.close_space(name, reason)
             with anyio.CancelScope(shield=True):
                 await journal.aclose()
-            self.seat.disclaim(name)
+            self.membership.disclaim(name)
         finally:
             self._working.discard(name)
 
@@ -254,16 +254,18 @@ async def keep_spaces(
         check_message_size(max_frame_bytes(link), config.limits.max_message_bytes)
         finding = asyncio.run_coroutine_threadsafe(link.find_jetstream(), link.loop)
         await asyncio.wrap_future(finding)
-        seat = Seat(link, nats.prefix, node_name(nats), config_parts(config), nats.advertise or "")
+        membership = ClusterMembership(
+            link, nats.prefix, node_name(nats), config_parts(config), nats.advertise or ""
+        )
         runtime.open_values = partial(NatsValues, link, nats)
-        runtime.node = seat.node
-        keeper = SpaceKeeper(runtime, journal, link, seat, now)
+        runtime.node = membership.node
+        keeper = SpaceKeeper(runtime, journal, link, membership, now)
         try:
             yield keeper
         finally:
             with anyio.CancelScope(shield=True):
                 await keeper.leave()
-            seat.end()
+            membership.end()
             runtime.abandon_spaces()
     finally:
         with anyio.CancelScope(shield=True):

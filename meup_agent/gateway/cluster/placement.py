@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 
-class NodeBeat(msgspec.Struct, array_like=True, tag="meup/node/1"):
+class NodeHeartbeat(msgspec.Struct, array_like=True, tag="meup/node/1"):
     """A gateway's message that it is there, and what it has; several times a second."""
 
     node: str  # its name, for people
@@ -34,13 +34,13 @@ class Placement(NamedTuple):
     hand_over: list[str]  # spaces of its own that are to be at another
 
 
-def owner_of(space: str, nodes: Iterable[NodeBeat]) -> NodeBeat | None:
+def owner_of(space: str, nodes: Iterable[NodeHeartbeat]) -> NodeHeartbeat | None:
     """The gateway that has a space; of several that say so, the one that began last."""
     claims = [each for each in nodes if space in each.spaces]
     return max(claims, key=lambda each: each.spaces[space], default=None)
 
 
-def heir_of(space: str, nodes: Iterable[NodeBeat]) -> NodeBeat | None:
+def preferred_owner(space: str, nodes: Iterable[NodeHeartbeat]) -> NodeHeartbeat | None:
     """The gateway that a space is to be at.
 
     Where none takes connections that came in at others, all spaces are at one: at that which has
@@ -54,7 +54,7 @@ def heir_of(space: str, nodes: Iterable[NodeBeat]) -> NodeBeat | None:
 
 
 def plan_for(
-    nonce: str, nodes: Mapping[str, NodeBeat], spaces: Iterable[str], steady: Iterable[str]
+    nonce: str, nodes: Mapping[str, NodeHeartbeat], spaces: Iterable[str], steady: Iterable[str]
 ) -> Placement:
     """The spaces that one gateway is to take, and those that it is to hand over.
 
@@ -67,22 +67,22 @@ def plan_for(
     plan, steady = Placement([], []), {*steady}
     here = nodes.values()
     for space in spaces:
-        heir, owner = heir_of(space, here), owner_of(space, here)
+        preferred, owner = preferred_owner(space, here), owner_of(space, here)
         if owner is None:
-            if heir is not None and heir.nonce == nonce:
+            if preferred is not None and preferred.nonce == nonce:
                 plan.take.append(space)
         elif (
             owner.nonce == nonce
-            and heir is not None
-            and heir.nonce != nonce
-            and heir.nonce in steady
-            and heir.advertise
+            and preferred is not None
+            and preferred.nonce != nonce
+            and preferred.nonce in steady
+            and preferred.advertise
         ):
             plan.hand_over.append(space)
     return plan
 
 
-def _rank(space: str, node: NodeBeat) -> tuple[bytes, bytes]:
+def _rank(space: str, node: NodeHeartbeat) -> tuple[bytes, bytes]:
     # The name first: a gateway that comes back gets the spaces that it had.
     return _hash(space, node.node), _hash(space, node.nonce)
 

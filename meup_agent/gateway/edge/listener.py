@@ -49,7 +49,7 @@ Choose = Callable[[bool, bytes, asyncio.BaseTransport], asyncio.BaseProtocol]
 """Makes the protocol that takes a connection over; it is told of a WebSocket upgrade, and the
 head."""
 
-Elsewhere = Callable[[bytes, asyncio.BaseTransport], asyncio.BaseProtocol | None]
+Forward = Callable[[bytes, asyncio.BaseTransport], asyncio.BaseProtocol | None]
 """Makes the protocol that takes over a connection which, by its head, is not for this gateway."""
 
 Move = Callable[[asyncio.Transport, asyncio.BaseProtocol, bytes], None]
@@ -265,7 +265,7 @@ async def listen(
     *,
     context: ssl.SSLContext | None = None,
     http: Callable[[], asyncio.BaseProtocol] | None = None,
-    elsewhere: Elsewhere = lambda head, transport: None,
+    forward: Forward = lambda head, transport: None,
 ) -> asyncio.Server:
     """Begin to listen at a host and port, or at a Unix socket that is bound.
 
@@ -313,7 +313,7 @@ async def listen(
     def choose(
         upgrade: bool, head: bytes, transport: asyncio.BaseTransport
     ) -> asyncio.BaseProtocol:
-        taken = elsewhere(head, transport)
+        taken = forward(head, transport)
         if taken is not None:
             return taken
         return websocket() if upgrade or http is None else http()
@@ -386,9 +386,9 @@ def _move(transport: asyncio.Transport, protocol: asyncio.BaseProtocol, came: by
     loop.call_soon(feed, protocol, moved, came)
 
 
-passed_on: Final[dict[tuple[str, int], str]] = {}
-"""The addresses of members that came in at the doors of other gateways, by the address and port
-from which this process dials itself for each."""
+forwarded_for: Final[dict[tuple[str, int], str]] = {}
+"""Addresses of members whose connections another gateway forwarded, by the address and port from
+which this process dials itself for each."""
 
 
 def address_of(wire: asyncio.BaseTransport) -> str:
@@ -398,11 +398,11 @@ def address_of(wire: asyncio.BaseTransport) -> str:
 
 
 def address_of_peer(peer: tuple[str, int] | tuple[Any, ...] | None) -> str:
-    """The address of a peer with its port; of one that came in at a door, that of the member."""
+    """The address of a peer with its port; of a forwarded connection, that of the member."""
     if peer is None:
         return ""
     host, port = peer
-    return passed_on.get((str(host), port), str(host))
+    return forwarded_for.get((str(host), port), str(host))
 
 
 def peer_of(wire: asyncio.BaseTransport) -> str:

@@ -141,7 +141,7 @@ def _refuse_changed(archive: JournalArchive, place: JournalPlace) -> None:
 
 
 def _refuse_running(archive: NatsArchive, place: JournalPlace) -> None:
-    from meup_agent.gateway.cluster.seat import find_owner
+    from meup_agent.gateway.cluster.membership import find_owner
 
     assert place.nats is not None, "it is on NATS"
     owner = archive.link.wait(find_owner(archive.link, place.nats.prefix))

@@ -16,13 +16,13 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import InvalidHandshake, InvalidMessage
 
 from meup_agent.gateway import Gateway
-from meup_agent.gateway.cluster.placement import NodeBeat, heir_of, owner_of, plan_for
+from meup_agent.gateway.cluster.placement import NodeHeartbeat, owner_of, plan_for, preferred_owner
 from meup_agent.gateway.config_file import load_config
 from meup_agent.gateway.console import Console
 from meup_agent.gateway.network import fit_open_files
 from tests.cli.processes import running
-from tests.gateway.cluster.test_doors import TOKEN
-from tests.gateway.cluster.test_doors import ports as ports
+from tests.gateway.cluster.test_forwarding import TOKEN
+from tests.gateway.cluster.test_forwarding import ports as ports
 from tests.gateway.conftest import envelope
 from tests.gateway.console.conftest import Browser
 from tests.gateway.journal.conftest import nats_config
@@ -39,29 +39,31 @@ NAMES = [f"space-{number}" for number in range(20)]
 # --- which space is to be where ---
 
 
-def there(*names: str, **spaces: list[str]) -> dict[str, NodeBeat]:
+def there(*names: str, **spaces: list[str]) -> dict[str, NodeHeartbeat]:
     """Gateways that are there, and the spaces that they have."""
     return {
-        name: NodeBeat(name, name, "", f"{name}:1", dict.fromkeys(spaces.get(name, ()), 1))
+        name: NodeHeartbeat(name, name, "", f"{name}:1", dict.fromkeys(spaces.get(name, ()), 1))
         for name in names
     }
 
 
 @given(st.sets(st.integers(0, 50), min_size=2, max_size=8))
 def test_only_spaces_of_one_that_goes_move(numbers: set[int]) -> None:
-    nodes = [NodeBeat(f"n{each}", f"x{each}", "", "a:1") for each in numbers]
-    before = {name: heir_of(name, nodes) for name in NAMES}
+    nodes = [NodeHeartbeat(f"n{each}", f"x{each}", "", "a:1") for each in numbers]
+    before = {name: preferred_owner(name, nodes) for name in NAMES}
     gone, *rest = nodes
-    for name, heir in before.items():
-        now = heir_of(name, rest)
+    for name, preferred in before.items():
+        now = preferred_owner(name, rest)
         assert now is not None
-        assert now is heir or heir is gone
+        assert now is preferred or preferred is gone
 
 
 def test_spaces_are_spread_evenly() -> None:
     nodes = there("a", "b", "c").values()
     names = [f"space {number}" for number in range(3_000)]
-    counts = Counter(heir.node for name in names if (heir := heir_of(name, nodes)))
+    counts = Counter(
+        preferred.node for name in names if (preferred := preferred_owner(name, nodes))
+    )
     assert all(800 < count < 1_200 for count in counts.values())
     assert len(counts) == 3
 
@@ -70,7 +72,7 @@ def test_a_gateway_takes_what_nobody_has_and_hands_over_what_is_another_s() -> N
     alone = plan_for("a", there("a"), NAMES, [])
     assert (alone.take, alone.hand_over) == (NAMES, [])
     two = there("a", "b", a=NAMES)
-    theirs = [name for name in NAMES if heir_of(name, two.values()) is two["b"]]
+    theirs = [name for name in NAMES if preferred_owner(name, two.values()) is two["b"]]
     assert 0 < len(theirs) < len(NAMES)
     assert plan_for("a", two, NAMES, []).hand_over == []  # it may go at once
     assert plan_for("a", two, NAMES, ["b"]).hand_over == theirs
@@ -81,14 +83,14 @@ def test_a_gateway_takes_what_nobody_has_and_hands_over_what_is_another_s() -> N
 
 def test_one_that_could_not_begin_a_space_lets_another_try() -> None:
     nodes = there("a", "b")
-    heir = heir_of("demo", nodes.values())
-    assert heir is not None
-    heir.refused = ["demo"]
-    other = heir_of("demo", nodes.values())
+    preferred = preferred_owner("demo", nodes.values())
+    assert preferred is not None
+    preferred.refused = ["demo"]
+    other = preferred_owner("demo", nodes.values())
     assert other is not None
-    assert other is not heir
+    assert other is not preferred
     other.refused = ["demo"]
-    assert heir_of("demo", nodes.values()) is None
+    assert preferred_owner("demo", nodes.values()) is None
 
 
 def test_of_two_that_say_they_have_a_space_the_later_one_does() -> None:
@@ -107,8 +109,8 @@ def test_all_spaces_are_at_one_where_no_gateway_takes_connections_of_others() ->
 
 # --- gateways ---
 
-_BOTH = [NodeBeat(name, "", "", "a:1") for name in ("first", "second")]
-FIRST = {name for name in NAMES if heir_of(name, _BOTH) is _BOTH[0]}
+_BOTH = [NodeHeartbeat(name, "", "", "a:1") for name in ("first", "second")]
+FIRST = {name for name in NAMES if preferred_owner(name, _BOTH) is _BOTH[0]}
 """The spaces that are to be at the first of two gateways with these names."""
 
 FILE = """
@@ -137,11 +139,11 @@ def steady() -> Generator[None]:
     with (
         pytest.MonkeyPatch.context() as patch,
         patient(
-            "meup_agent.gateway.cluster.seat.SILENT_SECONDS",
-            "meup_agent.gateway.cluster.door.GREETING_SECONDS",
+            "meup_agent.gateway.cluster.membership.SILENT_SECONDS",
+            "meup_agent.gateway.cluster.forwarding.GREETING_SECONDS",
         ),
     ):
-        patch.setattr("meup_agent.gateway.cluster.seat.STEADY_SECONDS", 0.1)
+        patch.setattr("meup_agent.gateway.cluster.membership.STEADY_SECONDS", 0.1)
         yield
 
 

@@ -61,7 +61,7 @@ class Standby:
 @pytest.fixture
 def nobody_hangs() -> Generator[None]:
     """Nobody is taken to hang, however slow the machine is."""
-    with patient("meup_agent.gateway.cluster.seat.SILENT_SECONDS"):
+    with patient("meup_agent.gateway.cluster.membership.SILENT_SECONDS"):
         yield
 
 

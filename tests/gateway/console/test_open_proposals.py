@@ -42,7 +42,7 @@ def begin_turns_after(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr("meup_agent.approval.inbox.listing.SCREEN_SECONDS", seconds)
 
 
-class Hall:
+class OpenSpace:
     """A space in memory, with a proposer and the inbox sessions of people."""
 
     def __init__(self, meeting: InMemory, proposer: Space, stack: AsyncExitStack) -> None:
@@ -72,19 +72,19 @@ class Hall:
 
 
 @asynccontextmanager
-async def open_hall(*others: Agent | str) -> AsyncGenerator[Hall]:
+async def open_space(*others: Agent | str) -> AsyncGenerator[OpenSpace]:
     """A space in which inbox sessions can be opened, for the length of a block."""
     meeting = InMemory()
     # Desks are written to as members over sockets are.
     meeting.space._runtime.batcher = WriteBatcher(asyncio.get_running_loop())
     async with gathered(meeting, calculator(), "proposer", *others) as (_, proposer, *_):
         async with AsyncExitStack() as stack:
-            yield Hall(meeting, proposer, stack)
+            yield OpenSpace(meeting, proposer, stack)
 
 
 @pytest.fixture
-async def hall() -> AsyncGenerator[Hall]:
-    async with open_hall() as opened:
+async def opened() -> AsyncGenerator[OpenSpace]:
+    async with open_space() as opened:
         yield opened
 
 
@@ -99,11 +99,13 @@ async def found(inbox: Inbox, id: str, proposer: str = "proposer") -> InboxItem:
     return item
 
 
-async def test_the_most_urgent_of_ours_is_there_at_once_and_the_rest_follows(hall: Hall) -> None:
+async def test_the_most_urgent_of_ours_is_there_at_once_and_the_rest_follows(
+    opened: OpenSpace,
+) -> None:
     for a, ttl in ((1, None), (2, 60), (3, 600)):
-        await hall.propose(a, ttl)
-    await hall.propose(4, 30, to="mallory")
-    inbox = await hall.inbox()
+        await opened.propose(a, ttl)
+    await opened.propose(4, 30, to="mallory")
+    inbox = await opened.inbox()
     assert (numbers(inbox), inbox.unlisted) == ([2], 3)
     changes = inbox.changes()
     await inbox.settle(PATIENCE)
@@ -112,17 +114,17 @@ async def test_the_most_urgent_of_ours_is_there_at_once_and_the_rest_follows(hal
     assert any(isinstance(each, InboxRenewed) for each in told)
     assert not any(isinstance(each, ItemArrived) for each in told)
     # Of what comes from now on, each is told.
-    await hall.propose(5, 20)
+    await opened.propose(5, 20)
     await until(lambda: numbers(inbox) == [5, 2, 3, 1])
 
 
 async def test_one_decided_before_its_turn_is_not_listed(
-    hall: Hall, turns: pytest.MonkeyPatch
+    opened: OpenSpace, turns: pytest.MonkeyPatch
 ) -> None:
     begin_turns_after(turns, 0.1)
-    first, second = await hall.propose(1, 60), await hall.propose(2)
-    third = await hall.propose(3)
-    inbox = await hall.inbox()
+    first, second = await opened.propose(1, 60), await opened.propose(2)
+    third = await opened.propose(3)
+    inbox = await opened.inbox()
     assert (numbers(inbox), inbox.unlisted) == ([1], 2)
     await second.withdraw()
     await inbox.settle(PATIENCE)
@@ -133,19 +135,19 @@ async def test_one_decided_before_its_turn_is_not_listed(
         assert await each.result() in (2, 4)
 
 
-async def test_rejections_of_before_are_known(hall: Hall) -> None:
-    proposals = [await hall.propose(1, 60), await hall.propose(2)]
-    async with hall.session("reviewer") as session:
+async def test_rejections_of_before_are_known(opened: OpenSpace) -> None:
+    proposals = [await opened.propose(1, 60), await opened.propose(2)]
+    async with opened.session("reviewer") as session:
         for each in proposals:
             await session.inbox.reject(
                 await found(session.inbox, each.id), Reason.UNSAFE, "x" * 9_999
             )
-    inbox = await hall.inbox()
+    inbox = await opened.inbox()
     for each in proposals:
         [rejection] = (await found(inbox, each.id)).rejections
         assert (rejection.by, rejection.reason) == ("reviewer", Reason.UNSAFE)
     # What one has rejected does not come again.
-    again = await hall.inbox("reviewer")
+    again = await opened.inbox("reviewer")
     await again.settle(PATIENCE)
     assert again.items == []
 
@@ -167,14 +169,14 @@ async def test_one_in_progress_waits_again_when_its_request_is_cancelled() -> No
             await inbox.approve(inbox.items[0])
 
     async with (
-        open_hall(deep) as hall,
-        hall.proposer.propose("deep", "dig", ttl=60),
-        hall.session("reviewer") as theirs,
+        open_space(deep) as opened,
+        opened.proposer.propose("deep", "dig", ttl=60),
+        opened.session("reviewer") as theirs,
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(approve, theirs.inbox)
         await begun.wait()
-        async with hall.session("second") as mine:
+        async with opened.session("second") as mine:
             assert mine.inbox.items == []
             approval.cancel()
             await until(lambda: len(mine.inbox) == 1)
@@ -188,15 +190,15 @@ async def test_one_that_is_carried_out_meanwhile_waits_for_nobody() -> None:
         await go.wait()
         return version
 
-    async with open_hall(agent) as hall:
-        await hall.propose(1)
-        proposal = hall.proposer.propose("deep", "deploy", {"version": 7}, ttl=600)
+    async with open_space(agent) as opened:
+        await opened.propose(1)
+        proposal = opened.proposer.propose("deep", "deploy", {"version": 7}, ttl=600)
         async with proposal as handle, anyio.create_task_group() as tasks:
-            async with hall.session("reviewer") as session:
+            async with opened.session("reviewer") as session:
                 await until(lambda: len(session.inbox) == 2)
                 tasks.start_soon(session.inbox.approve, await found(session.inbox, handle.id))
                 await until(lambda: len(session.inbox) == 1)
-                async with hall.session("second") as mine:
+                async with opened.session("second") as mine:
                     await mine.inbox.settle(PATIENCE)
                     assert numbers(mine.inbox) == [1]
                     go.set()
@@ -204,31 +206,33 @@ async def test_one_that_is_carried_out_meanwhile_waits_for_nobody() -> None:
                     assert numbers(mine.inbox) == [1]
 
 
-async def test_deadline_is_the_one_that_was_renewed(hall: Hall) -> None:
-    first = await hall.propose(1, 60)
+async def test_deadline_is_the_one_that_was_renewed(opened: OpenSpace) -> None:
+    first = await opened.propose(1, 60)
     await first.renew(6_000)
-    inbox = await hall.inbox()
+    inbox = await opened.inbox()
     [item] = inbox.items
     assert item.seconds_left is not None
     assert item.seconds_left > 600
 
 
-async def test_what_a_gateway_does_not_keep_counts(hall: Hall, turns: pytest.MonkeyPatch) -> None:
+async def test_what_a_gateway_does_not_keep_counts(
+    opened: OpenSpace, turns: pytest.MonkeyPatch
+) -> None:
     turns.setattr("meup_agent.protocol.space.state.inflight.MAX_OPEN_BYTES", 0)
     for a in range(3):
-        await hall.propose(a, 60 + a)
-    inbox = await hall.inbox()
+        await opened.propose(a, 60 + a)
+    inbox = await opened.inbox()
     await inbox.settle(PATIENCE)
     assert (inbox.items, inbox.left_out) == ([], 3)
 
 
-async def test_decided_proposals_are_read_afterwards(hall: Hall) -> None:
-    before = await hall.propose(1)
-    async with hall.session("second") as session:
+async def test_decided_proposals_are_read_afterwards(opened: OpenSpace) -> None:
+    before = await opened.propose(1)
+    async with opened.session("second") as session:
         await session.inbox.approve(await found(session.inbox, before.id))
-    await hall.propose(2)
-    await hall.propose(3)
-    inbox = await hall.inbox()
+    await opened.propose(2)
+    await opened.propose(3)
+    inbox = await opened.inbox()
     changes = inbox.changes()
     item = inbox.items[0]
     await until(lambda: bool(item.record.endings))
@@ -240,14 +244,14 @@ async def test_decided_proposals_are_read_afterwards(hall: Hall) -> None:
     assert item.record.counts == {ProposalState.FULFILLED: 1}
 
 
-async def test_votes_count_among_many(hall: Hall, tmp_path: Path) -> None:
+async def test_votes_count_among_many(opened: OpenSpace, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(POLICY)
-    await hall.join(Reviewer(policy))
+    await opened.join(Reviewer(policy))
     for a in range(3):
-        await hall.propose(a, 60 + a)
-    third = await hall.propose(3, to="reviewer")
-    mine, yours = await hall.inbox(), await hall.inbox("deep")
+        await opened.propose(a, 60 + a)
+    third = await opened.propose(3, to="reviewer")
+    mine, yours = await opened.inbox(), await opened.inbox("deep")
     for inbox in (mine, yours):
         item = await found(inbox, third.id)
         while Verb.VOTE not in item.may:
@@ -257,24 +261,28 @@ async def test_votes_count_among_many(hall: Hall, tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("4.6.proposer_left", "4.4.before_it_is_sent")
-async def test_what_its_proposer_left_is_refused(hall: Hall, turns: pytest.MonkeyPatch) -> None:
+async def test_what_its_proposer_left_is_refused(
+    opened: OpenSpace, turns: pytest.MonkeyPatch
+) -> None:
     turns.setattr(AbsenceTracker, "left_after", lambda _, who, accepted: accepted - 31_000_000)
     call = {"name": "add", "arguments": {"a": 1, "b": 1}}
     said = payloads.build_proposal("tools/call", call, target="tools", expires=None)
     frame = encode(draft("mcp/proposal", said, id="left", sender="mallory"), "meup/v0.1")
-    host = hall.meeting.space._runtime.spaces["demo"]
+    host = opened.meeting.space._runtime.spaces["demo"]
     host.owner.receive_as("mallory", frame, "meup/v0.1", lambda _: None)
-    inbox = await hall.inbox()
+    inbox = await opened.inbox()
     item = await found(inbox, "left", "mallory")
     with pytest.raises(ParticipantGone):
         await inbox.approve(item)
     assert item.state is ProposalState.PENDING
 
 
-async def test_page_that_is_asked_for_as_a_gateway_stops_keeps_nobody_waiting(hall: Hall) -> None:
+async def test_page_that_is_asked_for_as_a_gateway_stops_keeps_nobody_waiting(
+    opened: OpenSpace,
+) -> None:
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
-            presences = PersonPresences(hall.meeting.space._runtime, tasks)
+            presences = PersonPresences(opened.meeting.space._runtime, tasks)
             presences.close()
             tasks.cancel_scope.cancel()
             with anyio.CancelScope(shield=True), pytest.raises(RequestDenied, match="stops"):
@@ -282,11 +290,11 @@ async def test_page_that_is_asked_for_as_a_gateway_stops_keeps_nobody_waiting(ha
 
 
 async def test_page_begins_anew_as_its_person_leaves(
-    hall: Hall, monkeypatch: pytest.MonkeyPatch
+    opened: OpenSpace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
-            presences = PersonPresences(hall.meeting.space._runtime, tasks)
+            presences = PersonPresences(opened.meeting.space._runtime, tasks)
             first = await presences.open(Identity("demo", "second"))
             monkeypatch.setattr("meup_agent.gateway.console.inbox_session.IDLE_SECONDS", 0.0)
             first.touch()

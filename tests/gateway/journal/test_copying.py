@@ -11,7 +11,7 @@ import pytest
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import JournalConfig
-from meup_agent.gateway.cluster.seat import Seat
+from meup_agent.gateway.cluster.membership import ClusterMembership
 from meup_agent.gateway.journal import copying
 from meup_agent.gateway.journal.copying import copy_journal
 from meup_agent.gateway.journal.nats.journal import NatsJournal
@@ -169,13 +169,13 @@ async def test_no_journal_is_copied_that_a_gateway_uses(
     async with journal_at(at_nats, clock) as journal:
         assert isinstance(journal, NatsJournal)
         assert at_nats.nats is not None
-        seat = Seat(journal.link, at_nats.nats.prefix, "here", {})
-        await seat.join()
+        membership = ClusterMembership(journal.link, at_nats.nats.prefix, "here", {})
+        await membership.join()
         await settled(journal)
         for places in ((source, at_nats), (at_nats, file_place(path.with_name("copy.db")))):
             with pytest.raises(ConfigurationError, match="uses it; stop all gateways"):
                 await copy_journal(*places, clock)
-        seat.end()
+        membership.end()
 
 
 @pytest.mark.parametrize("to", ["NATS", "a file"])

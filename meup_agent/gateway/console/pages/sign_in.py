@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from meup_agent.gateway.auth import FORBIDDEN, UNAUTHORIZED, Identity, NotAdmitted, digest_of_token
-from meup_agent.gateway.cluster.door import SPACE_COOKIE
+from meup_agent.gateway.cluster.forwarding import SPACE_COOKIE
 from meup_agent.gateway.console.context import (
     CONSOLE_HOME,
     ConsoleState,
@@ -62,10 +62,10 @@ async def sign_in(context: PageContext) -> Response:
 
 
 def _send_on(context: PageContext, token: bytes) -> Response | None:
-    """Send a form again, by a door, to the gateway that has the space of a token."""
+    """Send a form again, to be forwarded to the gateway that has the space of a token."""
     runtime = context.state.runtime
     identity = runtime.tokens.holder(token)
-    if identity is None or identity.space in runtime.spaces or not runtime.is_door:
+    if identity is None or identity.space in runtime.spaces or not runtime.forwards:
         return None
     if context.cookie(SPACE_COOKIE) == quote(identity.space, safe=""):
         return None  # it came by that already
@@ -75,8 +75,8 @@ def _send_on(context: PageContext, token: bytes) -> Response | None:
 
 
 def _note_space(context: PageContext, answer: Response, identity: Identity) -> None:
-    """Let the doors of other gateways know which space a browser shows."""
-    if context.state.runtime.is_door:
+    """Let other gateways know which space a browser shows, so that they forward it."""
+    if context.state.runtime.forwards:
         space = quote(identity.space, safe="")
         context.set_cookie(answer, space, SPACE_COOKIE, max_age=int(SESSION_AGE))
 

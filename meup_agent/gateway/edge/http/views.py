@@ -335,7 +335,7 @@ async def get_ready(runtime: GatewayRuntime, request: Request) -> Response:
     journals = runtime.journals
     if problem := next((each.problem for each in journals if each.problem), ""):
         problem = f"the journal keeps nothing now: {problem}"
-    elif not journals and runtime.config.spaces and not runtime.is_door:
+    elif not journals and runtime.config.spaces and not runtime.forwards:
         stopped = "; ".join(_stopped(runtime))
         problem = f"no space can be kept: {stopped}" if stopped else "no space is here now"
     if problem:

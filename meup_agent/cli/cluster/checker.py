@@ -1,4 +1,4 @@
-"""The books of a cluster: what members said and read, against the stream itself."""
+"""Checks the log of each member of a cluster against the stream itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import anyio
 import anyio.to_thread
 
-from meup_agent.cli.cluster.members import CLERK, Calls, Crew, Heard, Record
+from meup_agent.cli.cluster.members import REVIEWER, AgentGroup, Calls, ReadEntry, Record
 from meup_agent.cli.cluster.programs import PREFIX, SPACE
 from meup_agent.gateway.config import NatsConfig
 from meup_agent.gateway.journal.nats.link import ApiError, Link, NoAnswer
@@ -47,7 +47,7 @@ class LogReader:
         self._link = Link(self._config)
         self._log = SpaceLog(self._link, self._config, SPACE, lambda: 0, _ignore, ignore)
         self._at = 0
-        self.entries: list[Heard] = []
+        self.entries: list[ReadEntry] = []
         self.owners: list[LogOwner] = []
         self.foreign: list[str] = []  # what no owner may have written
 
@@ -107,7 +107,9 @@ class LogReader:
         for entry, _ in read_batch(SPACE, self._log.number(sequence), content):
             envelope = entry.envelope
             self.entries.append(
-                Heard(entry.seq, envelope.id, envelope.sender, envelope.kind, envelope.correlation)
+                ReadEntry(
+                    entry.seq, envelope.id, envelope.sender, envelope.kind, envelope.correlation
+                )
             )
 
 
@@ -123,27 +125,27 @@ class Stall(NamedTuple):
     longest: float  # that one chat waited
 
 
-class Stuck(Exception):
+class NoProgress(Exception):
     """Something does not come; says what, in a sentence."""
 
 
-class Books:
+class RunChecker:
     """The records of a run of agents, checked against the stream at its end.
 
     Args:
         reader: Reads the stream.
-        crew: The agents.
+        agents: The agents.
     """
 
-    def __init__(self, reader: LogReader, crew: Crew) -> None:
+    def __init__(self, reader: LogReader, agents: AgentGroup) -> None:
         self.reader = reader
-        self.crew = crew
+        self.agents = agents
         self.others: list[Record] = []  # of agents in processes of their own
         self.stalls: list[Stall] = []
 
     @property
     def records(self) -> list[Record]:
-        return [*self.crew.records.values(), *self.others]
+        return [*self.agents.records.values(), *self.others]
 
     @property
     def accepted(self) -> int:
@@ -154,7 +156,7 @@ class Books:
         """Wait until so many more chats are accepted.
 
         Raises:
-            Stuck: They are not within so many seconds.
+            NoProgress: They are not within so many seconds.
         """
         until = self.accepted + count
         await _until(lambda: self.accepted >= until, "nothing is accepted any more", seconds)
@@ -163,14 +165,14 @@ class Books:
         """Wait until all is accepted that waits now, and something more, and note the stall.
 
         Raises:
-            Stuck: It is not within so many seconds.
+            NoProgress: It is not within so many seconds.
         """
-        waiting = {each.name: set(each.waiting) for each in self.crew.records.values()}
+        waiting = {each.name: set(each.waiting) for each in self.agents.records.values()}
         until = self.accepted + 1
 
         def goes_on() -> bool:
             return self.accepted >= until and not any(
-                waiting[name] & record.waiting for name, record in self.crew.records.items()
+                waiting[name] & record.waiting for name, record in self.agents.records.items()
             )
 
         await _until(goes_on, f"{cause}: what was said before is not accepted", seconds)
@@ -189,17 +191,17 @@ class Books:
         pauses = (after - before for before, after in pairwise([since, *moments]))
         return Stall(cause, max(pauses), max(wait for _, wait in waits))
 
-    async def settle(self, seconds: float) -> Balance:
-        """Have the crew rest, read the stream when nothing is on its way, and compare.
+    async def settle(self, seconds: float) -> CheckResult:
+        """Have the agents rest, read the stream when nothing is on its way, and compare.
 
         Raises:
-            Stuck: Something still is after so many seconds.
+            NoProgress: Something still is after so many seconds.
         """
-        crew = self.crew
-        crew.is_working = False
-        records = crew.records.values()
+        agents = self.agents
+        agents.is_working = False
+        records = agents.records.values()
         await _until(
-            lambda: not crew.calls.open and not any(each.waiting for each in records),
+            lambda: not agents.calls.open and not any(each.waiting for each in records),
             "some of what was said is not accepted, or some calls are not answered",
             seconds,
         )
@@ -211,7 +213,7 @@ class Books:
             seconds,
         )
         await self.reader.read()
-        return balance(self.reader, self.records, crew.calls)
+        return check_logs(self.reader, self.records, agents.calls)
 
 
 async def _until(condition: Callable[[], bool], otherwise: str, seconds: float) -> None:
@@ -219,11 +221,11 @@ async def _until(condition: Callable[[], bool], otherwise: str, seconds: float) 
         while not condition():  # noqa: ASYNC110 - many tasks bring it about
             await anyio.sleep(0.02)
         return
-    raise Stuck(otherwise)
+    raise NoProgress(otherwise)
 
 
 @dataclass
-class Balance:
+class CheckResult:
     """The result of the check: counts, and a list of each kind of mistake."""
 
     said: int = 0
@@ -260,12 +262,12 @@ class Balance:
         return not any(self.mistakes.values())
 
 
-def balance(reader: LogReader, records: Iterable[Record], calls: Calls) -> Balance:
+def check_logs(reader: LogReader, records: Iterable[Record], calls: Calls) -> CheckResult:
     """Compare the stream with what each member said and read.
 
     Every member has read to the end of the stream, or has ended.
     """
-    found = Balance(entries=len(reader.entries), foreign=list(reader.foreign))
+    found = CheckResult(entries=len(reader.entries), foreign=list(reader.foreign))
     log = reader.entries
     times = Counter((each.sender, each.id) for each in log)
     place = {each.seq: at for at, each in enumerate(log)}
@@ -282,7 +284,7 @@ def balance(reader: LogReader, records: Iterable[Record], calls: Calls) -> Balan
 
 
 def _check_said(
-    record: Record, times: Counter[tuple[str, str]], there: list[str], found: Balance
+    record: Record, times: Counter[tuple[str, str]], there: list[str], found: CheckResult
 ) -> None:
     found.said += len(record.said)
     for id_ in record.said:
@@ -301,7 +303,9 @@ def _check_said(
     )
 
 
-def _check_heard(record: Record, log: list[Heard], place: dict[int, int], found: Balance) -> None:
+def _check_heard(
+    record: Record, log: list[ReadEntry], place: dict[int, int], found: CheckResult
+) -> None:
     heard = record.heard
     found.seen.append(len(heard))
     if record.gaps:
@@ -325,11 +329,11 @@ def _check_heard(record: Record, log: list[Heard], place: dict[int, int], found:
         found.different.append(f"what {record.name} read is not what the stream has")
 
 
-def _check_calls(log: list[Heard], calls: Calls, found: Balance) -> None:
+def _check_calls(log: list[ReadEntry], calls: Calls, found: CheckResult) -> None:
     claims = Counter(
         about
         for each in log
-        if each.sender == CLERK and each.kind == kinds.MCP_REQUEST
+        if each.sender == REVIEWER and each.kind == kinds.MCP_REQUEST
         for about in each.about
     )
     found.claimed_twice.extend(f"{id_}" for id_, count in claims.items() if count > 1)

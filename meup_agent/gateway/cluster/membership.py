@@ -23,7 +23,7 @@ import msgspec
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.auth import digest_of_token
-from meup_agent.gateway.cluster.placement import NodeBeat, owner_of
+from meup_agent.gateway.cluster.placement import NodeHeartbeat, owner_of
 from meup_agent.transport.base import Condition
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ log = logging.getLogger("meup_agent.gateway")
 TICK_SECONDS: Final = 0.1
 """Interval of the check for late gateways."""
 
-BEAT_SECONDS: Final = 0.25
+HEARTBEAT_SECONDS: Final = 0.25
 """Interval of a gateway's message that it is there."""
 
 LATE_SECONDS: Final = 0.35
@@ -65,7 +65,7 @@ MAX_NODES: Final = 64
 T = TypeVar("T")
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_read_beat: Final = msgspec.msgpack.Decoder(NodeBeat).decode
+_read_heartbeat: Final = msgspec.msgpack.Decoder(NodeHeartbeat).decode
 _read_parts: Final = msgspec.msgpack.Decoder(dict[str, str]).decode
 
 
@@ -114,19 +114,19 @@ def differing_parts(one: Mapping[str, str], other: Mapping[str, str]) -> list[st
     return sorted(key for key in {*one, *other} if one.get(key) != other.get(key))
 
 
-# --- the seat ---
+# --- the membership ---
 
 
-class Known(NamedTuple):
+class KnownNode(NamedTuple):
     """Another gateway, as it was heard last."""
 
-    beat: NodeBeat
+    heartbeat: NodeHeartbeat
     heard: float
     since: float
 
 
 @dataclass(eq=False)
-class Seat:
+class ClusterMembership:
     """A gateway's place among those of its prefix; on the gateway's loop.
 
     Args:
@@ -147,10 +147,10 @@ class Seat:
         self.changed = Condition()
         """Notified when a gateway comes or goes, or a space gets another owner."""
         self._loop = asyncio.get_running_loop()
-        self._own = NodeBeat(
+        self._own = NodeHeartbeat(
             self.node, secrets.token_hex(16), _digest(dict(self.parts)), self.advertise
         )
-        self._others: dict[str, Known] = {}
+        self._others: dict[str, KnownNode] = {}
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._subscriptions: list[Any] = []
         self._ticking: asyncio.Task[None] | None = None
@@ -165,9 +165,9 @@ class Seat:
         return self._own.nonce
 
     @property
-    def nodes(self) -> dict[str, NodeBeat]:
+    def nodes(self) -> dict[str, NodeHeartbeat]:
         """The gateways that are there, this one included, by their nonces."""
-        others = {nonce: known.beat for nonce, known in self._others.items()}
+        others = {nonce: known.heartbeat for nonce, known in self._others.items()}
         return {self._own.nonce: self._own, **others}
 
     @property
@@ -176,7 +176,7 @@ class Seat:
         since = self._loop.time() - STEADY_SECONDS
         return [nonce for nonce, known in self._others.items() if known.since <= since]
 
-    def owner_of(self, space: str) -> NodeBeat | None:
+    def owner_of(self, space: str) -> NodeHeartbeat | None:
         """The gateway that has a space; ``None``: none is known to."""
         return owner_of(space, self.nodes.values())
 
@@ -223,7 +223,7 @@ class Seat:
         async def beat() -> None:
             while self._busy == number and time.monotonic() < until and not self._has_ended:
                 await self._publish(body)
-                await asyncio.sleep(BEAT_SECONDS)
+                await asyncio.sleep(HEARTBEAT_SECONDS)
 
         self.link.call(lambda: asyncio.ensure_future(beat()))
         try:
@@ -239,20 +239,20 @@ class Seat:
         Raises:
             ConfigurationError: One of them has another configuration.
         """
-        await self._subscribe("beat", self._on_beat)
+        await self._subscribe("beat", self._on_heartbeat)
         await self._subscribe(f"ask.{self.nonce}", self._on_question)
         said = await self._in_link(self.link.request(self._subject("hello"), b"", HELLO_SECONDS))
         if said is not None:
             self._hear(said)
         self._tell()
         # Those that are there say so at once, and so do those that begin with this one.
-        await asyncio.sleep(SETTLE_SECONDS if said is None else BEAT_SECONDS + SETTLE_SECONDS)
+        await asyncio.sleep(SETTLE_SECONDS if said is None else HEARTBEAT_SECONDS + SETTLE_SECONDS)
         for known in tuple(self._others.values()):
-            if known.beat.config != self._own.config:
-                await self._check(known.beat)
+            if known.heartbeat.config != self._own.config:
+                await self._check(known.heartbeat)
         await self._subscribe("hello", self._on_hello)
         if self._others:
-            names = ", ".join(sorted(ascii(each.beat.node) for each in self._others.values()))
+            names = ", ".join(sorted(ascii(each.heartbeat.node) for each in self._others.values()))
             log.info("there are other gateways: %s", names)
         self._ticking = asyncio.ensure_future(self._tick())
 
@@ -265,7 +265,7 @@ class Seat:
         subscriptions, self._subscriptions = self._subscriptions, []
         self.link.call(lambda: asyncio.ensure_future(_unsubscribe(subscriptions)))
 
-    async def _check(self, other: NodeBeat) -> None:
+    async def _check(self, other: NodeHeartbeat) -> None:
         body = await self._in_link(
             self.link.request(self._subject(f"ask.{other.nonce}"), b"", HELLO_SECONDS)
         )
@@ -283,7 +283,7 @@ class Seat:
 
     # --- what comes in, in the link's thread ----------------------------------------------------
 
-    async def _on_beat(self, message: Any) -> None:
+    async def _on_heartbeat(self, message: Any) -> None:
         self._to_loop(self._hear, message.data)
 
     async def _on_hello(self, message: Any) -> None:
@@ -297,24 +297,24 @@ class Seat:
 
     def _hear(self, body: bytes) -> None:
         try:
-            beat = _read_beat(body)
+            heartbeat = _read_heartbeat(body)
         except msgspec.MsgspecError:
             return  # a stranger's, or one of a gateway that has no answer
-        if beat.nonce == self.nonce or self._has_ended:
+        if heartbeat.nonce == self.nonce or self._has_ended:
             return
-        known, now = self._others.get(beat.nonce), self._loop.time()
+        known, now = self._others.get(heartbeat.nonce), self._loop.time()
         if known is None and len(self._others) >= MAX_NODES:
             return
         since = now if known is None else known.since
-        self._others[beat.nonce] = Known(beat, now, since)
+        self._others[heartbeat.nonce] = KnownNode(heartbeat, now, since)
         if known is None:
             self._tell()  # it may not know of this one
-        elif known.beat == beat:
+        elif known.heartbeat == heartbeat:
             return
         self.changed.notify_all()
 
     async def _tick(self) -> None:
-        ticked = beaten = self._loop.time()
+        ticked = published = self._loop.time()
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = self._loop.time()
@@ -324,8 +324,8 @@ class Seat:
                     nonce: known._replace(heard=now) for nonce, known in self._others.items()
                 }
             ticked = now
-            if now - beaten >= BEAT_SECONDS - TICK_SECONDS / 2:
-                beaten = now
+            if now - published >= HEARTBEAT_SECONDS - TICK_SECONDS / 2:
+                published = now
                 self._publish_own()
             for nonce, known in tuple(self._others.items()):
                 silent = now - known.heard
@@ -338,7 +338,7 @@ class Seat:
         """Find out about a gateway whose message is late: where nobody listens, it has ended."""
         # For a short time, since NATS may not know yet that it has; it is asked again.
         body = await self._in_link(
-            self.link.request(self._subject(f"ask.{nonce}"), b"", BEAT_SECONDS)
+            self.link.request(self._subject(f"ask.{nonce}"), b"", HEARTBEAT_SECONDS)
         )
         self._asking.pop(nonce, None)
         known = self._others.get(nonce)
@@ -350,7 +350,7 @@ class Seat:
     def _lose(self, nonce: str, why: str) -> None:
         known = self._others.pop(nonce, None)
         if known is not None:
-            log.info("the gateway %s %s", ascii(known.beat.node), why)
+            log.info("the gateway %s %s", ascii(known.heartbeat.node), why)
             self.changed.notify_all()
 
     # --- what goes out --------------------------------------------------------------------------
@@ -410,7 +410,7 @@ async def find_owner(link: Link, prefix: str) -> str | None:
     if body is None:
         return None
     with suppress(msgspec.MsgspecError):
-        return _read_beat(body).node
+        return _read_heartbeat(body).node
     return ""
 
 

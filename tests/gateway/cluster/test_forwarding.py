@@ -1,4 +1,4 @@
-"""A gateway is a door to spaces that others have, and to nobody without the cluster's token."""
+"""A gateway forwards to owners of spaces, and only by the cluster's token."""
 
 import asyncio
 import ssl
@@ -13,9 +13,9 @@ import pytest
 from websockets.exceptions import InvalidMessage
 
 from meup_agent.gateway import Config, Gateway, JournalConfig, TlsConfig
-from meup_agent.gateway.cluster import door
+from meup_agent.gateway.cluster import forwarding
 from meup_agent.gateway.config_file import load_config
-from meup_agent.gateway.edge.listener import passed_on
+from meup_agent.gateway.edge.listener import forwarded_for
 from tests.gateway.cluster.test_takeover import Standby
 from tests.gateway.conftest import envelope
 from tests.gateway.journal.conftest import nats_config
@@ -36,10 +36,10 @@ TOKEN = "of-this-cluster"
 def patience() -> Generator[None]:
     """However busy the machine is: nobody here hangs, and nobody is slow to greet."""
     with patient(
-        "meup_agent.gateway.cluster.seat.SILENT_SECONDS",
-        "meup_agent.gateway.cluster.door.GREETING_SECONDS",
+        "meup_agent.gateway.cluster.membership.SILENT_SECONDS",
+        "meup_agent.gateway.cluster.forwarding.GREETING_SECONDS",
         # The space stays where it is until its gateway ends.
-        "meup_agent.gateway.cluster.seat.STEADY_SECONDS",
+        "meup_agent.gateway.cluster.membership.STEADY_SECONDS",
     ):
         yield
 
@@ -91,8 +91,8 @@ async def two(
         standby.gateway = Gateway(config=second, port=second.port)
         tasks.start_soon(standby.run)
         assert second.journal.nats is not None
-        # It is a door from there on, a moment after it listens to members.
-        await is_open(door.split_address(second.journal.nats.advertise or "")[1])
+        # It forwards from there on, a moment after it listens to members.
+        await is_open(forwarding.split_address(second.journal.nats.advertise or "")[1])
         yield gateway, second, standby, stop_first
         stop_first.set()
         standby.over.set()
@@ -123,7 +123,7 @@ async def test_members_come_in_at_any_and_stay_with_the_port(
             await alice.send(envelope("alice", id="1"))
             (one,) = await hear_chats(alice, 1)
             assert one["id"] == "1"
-            assert "127.0.0.2" in passed_on.values()
+            assert "127.0.0.2" in forwarded_for.values()
             async with httpx.AsyncClient(timeout=PATIENCE) as client:
                 answer = await client.get(f"http://127.0.0.1:{second.port}/readyz")
                 assert answer.json() == {"status": "ok"}
@@ -136,7 +136,7 @@ async def test_members_come_in_at_any_and_stay_with_the_port(
         async with open_websocket(url, token, headers=headers) as again:
             await again.send(envelope("alice", id="2"))
             assert [said["id"] for said in await hear_chats(again, 1)] == ["2"]
-        assert passed_on == {}
+        assert forwarded_for == {}
 
 
 async def test_nobody_without_the_token_tells_where_members_are(
@@ -146,18 +146,18 @@ async def test_nobody_without_the_token_tells_where_members_are(
         nats = first._config.journal.nats
         assert nats is not None
         assert nats.advertise is not None
-        host, port = door.split_address(nats.advertise)
-        ours = b"\0" * door.CHALLENGE_BYTES
+        host, port = forwarding.split_address(nats.advertise)
+        ours = b"\0" * forwarding.CHALLENGE_BYTES
         for token in ("", "another"):
             reader, writer = await asyncio.open_connection(host, port)
-            theirs = await reader.readexactly(door.CHALLENGE_BYTES)
-            wrong = door._proof(token, b"door", theirs, ours, b"10.0.0.1")
+            theirs = await reader.readexactly(forwarding.CHALLENGE_BYTES)
+            wrong = forwarding._proof(token, b"forwarder", theirs, ours, b"10.0.0.1")
             writer.write(wrong + ours + b"\x0810.0.0.1GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
             with anyio.fail_after(PATIENCE):
                 with suppress(ConnectionResetError):
                     assert await reader.read() == b""
             writer.close()
-        assert "10.0.0.1" not in passed_on.values()
+        assert "10.0.0.1" not in forwarded_for.values()
 
 
 async def test_an_owner_that_ends_does_not_take_what_it_cannot_let_in(
@@ -168,11 +168,14 @@ async def test_an_owner_that_ends_does_not_take_what_it_cannot_let_in(
         assert nats is not None
         assert nats.advertise is not None
         first._gateway._close_listening()
-        reader, writer = await asyncio.open_connection(*door.split_address(nats.advertise))
-        theirs, ours = await reader.readexactly(door.CHALLENGE_BYTES), bytes(door.CHALLENGE_BYTES)
-        writer.write(door._proof(TOKEN, b"door", theirs, ours, b"") + ours + b"\0")
+        reader, writer = await asyncio.open_connection(*forwarding.split_address(nats.advertise))
+        theirs, ours = (
+            await reader.readexactly(forwarding.CHALLENGE_BYTES),
+            bytes(forwarding.CHALLENGE_BYTES),
+        )
+        writer.write(forwarding._proof(TOKEN, b"forwarder", theirs, ours, b"") + ours + b"\0")
         with anyio.fail_after(PATIENCE), suppress(ConnectionResetError):
-            assert await reader.read() == b""  # so its door looks for another
+            assert await reader.read() == b""  # so its forwarder looks for another
         writer.close()
 
 
@@ -184,7 +187,7 @@ async def test_over_tls_a_door_knows_the_owner_by_its_certificate(
     for each in certificates:
         each.write_bytes(new_certificate())
     if shown == "another":
-        monkeypatch.setattr(door, "_fingerprint", lambda _: bytes(door.PROOF_BYTES))
+        monkeypatch.setattr(forwarding, "_fingerprint", lambda _: bytes(forwarding.PROOF_BYTES))
     context = ssl.create_default_context(cafile=str(certificates[1]))
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,14 +1,14 @@
-"""The doors of a cluster: a gateway passes on connections to spaces that other gateways have.
+"""Forwarding between the gateways of a cluster: each passes connections on to a space's owner.
 
 The head of a connection's first request says which space it is for (:func:`space_of`); if that is
-not here, the door copies bytes to the address that its owner advertises. There it first proves by
-the cluster's token, which it does not say, that it is one of them, and tells the member's address,
-so that wrong tokens count where they came from. The owner dials its own port for each such
-connection and copies on: whatever comes in at a door is decided there, as if it had come by itself.
+not here, the forwarder copies bytes to the address that its owner advertises. There it first proves
+by the cluster's token, which it does not send, that it is one of them, and sends the member's
+address, so that wrong tokens count where they came from. The owner dials its own port for each such
+connection and copies on: a forwarded connection is decided there, as if it had come by itself.
 
-Where members talk TLS, they talk it with the door, and the door talks it with the owner's port: the
-owner's proof has the fingerprint of the certificate that the door will see there, so that nobody
-can stand in between.
+Where members talk TLS, they talk it with the forwarder, and that talks it with the owner's port:
+the owner's proof has the fingerprint of the certificate that the forwarder will see there, so that
+nobody can stand in between.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, unquote
 
 from meup_agent.gateway.auth import digest_of_token
-from meup_agent.gateway.edge.listener import address_of, passed_on
+from meup_agent.gateway.edge.listener import address_of, forwarded_for
 from meup_agent.gateway.logs import quote
 from meup_agent.gateway.network import check_encrypted, listen_error
 
 if TYPE_CHECKING:
-    from meup_agent.gateway.cluster.placement import NodeBeat
-    from meup_agent.gateway.cluster.seat import Seat
+    from meup_agent.gateway.cluster.membership import ClusterMembership
+    from meup_agent.gateway.cluster.placement import NodeHeartbeat
     from meup_agent.gateway.config import TlsConfig
     from meup_agent.gateway.runtime import GatewayRuntime
 
@@ -56,7 +56,7 @@ MAX_ADDRESS: Final = 255
 COPY_BYTES: Final = 64 * 1024
 """Bytes that are copied at a time in one direction; as many wait for a slow reader."""
 
-Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+StreamPair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def split_address(text: str) -> tuple[str, int]:
@@ -69,11 +69,11 @@ def _proof(token: str, *said: bytes) -> bytes:
     return hmac.digest(token.encode(), b"".join(said), sha256)
 
 
-class NotOfCluster(Exception):
-    """Somebody else listens where a gateway should."""
+class ForeignPeer(Exception):
+    """A program without the cluster's token listens at the address of a gateway."""
 
 
-class Copier:
+class CopyTasks:
     """Connections that are copied to others, so many at once."""
 
     def __init__(self, most: int) -> None:
@@ -111,7 +111,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.close()  # TLS ends both ways at once
 
 
-async def copy_both_ways(one: Ends, other: Ends) -> None:
+async def copy_both_ways(one: StreamPair, other: StreamPair) -> None:
     """Copy until either breaks, or both have said all; then both are closed."""
     copying = [
         asyncio.ensure_future(_copy(one[0], other[1])),
@@ -182,19 +182,23 @@ def _space_of_console(head: bytes, *, is_secure: bool) -> str | None:
 # --- a gateway that passes connections on ---
 
 
-class GatewayDoor:
+class ConnectionForwarder:
     """Passes connections to spaces of other gateways on."""
 
     def __init__(
-        self, runtime: GatewayRuntime, seat: Seat, token: str, own: tuple[str, int]
+        self,
+        runtime: GatewayRuntime,
+        membership: ClusterMembership,
+        token: str,
+        own: tuple[str, int],
     ) -> None:
         self._runtime = runtime
-        self._seat = seat
+        self._seat = membership
         self._token = token
         self._own = own
-        self._copier = Copier(runtime.limits.max_connections)
+        self._copies = CopyTasks(runtime.limits.max_connections)
         # The space of each connection that is passed on, and the nonce of the gateway it is at.
-        self._passing: dict[asyncio.Task[None], tuple[str, str]] = {}
+        self._forwarded: dict[asyncio.Task[None], tuple[str, str]] = {}
 
     def protocol_for(
         self, head: bytes, transport: asyncio.BaseTransport
@@ -202,7 +206,7 @@ class GatewayDoor:
         """What takes over a connection whose first request has come; ``None``: this gateway."""
         runtime = self._runtime
         peer = transport.get_extra_info("peername")
-        if not runtime.accepting or (isinstance(peer, tuple) and peer[:2] in passed_on):
+        if not runtime.accepting or (isinstance(peer, tuple) and peer[:2] in forwarded_for):
             return None  # passed on once is enough: a space may be on its way
         space = space_of(head, runtime)
         if space is None or space in runtime.spaces or runtime.config.space(space) is None:
@@ -212,14 +216,14 @@ class GatewayDoor:
         reader = asyncio.StreamReader(limit=COPY_BYTES)
 
         def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            self._copier.start(self._pass_on(space, (reader, writer)), writer)
+            self._copies.start(self._forward(space, (reader, writer)), writer)
 
         return asyncio.StreamReaderProtocol(reader, begin)
 
     async def watch(self) -> None:
         """End connections whose space moves, until cancelled: an owner that hangs ends none."""
         while True:
-            for copying, (space, nonce) in tuple(self._passing.items()):
+            for copying, (space, nonce) in tuple(self._forwarded.items()):
                 owner = self._seat.owner_of(space)
                 if owner is not None and owner.nonce != nonce:
                     copying.cancel()
@@ -227,9 +231,9 @@ class GatewayDoor:
 
     async def end(self) -> None:
         """End all connections: their members dial again."""
-        await self._copier.end()
+        await self._copies.end()
 
-    async def _pass_on(self, space: str, ends: Ends) -> None:
+    async def _forward(self, space: str, ends: StreamPair) -> None:
         address, problem = address_of(ends[1].transport), ""
         try:
             async with asyncio.timeout(GREETING_SECONDS):
@@ -250,7 +254,7 @@ class GatewayDoor:
             )
             ends[1].transport.abort()
             return
-        except NotOfCluster as error:
+        except ForeignPeer as error:
             log.warning("a connection to %s is not passed on: %s", quote(space), error)
             ends[1].transport.abort()
             return
@@ -261,15 +265,15 @@ class GatewayDoor:
         own_end = there[1].get_extra_info("sockname")[:2]
         copying = asyncio.ensure_future(copy_both_ways(ends, there))
         if owner is not None:
-            self._passing[copying] = space, owner.nonce
+            self._forwarded[copying] = space, owner.nonce
         try:
             await asyncio.wait([copying])
         finally:
             copying.cancel()
-            self._passing.pop(copying, None)
-            passed_on.pop(own_end, None)
+            self._forwarded.pop(copying, None)
+            forwarded_for.pop(own_end, None)
 
-    async def _find_owner(self, space: str) -> NodeBeat | None:
+    async def _find_owner(self, space: str) -> NodeHeartbeat | None:
         """The gateway that has a space, as soon as one has; ``None``: this one."""
         while space not in self._runtime.spaces:
             owner = self._seat.owner_of(space)
@@ -278,7 +282,7 @@ class GatewayDoor:
             await self._seat.changed.wait()
         return None
 
-    async def _dial(self, owner: NodeBeat | None, address: str) -> Ends:
+    async def _dial(self, owner: NodeHeartbeat | None, address: str) -> StreamPair:
         """Dial a gateway, and have it let a member's connection in."""
         if owner is None:  # the space has come here meanwhile
             return await dial_own(self._own, _client_context(self._runtime.config.tls), address)
@@ -287,12 +291,12 @@ class GatewayDoor:
         try:
             theirs = await _receive(there, CHALLENGE_BYTES)
             ours, told = secrets.token_bytes(CHALLENGE_BYTES), address.encode()[:MAX_ADDRESS]
-            proof = _proof(self._token, b"door", theirs, ours, told)
+            proof = _proof(self._token, b"forwarder", theirs, ours, told)
             await loop.sock_sendall(there, proof + ours + bytes([len(told)]) + told)
             fingerprint = await _receive(there, PROOF_BYTES)
             proof = await _receive(there, PROOF_BYTES)
             if not hmac.compare_digest(proof, _proof(self._token, b"owner", ours, fingerprint)):
-                raise NotOfCluster(f"{owner.advertise} does not have the token of this cluster")
+                raise ForeignPeer(f"{owner.advertise} does not have the token of this cluster")
             context = _client_context(self._runtime.config.tls)
             ends = await asyncio.open_connection(
                 sock=there,
@@ -308,7 +312,7 @@ class GatewayDoor:
             seen = sha256(secure.getpeercert(binary_form=True) or b"").digest()
             if not hmac.compare_digest(seen, fingerprint):
                 ends[1].transport.abort()
-                raise NotOfCluster(f"{owner.advertise} showed another certificate than it said")
+                raise ForeignPeer(f"{owner.advertise} showed another certificate than it said")
         return ends
 
 
@@ -364,12 +368,14 @@ def _fingerprint(tls: TlsConfig | None) -> bytes:
     return sha256(ssl.PEM_cert_to_DER_cert(first)).digest()
 
 
-async def dial_own(own: tuple[str, int], context: ssl.SSLContext | None, address: str) -> Ends:
+async def dial_own(
+    own: tuple[str, int], context: ssl.SSLContext | None, address: str
+) -> StreamPair:
     """Dial this gateway's own port for a member with an address."""
     there = await _connect(*own)
     own_end = there.getsockname()[:2]
     # Before the first byte: with that the gateway asks where the connection comes from.
-    passed_on[own_end] = address
+    forwarded_for[own_end] = address
     try:
         return await asyncio.open_connection(
             sock=there,
@@ -378,7 +384,7 @@ async def dial_own(own: tuple[str, int], context: ssl.SSLContext | None, address
             server_hostname=None if context is None else "meup",
         )
     except BaseException:
-        passed_on.pop(own_end, None)
+        forwarded_for.pop(own_end, None)
         there.close()
         raise
 
@@ -386,29 +392,29 @@ async def dial_own(own: tuple[str, int], context: ssl.SSLContext | None, address
 # --- the owner ---
 
 
-class Hall:
-    """The address at which a gateway takes connections that came in at the doors of others."""
+class ForwardingListener:
+    """The address at which a gateway takes connections that others forward."""
 
     def __init__(self, runtime: GatewayRuntime, token: str, own: tuple[str, int]) -> None:
         self._runtime = runtime
         self._token = token
         self._own = own
-        self._copier = Copier(runtime.limits.max_connections)
+        self._copies = CopyTasks(runtime.limits.max_connections)
         self._read_certificate()
         runtime.on_reload.append(self._read_certificate)
 
-    def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take a connection of a door."""
-        self._copier.start(self._let_in(reader, writer), writer)
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take a connection of a forwarder."""
+        self._copies.start(self._accept(reader, writer), writer)
 
     async def end(self) -> None:
         """End all connections."""
-        await self._copier.end()
+        await self._copies.end()
 
     def _read_certificate(self) -> None:
         self._fingerprint = _fingerprint(self._runtime.config.tls)
 
-    async def _let_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ours = secrets.token_bytes(CHALLENGE_BYTES)
         try:
             async with asyncio.timeout(GREETING_SECONDS):
@@ -417,15 +423,15 @@ class Hall:
                 theirs = await reader.readexactly(CHALLENGE_BYTES)
                 (length,) = await reader.readexactly(1)
                 address = await reader.readexactly(length)
-                said = _proof(self._token, b"door", ours, theirs, address)
+                said = _proof(self._token, b"forwarder", ours, theirs, address)
                 if not hmac.compare_digest(proof, said):
                     log.warning(
-                        "%s is no door of this cluster: its token is another",
+                        "%s is not a gateway of this cluster: its token is another",
                         address_of(writer.transport),
                     )
                     writer.transport.abort()
                     return
-                # Bytes as they come: TLS is between the door and the port. First, so that a door
+                # Bytes as they come: TLS is between the forwarder and the port. First, so that it
                 # finds another owner where this one ends and takes nothing more at its port.
                 there = await dial_own(self._own, None, address.decode(errors="replace"))
                 proof = _proof(self._token, b"owner", theirs, self._fingerprint)
@@ -437,16 +443,16 @@ class Hall:
         try:
             await copy_both_ways((reader, writer), there)
         finally:
-            passed_on.pop(own_end, None)
+            forwarded_for.pop(own_end, None)
 
 
 @asynccontextmanager
-async def door_of(
-    runtime: GatewayRuntime, seat: Seat, own: tuple[str, int]
-) -> AsyncGenerator[GatewayDoor | None]:
-    """Be a door of a cluster, and let in what comes in at others, for the length of a block.
+async def forward_connections(
+    runtime: GatewayRuntime, membership: ClusterMembership, own: tuple[str, int]
+) -> AsyncGenerator[ConnectionForwarder | None]:
+    """Forward connections to other gateways, and take theirs, for the length of a block.
 
-    Only a gateway that advertises an address is.
+    Only a gateway that advertises an address does.
 
     Raises:
         ConfigurationError: The address cannot be listened at.
@@ -457,20 +463,20 @@ async def door_of(
         return
     host, port = split_address(nats.advertise)
     check_encrypted(host, runtime.config.tls, insecure=runtime.config.insecure)
-    hall = Hall(runtime, nats.known_token, own)
+    listener = ForwardingListener(runtime, nats.known_token, own)
     try:
-        server = await asyncio.start_server(hall.take, host, port, limit=COPY_BYTES)
+        server = await asyncio.start_server(listener.accept, host, port, limit=COPY_BYTES)
     except OSError as error:
         raise listen_error(host, port, error) from None
     log.info("connections of other gateways come in at %s", nats.advertise)
-    door = GatewayDoor(runtime, seat, nats.known_token, own)
-    runtime.is_door = True
-    watching = asyncio.create_task(door.watch(), name="meup door")
+    forwarder = ConnectionForwarder(runtime, membership, nats.known_token, own)
+    runtime.forwards = True
+    watching = asyncio.create_task(forwarder.watch(), name="meup forwarding")
     try:
-        yield door
+        yield forwarder
     finally:
-        runtime.is_door = False
+        runtime.forwards = False
         watching.cancel()
         server.close()
-        await door.end()
-        await hall.end()
+        await forwarder.end()
+        await listener.end()

@@ -1,11 +1,11 @@
-"""The ways between programs, which can be cut: each is a port that passes on to another."""
+"""Proxies between programs, which can be cut: each is a port that passes on to another."""
 
 import asyncio
 from contextlib import suppress
 
 
-class CutWay:
-    """The way from one program to the port of another.
+class FaultProxy:
+    """A proxy between one program and the port of another.
 
     Cut, it ends all connections and takes no more; silent, it keeps them and passes nothing on.
     """
