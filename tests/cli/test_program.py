@@ -201,7 +201,7 @@ IN_A_CLASS = "raise RuntimeError('Error calling __set_name__') from KeyboardInte
     [
         "meup_agent.cli.program",
         "meup_agent.cli.commands",
-        "meup_agent.cli.commands.participant.who",
+        "meup_agent.cli.commands.participant.roster",
         "meup_agent.client.space",
     ],
 )

@@ -41,11 +41,11 @@ PANELS: Final = {
     "See what happens": {
         "audit": "inspection.audit",
         "tail": "participant.tail",
-        "who": "participant.who",
-        "tools": "participant.tools",
+        "who": "participant.roster",
+        "tools": "participant.roster",
         "doctor": "inspection.doctor",
         "demo": "programs.demo",
-        "cluster": "programs.cluster",
+        "cluster": "programs.demo",
     },
     "Take part from the shell": {
         "call": "participant.call",
@@ -53,33 +53,33 @@ PANELS: Final = {
         "withdraw": "participant.inbox",
         "fulfill": "participant.fulfill",
         "reject": "participant.inbox",
-        "chat": "participant.chat",
+        "chat": "participant.statements",
     },
     "Run programs that take part": {
         "mcp": "programs.mcp",
         "bridge": "programs.bridge",
-        "acp": "programs.acp",
-        "codex": "programs.codex",
+        "acp": "programs.coding_agents",
+        "codex": "programs.coding_agents",
         "reviewer": "programs.run",
         "policy": "inspection.policy",
         "run": "programs.run",
-        "env": "hosting.env",
+        "env": "hosting.credentials",
     },
     "Run a space of your own": {
         "init": "hosting.init",
         "gateway": "hosting.gateway",
-        "token": "hosting.token",
-        "invite": "participant.management",
-        "kick": "participant.management",
-        "grant": "participant.management",
-        "revoke": "participant.management",
+        "token": "hosting.credentials",
+        "invite": "participant.statements",
+        "kick": "participant.statements",
+        "grant": "participant.statements",
+        "revoke": "participant.statements",
         "journal": "inspection.journal",
     },
 }
 """The panels of the help: their commands and the modules of these, in the order of the help.
 
 Each command is what has its name in its module. The help of a group is the docstring of its
-callback, ``token_group`` of ``hosting.token``.
+callback, ``token_group`` of ``hosting.credentials``.
 """
 
 COMMANDS: Final = dict(sorted(each for panel in PANELS.values() for each in panel.items()))

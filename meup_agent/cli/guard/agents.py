@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple, cast
 from meup_agent.cli.guard.files import read_json, read_settings, write_json
 from meup_agent.cli.guard.json_text import read_commented, replace_value
 from meup_agent.cli.guard.toml_text import comments_in
-from meup_agent.cli.up.client_entry import SPACE, client_entry
+from meup_agent.cli.up.clients import SPACE, client_entry
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.wire.payloads import as_object, objects_in
 

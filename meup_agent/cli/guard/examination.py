@@ -21,7 +21,7 @@ from meup_agent.cli.guard.agents import (
     version_of,
 )
 from meup_agent.cli.guard.files import read_json, read_settings
-from meup_agent.cli.up.client_entry import SPACE
+from meup_agent.cli.up.clients import SPACE
 from meup_agent.errors import ConfigurationError, MeupError
 from meup_agent.escape import visible
 

@@ -21,7 +21,7 @@ from anyio import to_thread
 
 from meup_agent.cli.failures import require_extra
 from meup_agent.cli.render.output import warn
-from meup_agent.cli.up.client_entry import SPACE
+from meup_agent.cli.up.clients import SPACE
 from meup_agent.cli.up.state import (
     digest_of,
     journal_path,

@@ -17,7 +17,12 @@ import typer
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.commands import CommandTyper
-from meup_agent.cli.console_link import link_lines, make_console, open_link, sign_in_link
+from meup_agent.cli.commands.hosting.console import (
+    link_lines,
+    make_console,
+    open_link,
+    sign_in_link,
+)
 from meup_agent.cli.failures import Failure, Misuse, require_extra
 from meup_agent.cli.options import (
     Insecure,

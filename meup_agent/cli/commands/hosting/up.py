@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import anyio
 
+from meup_agent.cli.commands.hosting.console import link_lines, make_console, sign_in_link
 from meup_agent.cli.commands.hosting.gateway import (
     GatewayStop,
     ListenOptions,
@@ -27,7 +28,6 @@ from meup_agent.cli.commands.hosting.gateway import (
     reloading,
     run_gateway,
 )
-from meup_agent.cli.console_link import link_lines, make_console, sign_in_link
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.loading_notice import LOADING
 from meup_agent.cli.options import (
@@ -40,8 +40,7 @@ from meup_agent.cli.options import (
 )
 from meup_agent.cli.render.output import open_prefixed, warn
 from meup_agent.cli.signals import ENDING, end_by_signals
-from meup_agent.cli.up.autostart import AUTOSTART_VARIABLE, autostart_words
-from meup_agent.cli.up.client_entry import client_entry
+from meup_agent.cli.up.clients import AUTOSTART_VARIABLE, autostart_words, client_entry
 from meup_agent.cli.up.hook_endpoint import HOOKS_PATH, HookEndpoint, serves_hooks
 from meup_agent.cli.up.mcp_endpoint import MCP_PATH, McpEndpoint, serves_mcp
 from meup_agent.cli.up.plan import (

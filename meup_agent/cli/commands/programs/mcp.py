@@ -33,7 +33,7 @@ from meup_agent.cli.options import (
 )
 from meup_agent.cli.render.logs import log_to_stderr
 from meup_agent.cli.signals import ENDING, until_signal, watch_signals
-from meup_agent.cli.up.autostart import start_if_absent
+from meup_agent.cli.up.clients import start_if_absent
 from meup_agent.errors import ConfigurationError, TokenRefused
 from meup_agent.transport.base import background_tasks
 

@@ -1,8 +1,9 @@
-"""``MEUP_AUTOSTART``: a client's command starts ``meup up`` where it does not run.
+"""The way of MCP clients to ``meup up``: an entry in their configuration, and ``MEUP_AUTOSTART``.
 
-The variable has the arguments of ``meup up``. It is off where it is not set, and what ``meup up``
-prints to paste leaves it out: a program that an editor starts would otherwise start others by
-itself. What is started outlives its starter; the lock of its file keeps a second one from starting.
+By the variable a client's command starts ``meup up`` where it does not run. It has the arguments of
+``meup up``, and is off where it is not set. What ``meup up`` prints to paste leaves it out: a
+program that an editor starts would otherwise start others by itself. What is started outlives its
+starter; the lock of its file keeps a second one from starting.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from meup_agent.cli.up.state import FILE_MODE, list_running, make_folder, up_folder
 from meup_agent.errors import ConfigurationError, system_reason
@@ -106,3 +107,29 @@ def start_up(words: Sequence[str]) -> tuple[subprocess.Popen[bytes], Path]:
 
 def _for_user_alone(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, FILE_MODE)
+
+
+# --- the entry of a client ---
+
+SPACE: Final = "mcp"
+"""The space of ``meup up --servers``."""
+
+
+def client_entry(
+    program: str, token_file: Path, *, url: str, space: str, participant: str
+) -> dict[str, Any]:
+    """The entry of an MCP server that is a space.
+
+    Args:
+        program: The program ``meup``.
+        token_file: The file of the participant's token.
+        url: The gateway.
+        space: The space.
+        participant: The participant that the client is.
+    """
+    return {
+        "command": program,
+        "args": ["mcp", "--token-file", str(token_file)],
+        # Named: the client may run in a terminal that is another participant.
+        "env": {"MEUP_URL": url, "MEUP_SPACE": space, "MEUP_PARTICIPANT": participant},
+    }
