@@ -114,8 +114,9 @@ def test_up_keeps_its_programs_and_takes_participants(
         assert (code, said.partition(": ")[2]) == (0, "added bob; removed ann\n")
         waits = "at the next start of `meup up` only: worker, other"
         it.until(waits, stream="err")
-        (tmp_path / "space.yaml").write_text(SPACE + runs)
-        assert reload(state)[1].endswith(": removed bob\n")
+        may = runs.replace("}\n", ", capabilities: [{kind: chat}]}\n")
+        (tmp_path / "space.yaml").write_text(SPACE + may)
+        assert reload(state)[1].endswith(": removed bob; changed worker\n")
 
 
 def test_a_file_that_gives_no_answer_holds_up_no_later_attempt(

@@ -1176,7 +1176,6 @@ class InboxApp(InboxFrame):
                 self.run_worker(self._show_file())
             case "t":
                 self.theme = "meup-light" if self.current_theme.dark else "meup-dark"
-                self.show_card(anew=False)
             case "?":
                 self._open_question(ScreenQuestion.HELP)
             case "q" | "ctrl+c" | "ctrl+q":

@@ -367,24 +367,24 @@ class ServerConnection:
             with anyio.move_on_after(start_seconds) as scope:
                 async with self._build_client(tail) as client:
                     self._client, shaken = client, True
-                    await self._note_older()
-                    await self._ask_for_log()
-                    await connected()
-                    scope.deadline = float("inf")
-                    self._ready.set()
-                    async with background_tasks() as tasks:
-                        tasks.start_soon(self._callbacks.beside)
-                        await self._ended.wait()
-                    self._forget_client()
-                    scope.deadline = anyio.current_time() + STOP_SECONDS
+                    try:
+                        await self._note_older()
+                        await self._ask_for_log()
+                        await connected()
+                        scope.deadline = float("inf")
+                        self._ready.set()
+                        async with background_tasks() as tasks:
+                            tasks.start_soon(self._callbacks.beside)
+                            await self._ended.wait()
+                    finally:
+                        self._forget_client()
+                        scope.deadline = anyio.current_time() + STOP_SECONDS
             if scope.cancelled_caught and not self._ended.is_set():
                 why = f"did not answer in {start_seconds:g} s"
         except MeupError as error:
             why = f"cannot be spoken with: {error}"
         except Exception as error:
             why = self._describe(error)
-        finally:
-            self._forget_client()
         if not shaken and not self._leaving.is_set() and await self._changes_mode():
             self._ended = anyio.Event()
             return await self._connect_once(connected)

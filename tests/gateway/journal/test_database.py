@@ -100,6 +100,12 @@ def test_file_that_is_no_journal(path: Path, form: tuple[int, int] | None, why: 
     assert path.read_bytes() == before
 
 
+def test_a_journal_says_in_its_head_what_it_is(path: Path) -> None:
+    """Where SQLite keeps such a mark: other programs tell files by it, and so do later releases."""
+    Database(path, "normal").close()
+    assert path.read_bytes()[68:72] == b"MEUP"
+
+
 async def test_damaged_journal(path: Path, clock: Clock) -> None:
     with_form(path, APPLICATION, VERSION)
     with pytest.raises(ConfigurationError, match="its tables are not those of a journal; restore"):

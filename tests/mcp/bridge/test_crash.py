@@ -15,6 +15,7 @@ from anyio.abc import TaskStatus
 from meup_agent import Agent, Fulfillment, Proposal, ProposalState, Space
 from meup_agent.errors import RequestError, ToolError
 from meup_agent.mcp import Bridge, HttpServer, StdioServer, ToolLock
+from meup_agent.mcp.bridge import connection
 from meup_agent.mcp.bridge.connection import ServerGone
 from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, over, stdio
 from tests.patience import PATIENCE
@@ -48,7 +49,10 @@ async def die(space: Space) -> list[str]:
     return str(raised.value).splitlines()
 
 
-async def test_a_crash_is_answered_with_the_last_lines_and_the_server_comes_back() -> None:
+async def test_a_crash_is_answered_with_the_last_lines_and_the_server_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "READY_SECONDS", PATIENCE)
     async with bridged(stdio("scripted", "2025-06-18")) as stage:
         async with hearing(stage.caller, "is started again", "runs again") as told:
             lines = await die(stage.caller)
@@ -63,9 +67,11 @@ async def test_a_crash_is_answered_with_the_last_lines_and_the_server_comes_back
             "the MCP server 'server' has gone: \"ended\"; it is started again "
         )
         assert told["runs again"] == "the MCP server 'server' runs again"
-        assert await stage.caller.call(BRIDGE, "do", {"way": "x"}) == [
-            {"type": "text", "text": "done: x"}
-        ]
+        done = [{"type": "text", "text": "done: x"}]
+        assert await stage.caller.call(BRIDGE, "do", {"way": "x"}) == done
+        await die(stage.caller)
+        # Before it runs again: the call waits for it.
+        assert await stage.caller.call(BRIDGE, "do", {"way": "x"}) == done
 
 
 async def test_a_proposal_outlives_the_server_that_its_call_is_for() -> None:
