@@ -92,7 +92,9 @@ async def app_server(codex: str, env: Mapping[str, str]) -> AsyncGenerator[AppSe
 
 def _start(codex: str, path: Path, log: Path, env: Mapping[str, str]) -> PipedProcess:
     with log.open("wb") as errors:
-        command = (codex, "app-server", "--listen", f"unix://{path}")
+        # What it types into a terminal is asked about nowhere.
+        switch = ("-c", "features.unified_exec_tty=false")
+        command = (codex, *switch, "app-server", "--listen", f"unix://{path}")
         return PipedProcess(command, env, stderr=errors.fileno())
 
 

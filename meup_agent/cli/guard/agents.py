@@ -15,14 +15,14 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
+from meup_agent.cli.guard.codex_terminals import close_terminals, leave_terminals
 from meup_agent.cli.guard.files import read_json, read_settings, write_json
 from meup_agent.cli.guard.json_text import read_commented, replace_value
-from meup_agent.cli.guard.toml_text import comments_in
+from meup_agent.cli.guard.toml_text import comments_in, read_toml
 from meup_agent.cli.up.clients import SPACE, client_entry
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.wire.payloads import as_object, objects_in
@@ -47,6 +47,11 @@ VERSION_SECONDS: Final = 20.0
 
 OWN_SERVER: Final = "meup"
 """Name of the MCP server by which an agent is a participant."""
+
+FOREIGN_SERVER: Final = (
+    f"{{}} has an MCP server {OWN_SERVER} that meup guard has not written, and writes one of that"
+    " name; rename yours, or take it out, and run it again"
+)
 
 BEGIN: Final = "# >>> meup guard >>>"
 END: Final = "# <<< meup guard <<<"
@@ -359,7 +364,7 @@ def version_of(program: str) -> tuple[int, int, int] | None:
 
 
 def _codex(text: str | None, path: Path, hook: HookProgram | None) -> str:
-    given = text or ""
+    given = leave_terminals(text or "")  # while our block still ends its table
     begins = [at for at, said in comments_in(given) if said == BEGIN]
     # Not one that is quoted in a string.
     blocks = (_BLOCK.match(given, max(at - back, 0)) for at in begins for back in (1, 0))
@@ -370,14 +375,20 @@ def _codex(text: str | None, path: Path, hook: HookProgram | None) -> str:
         )
     own = "" if hook is None else _codex_block(hook)
     if found is not None:
-        if own and own == found["own"]:
-            return given
+        if hook is not None and own == found["own"]:
+            before = text or ""
+            return before if hook.watches else close_terminals(before, path)
         given = given[: found.start()] + found["others"] + given[found.end() :]
-    if any(starts_hook(each, "codex") for each in _texts_in(read_toml(given, path))):
+    document = read_toml(given, path)
+    if any(starts_hook(each, "codex") for each in _texts_in(document)):
         raise ConfigurationError(
             f"{path} starts meup-hook outside of the block of meup guard; take that out yourself"
         )
+    if hook is not None and hook.serves and OWN_SERVER in as_object(document.get("mcp_servers")):
+        raise ConfigurationError(FOREIGN_SERVER.format(path))
     if own:
+        if hook is not None and not hook.watches:
+            given = close_terminals(given, path)
         if given and not given.endswith("\n"):
             given += "\n"
         blank = "\n" if given else ""
@@ -413,20 +424,6 @@ def _or_else(hook: HookProgram, agent: str, denies: str) -> str:
 
 def _toml_text(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def read_toml(text: str, path: Path) -> JsonObject:
-    """The document in a settings file.
-
-    Raises:
-        ConfigurationError: It is not TOML.
-    """
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError(
-            f"{path} is not TOML that can be added to ({error}), so it is left as it is"
-        ) from None
 
 
 def _cursor(text: str | None, path: Path, hook: HookProgram | None) -> str:

@@ -20,6 +20,7 @@ from meup_agent.cli.guard.agents import (
     has_own_hook,
     version_of,
 )
+from meup_agent.cli.guard.codex_terminals import SWITCH
 from meup_agent.cli.guard.files import read_json, read_settings
 from meup_agent.cli.up.clients import SPACE
 from meup_agent.errors import ConfigurationError, MeupError
@@ -162,20 +163,28 @@ async def _try(
     named = agent.title
     if (version := version_of(program)) is not None:
         named += f" {'.'.join(map(str, version))}"
+    if_trusted = ""
     if agent.name == "codex":
         listener.begin_attempt(f"{agent.title} to list its hooks", TRIAL_SECONDS)
         with TemporaryDirectory(prefix="meup-doctor-") as folder:
-            yield await _check_trust(agent, program, Path(folder))
+            trust = await _check_trust(agent, program, Path(folder))
+            yield trust
+            # Its trial trusts our hook, which is another question.
+            if_trusted = "" if trust.ok else "with a hook that it trusts, "
+            if not hook.watches:
+                yield await _check_terminals(agent, program, Path(folder))
     try:
         with TemporaryDirectory(prefix="meup-doctor-") as folder:
             listener.begin_attempt(f"{agent.title} to be denied a call", TRIAL_SECONDS)
             async with denying_gateway(agent.name) as at:
                 result = await try_hook(agent, program, hook, Path(folder), at)
-        yield _judge("denied call", named, result, DENIAL, watches=hook.watches)
+        yield _judge("denied call", if_trusted + named, result, DENIAL, watches=hook.watches)
         with TemporaryDirectory(prefix="meup-doctor-") as folder:
             listener.begin_attempt(f"{agent.title} to find no gateway", TRIAL_SECONDS)
             result = await try_hook(agent, program, hook, Path(folder), None)
-        yield _judge("gateway gone", named, result, "meup did not answer", watches=hook.watches)
+        yield _judge(
+            "gateway gone", if_trusted + named, result, "meup did not answer", watches=hook.watches
+        )
     except (MeupError, OSError) as error:
         yield Check("denied call", False, f"it could not be tried: {visible(str(error), 300)}")
 
@@ -213,6 +222,22 @@ async def _check_trust(agent: CodingAgent, program: str, folder: Path) -> Check:
         said = f"{agent.title} does not trust the hook, and skips it in silence: it RUNS every call"
         return Check("trust", False, said, "start codex, type /hooks, look at it and trust it")
     return Check("trust", True, f"{agent.title} trusts the hook")
+
+
+async def _check_terminals(agent: CodingAgent, program: str, folder: Path) -> Check:
+    from meup_agent.cli.guard.trial import opens_terminals
+
+    try:
+        opens = await opens_terminals(agent, program, folder)
+    except (MeupError, OSError) as error:
+        return Check("terminals", False, f"it did not say: {visible(str(error), 300)}")
+    if opens is None:
+        said = f"{agent.title} has no switch {SWITCH}: what it types into a terminal asks no hook"
+        return Check("terminals", False, said, "update it (npm install -g @openai/codex)")
+    if opens:
+        said = f"{agent.title} opens terminals, and what it types into one asks no hook"
+        return Check("terminals", False, said, _AGAIN.format(agent.name))
+    return Check("terminals", True, f"{agent.title} opens none, whose input would ask no hook")
 
 
 def _open(agent: CodingAgent) -> Iterator[Check]:

@@ -17,10 +17,10 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
-from meup_agent.cli.guard.agents import OWN_SERVER, read_toml, user_folder, vscode_folder
+from meup_agent.cli.guard.agents import FOREIGN_SERVER, OWN_SERVER, user_folder, vscode_folder
 from meup_agent.cli.guard.files import FileChange, read_json, write_json
 from meup_agent.cli.guard.json_text import read_commented
-from meup_agent.cli.guard.toml_text import comments_in, lines_in_strings
+from meup_agent.cli.guard.toml_text import comments_in, lines_in_strings, read_toml
 from meup_agent.cli.up.plan import check_command
 from meup_agent.errors import ConfigurationError
 from meup_agent.mcp.bridge.config import parse_servers
@@ -295,9 +295,7 @@ def with_own(text: str | None, listed: ServerList, own: JsonObject | None) -> st
     there = entries.get(OWN_SERVER)
     if there == own or (there is not None and not is_own_server(there)):
         if own is not None and there != own:
-            raise ConfigurationError(
-                f"{listed.path} has a server {OWN_SERVER} of another gateway; take it out first"
-            )
+            raise ConfigurationError(FOREIGN_SERVER.format(listed.path))
         return text or ""
     changed = {**entries, OWN_SERVER: own}
     if own is None:

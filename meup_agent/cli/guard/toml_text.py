@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
+
+from meup_agent.errors import ConfigurationError
 
 _TOKEN: Final = re.compile(
     r'"""(?:\\.|[^\\])*?"{3,5}'
@@ -31,3 +35,17 @@ def lines_in_strings(text: str) -> set[int]:
         for place, each in enumerate(found[0])
         if each == "\n"
     }
+
+
+def read_toml(text: str, path: Path) -> dict[str, Any]:
+    """The document in a settings file.
+
+    Raises:
+        ConfigurationError: It is not TOML.
+    """
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(
+            f"{path} is not TOML that can be added to ({error}), so it is left as it is"
+        ) from None

@@ -20,8 +20,10 @@ import anyio
 
 from meup_agent.agent.agent import Agent
 from meup_agent.approval import DenyRule, Policy
-from meup_agent.cli.guard.agents import CodingAgent, HookProgram, read_toml, starts_hook
+from meup_agent.cli.guard.agents import CodingAgent, HookProgram, starts_hook
+from meup_agent.cli.guard.codex_terminals import SWITCH
 from meup_agent.cli.guard.files import read_settings
+from meup_agent.cli.guard.toml_text import read_toml
 from meup_agent.cli.up.hook_endpoint import HOOKS_PATH, HookEndpoint
 from meup_agent.doors.codex_server import app_server
 from meup_agent.doors.model_api import ModelApi
@@ -218,12 +220,7 @@ async def hook_trust(agent: CodingAgent, program: str, folder: Path) -> bool | N
         CannotConnect: It cannot be started.
     """
     path = agent.settings()
-    home = folder / "trust"
-    home.mkdir()
-    copy = home / "config.toml"
-    copy.write_text(read_settings(path) or "", encoding="utf-8")
-    kept = {each: os.environ[each] for each in ("PATH", "LANG") if each in os.environ}
-    env = {**kept, "HOME": str(folder), "TMPDIR": str(folder), "CODEX_HOME": str(home)}
+    copy, env = _codex_copy(agent, folder)
     hooks: list[dict[str, Any]] = []
     with anyio.move_on_after(TRIAL_SECONDS):
         async with app_server(program, env) as server:
@@ -256,6 +253,35 @@ def _is_trusted(hook: dict[str, Any], copy: Path, path: Path) -> bool:
         each.get("trusted_hash") == hook.get("currentHash") and each.get("enabled") is not False
         for each in known
     )
+
+
+def _codex_copy(agent: CodingAgent, folder: Path) -> tuple[Path, dict[str, str]]:
+    """A copy of Codex's settings, and the environment in which it reads that one."""
+    home = folder / "copy"
+    home.mkdir(exist_ok=True)
+    copy = home / "config.toml"
+    copy.write_text(read_settings(agent.settings()) or "", encoding="utf-8")
+    kept = {each: os.environ[each] for each in ("PATH", "LANG") if each in os.environ}
+    return copy, {**kept, "HOME": str(folder), "TMPDIR": str(folder), "CODEX_HOME": str(home)}
+
+
+async def opens_terminals(agent: CodingAgent, program: str, folder: Path) -> bool | None:
+    """Whether Codex opens terminals with its settings; ``None``: it knows no such switch.
+
+    Raises:
+        ConfigurationError: Its settings cannot be read.
+        OSError: It cannot be started.
+    """
+    _, env = _codex_copy(agent, folder)
+    said = b""
+    with anyio.move_on_after(TRIAL_SECONDS):
+        command = [program, "features", "list"]
+        said = (await anyio.run_process(command, env=env, cwd=folder, check=False)).stdout
+    for line in said.decode(errors="replace").splitlines():
+        words = line.split()
+        if words[:1] == [SWITCH]:
+            return words[-1] != "false"
+    return None
 
 
 def _request(number: int, method: str, params: dict[str, Any]) -> bytes:

@@ -331,3 +331,48 @@ def test_the_gateway_runs_with_a_participant_for_each_agent(full: Home) -> None:
         assert "copilot" not in owner["token_files"]
     finally:
         os.kill(owner["process"], signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",
+        'model = "o"',
+        'x = """\n[features]\n"""\n\n[features] # mine\nmulti_agent = true\n\n[tui]\nx = 1\n',
+        "[features]\nunified_exec_tty = false\n",
+    ],
+)
+def test_codex_opens_no_terminal_whose_input_no_hook_sees(home: Home, before: str) -> None:
+    name = ".codex/config.toml"
+    path = home.write(name, before)
+    assert home.guard("codex", "--no-start").returncode == exit_codes.OK
+    guarded = path.read_text()
+    features = tomllib.loads(before).get("features", {})
+    assert tomllib.loads(guarded)["features"] == {**features, "unified_exec_tty": False}
+    assert "stays as it is" in home.guard("codex", "--no-start").stdout
+    path.write_text(guarded + "z = 1\n")  # so that it is not put back whole
+    home.guard("remove", "codex")
+    assert path.read_text().rstrip("\n") == f"{before.rstrip()}\nz = 1".lstrip()
+
+
+def test_a_switch_that_codex_adds_to_our_table_stays(home: Home) -> None:
+    name = ".codex/config.toml"
+    path = home.write(name, "")
+    home.guard("codex", "--no-start")
+    off = "unified_exec_tty = false  # meup"
+    path.write_text(path.read_text().replace(off, f"hooks = true\n{off}"))
+    home.guard("remove", "codex")
+    assert path.read_text() == "[features]\nhooks = true\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("features.unified_exec_tty = true\n", "sets features.unified_exec_tty"),
+        ("features.hooks = true\n", "write unified_exec_tty = false into its features yourself"),
+    ],
+)
+def test_codex_is_not_guarded_with_terminals(home: Home, text: str, said: str) -> None:
+    path = home.write(".codex/config.toml", text)
+    assert_fails(home.guard("codex", "--no-start"), exit_codes.USAGE, said)
+    assert path.read_text() == text

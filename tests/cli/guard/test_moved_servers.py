@@ -140,9 +140,14 @@ def test_servers_that_are_not_to_move_stay(home: Home) -> None:
 def test_a_server_of_our_name_that_is_another_one_is_left(home: Home) -> None:
     text = json.dumps({"mcpServers": {"files": ENTRY, "meup": OTHER}})
     home.write(CLAUDE, text)
-    assert_fails(home.guard("claude-code", "--no-start"), exit_codes.USAGE, "another gateway")
+    assert_fails(home.guard("claude-code", "--no-start"), exit_codes.USAGE, "rename yours")
     assert (home.path / CLAUDE).read_text() == text
     assert (home.path / ".claude/settings.json").read_text() == FILES[".claude/settings.json"]
+    text = '[mcp_servers.meup]\ncommand = "other"\n\n[mcp_servers.a]\ncommand = "sh"\n'
+    path = home.write(".codex/config.toml", text)
+    done = home.guard("codex", "--no-start")
+    assert_fails(done, exit_codes.USAGE, f"{path} has an MCP server meup that meup guard has not")
+    assert path.read_text() == text
 
 
 QUOTED = (

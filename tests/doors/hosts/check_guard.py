@@ -17,6 +17,7 @@ from tests.cli.guard.homes import Home
 from tests.doors.hosts.programs import CLAUDE, CODEX
 from tests.patience import PATIENCE
 
+TERMINALS = "features.unified_exec_tty=true"
 PROVED = ["hook", "gateway", "denied call", "gateway gone"]
 
 
@@ -54,11 +55,14 @@ def test_a_no_holds_and_a_host_that_goes_past_the_hook_is_found(home: Home) -> N
     codex = checks(home, "codex")
     assert {name: codex[name]["ok"] for name in PROVED} == dict.fromkeys(PROVED, True), codex
     assert "skips it in silence" in codex["trust"]["said"]
+    assert "with a hook that it trusts" in codex["denied call"]["said"]
+    assert codex["terminals"]["ok"]
     assert {path: path.read_bytes() for path in home.path.glob(".c*/*")} == before
 
     home.program("claude", f'exec {CLAUDE} --bare "$@"')
-    home.program("codex", f'exec {CODEX} -c features.hooks=false "$@"')
+    home.program("codex", f'exec {CODEX} -c features.hooks=false -c {TERMINALS} "$@"')
     claude, codex = checks(home, "claude-code"), checks(home, "codex")
+    assert not codex["terminals"]["ok"]
     for each in (claude, codex):
         assert (each["denied call"]["ok"], each["gateway gone"]["ok"]) == (False, False), each
         assert "RAN the command" in each["denied call"]["said"]
