@@ -28,7 +28,7 @@ WORKERS := $(shell echo $$((3 * $(CORES))))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help bench-check container demo pytest test test-installed test-frameworks conformance console doors cluster soak walk mcp-servers fuzz orders flips lint types mypy pyright docs-check docs format clean
+.PHONY: help bench-check container demo pytest test test-installed test-frameworks conformance console doors cluster nodes soak walk mcp-servers fuzz orders flips lint types mypy pyright docs-check docs format clean
 
 # Several targets install into one .venv, so they take turns; the checks of `test` find it there.
 ifndef CHECKS_ALONE
@@ -69,6 +69,11 @@ doors: $(VENV)/doors.stamp ## real Claude Code and Codex at our doors, with a mo
 cluster: $(VENV)/test.stamp ## meup cluster demo, and half a minute of gateways and servers of NATS that are killed and cut (MEUP_SEED=)
 	$(PY) -m pytest --override-ini=addopts=--import-mode=importlib -q -p no:cacheprovider \
 		-o python_files='check_*.py' tests/cluster
+
+nodes: $(VENV)/test.stamp ## the suites of conversations again, where each gateway is two on a NATS server
+	$(PY) -m pytest -q -p no:cacheprovider -p tests.two_nodes --numprocesses=$$((2 * $(CORES))) \
+		--dist=worksteal --hypothesis-profile=quick -k "not memory and not mounted" \
+		tests/bypass tests/conformance tests/interaction
 
 SOAK_SECONDS ?= 600
 

@@ -92,8 +92,8 @@ def test_a_join_as_another_is_refused(
 @pytest.mark.parametrize("claim", [{"participantId": "bob"}, {"space": "other"}])
 def test_a_join_frame_behind_a_whole_handshake_must_fit_it(site: Site, claim: Json) -> None:
     with site.join("bob") as (bob,), site.member("alice") as alice:
-        alice.write({"type": "join", **claim})
         alice.until("system/presence")
+        alice.write({"type": "join", **claim})
         assert alice.end() == 4401
         bob.until("system/presence")
 

@@ -214,8 +214,11 @@ async def test_a_question_is_refused_whose_connection_is_gone(meeting: Meeting) 
 
 @pytest.mark.rule("3.beside.alone")
 async def test_beside_alone_it_is_present_and_answers_no_request(meeting: Meeting) -> None:
-    async with gathered(meeting, "proposer", tool_owner()) as (proposer, tools):
-        async with taped(proposer) as tape, join(meeting, "reviewer", beside=True) as beside:
+    async with (
+        gathered(meeting, "proposer", tool_owner()) as (proposer, tools),
+        taped(proposer) as tape,
+    ):
+        async with join(meeting, "reviewer", beside=True) as beside:
 
             def is_aside() -> list[bool]:
                 return [each.aside for each in proposer.participants if each.id == "reviewer"]

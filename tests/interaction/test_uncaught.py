@@ -62,10 +62,11 @@ def test_program_may_catch_ctrl_c_itself(gateway: ThreadedGateway, backend: str)
 
 @pytest.mark.parametrize("how", ["plain", "grouped"])
 def test_refused_token_is_one_sentence(gateway: ThreadedGateway, backend: str, how: str) -> None:
-    with program([SCRIPT, backend, how], told(gateway, token="wrong")) as script:
+    environment = told(gateway, token="wrong")
+    with program([SCRIPT, backend, how], environment) as script:
         assert script.wait() == 1
     (line,) = script.stderr
-    assert line.startswith(f"meup: the gateway {gateway.url} refused the token")
+    assert line.startswith(f"meup: the gateway {environment['MEUP_URL']} refused the token")
 
 
 def test_missing_address_is_one_sentence(backend: str) -> None:
