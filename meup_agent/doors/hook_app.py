@@ -18,6 +18,7 @@ import anyio
 import msgspec
 from anyio import lowlevel
 
+from meup_agent.doors.deferred import DeferredCall, DeferredCalls
 from meup_agent.doors.hooks import (
     DIALECTS,
     MARGIN_SECONDS,
@@ -93,6 +94,9 @@ Mode = Literal["enforce", "watch"]
 WATCH: Final = "watch"
 """The mode, as the address of a hook says it, too."""
 
+DEFER: Final = "defer"
+"""Seconds, as the address of a hook says them, after which its host is sent away and comes back."""
+
 TERMINAL: Final = "terminal"
 """Said as ``prefer``: the agent's terminal is asked as well, and the first answer counts."""
 
@@ -139,11 +143,17 @@ class _Seat:
         # Hosts that were told of each permit: of two hooks that ask for one call, one may be gone.
         self.told: TTLMap[str, int] = TTLMap(count=MAX_ANSWERED, seconds=ANSWERED_SECONDS)
         self.race = TerminalRace(self.door, lambda proposal: self.tell(proposal, 0))
+        self.deferred = DeferredCalls(self.door, lambda proposal: self.tell(proposal, 0))
         # Permits of dialogs, which do not say the id that is reported later.
         self.dialogs: TTLMap[tuple[str, str, str, bytes], str] = TTLMap(
             count=MAX_ANSWERED, seconds=ANSWERED_SECONDS
         )
         self.error: Exception | None = None
+
+    @property
+    def held(self) -> int:
+        """The calls that wait, or whose answer is kept."""
+        return self.waiting + len(self.race) + len(self.deferred)
 
     def tell(self, proposal: str, hosts: int) -> None:
         """Note that one host more, or less, was told of a permit; that none was is reported."""
@@ -249,10 +259,11 @@ class HookApp:
         """Have the space decide a call, and tell the host; where that hangs up, withdraw it."""
         wait = _seconds(query, "timeout", dialect.timeout) - MARGIN_SECONDS
         # With an answer that has its terminal ask, the space has a moment alone.
-        there = dialect.ask if query.get("prefer") == TERMINAL else None
+        defers = DEFER in query and dialect.defer is not None
+        there = dialect.ask if query.get("prefer") == TERMINAL and not defers else None
         call = hook.call
         assert call is not None
-        answer: Permitted | Denied | None = None
+        answer: Permitted | Denied | DeferredCall | None = None
         hung_up = False
         seat: _Seat | None = None
 
@@ -268,14 +279,18 @@ class HookApp:
                 tasks.start_soon(wait_for_end, tasks.cancel_scope)
                 with anyio.move_on_after(max(wait, 0.0) + GRACE_SECONDS):
                     seat = await self._seat(login)
-                    if seat.waiting + len(seat.race) >= MAX_WAITING:
+                    deferred = seat.deferred.find(call)
+                    if deferred is None and seat.held >= MAX_WAITING:
                         raise _Full(f"{MAX_WAITING} calls of this participant wait already")
-                    seat.waiting += 1
-                    try:
-                        ttl = max(min(wait, _seconds(query, "ttl", _space_ttl(seat))), 0.001)
+                    ttl = _seconds(query, "ttl", _space_ttl(seat))
+                    if (defers and call.key) or deferred is not None:
+                        if deferred is None:
+                            deferred = self._begin(seat, hook, ttl)
+                        after = min(_seconds(query, DEFER, math.inf), wait) if defers else math.inf
+                        answer = await seat.deferred.take(call, deferred, after)
+                    else:
+                        ttl = max(min(wait, ttl), 0.001)
                         answer = await self._ask(seat, hook, ttl, races=there is not None)
-                    finally:
-                        seat.waiting -= 1
                 tasks.cancel_scope.cancel()
         except* (MeupError, _Full) as group:
             error = group.exceptions[0]
@@ -291,12 +306,17 @@ class HookApp:
                     key, at = _dialog_key(call, answer), anyio.current_time()
                     seat.dialogs.put(key, answer.proposal, at)
         if hung_up:
+            if isinstance(answer, DeferredCall) and not answer.hosts:
+                answer.scope.cancel()  # it does not know that it is to come back
             return
         is_dialog = hook.kind is HookKind.RACES
         match answer:
             case Permitted():
                 permit = permit_dialog if is_dialog else dialect.permit
                 body = permit(answer.arguments, answer.edited)
+            case DeferredCall():
+                assert dialect.defer is not None
+                body = dialect.defer
             case Denied() if is_decision(answer) or not (is_dialog or there):
                 body = deny_dialog(answer.words) if is_dialog else dialect.deny(answer.words)
             case _ if is_dialog:
@@ -315,13 +335,24 @@ class HookApp:
         assert hook.call is not None
         is_dialog = hook.kind is HookKind.RACES
         if not is_dialog and not races:
-            return await seat.door.ask(hook.call, ttl=ttl)
+            seat.waiting += 1
+            try:
+                return await seat.door.ask(hook.call, ttl=ttl)
+            finally:
+                seat.waiting -= 1
         raced = seat.race.claim(hook) if is_dialog else None
         if raced is None:
             assert self._tasks is not None  # there is a seat
             raced = seat.race.enter(hook)
             self._tasks.start_soon(seat.race.wait, raced, ttl)
         return await raced.wait_for(is_dialog=is_dialog)
+
+    def _begin(self, seat: _Seat, hook: HookInput, ttl: float) -> DeferredCall:
+        """A call that begins to wait, and goes on if its host is to come back."""
+        assert self._tasks is not None  # there is a seat
+        entered = seat.deferred.enter(hook)
+        self._tasks.start_soon(seat.deferred.wait, entered, None if math.isinf(ttl) else ttl)
+        return entered
 
     def _watch(self, login: HookLogin, hook: HookInput) -> None:
         """Record a call without waiting: it is proposed, and taken back."""
@@ -366,6 +397,7 @@ class HookApp:
         seat = self._seats.get(login.token)
         if seat is not None:
             await seat.race.settle(dialect.agent, hook)
+            seat.deferred.settle(dialect.agent, hook)
 
     # --- the doors ---
 
@@ -397,7 +429,10 @@ class HookApp:
                     await self._recall(seat.door)
                     joining.deadline = math.inf
                     seat.ready.set()
-                    await anyio.sleep_forever()
+                    try:
+                        await anyio.sleep_forever()
+                    finally:
+                        seat.deferred.leave()
         except TimeoutError:
             seat.error = _Full("the space could not be joined in time")
         except (MeupError, OSError) as error:

@@ -21,7 +21,8 @@ TIMEOUTS = {"claude-code": 600.0, "codex": 600.0, "cursor": 60.0, "copilot": 30.
 
 HELP = """\
 usage: meup-hook AGENT [--url URL] [--token-file FILE] [--timeout SECONDS] [--ttl SECONDS]
-                        [--own NAME] [--prefer space|terminal] [--watch]
+                        [--own NAME] [--prefer space|terminal] [--defer-after SECONDS]
+                        [--watch]
 
 The hook of a coding agent (claude-code, codex, cursor, copilot, gemini): asks the space before each
 call, and reports what came of it.
@@ -34,6 +35,9 @@ call, and reports what came of it.
   --own NAME         the name of our own MCP server in the agent's user settings
   --prefer WHO       who decides where a person is at the agent's terminal, too: the space alone
                      (space, the default), or whoever answers first (terminal; Claude Code)
+  --defer-after SECONDS
+                     Claude Code without a terminal (claude -p): send it away after that time, the
+                     call undone and still open; it asks again once it is resumed (claude --resume)
   --watch            decide nothing: the space is told of each call, and every call goes on
 """
 
@@ -100,7 +104,7 @@ def _tell(agent: str, answer: str, given: list[str], said: bytes) -> None:
 
 
 def _options(given: list[str]) -> dict[str, str]:
-    known = ("--url", "--token-file", "--timeout", "--ttl", "--own", "--prefer")
+    known = ("--url", "--token-file", "--timeout", "--ttl", "--own", "--prefer", "--defer-after")
     found: dict[str, str] = {}
     while given:
         name, *given = given
@@ -132,8 +136,14 @@ def ask(agent: str, options: dict[str, str], said: bytes) -> str:
     prefer = options.get("--prefer", "space")
     if prefer not in ("space", "terminal"):
         raise Failed(f"--prefer is space or terminal, and not {prefer!r}")
-    if prefer == "terminal":
+    after = options.get("--defer-after")
+    # Claude Code says by itself whether it has a terminal, whatever it was started with. At one it
+    # takes no "defer", and goes by its own rules; without one nobody answers "ask".
+    is_alone = os.environ.get("CLAUDE_CODE_SESSION_ATTENDED") == "0"
+    if prefer == "terminal" and not is_alone:
         query += "&prefer=terminal"
+    if after and is_alone:
+        query += f"&defer={float(after)}"
     if "--watch" in options:
         query += "&mode=watch"
     if "--untold" in options:

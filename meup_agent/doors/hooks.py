@@ -80,6 +80,7 @@ class HookDialect:
         deny: The answer that keeps it from running, with words for the model.
         timeout: Seconds that it waits for a hook where it is not told otherwise.
         ask: The answer that has its terminal ask; ``None``: it has none that holds.
+        defer: The answer by which it ends, to ask again once it is resumed; ``None``: it has none.
     """
 
     agent: str
@@ -88,6 +89,7 @@ class HookDialect:
     deny: Callable[[str], JsonObject]
     timeout: float
     ask: JsonObject | None = None
+    defer: JsonObject | None = None
 
 
 NOTHING: Final[JsonObject] = {}
@@ -257,6 +259,16 @@ _ASK_CLAUDE: Final[JsonObject] = {
     }
 }
 
+# At a terminal it is no answer: the call goes by its own rules. So only a program that knows that
+# there is none asks for it.
+_DEFER_CLAUDE: Final[JsonObject] = {
+    "hookSpecificOutput": {
+        "hookEventName": "PreToolUse",
+        "permissionDecision": "defer",
+        "permissionDecisionReason": "it waits for a decision in the space",
+    }
+}
+
 
 def permit_dialog(arguments: JsonObject, is_edited: bool) -> JsonObject:
     """The answer that lets the call of a dialog run, with the arguments to run."""
@@ -402,6 +414,7 @@ DIALECTS: Final[Mapping[str, HookDialect]] = {
             _deny_claude,
             600.0,
             _ASK_CLAUDE,
+            _DEFER_CLAUDE,
         ),
         HookDialect("codex", _as_claude("codex"), _permit_claude, _deny_claude, 600.0),
         HookDialect("cursor", _read_cursor, _permit_cursor, _deny_cursor, 60.0),

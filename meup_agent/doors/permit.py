@@ -312,14 +312,28 @@ class Door:
 
     def _again(self, call: HostCall, before: HostCall, answer: Answer) -> Answer:
         """The answer to a call that was asked about before; another one under its id gets none."""
-        same = payloads.is_same_json(call.arguments, before.arguments)
-        if call.tool != before.tool or not same:
-            words = (
-                f"The call of {decisions.name(call.tool)} has the id of another call that was"
-                " decided before. It was not carried out. Tell the user."
-            )
-            return Denied(Why.UNREACHABLE, words)
-        return self.check(call, answer)
+        return self.differs(call, before) or self.check(call, answer)
+
+    def differs(self, call: HostCall, before: HostCall) -> Denied | None:
+        """The answer to a call that has the id of another one; ``None``: it is the same."""
+        if call.tool == before.tool and payloads.is_same_json(call.arguments, before.arguments):
+            return None
+        words = (
+            f"The call of {decisions.name(call.tool)} has the id of another call that was asked"
+            " about before. It was not carried out. Tell the user."
+        )
+        return Denied(Why.UNREACHABLE, words)
+
+    def spend(self, call: HostCall, answer: Answer) -> Answer:
+        """An answer for one host alone: whoever asks about its call later gets no permit."""
+        key, now = call.key, anyio.current_time()
+        if key is None:
+            return answer
+        known = self._answered.get(key, now)
+        answer = self.check(call, answer if known is None else known[1])
+        if isinstance(answer, Permitted):
+            self._answered.put(key, (call, _run_before(call, answer.proposal)), now)
+        return answer
 
     def check(self, call: HostCall, answer: Answer) -> Answer:
         """An answer as it holds now: a permit about which was reported lets nothing run."""
@@ -409,7 +423,7 @@ class Door:
             # What may have been cut names no call.
             is_whole = max(map(len, (agent, session, call_id))) < MAX_TOLD_CHARS
             if known.key is not None and is_whole and self._answered.get(known.key, now) is None:
-                self._answered.put(known.key, (known, _recalled(known, record.id)), now)
+                self._answered.put(known.key, (known, _run_before(known, record.id)), now)
 
     def permit_of(self, call: HostCall) -> str | None:
         """The proposal by which a call was permitted, by the call's id; ``None``: none is known."""
@@ -507,11 +521,10 @@ def _refusal(text: str) -> RequestError:
     return RequestError(payloads.EXCHANGE_ERROR, text, {"reason": payloads.REFUSED})
 
 
-def _recalled(call: HostCall, proposal: str) -> Denied:
+def _run_before(call: HostCall, proposal: str) -> Denied:
     words = (
-        f"This call of {decisions.name(call.tool)} was permitted once, before its gateway was"
-        " started again, and may have been carried out. It was not carried out now. Look what came"
-        " of it, and make a new call."
+        f"This call of {decisions.name(call.tool)} was permitted once before, and may have been"
+        " carried out. It was not carried out now. Look what came of it, and make a new call."
     )
     return Denied(Why.RUN_BEFORE, words, proposal)
 

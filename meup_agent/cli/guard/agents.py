@@ -45,6 +45,9 @@ WATCH_SECONDS: Final = 60
 VERSION_SECONDS: Final = 20.0
 """Wait for a program to say its version."""
 
+CLAUDE: Final = "claude-code"
+"""The agent whose terminal can be asked as well, and that can be sent away while a call waits."""
+
 OWN_SERVER: Final = "meup"
 """Name of the MCP server by which an agent is a participant."""
 
@@ -79,6 +82,8 @@ class HookProgram(NamedTuple):
         ttl: Seconds for which a call waits for a decision.
         watches: It decides nothing, and every call goes on.
         serves: The agent reaches MCP servers through the gateway as well.
+        prefers_terminal: Claude Code's terminal is asked as well, and the first answer counts.
+        defer_after: Seconds after which a Claude Code without a terminal is sent away to come back.
     """
 
     program: Path
@@ -87,6 +92,8 @@ class HookProgram(NamedTuple):
     ttl: int = TTL_SECONDS
     watches: bool = False
     serves: bool = False
+    prefers_terminal: bool = False
+    defer_after: int | None = None
 
     def server(self, agent: str) -> JsonObject:
         """The entry of the MCP server by which an agent is a participant."""
@@ -103,7 +110,12 @@ class HookProgram(NamedTuple):
         """The command line, for a shell."""
         words = (str(self.program), agent, "--url", self.url, "--token-file", str(self.token_file))
         waits = ("--timeout", str(self.seconds), "--ttl", str(self.ttl), "--own", OWN_SERVER)
-        return shlex.join((*words, *waits, *(("--watch",) if self.watches else ())))
+        if self.watches:
+            return shlex.join((*words, *waits, "--watch"))
+        how = ("--prefer", "terminal") if self.prefers_terminal else ()
+        if self.defer_after is not None:
+            how = (*how, "--defer-after", str(self.defer_after))
+        return shlex.join((*words, *waits, *(how if agent == CLAUDE else ())))
 
     @classmethod
     def of_line(cls, line: str) -> HookProgram | None:
@@ -117,7 +129,16 @@ class HookProgram(NamedTuple):
             return None
         token_file, ttl = Path(given["--token-file"]), given.get("--ttl", "")
         waits = int(ttl) if ttl.isdecimal() else TTL_SECONDS
-        return cls(Path(words[0]), given["--url"], token_file, waits, "--watch" in words)
+        after = given.get("--defer-after", "")
+        return cls(
+            Path(words[0]),
+            given["--url"],
+            token_file,
+            waits,
+            "--watch" in words,
+            prefers_terminal=given.get("--prefer") == "terminal",
+            defer_after=int(after) if after.isdecimal() else None,
+        )
 
     @property
     def seconds(self) -> int:
@@ -254,6 +275,13 @@ def _without_own(entry: object, agent: str) -> list[object]:
     return [{**of, "hooks": others}] if others else []
 
 
+def other_hooks(settings: JsonObject) -> int:
+    """The hooks of others that Claude Code asks before a call."""
+    groups = objects_in(as_object(settings.get("hooks")).get("PreToolUse"))
+    hooks = [each for group in groups for each in objects_in(group.get("hooks"))]
+    return sum(not _is_own(each, CLAUDE) for each in hooks)
+
+
 def has_own_hook(settings: JsonObject, agent: str) -> bool:
     """True if settings have our hook of an agent before a call."""
     asked = as_object(settings.get("hooks")).get("PreToolUse")
@@ -321,6 +349,8 @@ def _claude(text: str | None, path: Path, hook: HookProgram | None) -> str:
         if not hook.watches:
             asks["onFailure"] = "block"
         wanted["PreToolUse"] = {"matcher": "*", "hooks": [asks]}
+        if hook.prefers_terminal and not hook.watches:
+            wanted["PermissionRequest"] = {"matcher": "*", "hooks": [asks]}
         for event in ("PostToolUse", "PostToolUseFailure"):
             wanted[event] = {"matcher": "*", "hooks": [entry]}
         for event in ("Stop", "SessionEnd"):

@@ -376,3 +376,28 @@ def test_codex_is_not_guarded_with_terminals(home: Home, text: str, said: str) -
     path = home.write(".codex/config.toml", text)
     assert_fails(home.guard("codex", "--no-start"), exit_codes.USAGE, said)
     assert path.read_text() == text
+
+
+def test_claude_s_terminal_is_asked_as_well_until_it_is_guarded_again(full: Home) -> None:
+    done = full.guard("claude-code", "codex", "--prefer", "terminal", "--no-start")
+    assert done.returncode == exit_codes.OK
+    claude = {each["event"]: each for each in entries(full, ".claude/settings.json")}
+    assert " --prefer terminal" in claude["PreToolUse"]["line"]
+    assert claude["PermissionRequest"]["onFailure"] == "block"
+    assert "--prefer" not in (full.path / ".codex/config.toml").read_text()
+    full.guard("claude-code", "--defer-after", "60", "--no-start")
+    claude = {each["event"]: each for each in entries(full, ".claude/settings.json")}
+    assert claude["PreToolUse"]["line"].endswith(" --defer-after 60")
+    assert "PermissionRequest" not in claude
+    for given in (("codex", "--prefer", "terminal"), ("claude-code", "--watch", "--defer-after=9")):
+        assert_fails(full.guard(*given, "--no-start"), exit_codes.USAGE, "--defer-after")
+
+
+def test_other_hooks_that_may_change_a_call_are_told(home: Home) -> None:
+    path = home.path / ".claude"
+    path.mkdir()
+    other = {"type": "command", "command": "mine"}
+    text = json.dumps({"hooks": {"PreToolUse": [{"matcher": "*", "hooks": [other]}]}})
+    assert "other hooks" not in home.guard("claude-code", "--no-start").stdout
+    (path / "settings.json").write_text(text)
+    assert "other hooks" in home.guard("claude-code", "--no-start").stdout

@@ -9,6 +9,7 @@ Door = Literal[
     "claude-command",
     "claude-dialog",
     "claude-terminal",
+    "claude-deferred",
     "claude-approve",
     "codex-command",
 ]
@@ -32,6 +33,14 @@ What = Literal[
     "gateway restarted as it ran",
     "yes at the terminal",
     "no at the terminal",
+    "resumed after a yes",
+    "resumed after a no",
+    "resumed after an edit",
+    "resumed too early",
+    "resumed twice at once",
+    "gateway restarted, then resumed",
+    "never resumed",
+    "at a terminal",
 ]
 
 
@@ -77,12 +86,12 @@ def _cases(door: Door, failed: str, *, silence_runs: bool = False) -> tuple[Case
 
 
 def _claude_cases(
-    door: Door, failed: str, *, late: str, silence_runs: bool = False
+    door: Door, failed: str, *, asked: tuple[str, str], late: str, silence_runs: bool = False
 ) -> tuple[Case, ...]:
     return (
         *_cases(door, failed, silence_runs=silence_runs),
         Case(door, "answered too late", False, late, "withdrawn"),
-        Case(door, "ask", False, "no person is at this terminal", "withdrawn"),
+        Case(door, "ask", False, *asked),
         Case(door, "interrupted by its own API", False, "", "withdrawn"),
     )
 
@@ -127,8 +136,19 @@ def _approve_cases() -> tuple[Case, ...]:
 
 CASES: Final = (
     # An answer without a word is no failure to it. The gateway never gives one.
-    *_claude_cases("claude-http", FAILED, late=FAILED, silence_runs=True),
-    *_claude_cases("claude-command", "meup did not answer", late=FAILED),
+    *_claude_cases(
+        "claude-http",
+        FAILED,
+        asked=("no person is at this terminal", "withdrawn"),
+        late=FAILED,
+        silence_runs=True,
+    ),
+    *_claude_cases(
+        "claude-command",
+        "meup did not answer",
+        asked=("No participant decided", "expired"),
+        late=FAILED,
+    ),
     *_dialog_cases(),
     *_approve_cases(),
     *_cases("codex-command", "meup did not answer"),
@@ -146,12 +166,28 @@ TERMINAL_CASES: Final = (
 )
 """Those that take a terminal, in manual and in auto mode, each alike."""
 
+DEFERRED_CASES: Final = (
+    Case("claude-deferred", "resumed after a yes", True, "", "fulfilled"),
+    Case("claude-deferred", "resumed after a no", False, "not on Fridays", "rejected"),
+    Case("claude-deferred", "resumed after an edit", True, "", "fulfilled"),
+    Case("claude-deferred", "resumed too early", False, "", "pending"),
+    Case("claude-deferred", "resumed twice at once", True, "", "fulfilled"),
+    Case("claude-deferred", "gateway restarted, then resumed", False, "", "pending"),
+    Case("claude-deferred", "never resumed", False, "", "permitted"),
+    # There it would go by its own rules: so the program never gives that answer there.
+    Case("claude-deferred", "at a terminal", False, "No participant decided", "expired"),
+)
+"""Those of an agent that is sent away while its call waits."""
+
 NAMES: Final = {
     "claude-http": f"Claude Code {CLAUDE_VERSION}, hook `http`, `onFailure: block`",
     "claude-command": f"Claude Code {CLAUDE_VERSION}, hook `command` (`meup-hook`)",
     "claude-dialog": f"Claude Code {CLAUDE_VERSION}, hook `PermissionRequest`, `http`, with `-p`",
     "claude-terminal": (
         f"Claude Code {CLAUDE_VERSION} at a terminal, `prefer: terminal`, manual and auto mode"
+    ),
+    "claude-deferred": (
+        f"Claude Code {CLAUDE_VERSION}, `meup-hook --defer-after`, `-p` and `-p --resume`"
     ),
     "claude-approve": f"Claude Code {CLAUDE_VERSION}, tool `approve` (`meup mcp --approve-tool`)",
     "codex-command": f"Codex {CODEX_VERSION}, hook `command` (`meup-hook`)",
@@ -202,10 +238,18 @@ approval](../how-to/approve-a-coding-agents-shell.md) says how to set a door up.
 the gateway itself always answers with a decision. To Claude Code an empty answer is no failure, so
 the call runs: where others can listen at the port, use `meup-hook` over the Unix socket.
 
-*Ask* is a call with `prefer=terminal` where there is no terminal. In *answered too late* the agent
-gives its hook up earlier than the hook knows. Codex then runs the call, and cannot be made not to:
-give `meup-hook` the same `--timeout` as Codex's settings. After *gateway restarted as it ran* the
-gateway still gets the report of the call that it had permitted.
+*Ask* is a call with `prefer=terminal` where there is no terminal; `meup-hook` sees that, and lets
+the space alone decide. In *answered too late* the agent gives its hook up earlier than the hook
+knows. Codex then runs the call, and cannot be made not to: give `meup-hook` the same `--timeout` as
+Codex's settings. After *gateway restarted as it ran* the gateway still gets the report of the call
+that it had permitted.
+
+*Resumed* is `claude -p --resume` after `claude -p` was sent away with the answer *defer*, while its
+call waited on. *Too early* is before a decision: it is sent away again. If Claude Code is sent away
+with several calls at once, it asks about the last one again, and never about the others: they are
+taken back when its turn ends. At a terminal, in manual mode, *defer* is no answer to it: it goes by
+its own rules, by which the call may run. So `meup-hook` gives that answer only where Claude Code
+says that it has no terminal.
 """
 
 
@@ -214,7 +258,7 @@ def page() -> str:
     lines = [HEAD]
     for door, name in NAMES.items():
         lines += [f"## {name}", "", "| what happens | ran | told | recorded |", "|---|---|---|---|"]
-        for case in (*CASES, *TERMINAL_CASES):
+        for case in (*CASES, *TERMINAL_CASES, *DEFERRED_CASES):
             if case.door == door:
                 ran = "**ran**" if case.ran else "did not run"
                 told = f"“… {case.told} …”" if case.told else "–"

@@ -235,7 +235,7 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     # Five seconds before the host's time-out ours ends.
     seconds = {"time-out": 7.0, TOO_LATE: 3.0}.get(case.what, 60.0)
-    if case.what == "ask" and case.door == "codex-command":
+    if case.what == "ask" and case.recorded == "expired":
         seconds = 7.0
     is_tool = case.door == "claude-approve"
     if is_tool and case.what in ("gateway killed", "refused connection"):

@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -73,9 +74,11 @@ class Terminal:
 
 
 @asynccontextmanager
-async def claude(at: Hooked, home: Path, api: str, mode: str) -> AsyncGenerator[Terminal]:
+async def claude(
+    at: Hooked, home: Path, api: str, mode: str, given: dict[str, Any] | None = None
+) -> AsyncGenerator[Terminal]:
     """Claude Code in a terminal, set up as the how-to says, in one of its permission modes."""
-    hook = {
+    hook = given or {
         "type": "http",
         "url": f"{at.url}/hooks/claude-code?timeout=60&prefer=terminal",
         "headers": {"Authorization": "Bearer $MEUP_TOKEN"},

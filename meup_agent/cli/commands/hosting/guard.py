@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -20,10 +21,12 @@ import typer
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.guard.agents import (
     AGENTS,
+    CLAUDE,
     MAX_TTL_SECONDS,
     TTL_SECONDS,
     CodingAgent,
     HookProgram,
+    other_hooks,
 )
 from meup_agent.cli.guard.files import FileChange, read_json, read_settings, write_change
 from meup_agent.cli.guard.plan import GuardPlan, plan_install, plan_removal
@@ -55,6 +58,13 @@ QUIET_SECONDS: Final = 2.0
 """Time after which the wait is said."""
 
 REMOVE: Final = "remove"
+
+
+class Preferred(StrEnum):
+    """Who decides where a person is at the agent's own terminal."""
+
+    SPACE = "space"
+    TERMINAL = "terminal"
 
 
 class _Setup(msgspec.Struct):
@@ -89,11 +99,11 @@ class _Gateway(NamedTuple):
         """Its Unix socket, the same at each start."""
         return up_folder() / f"{digest_of(self.servers)}{SOCKET_SUFFIX}"
 
-    def hook(self, agent: str, *, watches: bool) -> HookProgram:
+    def hook(self, agent: str, **how: Any) -> HookProgram:
         """The program by which an agent asks it, with the file of its token."""
         token_file = token_path(up_folder() / digest_of(self.servers), agent)
         url, ttl = socket_url(str(self.socket)), self.setup.ttl
-        return HookProgram(_hook_program(), url, token_file, ttl, watches)
+        return HookProgram(_hook_program(), url, token_file, ttl, **how)
 
     def owner(self) -> Owner | None:
         """The gateway that runs, or is starting."""
@@ -126,6 +136,24 @@ def guard(
             max=MAX_TTL_SECONDS,
             metavar="SECONDS",
             help="How long a call waits for a decision; then it does not run. Default: a day.",
+        ),
+    ] = None,
+    prefer: Annotated[
+        Preferred,
+        option(
+            "WHO",
+            "Who decides where a person is at Claude Code's terminal, too: the `space` alone, or"
+            " whoever answers first (`terminal`).",
+        ),
+    ] = Preferred.SPACE,
+    defer_after: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MAX_TTL_SECONDS,
+            metavar="SECONDS",
+            help="Send `claude -p` away after that time; the call waits on, and"
+            " `claude -p --resume` comes back for the answer. Default: it waits.",
         ),
     ] = None,
     watch: Annotated[
@@ -186,11 +214,12 @@ def guard(
                 f"the agent {visible(each, 60)} is not known; give some of {', '.join(AGENTS)}"
             )
     if removes:
-        given = (policy, port, ttl)
-        if any(each is not None for each in given) or watch or no_servers or project:
+        given = (policy, port, ttl, defer_after)
+        flags = (watch, no_servers, project, prefer is not Preferred.SPACE)
+        if any(each is not None for each in given) or any(flags):
             raise ConfigurationError(
-                "--policy, --port, --ttl, --watch, --no-servers and --project are for guarding;"
-                " leave them out"
+                "--policy, --port, --ttl, --prefer, --defer-after, --watch, --no-servers and"
+                " --project are for guarding; leave them out"
             )
     elif not no_servers:
         require_extra("MCP")
@@ -201,12 +230,18 @@ def guard(
         if removes:
             _remove(chosen, plan_removal(chosen, record), dry_run=dry_run)
             return
+        how: dict[str, Any] = {
+            "watches": watch,
+            "prefers_terminal": prefer is Preferred.TERMINAL,
+            "defer_after": defer_after,
+        }
+        _check_how(chosen, how)
         gateway = _gateway(policy, port, ttl)
         for agent in chosen:
             agent.check()
         plan = plan_install(
             chosen,
-            lambda agent: gateway.hook(agent.name, watches=watch),
+            lambda agent: gateway.hook(agent.name, **how),
             record,
             moves=not no_servers,
             project=Path.cwd() if project else None,
@@ -214,6 +249,23 @@ def guard(
         if not project and not no_servers:
             _tell_project(chosen)
         _install(chosen, gateway, plan, dry_run=dry_run, no_start=no_start, watches=watch)
+
+
+def _check_how(chosen: list[CodingAgent], how: dict[str, Any]) -> None:
+    """Refuse what no agent that was chosen has, and what decides beside what does not.
+
+    Raises:
+        ConfigurationError: It is so.
+    """
+    if not (how["prefers_terminal"] or how["defer_after"] is not None) or not chosen:
+        return
+    if how["watches"]:
+        raise ConfigurationError("--watch decides nothing, so leave --prefer and --defer-after out")
+    if all(each.name != CLAUDE for each in chosen):
+        raise ConfigurationError(
+            "--prefer terminal and --defer-after are for Claude Code alone; name claude-code, too,"
+            " or leave them out"
+        )
 
 
 def _tell_project(chosen: list[CodingAgent]) -> None:
@@ -292,7 +344,7 @@ def _install(
         does = "tells of each call, and waits for nobody" if watches else "asks before each call"
         does = does if each.has_hooks else "is behind the gateway"
         sys.stdout.write(f"{each.title} {does}, as the participant {each.name}\n")
-        for said in (*([each.first] if each.first else []), *each.open):
+        for said in (*([each.first] if each.first else []), *each.open, *_others(each)):
             sys.stdout.write(f"  ! {said}\n")
     words = shlex.join(["meup", "up", *gateway.words(clients)])
     if no_start:
@@ -301,6 +353,18 @@ def _install(
         sys.stdout.write("decide in a browser with `meup console`, or here with `meup inbox`\n")
         sys.stdout.write("see that nothing denied runs: meup doctor\n")
         sys.stdout.write(f"to have the gateway after each login: {words} --install\n")
+
+
+def _others(agent: CodingAgent) -> list[str]:
+    """The warning that other hooks ask as well."""
+    path = agent.settings()
+    if agent.name != CLAUDE or not other_hooks(read_json(read_settings(path), path)):
+        return []
+    return [
+        f"{path} has other hooks before a call: a no of theirs holds beside ours, but where one of"
+        " them changes a call (updatedInput), the hook that answers last counts, and what runs may"
+        " not be what was permitted"
+    ]
 
 
 def _remove(chosen: list[CodingAgent], plan: GuardPlan, *, dry_run: bool) -> None:

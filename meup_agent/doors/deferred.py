@@ -1,0 +1,148 @@
+"""Calls that wait for a decision without their host, which comes back for it.
+
+Claude Code without a terminal takes the answer *defer*: it ends, its call undone, and asks again
+under the same id once its session is resumed. In between the proposal stays open, for days. Its
+permit is handed out once, to the first host that comes for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from meup_agent.doors.permit import Permitted
+from meup_agent.doors.terminal_race import is_decision
+
+if TYPE_CHECKING:
+    from meup_agent.doors.hooks import HookInput
+    from meup_agent.doors.permit import Answer, Door, HostCall
+
+KEPT_SECONDS: Final = 7 * 86_400.0
+"""Time for which an answer is kept for its host to come back; then the call did not run."""
+
+
+@dataclass(eq=False)
+class DeferredCall:
+    """A call that waits with its host or without it.
+
+    Attributes:
+        hook: The hook by which it came.
+        hosts: Hosts that wait for its answer now.
+        is_deferred: A host was told to come back.
+    """
+
+    hook: HookInput
+    ended: anyio.Event = field(default_factory=anyio.Event)
+    taken: anyio.Event = field(default_factory=anyio.Event)
+    answer: Answer | None = None
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    hosts: int = 0
+    is_deferred: bool = False
+
+    async def wait_for(self, seconds: float) -> bool:
+        """Wait for the answer; ``False``: there is none yet, and its host is to come back.
+
+        Cancelled, its host is gone or gives up; without another one the call is taken back.
+        """
+        self.hosts += 1
+        is_left = True
+        try:
+            with anyio.move_on_after(seconds):
+                await self.ended.wait()
+            is_left = False
+        finally:
+            self.hosts -= 1
+            if is_left and not self.hosts:
+                self.scope.cancel()
+        if not self.ended.is_set():
+            self.is_deferred = True
+        return self.ended.is_set()
+
+    @property
+    def call(self) -> HostCall:
+        """The call."""
+        assert self.hook.call is not None
+        return self.hook.call
+
+
+class DeferredCalls:
+    """The calls of one door whose hosts may come back.
+
+    Args:
+        door: The door.
+        untold: Called with a permit that no host has come for.
+    """
+
+    def __init__(self, door: Door, untold: Callable[[str], object]) -> None:
+        self._door = door
+        self._untold = untold
+        self._calls: dict[tuple[str, str, str], DeferredCall] = {}
+
+    def __len__(self) -> int:
+        """The calls that wait, or are decided and not asked for yet."""
+        return len(self._calls)
+
+    def find(self, call: HostCall) -> DeferredCall | None:
+        """The call that a host comes back for; ``None``: it is new."""
+        return None if call.key is None else self._calls.get(call.key)
+
+    def enter(self, hook: HookInput) -> DeferredCall:
+        """A call that begins to wait; then :meth:`wait` has the space decide it."""
+        entered = DeferredCall(hook)
+        assert entered.call.key is not None
+        self._calls[entered.call.key] = entered
+        return entered
+
+    async def wait(self, deferred: DeferredCall, ttl: float | None) -> None:
+        """Have the space decide a call, and keep its decision until a host has come for it."""
+        call = deferred.call
+        assert call.key is not None
+        try:
+            with deferred.scope:
+                deferred.answer = await self._door.ask(call, ttl=ttl)
+                deferred.ended.set()
+                # One that nobody decided is asked about anew, once its host comes back.
+                if isinstance(deferred.answer, Permitted) or is_decision(deferred.answer):
+                    with anyio.move_on_after(KEPT_SECONDS):
+                        await deferred.taken.wait()
+        finally:
+            deferred.ended.set()
+            del self._calls[call.key]
+            if isinstance(deferred.answer, Permitted) and not deferred.taken.is_set():
+                self._untold(deferred.answer.proposal)
+
+    async def take(
+        self, call: HostCall, deferred: DeferredCall, seconds: float
+    ) -> Answer | DeferredCall | None:
+        """The answer, for one host; the call itself: there is none yet, and it is to come back."""
+        other = self._door.differs(call, deferred.call)
+        if other is not None:
+            return other
+        if not await deferred.wait_for(seconds):
+            return deferred
+        deferred.taken.set()
+        if deferred.answer is None or not deferred.is_deferred:
+            return deferred.answer
+        # Two that resume one session do not both run its call.
+        return self._door.spend(call, deferred.answer)
+
+    def leave(self) -> None:
+        """Tell, while the door is in its space, of the permits that no host has come for."""
+        for each in self._calls.values():
+            if isinstance(each.answer, Permitted) and not each.taken.is_set():
+                each.taken.set()
+                self._untold(each.answer.proposal)
+
+    def settle(self, agent: str, hook: HookInput) -> None:
+        """Take back what an agent has gone on without: of several at once it asks one again."""
+        for each in tuple(self._calls.values()):
+            is_its = (agent, hook.session, hook.worker) == (
+                each.call.agent,
+                each.hook.session,
+                each.hook.worker,
+            )
+            if is_its and hook.ends_turn and each.is_deferred and not each.hosts:
+                each.scope.cancel()

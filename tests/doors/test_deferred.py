@@ -1,0 +1,178 @@
+"""Calls whose agent is sent away, and comes back for the answer."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from anyio import to_thread
+
+from tests.asyncio_alone import anyio_backend as anyio_backend
+from tests.doors.hooked import Hooked, client, hooked, proposed, settled
+from tests.doors.test_hooks import CLAUDE, no, verdict, yes
+from tests.interaction.people import until
+from tests.patience import PATIENCE
+from tests.programs import ROOT
+
+pytestmark = pytest.mark.anyio
+
+DEFER = "/hooks/claude-code?timeout=60&ttl=50&defer=0.01"
+WAIT = "/hooks/claude-code?timeout=60&ttl=50&defer=50"
+POST = {**CLAUDE, "hook_event_name": "PostToolUse", "tool_response": {"stdout": "done"}}
+STOP = {"session_id": "s1", "hook_event_name": "Stop"}
+END = {"session_id": "s1", "hook_event_name": "SessionEnd"}
+
+
+async def ask(http: httpx.AsyncClient, url: str = WAIT, **other: Any) -> str:
+    answer = await http.post(url, json={**CLAUDE, **other})
+    return verdict("claude-code", answer.json())[0]
+
+
+async def send_away(at: Hooked, http: httpx.AsyncClient) -> None:
+    """Have a call deferred, and its agent end."""
+    assert await ask(http, DEFER) == "defer"
+    await http.post(WAIT, json=END)
+    await proposed(at.space)
+    assert at.space.proposals[0].state == "pending"
+
+
+async def decide(at: Hooked, nth: int = 0) -> None:
+    await yes(at.space.proposals.get(at.space.proposals[nth]))
+
+
+@pytest.mark.parametrize("is_early", [True, False], ids=["decided before", "decided after"])
+async def test_who_comes_back_gets_the_answer_of_the_one_proposal(is_early: bool) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with hooked() as at, client(at) as http, anyio.create_task_group() as tasks:
+            await send_away(at, http)
+            assert await ask(http, DEFER) == "defer"  # it may look in as often as it likes
+            if is_early:
+                await decide(at)
+            else:
+                tasks.start_soon(decide, at)
+            assert await ask(http) == "allow"
+            await http.post(WAIT, json=POST)
+            assert await settled(at.space) == "fulfilled"
+            assert await ask(http) == "deny"
+            assert len(at.space.proposals) == 1
+
+
+async def test_of_two_that_come_back_one_runs_it() -> None:
+    with anyio.fail_after(PATIENCE):
+        async with hooked() as at, client(at) as http:
+            await send_away(at, http)
+            said: list[str] = []
+
+            async def come_back(url: str = WAIT) -> None:
+                said.append(await ask(http, url))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(come_back)
+                tasks.start_soon(come_back)
+                # One that is not to be sent away, too.
+                tasks.start_soon(come_back, "/hooks/claude-code")
+                tasks.start_soon(decide, at)
+            assert sorted(said) == ["allow", "deny", "deny"]
+            assert len(at.space.proposals) == 1
+
+
+async def test_a_no_is_told_to_who_comes_back() -> None:
+    with anyio.fail_after(PATIENCE):
+        async with hooked() as at, client(at) as http:
+            await send_away(at, http)
+            await no(at.space.proposals.get(at.space.proposals[0]))
+            await until(lambda: at.space.proposals[0].state == "rejected")
+            answer = (await http.post(WAIT, json=CLAUDE)).json()
+            assert "not on Fridays" in verdict("claude-code", answer)[1]
+
+
+async def test_another_call_under_its_id_gets_nothing_of_it() -> None:
+    with anyio.fail_after(PATIENCE):
+        async with hooked() as at, client(at) as http, client(at, "mallory") as mallory:
+            await send_away(at, http)
+            assert await ask(http, tool_input={"command": "rm"}) == "deny"
+            assert await ask(mallory, DEFER) == "defer"  # a proposal of mallory's own
+            await decide(at)
+            assert await ask(mallory, DEFER) == "defer"
+            assert await ask(http) == "allow"
+            assert len(at.space.proposals) == 2
+
+
+@pytest.mark.parametrize("is_permitted", [True, False])
+async def test_a_call_that_its_agent_has_gone_on_without_is_taken_back(is_permitted: bool) -> None:
+    """Of several calls at once that it is sent away with, Claude Code asks only one again."""
+    with anyio.fail_after(PATIENCE):
+        async with hooked() as at, client(at) as http:
+            await send_away(at, http)
+            if is_permitted:
+                await decide(at)
+            await http.post(WAIT, json={**STOP, "session_id": "s2"})
+            assert len(at.space.proposals) == 1
+            await http.post(WAIT, json=STOP)
+            assert await settled(at.space) == ("fulfilled" if is_permitted else "withdrawn")
+            report = at.space.proposals[0].report
+            assert (report and report.outcome) == ("not_run" if is_permitted else None)
+
+
+async def test_who_comes_back_and_hangs_up_takes_its_call_back() -> None:
+    with anyio.fail_after(PATIENCE):
+        async with hooked() as at, client(at) as http:
+            await send_away(at, http)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask, http)
+                with anyio.move_on_after(0.1):  # it withdraws whenever it comes
+                    await anyio.sleep_forever()
+                tasks.cancel_scope.cancel()
+            if await settled(at.space) == "withdrawn":
+                assert await ask(http, DEFER) == "defer"
+                await proposed(at.space, 2)
+
+
+async def test_what_nobody_came_for_is_asked_again_of_a_gateway_that_was_started_again(
+    tmp_path: Path,
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with hooked(journal=tmp_path / "journal.db") as at:
+            async with client(at) as http:
+                await send_away(at, http)
+                await decide(at)
+            await at.stop()
+            await at.start()
+            async with client(at) as http:
+                (before,) = [each async for each in at.space.proposals.list(state="decided")]
+                assert before.report is not None
+                assert before.report.outcome == "not_run"
+                assert await ask(http, DEFER) == "defer"
+
+
+@pytest.mark.parametrize("attended", ["0", "1", None])
+async def test_the_program_sends_away_only_one_without_a_terminal(attended: str | None) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with hooked() as at:
+            command = [
+                sys.executable,
+                "-c",
+                "from meup_agent.doors.hook_client import main; main()",
+            ]
+            options = ("claude-code", "--url", at.url, "--timeout", "8", "--defer-after", "0.01")
+            env = {"MEUP_TOKEN": at.tokens["coder"], "PYTHONPATH": str(ROOT), **os.environ}
+            env.pop("CLAUDE_CODE_SESSION_ATTENDED", None)
+            if attended is not None:
+                env["CLAUDE_CODE_SESSION_ATTENDED"] = attended
+
+            def run() -> bytes:
+                return subprocess.run(
+                    [*command, *options],
+                    input=json.dumps(CLAUDE).encode(),
+                    env=env,
+                    capture_output=True,
+                    check=True,
+                ).stdout
+
+            said = json.loads(await to_thread.run_sync(run))
+            assert verdict("claude-code", said)[0] == ("defer" if attended == "0" else "deny")
