@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -106,11 +107,11 @@ class RunningGateway:
         """The port it listens at."""
         return self._address.port
 
-    @property
-    def own_address(self) -> tuple[str, int]:
-        """Host and port by which this machine reaches it."""
-        dialled = urlsplit(self.url)
-        return dialled.hostname or "", self.port
+    def own_port(self, at_http_port: bool) -> tuple[str, int] | None:
+        """Host and port by which this machine reaches it, or its HTTP API, if it serves that."""
+        url = self.http_url if at_http_port else self.url
+        dialled = urlsplit(url or "")
+        return None if dialled.port is None else (dialled.hostname or "", dialled.port)
 
     @property
     def url(self) -> str:
@@ -213,7 +214,12 @@ class RunningGateway:
             context = None if config.tls is None else server_context(config.tls)
             self._contexts += [] if context is None else [context]
             self._http, listening = await listen_for_http(
-                self.runtime, *address, context, self._routes
+                self.runtime,
+                *address,
+                context,
+                self._routes,
+                self._handshakes,
+                partial(self._forward, at_http_port=True),
             )
             self.runtime.local_http = is_loopback(listening.host)
             self.http_url = listening.url
@@ -241,9 +247,19 @@ class RunningGateway:
         return server
 
     def _forward(
-        self, head: bytes, transport: asyncio.BaseTransport
+        self,
+        is_upgrade: bool,
+        head: bytes,
+        transport: asyncio.BaseTransport,
+        *,
+        at_http_port: bool = False,
     ) -> asyncio.BaseProtocol | None:
-        return None if self.forwarder is None else self.forwarder.protocol_for(head, transport)
+        """The protocol that forwards a connection, if another gateway has its space."""
+        if self.forwarder is None:
+            return None
+        return self.forwarder.protocol_for(
+            head, transport, is_upgrade=is_upgrade, at_http_port=at_http_port
+        )
 
     def _close_listening(self) -> None:
         # First the socket, which others may replace once its port is free, and which is removed.
@@ -347,7 +363,7 @@ async def serve(
             gateway.route(path, app)
         await gateway.listen(host, port)
         if gateway.keeper is not None:
-            place = gateway.runtime, gateway.keeper.membership, gateway.own_address
+            place = gateway.runtime, gateway.keeper.membership, gateway.own_port
             gateway.forwarder = await stack.enter_async_context(forward_connections(*place))
         # After the page, whose event streams end before answers are waited for.
         stack.push_async_callback(gateway.stop)

@@ -1,10 +1,12 @@
 """Forwarding between the gateways of a cluster: each passes connections on to a space's owner.
 
-The head of a connection's first request says which space it is for (:func:`space_of`); if that is
-not here, the forwarder copies bytes to the address that its owner advertises. There it first proves
-by the cluster's token, which it does not send, that it is one of them, and sends the member's
-address, so that wrong tokens count where they came from. The owner dials its own port for each such
-connection and copies on: a forwarded connection is decided there, as if it had come by itself.
+The head of a connection's first request says which space it is for, or else its join frame
+(:mod:`~meup_agent.gateway.cluster.routing`); if that is not here, the forwarder copies bytes to the
+address that its owner advertises. There it first proves by the cluster's token, which it does not
+send, that it is one of them, and sends the member's address, so that wrong tokens count where they
+came from. The owner dials its own port for each such connection, of the two the one at which it
+came in, and copies on: a forwarded connection is decided there, as if it had come by itself, and is
+not forwarded again.
 
 Where members talk TLS, they talk it with the forwarder, and that talks it with the owner's port:
 the owner's proof has the fingerprint of the certificate that the forwarder will see there, so that
@@ -16,18 +18,33 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import re
 import secrets
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qs, unquote
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from meup_agent.gateway.auth import digest_of_token
-from meup_agent.gateway.edge.listener import address_of, forwarded_for
+import msgspec
+
+from meup_agent.gateway.auth import RETRY_AFTER, UNAVAILABLE
+from meup_agent.gateway.cluster.relay import (
+    COPY_BYTES,
+    RelayTasks,
+    StreamPair,
+    close_soon,
+    copy,
+    relay,
+)
+from meup_agent.gateway.cluster.routing import space_of, space_of_messages
+from meup_agent.gateway.edge.listener import (
+    HandshakeLimiter,
+    address_of,
+    forwarded_for,
+    max_handshakes,
+)
 from meup_agent.gateway.logs import quote
 from meup_agent.gateway.network import check_encrypted, listen_error
 
@@ -45,18 +62,24 @@ GREETING_SECONDS: Final = 5.0
 RETRY_SECONDS: Final = 0.1
 """Pause until an owner is dialled again, which may have ended a moment ago."""
 
+LAST_SECONDS: Final = 0.2
+"""Wait for the last bytes of an owner whose space is elsewhere by now, its close frame among them:
+one that hangs sends none."""
+
 CHALLENGE_BYTES: Final = 32
 """Random bytes with which each side of a greeting begins."""
 
 PROOF_BYTES: Final = 32
 
-MAX_ADDRESS: Final = 255
+MAX_ADDRESS: Final = 254
 """Bytes of a member's address."""
 
-COPY_BYTES: Final = 64 * 1024
-"""Bytes that are copied at a time in one direction; as many wait for a slow reader."""
+SWITCHES: Final = b"HTTP/1.1 101 "
+"""The answer to a handshake that is accepted."""
 
-StreamPair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+OwnPort = Callable[[bool], tuple[str, int] | None]
+"""Host and port of this gateway's port for WebSocket, or of that for HTTP; ``None``: it has none.
+"""
 
 
 def split_address(text: str) -> tuple[str, int]:
@@ -65,7 +88,8 @@ def split_address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _proof(token: str, *said: bytes) -> bytes:
+def proof_of(token: str, *said: bytes) -> bytes:
+    """The proof that its sender has a token, for what both sides of a greeting said."""
     return hmac.digest(token.encode(), b"".join(said), sha256)
 
 
@@ -73,247 +97,269 @@ class ForeignPeer(Exception):
     """A program without the cluster's token listens at the address of a gateway."""
 
 
-class CopyTasks:
-    """Connections that are copied to others, so many at once."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._tasks = set[asyncio.Task[None]]()
-
-    def start(self, work: Coroutine[Any, Any, None], writer: asyncio.StreamWriter) -> None:
-        """Do it in a task of its own, unless there are too many."""
-        if len(self._tasks) >= self._most:
-            work.close()
-            writer.transport.abort()
-            return
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def drop_all(self) -> None:
-        """Begin to end all of them."""
-        for task in tuple(self._tasks):
-            task.cancel()
-
-    async def end(self) -> None:
-        """End all of them."""
-        self.drop_all()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+class Unforwarded(Exception):
+    """A connection cannot be forwarded; says why, in one sentence."""
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(COPY_BYTES):
-        writer.write(data)
-        await writer.drain()
-    if writer.can_write_eof():
-        writer.write_eof()
-    else:
-        writer.close()  # TLS ends both ways at once
+class Arrival(NamedTuple):
+    """A connection as it came in: the head of its first request, and at which port."""
+
+    head: bytes
+    is_upgrade: bool
+    at_http_port: bool
+    address: str  # the member's
 
 
-async def copy_both_ways(one: StreamPair, other: StreamPair) -> None:
-    """Copy until either breaks, or both have said all; then both are closed."""
-    copying = [
-        asyncio.ensure_future(_copy(one[0], other[1])),
-        asyncio.ensure_future(_copy(other[0], one[1])),
-    ]
-    try:
-        await asyncio.gather(*copying)
-    except OSError:
-        pass  # as in any other end: both are closed
-    finally:
-        for each in copying:
-            each.cancel()
-        for _, writer in (one, other):
-            writer.close()
-
-
-# --- the space of a connection ---
-
-LOCAL_PATHS: Final = frozenset((b"/healthz", b"/health", b"/readyz", b"/metrics", b"/openapi.json"))
-"""What each gateway answers about itself."""
-
-SPACE_COOKIE: Final = "_space"
-"""Ending of the name of the cookie by which the console says which space it shows."""
-
-_AUTHORIZATION: Final = re.compile(rb"\nauthorization:[ \t]*bearer[ \t]+([^\r\n]+)", re.IGNORECASE)
-_PORT: Final = re.compile(rb"\nhost:[^\r\n]*:(\d+)[ \t]*\r?\n", re.IGNORECASE)
-
-
-def space_of(head: bytes, runtime: GatewayRuntime) -> str | None:
-    """The space that a connection is for, as the head of its first request says it.
-
-    ``None``: it does not say so. It is a hint: who may be in a space is decided where that is.
-    """
-    _, _, rest = head.partition(b" ")
-    target = rest.partition(b" ")[0]
-    path, _, query = target.partition(b"?")
-    spaces = runtime.config.spaces
-    if path in LOCAL_PATHS:
-        return None
-    if len(spaces) == 1:
-        return spaces[0].id
-    if path.startswith(b"/spaces/"):
-        return unquote(path.split(b"/")[2].decode("ascii", "replace"))
-    try:
-        named = parse_qs(query.decode("ascii", "replace"), max_num_fields=64).get("space")
-    except ValueError:
-        return None
-    if named:
-        return named[0]
-    if token := _AUTHORIZATION.search(head):
-        text = token[1].strip().decode("latin-1")
-        holder = runtime.tokens.holder(digest_of_token(text))
-        return None if holder is None else holder.space
-    if path.startswith(b"/console"):
-        return _space_of_console(head, is_secure=runtime.config.tls is not None)
-    return None
-
-
-def _space_of_console(head: bytes, *, is_secure: bool) -> str | None:
-    """The space that a browser shows, by the cookie for the port by which it dials."""
-    prefix, port = (b"__Secure-", b"443") if is_secure else (b"", b"80")
-    asked = _PORT.search(head)
-    name = b"%bmeup_%b_space" % (prefix, port if asked is None else asked[1])
-    cookie = re.search(rb"[ ;:]%b=([^;\s]+)" % name, head)
-    return None if cookie is None else unquote(cookie[1].decode("ascii", "replace"))
-
-
-# --- a gateway that passes connections on ---
+# --- a gateway that forwards connections ---
 
 
 class ConnectionForwarder:
-    """Passes connections to spaces of other gateways on."""
+    """Forwards connections to spaces of other gateways."""
 
     def __init__(
-        self,
-        runtime: GatewayRuntime,
-        membership: ClusterMembership,
-        token: str,
-        own: tuple[str, int],
+        self, runtime: GatewayRuntime, membership: ClusterMembership, token: str, own: OwnPort
     ) -> None:
         self._runtime = runtime
-        self._seat = membership
+        self._membership = membership
         self._token = token
         self._own = own
-        self._copies = CopyTasks(runtime.limits.max_connections)
-        # The space of each connection that is passed on, and the nonce of the gateway it is at.
+        self._relays = RelayTasks(runtime.limits.max_connections)
+        # The space of each connection that is forwarded, and the nonce of the gateway it is at.
         self._forwarded: dict[asyncio.Task[None], tuple[str, str]] = {}
 
     def protocol_for(
-        self, head: bytes, transport: asyncio.BaseTransport
+        self,
+        head: bytes,
+        transport: asyncio.BaseTransport,
+        *,
+        is_upgrade: bool,
+        at_http_port: bool = False,
     ) -> asyncio.BaseProtocol | None:
-        """What takes over a connection whose first request has come; ``None``: this gateway."""
+        """The protocol that takes over a connection whose first request has come.
+
+        ``None``: it is answered here.
+        """
         runtime = self._runtime
         peer = transport.get_extra_info("peername")
         if not runtime.accepting or (isinstance(peer, tuple) and peer[:2] in forwarded_for):
-            return None  # passed on once is enough: a space may be on its way
+            return None  # forwarded once is enough: a space may be on its way
         space = space_of(head, runtime)
-        if space is None or space in runtime.spaces or runtime.config.space(space) is None:
+        if space is None:
+            if not is_upgrade or at_http_port or len(runtime.spaces) == len(runtime.config.spaces):
+                return None
+        elif not self._is_elsewhere(space):
             return None
-        if space in runtime.stopped and self._seat.owner_of(space) is None:
-            return None  # nobody has it soon
+        arrival = Arrival(head, is_upgrade, at_http_port, address_of(transport))
         reader = asyncio.StreamReader(limit=COPY_BYTES)
 
         def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            self._copies.start(self._forward(space, (reader, writer)), writer)
+            self._relays.start(self._take_over(arrival, space, (reader, writer)), writer)
 
         return asyncio.StreamReaderProtocol(reader, begin)
 
     async def watch(self) -> None:
         """End connections whose space moves, until cancelled: an owner that hangs ends none."""
+        ending = set[asyncio.Task[None]]()
         while True:
-            for copying, (space, nonce) in tuple(self._forwarded.items()):
-                owner = self._seat.owner_of(space)
-                if owner is not None and owner.nonce != nonce:
-                    copying.cancel()
-            await self._seat.changed.wait()
+            for relaying, (space, nonce) in tuple(self._forwarded.items()):
+                owner = self._membership.owner_of(space)
+                if owner is not None and owner.nonce != nonce and relaying not in ending:
+                    ending.add(relaying)
+                    relaying.add_done_callback(ending.discard)
+                    asyncio.get_running_loop().call_later(LAST_SECONDS, relaying.cancel)
+            await self._membership.changed.wait()
 
     async def end(self) -> None:
         """End all connections: their members dial again."""
-        await self._copies.end()
+        await self._relays.end()
 
-    async def _forward(self, space: str, ends: StreamPair) -> None:
-        address, problem = address_of(ends[1].transport), ""
+    def _is_elsewhere(self, space: str) -> bool:
+        """True for a space that another gateway has, or will have in a moment."""
+        runtime = self._runtime
+        if space in runtime.spaces or runtime.config.space(space) is None:
+            return False
+        return space not in runtime.stopped or self._membership.owner_of(space) is not None
+
+    async def _take_over(self, arrival: Arrival, space: str | None, member: StreamPair) -> None:
+        began = False
+        try:
+            if space is not None:
+                await self._forward(space, arrival, member)
+                return
+            await member[0].readexactly(len(arrival.head))
+            here = await self._dial_here(arrival)
+            own_end = here[1].get_extra_info("sockname")[:2]
+            try:
+                here[1].write(arrival.head)
+                answer = await _read_head(here[0])
+                member[1].write(answer)
+                came = b""
+                if answer.startswith(SWITCHES):
+                    began = True
+                    came, space = await self._read_join(member, here)
+                if space is None:
+                    here[1].write(came)
+                    await relay(member, here)
+                    return
+            finally:
+                close_soon(here[1])
+                forwarded_for.pop(own_end, None)
+            # This gateway counted a connection that does not join; the owner counts it anew.
+            of_page = b"\norigin:" in arrival.head.lower()
+            self._runtime.join_throttle.joined(arrival.address, of_page=of_page)
+            await self._forward(space, arrival, member, came)
+        except Unforwarded as error:
+            self._runtime.refusals.info(
+                "a connection to %s is not forwarded: %s", quote(space or ""), error
+            )
+            member[1].write(_refusal_in_websocket() if began else _refusal(arrival))
+        except (OSError, EOFError, asyncio.LimitOverrunError):
+            pass  # as any other end of it
+        finally:
+            close_soon(member[1])
+
+    async def _read_join(self, member: StreamPair, here: StreamPair) -> tuple[bytes, str | None]:
+        """What came up to the join frame, and the space elsewhere that it names, or ``None``.
+
+        Meanwhile this gateway pings the connection, and ends it if no join frame comes.
+        """
+        reading = asyncio.ensure_future(space_of_messages(member[0], self._runtime))
+        copying = asyncio.ensure_future(copy(here[0], member[1]))
+        try:
+            await asyncio.wait({reading, copying}, return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                raise EOFError("it did not join")
+            came, space = reading.result()
+        finally:
+            reading.cancel()
+            copying.cancel()
+            await asyncio.gather(reading, copying, return_exceptions=True)
+        return came, space if space is not None and self._is_elsewhere(space) else None
+
+    async def _forward(
+        self, space: str, arrival: Arrival, member: StreamPair, came: bytes | None = None
+    ) -> None:
+        """Forward a connection; of one whose handshake was answered here, with what came since."""
+        owner, there, own_end = await self._dial_in_time(space, arrival)
+        try:
+            if came is not None:
+                there[1].write(arrival.head)
+                answer = await _read_head(there[0])
+                if not answer.startswith(SWITCHES):
+                    raise Unforwarded(answer.partition(b"\r")[0].decode("ascii", "replace"))
+                there[1].write(came)
+            relaying = asyncio.ensure_future(relay(member, there))
+            if owner is not None:
+                self._forwarded[relaying] = space, owner.nonce
+            try:
+                await asyncio.wait([relaying])
+            finally:
+                relaying.cancel()
+                self._forwarded.pop(relaying, None)
+        finally:
+            close_soon(there[1])
+            forwarded_for.pop(own_end, None)
+
+    async def _dial_in_time(
+        self, space: str, arrival: Arrival
+    ) -> tuple[NodeHeartbeat | None, StreamPair, tuple[str, int]]:
+        """The gateway that has a space, a connection to it, and where that comes from."""
+        problem = "nobody has it"
         try:
             async with asyncio.timeout(GREETING_SECONDS):
                 while True:
                     owner = await self._find_owner(space)
                     try:
-                        there = await self._dial(owner, address)
-                        break
+                        there = await self._dial(owner, arrival)
+                        # Now: a connection over TLS that has ended does not say it any more.
+                        return owner, there, there[1].get_extra_info("sockname")[:2]
                     except (OSError, EOFError, ValueError) as failed:
-                        problem = str(failed)
+                        problem = str(failed) or repr(failed)
                         if owner is not None:
-                            self._seat.suspect(owner.nonce)
+                            self._membership.suspect(owner.nonce)
                     await asyncio.sleep(RETRY_SECONDS)
         except TimeoutError:
-            why = problem or "nobody has it"
-            self._runtime.refusals.info(
-                "a connection to %s is not passed on: %s", quote(space), why
-            )
-            ends[1].transport.abort()
-            return
+            raise Unforwarded(problem) from None
         except ForeignPeer as error:
-            log.warning("a connection to %s is not passed on: %s", quote(space), error)
-            ends[1].transport.abort()
-            return
-        except BaseException:
-            ends[1].transport.abort()
-            raise
-        # Now: a connection over TLS that has ended does not say it any more.
-        own_end = there[1].get_extra_info("sockname")[:2]
-        copying = asyncio.ensure_future(copy_both_ways(ends, there))
-        if owner is not None:
-            self._forwarded[copying] = space, owner.nonce
-        try:
-            await asyncio.wait([copying])
-        finally:
-            copying.cancel()
-            self._forwarded.pop(copying, None)
-            forwarded_for.pop(own_end, None)
+            log.warning("a connection to %s is not forwarded: %s", quote(space), error)
+            raise Unforwarded(str(error)) from None
 
     async def _find_owner(self, space: str) -> NodeHeartbeat | None:
         """The gateway that has a space, as soon as one has; ``None``: this one."""
         while space not in self._runtime.spaces:
-            owner = self._seat.owner_of(space)
-            if owner is not None and owner.nonce != self._seat.nonce and owner.advertise:
+            owner = self._membership.owner_of(space)
+            if owner is not None and owner.nonce != self._membership.nonce and owner.advertise:
                 return owner
-            await self._seat.changed.wait()
+            await self._membership.changed.wait()
         return None
 
-    async def _dial(self, owner: NodeHeartbeat | None, address: str) -> StreamPair:
-        """Dial a gateway, and have it let a member's connection in."""
+    async def _dial(self, owner: NodeHeartbeat | None, arrival: Arrival) -> StreamPair:
+        """Dial a gateway, and have it take a member's connection."""
         if owner is None:  # the space has come here meanwhile
-            return await dial_own(self._own, _client_context(self._runtime.config.tls), address)
+            return await self._dial_here(arrival)
         loop = asyncio.get_running_loop()
         there = await _connect(*split_address(owner.advertise))
         try:
             theirs = await _receive(there, CHALLENGE_BYTES)
-            ours, told = secrets.token_bytes(CHALLENGE_BYTES), address.encode()[:MAX_ADDRESS]
-            proof = _proof(self._token, b"forwarder", theirs, ours, told)
+            ours, address = secrets.token_bytes(CHALLENGE_BYTES), arrival.address.encode()
+            told = bytes([arrival.at_http_port]) + address[:MAX_ADDRESS]
+            proof = proof_of(self._token, b"forwarder", theirs, ours, told)
             await loop.sock_sendall(there, proof + ours + bytes([len(told)]) + told)
             fingerprint = await _receive(there, PROOF_BYTES)
             proof = await _receive(there, PROOF_BYTES)
-            if not hmac.compare_digest(proof, _proof(self._token, b"owner", ours, fingerprint)):
+            if not hmac.compare_digest(proof, proof_of(self._token, b"owner", ours, fingerprint)):
                 raise ForeignPeer(f"{owner.advertise} does not have the token of this cluster")
-            context = _client_context(self._runtime.config.tls)
-            ends = await asyncio.open_connection(
-                sock=there,
-                limit=COPY_BYTES,
-                ssl=context,
-                server_hostname=None if context is None else "meup",
-            )
+            streams = await _open_streams(there, _client_context(self._runtime.config.tls))
         except BaseException:
             there.close()
             raise
-        secure: ssl.SSLObject | None = ends[1].get_extra_info("ssl_object")
+        secure: ssl.SSLObject | None = streams[1].get_extra_info("ssl_object")
         if secure is not None:
             seen = sha256(secure.getpeercert(binary_form=True) or b"").digest()
             if not hmac.compare_digest(seen, fingerprint):
-                ends[1].transport.abort()
+                streams[1].transport.abort()
                 raise ForeignPeer(f"{owner.advertise} showed another certificate than it said")
-        return ends
+        return streams
+
+    async def _dial_here(self, arrival: Arrival) -> StreamPair:
+        """Dial this gateway's own port for a member."""
+        context = _client_context(self._runtime.config.tls)
+        return await dial_own(self._own(arrival.at_http_port), context, arrival.address)
+
+
+def _refusal(arrival: Arrival) -> bytes:
+    """The answer to a request that reaches no gateway."""
+    said = "the space is at no gateway now; connect again"
+    body, kind = said.encode(), b"text/plain"
+    if not arrival.is_upgrade:
+        body = msgspec.json.encode({"error": "unavailable", "message": said})
+        kind = b"application/json"
+    phrase = HTTPStatus(UNAVAILABLE).phrase.encode()
+    return (
+        b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nRetry-After: %d\r\nConnection: close\r\n"
+        b"Content-Length: %d\r\n\r\n%b" % (UNAVAILABLE, phrase, kind, RETRY_AFTER, len(body), body)
+    )
+
+
+def _refusal_in_websocket() -> bytes:
+    """The same, after a handshake: a close frame (RFC 6455 section 5.5.1)."""
+    payload = (1013).to_bytes(2) + b"the space is at no gateway now; connect again"
+    return bytes([0x88, len(payload)]) + payload
+
+
+async def _read_head(reader: asyncio.StreamReader) -> bytes:
+    """The head of the answer to a handshake."""
+    async with asyncio.timeout(GREETING_SECONDS):
+        return await reader.readuntil(b"\r\n\r\n")
+
+
+async def _open_streams(there: socket.socket, context: ssl.SSLContext | None) -> StreamPair:
+    return await asyncio.open_connection(
+        sock=there,
+        limit=COPY_BYTES,
+        ssl=context,
+        server_hostname=None if context is None else "meup",
+    )
 
 
 async def _connect(host: str, port: int) -> socket.socket:
@@ -369,20 +415,17 @@ def _fingerprint(tls: TlsConfig | None) -> bytes:
 
 
 async def dial_own(
-    own: tuple[str, int], context: ssl.SSLContext | None, address: str
+    own: tuple[str, int] | None, context: ssl.SSLContext | None, address: str
 ) -> StreamPair:
     """Dial this gateway's own port for a member with an address."""
+    if own is None:
+        raise ConnectionRefusedError("this gateway does not serve HTTP")
     there = await _connect(*own)
     own_end = there.getsockname()[:2]
     # Before the first byte: with that the gateway asks where the connection comes from.
     forwarded_for[own_end] = address
     try:
-        return await asyncio.open_connection(
-            sock=there,
-            limit=COPY_BYTES,
-            ssl=context,
-            server_hostname=None if context is None else "meup",
-        )
+        return await _open_streams(there, context)
     except BaseException:
         forwarded_for.pop(own_end, None)
         there.close()
@@ -392,63 +435,94 @@ async def dial_own(
 # --- the owner ---
 
 
+class _Greeting:
+    """A connection that has not shown yet that it is another gateway's."""
+
+    def __init__(self, transport: asyncio.WriteTransport) -> None:
+        self._transport = transport
+
+    def drop(self) -> None:
+        """Drop it: it is late, or the oldest of too many."""
+        self._transport.abort()
+
+
 class ForwardingListener:
     """The address at which a gateway takes connections that others forward."""
 
-    def __init__(self, runtime: GatewayRuntime, token: str, own: tuple[str, int]) -> None:
+    def __init__(self, runtime: GatewayRuntime, token: str, own: OwnPort) -> None:
         self._runtime = runtime
         self._token = token
         self._own = own
-        self._copies = CopyTasks(runtime.limits.max_connections)
+        limits = runtime.limits
+        # By themselves: strangers that only hold a place keep no member out.
+        greetings = max_handshakes(limits)
+        self._greetings = HandshakeLimiter(greetings, GREETING_SECONDS)
+        self._relays = RelayTasks(limits.max_connections + greetings)
         self._read_certificate()
         runtime.on_reload.append(self._read_certificate)
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Take a connection of a forwarder."""
-        self._copies.start(self._accept(reader, writer), writer)
+        self._relays.start(self._accept(reader, writer), writer)
 
     async def end(self) -> None:
         """End all connections."""
-        await self._copies.end()
+        self._greetings.drop_all()
+        await self._relays.end()
 
     def _read_certificate(self) -> None:
         self._fingerprint = _fingerprint(self._runtime.config.tls)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        ours = secrets.token_bytes(CHALLENGE_BYTES)
         try:
+            greeting = _Greeting(writer.transport)
+            self._greetings.begin(greeting)
+            try:
+                told, theirs = await self._greet(reader, writer)
+            finally:
+                self._greetings.end(greeting)
+            # Bytes as they come: TLS is between the forwarder and the port. First, so that it
+            # finds another owner where this one ends and takes nothing more at its port.
             async with asyncio.timeout(GREETING_SECONDS):
-                writer.write(ours)
-                proof = await reader.readexactly(PROOF_BYTES)
-                theirs = await reader.readexactly(CHALLENGE_BYTES)
-                (length,) = await reader.readexactly(1)
-                address = await reader.readexactly(length)
-                said = _proof(self._token, b"forwarder", ours, theirs, address)
-                if not hmac.compare_digest(proof, said):
-                    log.warning(
-                        "%s is not a gateway of this cluster: its token is another",
-                        address_of(writer.transport),
-                    )
-                    writer.transport.abort()
-                    return
-                # Bytes as they come: TLS is between the forwarder and the port. First, so that it
-                # finds another owner where this one ends and takes nothing more at its port.
-                there = await dial_own(self._own, None, address.decode(errors="replace"))
-                proof = _proof(self._token, b"owner", theirs, self._fingerprint)
-                writer.write(self._fingerprint + proof)
-        except (OSError, EOFError, TimeoutError):
+                address = told[1:].decode(errors="replace")
+                own = await dial_own(self._own(told[0] == 1), None, address)
+        except ForeignPeer as error:
+            self._runtime.refusals.info("%s", error)
             writer.transport.abort()
             return
-        own_end = there[1].get_extra_info("sockname")[:2]
+        except BaseException as error:
+            writer.transport.abort()
+            if isinstance(error, (OSError, EOFError)):
+                return
+            raise
+        own_end = own[1].get_extra_info("sockname")[:2]
         try:
-            await copy_both_ways((reader, writer), there)
+            proof = proof_of(self._token, b"owner", theirs, self._fingerprint)
+            writer.write(self._fingerprint + proof)
+            await relay((reader, writer), own)
         finally:
             forwarded_for.pop(own_end, None)
+
+    async def _greet(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[bytes, bytes]:
+        """Have the other side show that it is a gateway: what it tells, and its challenge."""
+        ours = secrets.token_bytes(CHALLENGE_BYTES)
+        writer.write(ours)
+        proof = await reader.readexactly(PROOF_BYTES)
+        theirs = await reader.readexactly(CHALLENGE_BYTES)
+        (length,) = await reader.readexactly(1)
+        told = await reader.readexactly(length)
+        expected = proof_of(self._token, b"forwarder", ours, theirs, told)
+        if not hmac.compare_digest(proof, expected) or not told:
+            where = address_of(writer.transport)
+            raise ForeignPeer(f"{where} is not a gateway of this cluster: its token is another")
+        return told, theirs
 
 
 @asynccontextmanager
 async def forward_connections(
-    runtime: GatewayRuntime, membership: ClusterMembership, own: tuple[str, int]
+    runtime: GatewayRuntime, membership: ClusterMembership, own: OwnPort
 ) -> AsyncGenerator[ConnectionForwarder | None]:
     """Forward connections to other gateways, and take theirs, for the length of a block.
 

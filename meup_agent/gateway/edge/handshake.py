@@ -250,6 +250,15 @@ def is_join_frame(message: bytes) -> bool:
         return True
 
 
+def space_of_join(message: bytes) -> str | None:
+    """The space that a join frame names; ``None``: it names none, or is something else."""
+    try:
+        frame = _parse_join(message)
+    except NotAdmitted:
+        return None
+    return None if frame is None else frame.space
+
+
 def admit_join(
     message: bytes | None, handshake: Handshake, runtime: GatewayRuntime, address: str
 ) -> tuple[TokenUse, str]:

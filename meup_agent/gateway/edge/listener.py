@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from importlib import import_module
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import aiofastnet
 from picows import WSAutoPingStrategy, WSUpgradeRequest, WSUpgradeResponseWithListener
@@ -49,8 +49,9 @@ Choose = Callable[[bool, bytes, asyncio.BaseTransport], asyncio.BaseProtocol]
 """Makes the protocol that takes a connection over; it is told of a WebSocket upgrade, and the
 head."""
 
-Forward = Callable[[bytes, asyncio.BaseTransport], asyncio.BaseProtocol | None]
-"""Makes the protocol that takes over a connection which, by its head, is not for this gateway."""
+Forward = Callable[[bool, bytes, asyncio.BaseTransport], asyncio.BaseProtocol | None]
+"""Makes the protocol that takes over a connection which, by its head, is not for this gateway; it
+is told of a WebSocket upgrade, too."""
 
 Move = Callable[[asyncio.Transport, asyncio.BaseProtocol, bytes], None]
 """Moves a connection to a transport for picows, with the bytes received so far."""
@@ -186,6 +187,14 @@ def max_handshakes(limits: GatewayLimits) -> int:
     return max(limits.max_connections // CONNECTIONS_TO_A_HANDSHAKE, 1)
 
 
+class Droppable(Protocol):
+    """A connection that has not said yet what it wants."""
+
+    def drop(self) -> None:
+        """Drop it: it is late, or the oldest of too many."""
+        ...
+
+
 class HandshakeLimiter:
     """Bounds connections whose first request is not read yet; one too many drops the oldest.
 
@@ -196,14 +205,14 @@ class HandshakeLimiter:
         self._limit = limit
         self._timeout = timeout
         # The deadline of each, in the order in which they began.
-        self._begun: dict[FirstRequest, float] = {}
+        self._begun: dict[Droppable, float] = {}
         # One for all of them: a timer of its own was a fifth of what a connection costs here.
         self._late: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._begun)
 
-    def begin(self, request: FirstRequest) -> None:
+    def begin(self, request: Droppable) -> None:
         """Count a connection in, and drop the oldest if these are too many."""
         loop = asyncio.get_running_loop()
         deadline = self._begun[request] = loop.time() + self._timeout
@@ -212,7 +221,7 @@ class HandshakeLimiter:
         if self._late is None:
             self._late = loop.call_at(deadline, self._drop_late)
 
-    def end(self, request: FirstRequest) -> None:
+    def end(self, request: Droppable) -> None:
         """Count a connection out: its first request has been read, or it has ended."""
         self._begun.pop(request, None)
 
@@ -265,7 +274,7 @@ async def listen(
     *,
     context: ssl.SSLContext | None = None,
     http: Callable[[], asyncio.BaseProtocol] | None = None,
-    forward: Forward = lambda head, transport: None,
+    forward: Forward = lambda upgrade, head, transport: None,
 ) -> asyncio.Server:
     """Begin to listen at a host and port, or at a Unix socket that is bound.
 
@@ -313,7 +322,7 @@ async def listen(
     def choose(
         upgrade: bool, head: bytes, transport: asyncio.BaseTransport
     ) -> asyncio.BaseProtocol:
-        taken = forward(head, transport)
+        taken = forward(upgrade, head, transport)
         if taken is not None:
             return taken
         return websocket() if upgrade or http is None else http()

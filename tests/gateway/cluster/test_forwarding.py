@@ -10,10 +10,12 @@ from pathlib import Path
 import anyio
 import httpx
 import pytest
-from websockets.exceptions import InvalidMessage
+from websockets.exceptions import InvalidStatus
 
 from meup_agent.gateway import Config, Gateway, JournalConfig, TlsConfig
 from meup_agent.gateway.cluster import forwarding
+from meup_agent.gateway.cluster import relay as relays
+from meup_agent.gateway.config import HttpConfig
 from meup_agent.gateway.config_file import load_config
 from meup_agent.gateway.edge.listener import forwarded_for
 from tests.gateway.cluster.test_takeover import Standby
@@ -48,7 +50,7 @@ def patience() -> Generator[None]:
 def ports() -> Generator[list[int]]:
     """Ports that are given to nobody else during a test."""
     with ExitStack() as stack:
-        pairs = [held_port() for _ in range(4)]
+        pairs = [held_port() for _ in range(6)]
         for held, _ in pairs:
             stack.enter_context(held)
         yield [port for _, port in pairs]
@@ -67,7 +69,11 @@ def node(folder: Path, name: str, ports: list[int]) -> Config:
 
 @asynccontextmanager
 async def two(
-    folder: Path, ports: list[int], certificates: Sequence[Path | None] = (None, None)
+    folder: Path,
+    ports: list[int],
+    certificates: Sequence[Path | None] = (None, None),
+    *,
+    http: bool = False,
 ) -> AsyncGenerator[tuple[Gateway, Config, Standby, anyio.Event]]:
     """The gateway that has the space, the configuration of another one, that, and an end."""
     first, second = (
@@ -76,6 +82,10 @@ async def two(
     )
     # The same people know both.
     second = replace(second, spaces=first.spaces)
+    if http:
+        first, second = (
+            replace(each, http=HttpConfig(port=ports.pop())) for each in (first, second)
+        )
     stop_first, stopped = anyio.Event(), anyio.Event()
     standby = Standby(second)
     gateway = Gateway(config=first, port=first.port)
@@ -151,8 +161,8 @@ async def test_nobody_without_the_token_tells_where_members_are(
         for token in ("", "another"):
             reader, writer = await asyncio.open_connection(host, port)
             theirs = await reader.readexactly(forwarding.CHALLENGE_BYTES)
-            wrong = forwarding._proof(token, b"forwarder", theirs, ours, b"10.0.0.1")
-            writer.write(wrong + ours + b"\x0810.0.0.1GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+            wrong = forwarding.proof_of(token, b"forwarder", theirs, ours, b"\x0010.0.0.1")
+            writer.write(wrong + ours + b"\x09\x0010.0.0.1GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
             with anyio.fail_after(PATIENCE):
                 with suppress(ConnectionResetError):
                     assert await reader.read() == b""
@@ -173,14 +183,14 @@ async def test_an_owner_that_ends_does_not_take_what_it_cannot_let_in(
             await reader.readexactly(forwarding.CHALLENGE_BYTES),
             bytes(forwarding.CHALLENGE_BYTES),
         )
-        writer.write(forwarding._proof(TOKEN, b"forwarder", theirs, ours, b"") + ours + b"\0")
+        writer.write(forwarding.proof_of(TOKEN, b"forwarder", theirs, ours, b"\0") + ours + b"\1\0")
         with anyio.fail_after(PATIENCE), suppress(ConnectionResetError):
             assert await reader.read() == b""  # so its forwarder looks for another
         writer.close()
 
 
 @pytest.mark.parametrize("shown", ["its own", "another"])
-async def test_over_tls_a_door_knows_the_owner_by_its_certificate(
+async def test_over_tls_a_forwarder_knows_the_owner_by_its_certificate(
     tmp_path: Path, ports: list[int], shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificates = [tmp_path / "first.pem", tmp_path / "second.pem"]
@@ -194,7 +204,7 @@ async def test_over_tls_a_door_knows_the_owner_by_its_certificate(
     async with two(tmp_path, ports, certificates) as (first, second, _, _):
         url, token = f"wss://127.0.0.1:{second.port}/ws?space=demo", first.token("alice")
         if shown == "another":
-            with pytest.raises((InvalidMessage, ConnectionError)):
+            with pytest.raises(InvalidStatus, match="503"):
                 async with open_websocket(url, token, ssl=context):
                     pass
             return
@@ -207,6 +217,65 @@ async def test_over_tls_a_door_knows_the_owner_by_its_certificate(
                 answer = await client.get(place, headers={"Authorization": f"Bearer {token}"})
                 assert answer.status_code == 200
                 assert answer.headers["connection"] == "close"
+
+
+async def test_the_port_for_http_forwards_and_event_streams_resume(
+    tmp_path: Path, ports: list[int]
+) -> None:
+    async with two(tmp_path, ports, http=True) as (first, second, _, _):
+        assert second.http is not None
+        token, place = first.token("alice"), f"127.0.0.1:{second.http.port}"
+        headers = {"Authorization": f"Bearer {token}"}
+        async with (
+            httpx.AsyncClient(headers=headers, timeout=PATIENCE) as client,
+            open_websocket(
+                f"ws://127.0.0.1:{second.port}/ws?space=demo", token, headers={RESUME_HEADER: "1"}
+            ) as alice,
+        ):
+            for number in "12":
+                await alice.send(envelope("alice", id=number))
+            before, missed = await hear_chats(alice, 2)
+            where, since = (
+                f"http://{place}/spaces/demo/events",
+                {"Last-Event-ID": str(before["seq"])},
+            )
+            async with client.stream("GET", where, headers=since) as stream:
+                async for line in stream.aiter_lines():
+                    if line.startswith("id:"):
+                        assert line == f"id: {missed['seq']}"
+                        break
+            answer = await client.get(f"http://{place}/spaces/demo/participants")
+            assert answer.status_code == 200
+        assert (await refusal(f"ws://{place}/ws?space=demo", token)).status_code == 400
+
+
+async def test_a_member_that_reads_nothing_ends_with_its_owners_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(relays, "STALL_SECONDS", 0.05)
+    monkeypatch.setattr(relays, "CLOSE_SECONDS", 0.05)
+    ended = anyio.Event()
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while True:
+                writer.write(bytes(1 << 20))
+                await writer.drain()
+        writer.close()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_connection(*owner.sockets[0].getsockname())
+        await relays.relay((reader, writer), there)
+        ended.set()
+
+    async with (
+        await asyncio.start_server(flood, "127.0.0.1", 0) as owner,
+        await asyncio.start_server(forward, "127.0.0.1", 0) as server,
+    ):
+        _, member = await asyncio.open_connection(*server.sockets[0].getsockname(), limit=1)
+        with anyio.fail_after(PATIENCE):
+            await ended.wait()
+        member.close()
 
 
 async def test_a_token_is_refused_for_good_in_a_space_that_is_not_its_own(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Spaces that are spread over gateways: where they are, what moves, and how members get there."""
 
+import json
 import signal
 from collections import Counter
 from collections.abc import AsyncGenerator, Generator
@@ -19,6 +20,7 @@ from meup_agent.gateway import Gateway
 from meup_agent.gateway.cluster.placement import NodeHeartbeat, owner_of, plan_for, preferred_owner
 from meup_agent.gateway.config_file import load_config
 from meup_agent.gateway.console import Console
+from meup_agent.gateway.edge.listener import forwarded_for
 from meup_agent.gateway.network import fit_open_files
 from tests.cli.processes import running
 from tests.gateway.cluster.test_forwarding import TOKEN
@@ -214,10 +216,11 @@ async def test_when_one_is_killed_its_spaces_move_and_no_others(
         assert spaces_of(gateway) == {*NAMES}
 
 
-@pytest.mark.usefixtures("steady")
-async def test_people_sign_in_at_any_gateway(tmp_path: Path, ports: list[int]) -> None:
-    first = load_config(write(tmp_path, "first", ports))
-    second = load_config(write(tmp_path, "second", ports))
+@asynccontextmanager
+async def both(folder: Path, ports: list[int]) -> AsyncGenerator[Gateway]:
+    """The first of two gateways that have the spaces which are to be there."""
+    first = load_config(write(folder, "first", ports))
+    second = load_config(write(folder, "second", ports))
     async with (
         Gateway(config=first, port=first.port, page=Console()) as one,
         Gateway(config=second, port=second.port, page=Console()) as other,
@@ -225,6 +228,43 @@ async def test_people_sign_in_at_any_gateway(tmp_path: Path, ports: list[int]) -
         with anyio.fail_after(PATIENCE):
             while spaces_of(other) != {*NAMES} - FIRST:  # noqa: ASYNC110 - nobody is told of it
                 await anyio.sleep(0.01)
+        yield one
+
+
+@pytest.mark.usefixtures("steady")
+@pytest.mark.parametrize("fragments", [1, 2])
+async def test_a_join_frame_alone_says_the_space(
+    tmp_path: Path, ports: list[int], fragments: int
+) -> None:
+    async with both(tmp_path, ports) as one:
+        for space in (min(FIRST), min({*NAMES} - FIRST)):
+            frame = {"type": "join", "participantId": "alice", "space": space}
+            frame["token"] = f"3c0f6d2be1a94758-alice-in-{space}"
+            said = json.dumps(frame)
+            async with open_websocket(f"{one.url}/ws") as alice:
+                await alice.send(said if fragments == 1 else [said[:9], said[9:]])
+                await says(alice, 1)
+        async with open_websocket(f"{one.url}/ws") as alice:
+            await alice.send(json.dumps({**frame, "token": "of-nobody"}))
+            await alice.wait_closed()
+            assert alice.close_code == 4401
+        assert await closed_by(f"{one.url}/ws", "x" * 40_000) == 1009
+        assert await closed_by(f"{one.url}/ws", "no join frame") == 4400
+        with anyio.fail_after(PATIENCE):
+            while forwarded_for:  # noqa: ASYNC110 - nobody is told of it
+                await anyio.sleep(0.01)
+
+
+async def closed_by(url: str, message: str) -> int | None:
+    async with open_websocket(url) as client:
+        await client.send(message)
+        await client.wait_closed()
+        return client.close_code
+
+
+@pytest.mark.usefixtures("steady")
+async def test_people_sign_in_at_any_gateway(tmp_path: Path, ports: list[int]) -> None:
+    async with both(tmp_path, ports) as one:
         for space in (min(FIRST), min({*NAMES} - FIRST)):
             async with httpx.AsyncClient(base_url=one.http_url, **ALONE) as client:
                 browser = Browser(client, one.http_url)

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from meup_agent.gateway.auth import FORBIDDEN, UNAUTHORIZED, Identity, NotAdmitted, digest_of_token
-from meup_agent.gateway.cluster.forwarding import SPACE_COOKIE
+from meup_agent.gateway.cluster.routing import SPACE_COOKIE
 from meup_agent.gateway.console.context import (
     CONSOLE_HOME,
     ConsoleState,

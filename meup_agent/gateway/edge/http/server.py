@@ -13,6 +13,7 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from email.utils import formatdate
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, cast
 
@@ -28,6 +29,7 @@ from meup_agent.gateway.auth import BAD_REQUEST
 from meup_agent.gateway.edge.connection import CHUNK_WRITER, ChunkWriter
 from meup_agent.gateway.edge.http.api import http_app
 from meup_agent.gateway.edge.http.context import with_headers
+from meup_agent.gateway.edge.listener import Forward, HandshakeLimiter, WholeReads
 from meup_agent.gateway.network import PortAddress, listen_error
 from meup_agent.gateway.runtime import GatewayRuntime
 
@@ -93,6 +95,10 @@ class AsgiServer:
         server.lifespan = server.config.lifespan_class(server.config)
         # Without its own endless loop: that only watches for signals and writes the date.
         await server.startup(sockets=[*sockets])
+
+    def close_with(self, server: asyncio.Server) -> None:
+        """Let a server whose connections are handed over stop listening with this one."""
+        self._server.servers.append(server)
 
     def protocol(self) -> asyncio.BaseProtocol:
         """The protocol of one connection that is handed over."""
@@ -182,7 +188,6 @@ def http_edge(
     runtime: GatewayRuntime,
     routes: Sequence[BaseRoute],
     upgrade: ASGIApp = _NOT_THE_FIRST,
-    tls: ssl.SSLContext | None = None,
 ) -> AsgiServer:
     """The HTTP API of a gateway, with further routes beside it."""
     limits, nats = runtime.limits, runtime.config.journal.nats
@@ -191,7 +196,6 @@ def http_edge(
         max_connections=limits.max_connections,
         head_seconds=limits.handshake_timeout,
         stop_seconds=limits.stop_timeout,
-        tls=tls,
         upgrade=upgrade,
         # The next request may be for a space that is at another gateway.
         ends=nats is not None and nats.advertise is not None,
@@ -204,10 +208,12 @@ async def listen_for_http(
     port: int,
     tls: ssl.SSLContext | None,
     routes: Sequence[BaseRoute],
+    handshakes: HandshakeLimiter,
+    forward: Forward,
 ) -> tuple[AsgiServer, PortAddress]:
-    """Begin to listen at a port for HTTP alone."""
+    """Begin to listen at a port for HTTP alone; its heads are read as at the port for both."""
     said = f"this port is for HTTP; the gateway's port for WebSocket is {runtime.url}"
-    edge = http_edge(runtime, routes, PlainTextResponse(said, BAD_REQUEST), tls)
+    edge = http_edge(runtime, routes, PlainTextResponse(said, BAD_REQUEST))
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(
@@ -217,6 +223,17 @@ async def listen_for_http(
         bound = socket.create_server(address, family=family, backlog=BACKLOG)
     except OSError as error:
         raise listen_error(host, port, error, " for HTTP") from None
-    await edge.start(bound)
+
+    def choose(
+        upgrade: bool, head: bytes, transport: asyncio.BaseTransport
+    ) -> asyncio.BaseProtocol:
+        return (None if upgrade else forward(upgrade, head, transport)) or edge.protocol()
+
+    await edge.start()
+    edge.close_with(
+        await loop.create_server(
+            partial(WholeReads, choose, handshakes), sock=bound, ssl=tls, backlog=BACKLOG
+        )
+    )
     scheme = "http" if tls is None else "https"
     return edge, PortAddress(scheme, host, int(bound.getsockname()[1]))

@@ -1,0 +1,122 @@
+"""Copies bytes between two connections, of a member's side and an owner's, until either ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Final
+
+COPY_BYTES: Final = 64 * 1024
+"""Bytes that are copied at a time in one direction; as many wait for a slow reader."""
+
+STALL_SECONDS: Final = 60.0
+"""Longest time for which a member may take nothing of what is for it: its gateway may have closed
+the connection long ago, which is not seen before what came earlier is written."""
+
+CLOSE_SECONDS: Final = 5.0
+"""Longest time for the last bytes to be taken at either end."""
+
+StreamPair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class RelayTasks:
+    """Tasks that each relay a connection, so many at once."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._tasks = set[asyncio.Task[None]]()
+
+    def start(self, work: Coroutine[Any, Any, None], writer: asyncio.StreamWriter) -> None:
+        """Do it in a task of its own, unless there are too many."""
+        if len(self._tasks) >= self._most:
+            work.close()
+            writer.transport.abort()
+            return
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def end(self) -> None:
+        """End all of them."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def copy(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float | None = None
+) -> None:
+    """Copy until there is no more.
+
+    Raises:
+        OSError: Either end broke, or nothing was taken for so many seconds.
+    """
+    while data := await reader.read(COPY_BYTES):
+        writer.write(data)
+        if writer.transport.get_write_buffer_size():
+            async with asyncio.timeout(seconds):
+                await writer.drain()
+
+
+async def relay(member: StreamPair, owner: StreamPair) -> None:
+    """Copy both ways until the owner's end ends; then both are closed.
+
+    When the member's end ends first, the owner reads so, and answers what it was asked. So both
+    ends are read to the end: nothing of a member is left that its owner has not seen yet.
+    """
+    to_owner = asyncio.ensure_future(copy(member[0], owner[1]))
+    to_member = asyncio.ensure_future(copy(owner[0], member[1], STALL_SECONDS))
+    for each in (to_owner, to_member):
+        each.add_done_callback(_see_error)
+    try:
+        await asyncio.wait({to_owner, to_member}, return_when=asyncio.FIRST_COMPLETED)
+        if not to_member.done():
+            is_broken = to_owner.exception() is not None
+            _end_writing(owner[1])
+            await asyncio.wait({to_member}, timeout=CLOSE_SECONDS if is_broken else None)
+        for each in (to_owner, to_member):
+            each.cancel()
+        await asyncio.wait({to_owner, to_member})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await asyncio.gather(_close(member[1]), _read_out(owner))
+    finally:
+        for each in (to_owner, to_member):
+            each.cancel()
+        for _, writer in (member, owner):
+            close_soon(writer)
+
+
+def _see_error(copying: asyncio.Task[None]) -> None:
+    """Note that an end broke, of which there is nothing to say."""
+    if not copying.cancelled():
+        copying.exception()
+
+
+def close_soon(writer: asyncio.StreamWriter) -> None:
+    """Close a connection after what was written, or at once if that is not taken."""
+    writer.close()
+    asyncio.get_running_loop().call_later(CLOSE_SECONDS, writer.transport.abort)
+
+
+def _end_writing(writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        if writer.can_write_eof():
+            writer.write_eof()
+        else:
+            writer.close()  # TLS ends both ways at once
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+
+
+async def _read_out(owner: StreamPair) -> None:
+    _end_writing(owner[1])
+    with suppress(OSError):
+        while await owner[0].read(COPY_BYTES):
+            pass
+    await _close(owner[1])
