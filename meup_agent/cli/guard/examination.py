@@ -22,6 +22,7 @@ from meup_agent.cli.guard.agents import (
 )
 from meup_agent.cli.guard.codex_terminals import SWITCH
 from meup_agent.cli.guard.files import read_json, read_settings
+from meup_agent.cli.guard.settings_checks import check_settings, is_set_up
 from meup_agent.cli.up.clients import SPACE
 from meup_agent.errors import ConfigurationError, MeupError
 from meup_agent.escape import visible
@@ -61,13 +62,13 @@ class DoorReport:
 
 
 def guarded_agents() -> list[CodingAgent]:
-    """The agents whose settings have a hook of ours, or cannot be read."""
-    return [each for each in AGENTS.values() if each.has_hooks and _may_be_guarded(each)]
+    """The agents whose settings have something of ours, or cannot be read."""
+    return [each for each in AGENTS.values() if _may_be_guarded(each)]
 
 
 def _may_be_guarded(agent: CodingAgent) -> bool:
     try:
-        return agent.installed_hook() is not None
+        return agent.installed_hook() is not None if agent.has_hooks else is_set_up(agent)
     except ConfigurationError:
         return True
 
@@ -82,6 +83,10 @@ async def examine(
         listener: Told what is waited for.
         timeout: Seconds for each step on the way to its gateway.
     """
+    if not agent.has_hooks:
+        for check in (*check_settings(agent), *_open(agent)):
+            yield check
+        return
     try:
         hook = agent.installed_hook()
     except ConfigurationError as error:
@@ -95,7 +100,8 @@ async def examine(
     yield await _check_gateway(agent, hook, listener, timeout)
     program = shutil.which(agent.program) if agent.program else None
     if agent.program is None:
-        yield Check("denied call", None, "not tried: its settings were read, and nothing was run")
+        for check in check_settings(agent):
+            yield check
     elif program is None:
         yield Check("denied call", None, f"not tried: there is no {agent.program} on the PATH")
     else:

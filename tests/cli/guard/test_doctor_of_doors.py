@@ -56,3 +56,57 @@ def test_without_a_hook_there_is_no_door_to_look_at(home: Home) -> None:
     assert_fails(home.meup("doctor", "--doors"), exit_codes.FAILED, "no coding agent here")
     assert_fails(home.meup("doctor"), exit_codes.USAGE, "the url is missing")
     assert_fails(home.meup("doctor", "ws://x", "--doors"), exit_codes.USAGE, "leave the url out")
+
+
+OWN = {"command": "/x/meup", "args": ["mcp", "--token-file", "/x/token"]}
+
+
+@pytest.mark.parametrize(
+    ("agent", "name", "settings", "failed"),
+    [
+        ("vscode", ".config/Code/User/mcp.json", {"servers": {"meup": OWN}}, {}),
+        (
+            "vscode",
+            ".config/Code/User/mcp.json",
+            {"servers": {"meup": OWN, "files\x1b": {"command": "f"}}},
+            {"MCP servers": "files"},
+        ),
+        (
+            "zed",
+            ".config/zed/settings.json",
+            {
+                "agent_servers": {
+                    "a": {"command": "/x/meup", "args": ["acp", "--", "a"]},
+                    "b": {"type": "registry"},
+                },
+                "context_servers": {"c": {}},
+                "agent": {"tool_permissions": {"default": "allow"}},
+            },
+            {"agents": "without `meup acp`: b", "MCP servers": ": c", "own tools": "every tool"},
+        ),
+    ],
+)
+def test_editors_are_read_and_not_run(
+    home: Home, agent: str, name: str, settings: object, failed: dict[str, str]
+) -> None:
+    home.write(name, "// mine\n" + json.dumps(settings))
+    done = home.meup("doctor", "--json")
+    assert done.returncode == (exit_codes.FAILED if failed else exit_codes.OK)
+    [door] = json.loads(done.stdout)["doors"]
+    assert door["agent"] == agent
+    bad = {each["name"]: each["said"] for each in door["checks"] if each["ok"] is False}
+    assert bad.keys() == failed.keys()
+    assert all(words in bad[check] for check, words in failed.items())
+    assert {"denied call", "open"} <= {each["name"] for each in door["checks"]}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"hooksConfig": {"disabled": ["meup"]}}, {"hooksConfig": {"enabled": False}}],
+)
+def test_a_gemini_whose_project_turns_hooks_off_is_found(home: Home, settings: object) -> None:
+    home.write(".gemini/settings.json", "{}")
+    home.guard("gemini", "--no-start")
+    work = home.write("work/.gemini/settings.json", json.dumps(settings)).parents[1]
+    done = home.meup("doctor", "--doors", cwd=work)
+    assert "turns the hook off: Gemini CLI RUNS every call" in " ".join(done.stdout.split())

@@ -100,8 +100,9 @@ def doctor(
     Without an address it checks each hook that `meup guard` has set up, and tries those of Claude
     Code and Codex: the agent's own program, with a stand-in for its model on this machine, asks for
     a command that a policy denies, and asks again while there is no gateway. The command must not
-    run. Nothing of yours is changed, and nothing is sent to a model's provider. What remains open
-    is said, and how to close it.
+    run. Of Cursor, Gemini, Copilot, VS Code and Zed the settings are read, and nothing is run.
+    Nothing of yours is changed, and nothing is sent to a model's provider. What remains open is
+    said, and how to close it.
 
     Example: `MEUP_TOKEN=… meup doctor ws://localhost:8420 --space demo`
 
