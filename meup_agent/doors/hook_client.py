@@ -173,8 +173,18 @@ def _refuse_constant(name: str) -> None:
 def _token(file: str | None) -> str:
     token = os.environ.get("MEUP_TOKEN", "")
     if file:
-        with open(os.path.expanduser(file), encoding="utf-8") as opened:
-            token = opened.read()
+        try:
+            with open(os.path.expanduser(file), encoding="utf-8") as opened:
+                token = opened.read()
+        except PermissionError:
+            raise Failed(
+                f"the token file {file} is another user's, and this hook is that user's own; where"
+                " all users have it, as by managed settings, only that user's calls are decided"
+            ) from None
+        except OSError as error:
+            raise Failed(
+                f"the token file {file} cannot be read ({error.strerror}); run meup guard again"
+            ) from None
     token = token.strip()
     if not token or any(each in token for each in "\r\n"):
         raise Failed("the token is missing; pass --token-file FILE or set MEUP_TOKEN")

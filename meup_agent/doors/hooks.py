@@ -110,13 +110,36 @@ def _object(said: Mapping[str, Any], name: str) -> JsonObject:
     return cast("JsonObject", value)
 
 
+_COMES_LATER: Final = ("post", "after", "permission")
+"""Beginnings of events about a call that runs already, or that a person is asked about."""
+
+_COMES_BEFORE: Final = ("pre", "before")
+
+_ASKS_NOTHING: Final = frozenset(
+    {
+        "beforesubmitprompt",
+        # Cursor's completion reads the file that is open; no model calls a tool.
+        "beforetabfileread",
+        "precompact",
+        # Gemini's, of which each tool that follows is asked about by itself.
+        "beforeagent",
+        "beforemodel",
+        "beforetoolselection",
+        "precompress",
+    }
+)
+"""Events before something that is no call of a tool, without regard to case."""
+
+
 def _check_asks_nothing(event: str, said: JsonObject) -> None:
     """Refuse an event that is not known, and may ask whether a call may run.
 
     Left without an answer, its host would run the call.
     """
-    comes_later = event.casefold().startswith(("post", "after", "permission"))
-    if not comes_later and said.keys() & {"tool_name", "tool_input", "command"}:
+    name = event.casefold()
+    if name in _ASKS_NOTHING or name.startswith(_COMES_LATER):
+        return
+    if name.startswith(_COMES_BEFORE) or said.keys() & {"tool_name", "tool_input", "command"}:
         raise UnreadableHook(
             f"'hook_event_name' of the hook's input is {printable(event[:64])!r}, which is not"
             " known"

@@ -340,9 +340,13 @@ async def test_an_event_that_is_new_and_may_ask_is_denied_by_its_name(agent: str
             said, words = verdict(agent, answer)
             assert said == "deny"
             assert UNKNOWN[agent]["hook_event_name"] in words
-            for known in ("Stop", "stop", "SessionStart", "PostToolBatch", "afterFileEdit"):
+            bare = {"hook_event_name": "beforeSomething", "session_id": "s1"}
+            answer = (await http.post(f"/hooks/{agent}", json=bare)).json()
+            assert verdict(agent, answer)[0] == "deny"
+            known_ones = ("Stop", "stop", "SessionStart", "PostToolBatch", "afterFileEdit")
+            for known in (*known_ones, "PreCompact", "beforeTabFileRead", "beforeSubmitPrompt"):
                 told = {**UNKNOWN[agent], "hook_event_name": known}
-                if not known.casefold().startswith(("post", "after")):
+                if known in known_ones and not known.casefold().startswith(("post", "after")):
                     told = {"hook_event_name": known, "session_id": "s1"}
                 assert (await http.post(f"/hooks/{agent}", json=told)).json() == {}
 
@@ -575,6 +579,46 @@ async def test_a_program_that_is_told_to_end_denies(agent: str, number: signal.S
                 assert await process.wait() == (0 if agent == "copilot" else 2)
                 assert b"it was interrupted" in words
             assert await settled(at.space) == "withdrawn"
+
+
+async def test_a_line_denies_where_a_signal_goes_to_its_shell_as_well() -> None:
+    with anyio.fail_after(PATIENCE):
+        async with hooked() as at:
+            program = f"{sys.executable} -c 'from meup_agent.doors.hook_client import main; main()'"
+            denies = "echo meup did not answer >&2; exit 2"
+            line = f"trap : HUP INT TERM; {program} codex || {{ {denies}; }}"
+            env = {**os.environ, "MEUP_URL": at.url, "MEUP_TOKEN": at.tokens["coder"]}
+            async with await anyio.open_process(
+                ["sh", "-c", line], env=env, start_new_session=True
+            ) as process:
+                assert process.stdin is not None
+                assert process.stderr is not None
+                await process.stdin.send(json.dumps(ASKS["codex"]).encode())
+                await process.stdin.aclose()
+                await until(lambda: len(at.space.proposals) == 1)
+                os.killpg(process.pid, signal.SIGTERM)
+                words = b"".join([each async for each in process.stderr])
+                assert await process.wait() == 2
+                assert b"meup did not answer" in words
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_token_file_of_another_user_is_a_no_that_says_so(is_there: bool, tmp_path: Path) -> None:
+    """As where all users have the hook of one, by managed settings."""
+    file = tmp_path / "coder.token"
+    if is_there:
+        file.touch(mode=0)
+    # Root may read all files, and gives that up.
+    program = (
+        "import os; from meup_agent.doors.hook_client import main;"
+        " os.geteuid() or os.seteuid(65534); main()"
+    )
+    options = ["codex", "--url", "http://127.0.0.1:1", "--token-file", str(file)]
+    command = [sys.executable, "-c", program, *options]
+    done = subprocess.run(command, input=b"{}", capture_output=True, check=False)
+    assert done.returncode == 2
+    said = "is another user's" if is_there else "run meup guard again"
+    assert said in done.stderr.decode()
 
 
 @pytest.mark.parametrize("agent", ["claude-code", "codex"])

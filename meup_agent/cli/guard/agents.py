@@ -121,7 +121,7 @@ class HookProgram(NamedTuple):
     def of_line(cls, line: str) -> HookProgram | None:
         """The program that a command line of ours starts; ``None``: it is another's."""
         try:
-            words = shlex.split(line)
+            words = shlex.split(line.removeprefix(_OUTLIVES))
         except ValueError:
             return None
         given = dict(itertools.pairwise(words))
@@ -293,7 +293,7 @@ def starts_hook(line: object, agent: str) -> bool:
     if not isinstance(line, str):
         return False
     try:
-        words = shlex.split(line)
+        words = shlex.split(line.removeprefix(_OUTLIVES))
     except ValueError:
         return False
     return len(words) > 1 and Path(words[0]).name == "meup-hook" and words[1] == agent
@@ -447,9 +447,13 @@ def _codex_block(hook: HookProgram) -> str:
     return "".join((*hooks, served))
 
 
+_OUTLIVES: Final = "trap : HUP INT TERM; "
+"""Has a shell end after its program, where a signal goes to both: else nothing would deny."""
+
+
 def _or_else(hook: HookProgram, agent: str, denies: str) -> str:
-    """A line that denies also where its program cannot begin, or is killed."""
-    return f"{hook.line(agent)} || {'true' if hook.watches else f'{{ {denies}; }}'}"
+    """A line that denies also where its program cannot begin, or is ended by a signal."""
+    return f"{_OUTLIVES}{hook.line(agent)} || {'true' if hook.watches else f'{{ {denies}; }}'}"
 
 
 def _toml_text(text: str) -> str:
@@ -462,7 +466,8 @@ def _cursor(text: str | None, path: Path, hook: HookProgram | None) -> str:
         entry: JsonObject = {"command": hook.line("cursor"), "timeout": hook.seconds}
         if not hook.watches:
             entry["failClosed"] = True
-        wanted = {each: {**entry} for each in ("preToolUse", "beforeReadFile")}
+        # It is asked before a file is read, too: with `beforeReadFile` a read would ask twice.
+        wanted["preToolUse"] = entry
         wanted["postToolUse"] = {"command": hook.line("cursor"), "timeout": WATCH_SECONDS}
         wanted["postToolUseFailure"] = {"command": hook.line("cursor"), "timeout": WATCH_SECONDS}
     return _edit_hooks(text, path, "cursor", wanted, {"version": 1})

@@ -289,4 +289,5 @@ def _open_claude() -> Iterator[Check]:
         if managed.get("disableAllHooks") is False
         else ("`claude --bare`, and `disableAllHooks` in a project's settings,")
     )
-    yield Check("open", True, f"{skips} skip the hook", f"{closing}: nothing skips them there")
+    closing += ": nothing skips them there, and calls of the machine's other users are denied"
+    yield Check("open", True, f"{skips} skip the hook", closing)

@@ -82,6 +82,7 @@ def test_each_agent_gets_a_hook_that_fails_closed(full: Home) -> None:
     assert codex["mcp_servers"]["x"]["command"] == "y"
     cursor = {each["event"]: each for each in entries(full, ".cursor/hooks.json")}
     assert cursor["preToolUse"]["failClosed"] is True
+    assert "beforeReadFile" not in cursor  # of which it asks by preToolUse, too
     gemini = {each["event"]: each for each in entries(full, ".gemini/settings.json")}
     assert gemini["BeforeTool"]["timeout"] > 3_600_000
     copilot = {each["event"]: each for each in entries(full, ".copilot/hooks/meup.json")}

@@ -27,6 +27,8 @@ What = Literal[
     "interrupted by TERM",
     "interrupted by KILL",
     "interrupted by its own API",
+    "hook ended by TERM",
+    "hook and its shell ended by TERM",
     "ask",
     "answered too late",
     "gateway restarted midway",
@@ -82,6 +84,13 @@ def _cases(door: Door, failed: str, *, silence_runs: bool = False) -> tuple[Case
         Case(door, "interrupted by KILL", False, "", "withdrawn"),
         Case(door, "gateway restarted midway", False, failed, "withdrawn"),
         Case(door, "gateway restarted as it ran", True, "", "fulfilled"),
+    )
+
+
+def _signals(door: Door, failed: str) -> tuple[Case, ...]:
+    return (
+        Case(door, "hook ended by TERM", False, "it was interrupted", "withdrawn"),
+        Case(door, "hook and its shell ended by TERM", False, failed, "withdrawn"),
     )
 
 
@@ -149,9 +158,11 @@ CASES: Final = (
         asked=("No participant decided", "expired"),
         late=FAILED,
     ),
+    *_signals("claude-command", FAILED),
     *_dialog_cases(),
     *_approve_cases(),
     *_cases("codex-command", "meup did not answer"),
+    *_signals("codex-command", "meup did not answer"),
     # It gives up the hook, and runs the call: so the door must be told its time-out as it is.
     Case("codex-command", "answered too late", True, "", "withdrawn"),
     # It takes this answer for a failed hook, and would run the call: the door never gives it.

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Generator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -149,7 +149,8 @@ def approving(home: Path, url: str, seconds: float) -> list[str]:
 def codex(case: Case, home: Path, url: str, api: str, seconds: float) -> Started:
     """Codex's command line and environment."""
     or_else = "{ echo meup did not answer >&2; exit 2; }"
-    command = f"{hook_command('codex', url, case, seconds)} || {or_else}"
+    # As `meup guard` writes it.
+    command = f"trap : HUP INT TERM; {hook_command('codex', url, case, seconds)} || {or_else}"
     hooks = "".join(
         f'[[hooks.{event}]]\nmatcher = "*"\n[[hooks.{event}.hooks]]\ntype = "command"\n'
         f"command = {json.dumps(command)}\ntimeout = {seconds:g}\n"
@@ -203,6 +204,20 @@ INTERRUPT = line(
 )
 
 
+def hook_processes(url: str, *, with_shell: bool) -> list[int]:
+    """The processes of a hook that asks a gateway: its shell before its program."""
+    found = {}
+    for each in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (each / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            if "hook_client" in " ".join(words) and url in " ".join(words):
+                found[int(each.name)] = words
+    programs = [pid for pid, words in found.items() if Path(words[0]).name.startswith("python")]
+    shells = [pid for pid, words in found.items() if Path(words[0]).name in ("sh", "bash", "dash")]
+    assert programs
+    return [*shells, *programs] if with_shell else programs
+
+
 async def happen(case: Case, at: Hooked, process: Process, mark: Path) -> None:
     """Let happen to a call that waits, or runs, what the case says."""
     match case.what:
@@ -222,6 +237,10 @@ async def happen(case: Case, at: Hooked, process: Process, mark: Path) -> None:
             await process.stdin.send(INTERRUPT)
             await decided(at)
             await process.stdin.aclose()
+        case "hook ended by TERM" | "hook and its shell ended by TERM":
+            await proposed(at.space)
+            for each in hook_processes(at.url, with_shell="shell" in case.what):
+                os.kill(each, signal.SIGTERM)
         case _ if case.what in SIGNALS:
             await proposed(at.space)
             # The agent alone: what it leaves behind must not wait on.
