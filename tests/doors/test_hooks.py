@@ -609,10 +609,8 @@ def test_a_token_file_of_another_user_is_a_no_that_says_so(is_there: bool, tmp_p
     if is_there:
         file.touch(mode=0)
     # Root may read all files, and gives that up.
-    program = (
-        "import os; from meup_agent.doors.hook_client import main;"
-        " os.geteuid() or os.seteuid(65534); main()"
-    )
+    gives_up = "os.geteuid() or os.seteuid(65534);" if is_there else ""
+    program = f"import os; from meup_agent.doors.hook_client import main; {gives_up} main()"
     options = ["codex", "--url", "http://127.0.0.1:1", "--token-file", str(file)]
     command = [sys.executable, "-c", program, *options]
     done = subprocess.run(command, input=b"{}", capture_output=True, check=False)
