@@ -30,6 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Name the markers that say which rules a test proves, and which limits it goes beyond."""
     config.addinivalue_line("markers", "rule(*ids): the rules of PROTOCOL.md that the test proves")
     config.addinivalue_line("markers", "limit(*names): the gateway's limits that the test exceeds")
+    config.addinivalue_line("markers", "thorough: takes seconds of a core; not in a quick run")
     # No gateway runs for the tests' own process: neither the developer's, nor that of a program.
     os.environ |= state("tests")
     # Here, and not in a worker: it does its imports while the tests are collected.
@@ -65,9 +66,10 @@ A journal has none.
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect what another run shows as well.
 
-    In a quick run each test has each of its inputs, loops, transports and dialects, but not each
-    of these with each of the others. Where only what is installed may differ it has one of all,
-    the same each time; but those of the transports, which are next to the libraries, run whole.
+    In a quick run each test has each of its inputs, transports and dialects, but not each of these
+    with each of the others, and one of its loops: which, its name decides. Where only what is
+    installed may differ it has one of all, the same each time; but those of the transports, which
+    are next to the libraries, run on each loop in a quick run, and whole in the other.
     """
     chosen = [item for item in items if not (_loop(item) == "uvloop" and _is_without_socket(item))]
     variants: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
@@ -76,6 +78,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     match config.getoption("--hypothesis-profile", None):
         case "quick":
             chosen = [item for found in variants.values() for item in _covering(found)]
+            chosen = [item for item in chosen if not item.get_closest_marker("thorough")]
         case "installed":
             one = {each[crc32(name.encode()) % len(each)] for (_, name), each in variants.items()}
             chosen = [item for item in chosen if item in one or "transport" in item.path.parts]
@@ -85,15 +88,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if deselected := [item for item in items if item not in kept]:
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if item in kept]
+    if hasattr(config, "workerinput"):
+        # Each worker gets a share of these in a row: all tests of programs, which mostly wait, were
+        # one share, and were waited for at the end with nothing beside them.
+        items.sort(key=lambda item: crc32(item.path.name.encode()))
 
 
 def _covering(variants: list[pytest.Item]) -> list[pytest.Item]:
-    """Variants of a test, as few as have each value of each parameter."""
+    """Variants of a test, as few as have each value of each parameter, on one loop if they can."""
+    loops = sorted({_loop(item) for item in variants})
+    loop = loops[crc32(_function(variants[0])[1].encode()) % len(loops)]
     values = {item: _values(item) for item in variants}
     left = set[object]().union(*values.values())
-    chosen = [] if left else variants
-    while left:
-        chosen.append(max(variants, key=lambda item: len(left & values[item])))
+    chosen = list[pytest.Item]()
+    while left or not chosen:
+        chosen.append(
+            max(variants, key=lambda item: (len(left & values[item]), _loop(item) == loop))
+        )
         left -= values[chosen[-1]]
     return chosen
 
@@ -101,7 +112,9 @@ def _covering(variants: list[pytest.Item]) -> list[pytest.Item]:
 def _values(item: pytest.Item) -> frozenset[object]:
     """The values of an item's parameters: the id that each `parametrize` and fixture gives it."""
     called = getattr(item, "callspec", None)
-    return frozenset(enumerate(called._idlist)) if called else frozenset()
+    loop = "" if "transport" in item.path.parts else _loop(item)
+    ids = enumerate(called._idlist) if called else ()
+    return frozenset(each for each in ids if each[1] != loop)
 
 
 def _is_without_socket(item: pytest.Item) -> bool:
@@ -113,12 +126,13 @@ def _is_without_socket(item: pytest.Item) -> bool:
 
 def _function(item: pytest.Item) -> tuple[Path, str]:
     """The file and the function of an item, without its parameters."""
-    return item.path, item.name.partition("[")[0]
+    return item.path, item.nodeid.partition("[")[0]
 
 
 def _loop(item: pytest.Item) -> str:
-    """The loop that an item runs on; empty for what needs none."""
-    parameters = _parameters(item)
+    """The loop that an item runs on; empty for what needs none, or chooses none."""
+    called = getattr(item, "callspec", None)
+    parameters = _parameters(item) if called and "anyio_backend" in called.params else ()
     return next((loop for loop in LOOPS if loop in parameters), "")
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-EXAMPLES: Final = {"quick": 15, "thorough": 100, "installed": 20}
+EXAMPLES: Final = {"quick": 10, "thorough": 100, "installed": 20}
 """By profile: the number of examples of a test that does not say how many it needs."""
 
 

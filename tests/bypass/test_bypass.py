@@ -56,6 +56,7 @@ async def test_it_is_stopped(incident: Incident, place: Place) -> None:
     assert await unapproved(incident, place) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("incident", "kind"), _runs(STOPPED))
 async def test_it_succeeds_without_its_rule(incident: Incident, place: Place) -> None:
     assert incident.off is not None

@@ -20,7 +20,9 @@ def test_it_says_what_to_install_where_there_is_no_server(
         programs.find_nats_server()
 
 
-@pytest.mark.parametrize("moment", ["start", "owns the space"])
+@pytest.mark.parametrize(
+    "moment", ["start", pytest.param("owns the space", marks=pytest.mark.thorough)]
+)
 def test_ctrl_c_leaves_no_process_and_no_file(tmp_path: Path, moment: str) -> None:
     with running("cluster", "demo", command=MEUP, variables={"TMPDIR": str(tmp_path)}) as demo:
         demo.until(moment)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -10,13 +9,6 @@ from typing import Any
 
 import anyio
 import pytest
-from acp import RequestError, spawn_agent_process, text_block
-from acp.schema import (
-    CreateTerminalResponse,
-    ReadTextFileResponse,
-    RequestPermissionResponse,
-    WriteTextFileResponse,
-)
 
 from meup_agent import Agent, Proposal, Space
 from meup_agent.errors import AlreadyDecided
@@ -58,6 +50,13 @@ def write(path: str, content: str) -> list[Any]:
     return ["fs/write_text_file", {"path": path, "content": content}]
 
 
+def sdk() -> Any:
+    """The SDK, whose import takes half a second: not of each worker that collects the tests."""
+    import acp
+
+    return acp
+
+
 class Editor:
     """An editor that notes what reaches it."""
 
@@ -65,7 +64,7 @@ class Editor:
         self.did: list[Any] = []
         self.told: list[Any] = []
 
-    async def request_permission(self, **asked: Any) -> RequestPermissionResponse:
+    async def request_permission(self, **asked: Any) -> Any:
         raise AssertionError(f"a permission reached the editor: {asked}")
 
     async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
@@ -73,18 +72,16 @@ class Editor:
 
     async def create_terminal(
         self, session_id: str, command: str, args: Any = None, **_: Any
-    ) -> CreateTerminalResponse:
+    ) -> Any:
         self.did.append([command, *(args or ())])
-        return CreateTerminalResponse(terminal_id="terminal-1")
+        return sdk().schema.CreateTerminalResponse(terminal_id="terminal-1")
 
-    async def write_text_file(
-        self, session_id: str, path: str, content: str, **_: Any
-    ) -> WriteTextFileResponse:
+    async def write_text_file(self, session_id: str, path: str, content: str, **_: Any) -> Any:
         self.did.append((path, content))
-        return WriteTextFileResponse()
+        return sdk().schema.WriteTextFileResponse()
 
-    async def read_text_file(self, session_id: str, path: str, **_: Any) -> ReadTextFileResponse:
-        return ReadTextFileResponse(content=f"content of {path}")
+    async def read_text_file(self, session_id: str, path: str, **_: Any) -> Any:
+        return sdk().schema.ReadTextFileResponse(content=f"content of {path}")
 
 
 @dataclass
@@ -110,7 +107,7 @@ class Desk:
     async def prompt(self, *steps: list[Any]) -> list[Any]:
         """Have the agent ask for something; the answers that it got."""
         said = await self.connection.prompt(
-            session_id=self.session, prompt=[text_block(json.dumps(steps))]
+            session_id=self.session, prompt=[sdk().text_block(json.dumps(steps))]
         )
         self.answers.append(said.stop_reason)
         return list(self.editor.told.pop())
@@ -129,7 +126,7 @@ async def desk(
     if decide is not None:
         person.on_proposal(tool="*")(decide)
     async with staged(person, coder=PROPOSALS) as stage:
-        given = ("-m", "meup_agent.cli", "acp", *options, "--", sys.executable, str(AGENT))
+        given = ("-m", "meup_agent.cli", "acp", *options, "--", *launched(str(AGENT)))
         command, *arguments = launched(*given)
         variables = {
             "MEUP_URL": stage.gateway.url,
@@ -137,7 +134,7 @@ async def desk(
             "MEUP_TOKEN": stage.token("coder"),
         }
         editor: Any = Editor()  # of the protocol's methods those that are used here
-        async with spawn_agent_process(
+        async with sdk().spawn_agent_process(
             editor,
             command,
             *arguments,
@@ -261,7 +258,7 @@ async def test_the_end_of_one_side_ends_everything(side: str) -> None:
     async with desk() as at, anyio.create_task_group() as tasks:
 
         async def prompt() -> None:
-            with pytest.raises((RequestError, ConnectionError)):
+            with pytest.raises((sdk().RequestError, ConnectionError)):
                 await at.prompt(terminal())
 
         tasks.start_soon(prompt)
@@ -276,8 +273,8 @@ async def test_the_end_of_one_side_ends_everything(side: str) -> None:
 
 
 async def end_agent(at: Desk) -> None:
-    with pytest.raises((RequestError, ConnectionError)):
-        await at.connection.prompt(session_id=at.session, prompt=[text_block('"die"')])
+    with pytest.raises((sdk().RequestError, ConnectionError)):
+        await at.connection.prompt(session_id=at.session, prompt=[sdk().text_block('"die"')])
 
 
 async def test_one_call_that_asks_twice_is_decided_once() -> None:
@@ -337,6 +334,6 @@ async def test_the_rest_passes_and_the_agent_gets_no_token() -> None:
         (read,) = await at.prompt(["fs/read_text_file", {"path": "/w/a"}])
         assert read == {"content": "content of /w/a"}
         assert len(at.person.proposals) == 0
-        await at.connection.prompt(session_id=at.session, prompt=[text_block('"secret"')])
+        await at.connection.prompt(session_id=at.session, prompt=[sdk().text_block('"secret"')])
         assert "MEUP_TOKEN" not in at.editor.told.pop()
         assert "PATH" in os.environ

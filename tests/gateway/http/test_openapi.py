@@ -13,6 +13,7 @@ from tests.gateways import OPERATIONS, document
 from tests.programs import ROOT
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(240)
 def test_every_endpoint_does_what_it_says() -> None:
     file = Path(__file__).with_name("every_endpoint.py")

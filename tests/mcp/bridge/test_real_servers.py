@@ -14,6 +14,8 @@ from meup_agent.mcp import StdioServer
 from tests.mcp.bridge.stage import BRIDGE, bridged
 from tests.programs import ROOT
 
+pytestmark = pytest.mark.thorough
+
 INSTALLED = ROOT / ".venv" / "mcp-servers"
 
 

@@ -13,8 +13,8 @@ from mcp.client.stdio import DEFAULT_INHERITED_ENV_VARS
 
 from meup_agent.errors import CannotConnect
 from meup_agent.mcp import Bridge, StdioServer
+from meup_agent.mcp.bridge import transports
 from meup_agent.mcp.bridge.transports import (
-    MAX_MESSAGE_BYTES,
     ServerMonitor,
     ServerProcess,
     ServerStarter,
@@ -164,7 +164,10 @@ async def test_what_a_server_has_left_running_ends_with_it() -> None:
             await process.end()
 
 
-async def test_message_without_an_end_stops_a_server_that_heeds_nothing() -> None:
+async def test_message_without_an_end_stops_a_server_that_heeds_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transports, "MAX_MESSAGE_BYTES", 1 << 20)
     code = (
         "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
         "os.write(2, b'%d\\n' % os.getpid())\n"
@@ -176,7 +179,7 @@ async def test_message_without_an_end_stops_a_server_that_heeds_nothing() -> Non
         async with stack, connect(server, traffic, tail) as (read, _):
             async for _message in read:
                 raise AssertionError("it has sent nothing")
-            assert traffic.excess == f"sent a message of more than {MAX_MESSAGE_BYTES} bytes"
+            assert traffic.excess == f"sent a message of more than {1 << 20} bytes"
             await stack.enter_async_context(ending(int(tail.lines[0])))
     assert tail.lines[1:] == ["the server was ended by signal 9"]
 
