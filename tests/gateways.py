@@ -25,8 +25,7 @@ from meup_agent.gateway.config import (
     participant,
 )
 from meup_agent.gateway.config_file import variable_of
-from meup_agent.gateway.edge.http.api import OPERATIONS
-from meup_agent.gateway.edge.http.openapi import document
+from meup_agent.gateway.edge.http.api import OPERATIONS, document
 from meup_agent.gateway.edge.websocket import WebSocketConnection
 from meup_agent.gateway.frame_queue import GatewayMember
 from meup_agent.gateway.journal import sqlite
@@ -40,7 +39,7 @@ from meup_agent.gateway.limits import LIMIT_ROWS
 from meup_agent.gateway.reach.bursts import BurstTracker, InboxNotice, plain_name
 from meup_agent.gateway.reach.notices import make_services
 from meup_agent.gateway.reach.outbound import NotDelivered, find_addresses
-from meup_agent.gateway.reach.push import PushSubscriptions
+from meup_agent.gateway.reach.services import PushSubscriptions
 from meup_agent.gateway.runtime import ForwardClock, GatewayRuntime
 from meup_agent.gateway.server import RunningGateway, serve
 from meup_agent.transport.base import (

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -26,6 +26,7 @@ from meup_agent.protocol.wire.payloads import read_proposal
 from meup_agent.wording import format_proposed, shown_name
 
 if TYPE_CHECKING:
+    from meup_agent.approval import Inbox, InboxItem
     from meup_agent.cli.render.output import Stderr
     from meup_agent.client.proposal import ProposalRecord
     from meup_agent.client.space import Space
@@ -209,3 +210,38 @@ async def send_explained(
         chat = partial(session.space.chat, explain, to=to, about=sent)
         await send_confirmed(session.space, "the explanation", chat)
     return sent, confirmed
+
+
+# --- inbox ---
+# Of a command that looks and decides once.
+
+SETTLE_SECONDS: Final = 3.0
+"""Wait of a command for the rules of reviewers and the tools of executors."""
+
+
+@asynccontextmanager
+async def open_inbox(session: CommandSession) -> AsyncGenerator[Inbox]:
+    """The inbox, once it knows what it can know."""
+    # Loaded here: reject, withdraw and fulfill need no inbox.
+    from meup_agent.approval import Inbox
+    from meup_agent.cli.inbox.card import ONLY_HEARD
+
+    async with Inbox(session.space) as box:
+        if not box.knows_before:
+            session.stderr.note(ONLY_HEARD)
+        await box.settle(SETTLE_SECONDS)
+        yield box
+
+
+async def find_item(
+    box: Inbox, session: CommandSession, given: str, proposer: str | None
+) -> InboxItem:
+    """The item that an id, or its beginning, means."""
+    # Among all proposals that are known: the beginning may be the whole id of a decided one.
+    record = await find_pending(session.space, given, proposer=proposer, in_progress=True)
+    item = box.find(record.proposer, record.id)
+    if item is None:
+        raise Failure(
+            f"proposal {record.id} does not wait for you; meup inbox list shows those that do"
+        )
+    return item

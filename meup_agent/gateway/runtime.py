@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from meup_agent.gateway.cluster.shared import OpenValues
-    from meup_agent.gateway.reach.push import PushSubscriptions
+    from meup_agent.gateway.reach.services import PushSubscriptions
     from meup_agent.gateway.tracing import GatewayTracer
 
 MAX_NAMED: Final = 10

@@ -16,8 +16,8 @@ space by their names for clients. :mod:`.server.tool_calls` makes a call a reque
 :mod:`.sdk.decisions` has the words for a model. None of it decides: what a client may do is what
 the gateway lets its participant do.
 
-Both have their messages from :mod:`.sdk.messages`, and stand in the way of the SDK's streams by
-:mod:`.sdk.streams`.
+Both have their messages, and the streams that stand in the way of the SDK's, from
+:mod:`.sdk.messages`.
 
 Importing this package needs nothing beyond the standard dependencies; its modules need the SDK.
 """

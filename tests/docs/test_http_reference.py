@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from meup_agent.gateway.edge.http.openapi import Operation
+from meup_agent.gateway.edge.http.api import Operation
 from tests.gateways import OPERATIONS
 from tests.programs import ROOT
 

@@ -39,7 +39,7 @@ PANELS: Final = {
         "inbox": "participant.inbox",
     },
     "See what happens": {
-        "audit": "inspection.audit",
+        "audit": "inspection.journal",
         "tail": "participant.tail",
         "who": "participant.roster",
         "tools": "participant.roster",

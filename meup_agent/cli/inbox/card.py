@@ -29,6 +29,7 @@ from meup_agent.wording import (
     format_proposed,
     shown_name,
     shown_names,
+    time_left,
 )
 
 if TYPE_CHECKING:
@@ -536,3 +537,12 @@ class Notifier(AsyncContextManagerMixin):
             self._has_failed = True
             name = visible(self._command[0], MAX_COMMAND)
             self.report(f"--notify: {name} failed ({why}); the bell rings instead")
+
+
+def plain_card(item: InboxItem) -> str:
+    """A proposal as its card shows it, without a screen, and all of its call."""
+    offered = ", ".join(sorted(item.may)) or "nothing"
+    left = time_left(item.seconds_left)
+    lines = [f"proposal {shown_name(item.id)}, {left}; you may: {offered}"]
+    lines.extend(each.plain for each in card_rows(item, ShownValue(room=None)))
+    return "\n".join(lines) + "\n"

@@ -7,7 +7,16 @@ import os
 import shlex
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence, Set
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+    Set,
+)
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -69,7 +78,7 @@ from meup_agent.cli.inbox.card import (
     wrapped,
 )
 from meup_agent.cli.inbox.yeses import MAX_LISTED, YesDraft, kept_rows
-from meup_agent.errors import MeupError, UsageError, system_reason
+from meup_agent.errors import MeupError, system_reason
 from meup_agent.escape import visible
 from meup_agent.protocol.wire.payloads import Call, changes
 from meup_agent.protocol.wire.shown_text import Mark, segments
@@ -355,21 +364,32 @@ HELP: Final = (
 
 
 SHORT_HELP: Final = (
-    *(("j k", "next, previous"), ("a", "approve"), ("e", "edit"), ("r", "reject"), ("v", "vote")),
-    *(
-        ("y", "yes"),
-        ("space", "scroll"),
-        ("x X", "mark"),
-        ("f", "file"),
-        ("s", "tools"),
-        ("t", "theme"),
-    ),
+    ("j k", "next, previous"),
+    ("a", "approve"),
+    ("e", "edit"),
+    ("r", "reject"),
+    ("v", "vote"),
+    ("y", "yes"),
+    ("space", "scroll"),
+    ("x X", "mark"),
+    ("f", "file"),
+    ("s", "tools"),
+    ("t", "theme"),
     ("q", "leave"),
 )
 """The same for a terminal of a few lines."""
 
 REASON_CODES: Final = tuple((key, str(code)) for key, (code, _) in REASON_KEYS.items())
 """The reasons for a terminal of a few lines."""
+
+
+YES_KEYS: Final = (
+    ("1-9", "which calls"),
+    ("h", "how long"),
+    ("n", "how many"),
+    ("e", "write it"),
+)
+"""The keys that change a yes in advance."""
 
 
 class ScreenQuestion(StrEnum):
@@ -407,6 +427,10 @@ def _answer_line(key: str, answer: str) -> ScreenLine:
 
 def _wrap_keys(cells: Sequence[tuple[str, str]]) -> list[ScreenLine]:
     return [tuple(part for key, said in cells for part in (Part(key, "key"), Part(f" {said}  ")))]
+
+
+def _doubt_lines(doubts: Iterable[str]) -> list[ScreenLine]:
+    return [(Part("! ", "danger"), *theirs(each, "danger")) for each in doubts]
 
 
 def _in_columns() -> list[ScreenLine]:
@@ -779,8 +803,7 @@ class InboxFrame(App[None]):
         """The lines of the question that is open."""
         width, height = self.size
         is_small = width < SMALL[0] or height < SMALL[1]
-        doubts = [] if self.current is None else self.doubts(self.current)
-        doubted = [(Part("! ", "danger"), *theirs(each, "danger")) for each in doubts]
+        doubted = _doubt_lines(() if self.current is None else self.doubts(self.current))
         words = (
             (Part("with your words: ", "dim"), *theirs(self.words))
             if self.words
@@ -798,21 +821,8 @@ class InboxFrame(App[None]):
             case ScreenQuestion.YES:
                 if self.draft is None:
                     return []
-                keys = [
-                    ("1-9", "which calls"),
-                    ("h", "how long"),
-                    ("n", "how many"),
-                    ("e", "write it"),
-                ]
-                told = [
-                    each
-                    for key, words in keys
-                    for each in (Part(f"{key} ", "key"), Part(f"{words}  "))
-                ]
-                doubted = [
-                    (Part("! ", "danger"), *theirs(each, "danger")) for each in self.draft.doubts
-                ]
-                return [*doubted, tuple(told), _answer_line("y", self.draft.question)]
+                doubted = _doubt_lines(self.draft.doubts)
+                return [*doubted, *_wrap_keys(YES_KEYS), _answer_line("y", self.draft.question)]
             case ScreenQuestion.YESES:
                 return [_answer_line("1-9", "ends that one: its calls are asked about again")]
             case ScreenQuestion.MARKED:
@@ -863,7 +873,7 @@ MAX_EDITED: Final = 4 << 20
 
 
 class EditRefused(Exception):
-    """An edit that cannot be sent; its words are for the person."""
+    """What a person asked for is not done; its words are for them."""
 
 
 async def edited_arguments(
@@ -1171,9 +1181,9 @@ class InboxApp(InboxFrame):
             case "k" | "p":
                 self._go_to(self.at - 1, by_itself=False)
             case "s":
-                self.run_worker(self._show_tools())
+                self._start(self._show_tools(), self.current)
             case "f":
-                self.run_worker(self._show_file())
+                self._start(self._show_file(), self.current)
             case "t":
                 self.theme = "meup-light" if self.current_theme.dark else "meup-dark"
             case "?":
@@ -1184,7 +1194,7 @@ class InboxApp(InboxFrame):
                 else:
                     self._leave_now()
             case "Y":
-                self.run_worker(self._show_yeses())
+                self._start(self._show_yeses())
             case "a" | "e" | "r" | "v" | "m" | "x" | "X" | "y":
                 await self._decide(key)
             case _:
@@ -1214,11 +1224,11 @@ class InboxApp(InboxFrame):
         elif key == "X":
             self._mark_group(item)
         elif key == "y":
-            self.run_worker(self._draft_yes(item))
+            self._start(self._draft_yes(item), item)
         elif key == "e" and not self.is_whole:
             self._refuse(TOO_LONG)
         elif key == "e" and Verb.APPROVE in item.may:
-            self.run_worker(self._edit_and_ask(item))
+            self._start(self._edit_and_ask(item))
         elif key == "r" and Verb.REJECT in item.may:
             self.rejecting = []
             self._open_question(ScreenQuestion.REASON)
@@ -1249,7 +1259,7 @@ class InboxApp(InboxFrame):
         draft = self.draft
         if question is ScreenQuestion.YES and draft is not None and draft.item is item:
             if key == "e":
-                self.run_worker(self._write_pattern(draft))
+                self._start(self._write_pattern(draft))
                 return
             changed = draft.press(key)
             if changed is not None:
@@ -1372,18 +1382,32 @@ class InboxApp(InboxFrame):
 
     # --- decisions ---
 
+    def _start(self, work: Coroutine[Any, Any, None], item: InboxItem | None = None) -> None:
+        """Read, ask or show something beside the screen; what goes wrong is said above the keys."""
+
+        async def run() -> None:
+            try:
+                await work
+            except EditRefused as error:
+                self.show_outcome(visible(str(error), 300), style="late")
+            except MeupError as error:
+                said = visible(str(error), 300)
+                whose: tuple[Part | str, ...] = () if item is None else (*title(item), ": ")
+                self.show_outcome(*whose, said, style="late")
+
+        self.run_worker(run())
+
+    def _still_shows(self, item: InboxItem) -> bool:
+        """True if the person has meanwhile gone on to nothing else."""
+        return self.question is ScreenQuestion.NOTHING and self.current is item
+
     async def _show_tools(self) -> None:
         """Show how the tools of the current call's server have changed, and offer to accept it."""
         item = self.current
         if item is None or item.target is None:
-            self.show_outcome("no server to look at", style="late")
-            return
-        try:
-            difference = await self.inbox.read_tools(item.target)
-        except MeupError as error:
-            self.show_outcome(*title(item), f": {visible(str(error), 300)}", style="late")
-            return
-        if self.question is not ScreenQuestion.NOTHING or self.current is not item:
+            raise EditRefused("no server to look at")
+        difference = await self.inbox.read_tools(item.target)
+        if not self._still_shows(item):
             return
         if not difference.tools:
             said = "the tools of its server are as they were accepted"
@@ -1397,14 +1421,9 @@ class InboxApp(InboxFrame):
         """Show what the current call would change in the file that it writes."""
         item = self.current
         if item is None:
-            self.show_outcome("nothing waits for you", style="late")
-            return
-        try:
-            difference = await self.inbox.read_file(item)
-        except (MeupError, UsageError) as error:
-            self.show_outcome(*title(item), f": {visible(str(error), 300)}", style="late")
-            return
-        if self.question is not ScreenQuestion.NOTHING or self.current is not item:
+            raise EditRefused("nothing waits for you")
+        difference = await self.inbox.read_file(item)
+        if not self._still_shows(item):
             return
         self.card.show(file_rows(difference))
         self._open_question(ScreenQuestion.FILE)
@@ -1416,13 +1435,9 @@ class InboxApp(InboxFrame):
             self.show_frame()
             return
         doubts = tuple(self.doubts(item))
-        try:
-            self.inbox.check_yes(item)
-            past = await self.inbox.read_past(item)
-        except MeupError as error:
-            self.show_outcome(*title(item), f": {visible(str(error), 300)}", style="late")
-            return
-        if self.question is not ScreenQuestion.NOTHING or self.current is not item:
+        self.inbox.check_yes(item)
+        past = await self.inbox.read_past(item)
+        if not self._still_shows(item):
             return
         scopes = self.inbox.offered_scopes(item)
         number = choose_scope(scopes, past, item.arguments)
@@ -1444,26 +1459,16 @@ class InboxApp(InboxFrame):
             return
         scope = draft.scope
         given = {"arguments": scope.arguments, "others": scope.others}
-        try:
-            said = await edited_arguments(self._edit, given)
-            written = read_scope(said)
-        except (EditRefused, UsageError) as error:
-            self.show_outcome(visible(str(error), 300), style="late")
-            return
+        written = read_scope(await edited_arguments(self._edit, given))
         if self.question is not ScreenQuestion.YES or self.current is not draft.item:
             return
-        if written.takes(draft.item.arguments):
-            self._show_draft(draft.written(written))
-        else:
-            self.show_outcome("what you wrote does not take this call", style="late")
+        if not written.takes(draft.item.arguments):
+            raise EditRefused("what you wrote does not take this call")
+        self._show_draft(draft.written(written))
 
     async def _show_yeses(self) -> None:
         """Show the yeses that are kept, and offer to end one."""
-        try:
-            kept = await self.inbox.yeses()
-        except MeupError as error:
-            self.show_outcome(visible(str(error), 300), style="late")
-            return
+        kept = await self.inbox.yeses()
         if self.question is not ScreenQuestion.NOTHING:
             return
         self._kept = [each.yes for each in reversed(kept)][:MAX_LISTED]
@@ -1479,18 +1484,13 @@ class InboxApp(InboxFrame):
             self._refuse("no editor is here; set EDITOR")
             self.show_frame()
             return
-        try:
-            edited = await edited_arguments(self._edit, item.arguments)
-        except EditRefused as error:
-            self.show_outcome(visible(str(error), 300), style="late")
-            return
+        edited = await edited_arguments(self._edit, item.arguments)
         if item.left is not None:
             words = theirs(item.left.words, "late")
             self.show_outcome("it is gone, so nothing was sent: ", *words, style="late")
             return
         if item is not self.current:
-            self.show_outcome("you went on to another one, so nothing was sent", style="late")
-            return
+            raise EditRefused("you went on to another one, so nothing was sent")
         after = Call(item.method, {**item.call.params, "arguments": edited})
         different = changes(item.call, after, item.target)
         if not different:

@@ -7,7 +7,7 @@ on a cookie stands for the participant, and each request is checked before a pag
 :class:`~meup_agent.client.space.Space` that joined as that participant, beside its other
 connections (:mod:`presence`): so capabilities, limits and audit are those of every participant. One
 such presence serves all browsers and tabs of a participant; its session is in the gateway's
-process, and has no connection (:mod:`inbox_session`). What a page shows comes from the
+process, and has no connection (:mod:`local_session`). What a page shows comes from the
 :class:`~meup_agent.approval.inbox.inbox.Inbox`, from the audit's fold, and from the runtime; the
 console decides nothing itself, keeps nothing on disk, and computes no state of its own.
 

@@ -13,8 +13,7 @@ from starlette.responses import HTMLResponse, Response
 
 from meup_agent.gateway.auth import UNAUTHORIZED, UNAVAILABLE, Identity
 from meup_agent.gateway.console.event_queue import OutcomeNotice
-from meup_agent.gateway.console.inbox_session import PersonPresence
-from meup_agent.gateway.console.presence import PersonPresences
+from meup_agent.gateway.console.presence import PersonPresence, PersonPresences
 from meup_agent.gateway.console.sign_in import (
     BrowserSession,
     BrowserSessions,

@@ -18,9 +18,11 @@ from meup_agent.gateway.config import Config, NotifyTarget
 from meup_agent.gateway.logs import log
 from meup_agent.gateway.reach.bursts import BurstTracker
 from meup_agent.gateway.reach.outbound import NotDelivered
-from meup_agent.gateway.reach.push import PUSH, PushService, PushSubscriptions
 from meup_agent.gateway.reach.services import (
+    PUSH,
     NotifyService,
+    PushService,
+    PushSubscriptions,
     check_extra,
     make_service,
     new_secret,

@@ -1,13 +1,17 @@
-"""Services that notices are sent by: signed webhooks, and what Apprise reaches."""
+"""Services that notices are sent by: signed webhooks, what Apprise reaches, and Web Push."""
 
 from __future__ import annotations
 
 import base64
 import logging
 import os
+import re
 import secrets
+import time
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -18,11 +22,13 @@ import anyio.to_thread
 import httpx
 import msgspec
 
-from meup_agent.errors import ConfigurationError, system_reason
-from meup_agent.gateway.auth import read_token
+from meup_agent.errors import ConfigurationError, UsageError, system_reason
+from meup_agent.gateway.auth import Identity, Tokens, read_token
 from meup_agent.gateway.logs import log
 from meup_agent.gateway.reach.bursts import InboxNotice
 from meup_agent.gateway.reach.outbound import NotDelivered, find_addresses, post
+from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.transport.base import Condition
 
 if TYPE_CHECKING:
     from apprise.plugins.base import NotifyBase
@@ -246,3 +252,285 @@ class AppriseService:
             return False
         finally:
             self._is_sending = False
+
+
+# --- Web Push ---
+# Browsers that are told while no page of the console is open. The gateway's key, and their
+# subscriptions, are in one file. A browser gives an address of its vendor's push service, and keys
+# with which a notice is encrypted, so that service reads nothing.
+
+PUSH: Final = "push"
+"""The address of a target that stands for Web Push."""
+
+MAX_BROWSERS: Final = 5
+"""Browsers of a participant that are told; the one that was added the longest ago makes room."""
+
+MAX_PEOPLE: Final = 200
+"""Participants with browsers, each of which has a task."""
+
+MAX_ENDPOINT_CHARS: Final = 1_000
+
+MAX_FILE_BYTES: Final = 4 * 1024 * 1024
+
+TTL_SECONDS: Final = 3_600
+"""Seconds for which a push service keeps a notice for a browser that is off."""
+
+TOKEN_SECONDS: Final = 6 * 3_600
+"""Seconds for which a signature is valid; push services take a day at the most."""
+
+SUBJECT: Final = "https://pypi.org/project/meup-agent/"
+"""Address of the sender, which push services ask for (RFC 8292)."""
+
+FILE_MODE: Final = 0o600
+
+_POINT: Final = re.compile(r"[A-Za-z0-9_-]{87}=?")  # 65 bytes
+_SECRET: Final = re.compile(r"[A-Za-z0-9_-]{22}(==)?")  # 16 bytes
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """A browser of a participant."""
+
+    space: str
+    participant: str
+    endpoint: str  # an address of its push service, which is as good as a secret
+    p256dh: str
+    auth: str
+    token: str = ""  # the digest (hex) of the token that its person signed in with
+
+    @property
+    def identity(self) -> Identity:
+        """The participant, in its space."""
+        return Identity(self.space, self.participant)
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """The keys with which what is sent to it is encrypted."""
+        return {"p256dh": self.p256dh, "auth": self.auth}
+
+
+class _Stored(msgspec.Struct):
+    key: str
+    subscriptions: list[Subscription] = []
+
+
+class PushSubscriptions:
+    """The browsers that are told, and the key of the gateway, kept in a file.
+
+    Args:
+        path: The file; it is made with a new key if there is none.
+        allow_private: Browsers may name addresses of this machine and its networks.
+
+    Raises:
+        ConfigurationError: The file cannot be used.
+    """
+
+    def __init__(self, path: Path, *, allow_private: bool = False) -> None:
+        from py_vapid import Vapid02
+
+        self.allow_private = allow_private
+        self.changed: Final = Condition()
+        """Notified when a participant has its first browser, or none any more."""
+        self._path = path
+        self._subscriptions: dict[str, Subscription] = {}
+        self._signer: Any
+        try:
+            stored = msgspec.json.decode(_read(path), type=_Stored)
+            vapid: Any = Vapid02
+            self._signer = vapid.from_pem(stored.key.encode())
+            self._subscriptions = {each.endpoint: each for each in stored.subscriptions}
+        except FileNotFoundError:
+            self._signer = Vapid02()
+            self._signer.generate_keys()
+            self._write()
+        except OSError as error:
+            raise ConfigurationError(f"{path} cannot be read ({system_reason(error)})") from None
+        except ValueError:
+            raise ConfigurationError(f"{path} is not a file of Web Push; remove it") from None
+        # The library takes no path in the address of who sends.
+        self._signer.conf = {"no-strict": True}
+
+    @property
+    def application_key(self) -> str:
+        """The public key, as a browser subscribes with it."""
+        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+        point = self._signer.public_key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+        return _text(point)
+
+    def of(self, identity: Identity) -> list[Subscription]:
+        """The browsers of a participant."""
+        return [each for each in self._subscriptions.values() if each.identity == identity]
+
+    @property
+    def people(self) -> frozenset[Identity]:
+        """The participants that have browsers."""
+        return frozenset(each.identity for each in self._subscriptions.values())
+
+    def add(
+        self, identity: Identity, endpoint: str, p256dh: str, auth: str, token: bytes = b""
+    ) -> None:
+        """Tell a browser, in place of whom it belonged to before.
+
+        Args:
+            identity: Its participant.
+            endpoint: The address of its push service.
+            p256dh: Its public key.
+            auth: Its secret.
+            token: The digest of the token that its person signed in with, with which it ends.
+
+        Raises:
+            UsageError: It is no subscription, or too many participants have one.
+        """
+        space, participant = identity
+        added = Subscription(space, participant, endpoint, p256dh, auth, token.hex())
+        if self._subscriptions.get(endpoint) == added:
+            return
+        self._check(added)
+        self._subscriptions.pop(endpoint, None)
+        theirs = self.of(identity)
+        if not theirs and len(self.people) >= MAX_PEOPLE:
+            raise UsageError("too many people are told by Web Push here already")
+        if len(theirs) >= MAX_BROWSERS:
+            del self._subscriptions[theirs[0].endpoint]
+        self._subscriptions[endpoint] = added
+        self._write()
+        self.changed.notify_all()
+
+    def remove(self, identity: Identity, endpoint: str) -> None:
+        """Tell a browser of a participant no longer."""
+        known = self._subscriptions.get(endpoint)
+        if known is not None and known.identity == identity:
+            del self._subscriptions[endpoint]
+            self._write()
+            self.changed.notify_all()
+
+    def sign(self, endpoint: str) -> dict[str, str]:
+        """The headers that show a push service who sends."""
+        parts = urlsplit(endpoint)
+        claims = {
+            "sub": SUBJECT,
+            "aud": f"{parts.scheme}://{parts.netloc}",
+            "exp": int(time.time()) + TOKEN_SECONDS,
+        }
+        return dict(self._signer.sign(claims))
+
+    def _check(self, given: Subscription) -> None:
+        try:
+            parts = urlsplit(str(httpx.URL(given.endpoint)))
+            is_secure = parts.scheme == "https" or (self.allow_private and parts.scheme == "http")
+            is_address = is_secure and parts.hostname and parts.port != 0 and not parts.username
+        except (ValueError, httpx.InvalidURL):
+            is_address = False
+        if not is_address or len(given.endpoint) > MAX_ENDPOINT_CHARS:
+            raise UsageError("the browser's push service has no https address")
+        if not (_POINT.fullmatch(given.p256dh) and _SECRET.fullmatch(given.auth)):
+            raise UsageError("the browser's keys are not keys of Web Push")
+        try:
+            encrypt(given, b"anything")
+            self.sign(given.endpoint)
+        except Exception:
+            # The libraries raise what they like for what a stranger wrote.
+            raise UsageError("the browser's keys or its address are none of Web Push") from None
+
+    def _write(self) -> None:
+        key = self._signer.private_pem().decode()
+        content = msgspec.json.encode(_Stored(key, list(self._subscriptions.values())))
+        part = self._path.with_name(self._path.name + ".part")
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT, FILE_MODE), "wb") as file:
+                file.truncate()
+                file.write(content)
+            part.replace(self._path)
+        except OSError as error:
+            raise ConfigurationError(
+                f"{self._path} cannot be written ({system_reason(error)})"
+            ) from None
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MAX_FILE_BYTES)
+
+
+def encrypt(subscription: Subscription, content: bytes) -> bytes:
+    """A content that the browser alone can read (RFC 8291)."""
+    from pywebpush import WebPusher
+
+    pusher: Any = WebPusher({"endpoint": subscription.endpoint, "keys": subscription.keys})
+    return bytes(pusher.encode(content, content_encoding="aes128gcm")["body"])
+
+
+def _text(value: bytes) -> str:
+    return base64.urlsafe_b64encode(value).decode().rstrip("=")
+
+
+class PushService:
+    """The browsers of a participant; see :class:`~.services.NotifyService`."""
+
+    def __init__(
+        self,
+        subscriptions: PushSubscriptions,
+        identity: Identity,
+        spaces: Mapping[str, SpaceServer],
+        tokens: Tokens,
+    ) -> None:
+        self.name = f"the browsers of {identity.participant!r} in {identity.space!r}"
+        self._subscriptions = subscriptions
+        self._identity = identity
+        self._spaces = spaces
+        self._tokens = tokens
+
+    async def send(self, notice: InboxNotice, link: str) -> None:
+        """Send a notice to each of its browsers, and forget those that are gone."""
+        browsers = self._subscriptions.of(self._identity)
+        for each in tuple(browsers):
+            if not self._is_let_in(each):
+                browsers.remove(each)
+                self._subscriptions.remove(self._identity, each.endpoint)
+        results: list[NotDelivered | None] = []
+
+        async def send_one(browser: Subscription) -> None:
+            results.append(await self._send(browser, notice))
+
+        async with anyio.create_task_group() as tasks:
+            for each in browsers:
+                tasks.start_soon(send_one, each)
+        failures = [each for each in results if each is not None]
+        if failures and len(failures) == len(results):
+            raise failures[0]
+
+    def _is_let_in(self, browser: Subscription) -> bool:
+        """True while its person could look at the console by the token of that time."""
+        host = self._spaces.get(self._identity.space)
+        if host is not None and host.owner.is_kicked(self._identity.participant):
+            return False
+        return self._tokens.holder(bytes.fromhex(browser.token)) == self._identity
+
+    async def _send(self, browser: Subscription, notice: InboxNotice) -> NotDelivered | None:
+        """The reason for which a browser was not told; ``None``: it was, or is gone."""
+        said = {
+            "title": notice.title,
+            "text": notice.text,
+            "waiting": 0 if notice.settled else notice.total,
+        }
+        content = msgspec.json.encode(said)
+        # Elliptic curves take some milliseconds.
+        body = await anyio.to_thread.run_sync(encrypt, browser, content)
+        headers = {
+            "Content-Encoding": "aes128gcm",
+            "Content-Type": "application/octet-stream",
+            "TTL": str(TTL_SECONDS),
+            "Urgency": "normal" if notice.settled else "high",
+            # A push service that still holds the last one for this space replaces it.
+            "Topic": _text(sha256(notice.space.encode()).digest())[:32],
+            **self._subscriptions.sign(browser.endpoint),
+        }
+        allow_private = self._subscriptions.allow_private
+        try:
+            await post(browser.endpoint, body, headers, allow_private=allow_private)
+        except NotDelivered as error:
+            if not error.is_gone:
+                return error
+            self._subscriptions.remove(self._identity, browser.endpoint)
+        return None

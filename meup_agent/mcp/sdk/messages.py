@@ -1,4 +1,4 @@
-"""Messages of MCP: as JSON, what is wrong with one, and questions to a client during a call."""
+"""Messages of MCP: as JSON, what is wrong with one, questions during a call, and streams."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 import anyio
 import mcp_types as types
+from anyio.abc import ObjectReceiveStream
 from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
 
 from meup_agent.errors import RequestError, printable
 
 if TYPE_CHECKING:
+    from contextvars import Context
+
+    from mcp.shared.message import SessionMessage
+
     from meup_agent.protocol.wire.payloads import JsonObject
+
+    Item = SessionMessage | Exception
 
 log = logging.getLogger("meup_agent.mcp")
 
@@ -108,3 +115,33 @@ class Question:
 def is_declared(capabilities: types.ClientCapabilities | None, method: object) -> bool:
     declared = CAPABILITIES.get(method) if isinstance(method, str) else None
     return declared is not None and getattr(capabilities, declared, None) is not None
+
+
+# --- streams of messages ---
+# They stand in the place of the SDK's.
+
+
+class ForwardingReader(ObjectReceiveStream["Item"]):
+    """A stream of messages that passes on another one.
+
+    Args:
+        inner: The stream of the SDK's transport.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    @property
+    def last_context(self) -> Context | None:
+        """The context in which the last message was sent, where the transport tells."""
+        context: Context | None = getattr(self._inner, "last_context", None)
+        return context
+
+    async def receive(self) -> Item:
+        """The next message."""
+        item: Item = await self._inner.receive()
+        return item
+
+    async def aclose(self) -> None:
+        """Close it."""
+        await self._inner.aclose()

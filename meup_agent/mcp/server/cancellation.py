@@ -27,7 +27,7 @@ from starlette.responses import Response
 from meup_agent.causes import MAX_REASON_CHARS
 from meup_agent.client.running_handler import CallScope
 from meup_agent.errors import printable
-from meup_agent.mcp.sdk.streams import ForwardingReader
+from meup_agent.mcp.sdk.messages import ForwardingReader
 from meup_agent.mcp.sdk.tasks import TaskSession
 from meup_agent.mcp.server.catalog import SESSION_KEY, id_of
 from meup_agent.mcp.server.client_member import MAX_CLIENT_MEMBERS
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mcp_types import RequestId
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from meup_agent.mcp.sdk.streams import Item
+    from meup_agent.mcp.sdk.messages import Item
     from meup_agent.mcp.server.catalog import Ctx
 
 log = logging.getLogger("meup_agent.mcp")

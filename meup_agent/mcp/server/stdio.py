@@ -12,7 +12,7 @@ import anyio
 from mcp.server.stdio import stdio_server
 from mcp_types import INTERNAL_ERROR
 
-from meup_agent.mcp.sdk.streams import ForwardingReader
+from meup_agent.mcp.sdk.messages import ForwardingReader
 from meup_agent.mcp.server.cancellation import CancellingStream, OpenStreams
 from meup_agent.mcp.server.space_server import NotJoined, SpaceHandlers, make_server
 from meup_agent.processes.piped import read_from, read_lines
@@ -21,7 +21,7 @@ from meup_agent.transport.base import background_tasks
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from meup_agent.mcp.sdk.streams import Item
+    from meup_agent.mcp.sdk.messages import Item
     from meup_agent.mcp.server.client_member import ClientMember, ClientMembers
     from meup_agent.mcp.server.space_server import OwnTool
     from meup_agent.mcp.server.tool_calls import CallSettings

@@ -45,7 +45,7 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
 }
 
 WAITS = (
-    "meup_agent.gateway.console.inbox_session.JOIN_SECONDS",
+    "meup_agent.gateway.console.presence.JOIN_SECONDS",
     "meup_agent.approval.inbox.listing.FIRST_SECONDS",
     "meup_agent.gateway.console.pages.inbox.OUTCOME_SECONDS",
     "meup_agent.gateway.console.presence.JOIN_SECONDS",

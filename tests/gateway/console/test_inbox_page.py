@@ -133,7 +133,7 @@ async def test_card_tells_the_record_and_what_differs_from_before_one_signed_in(
 
 
 async def test_what_comes_alone_comes_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meup_agent.gateway.console.inbox_session.GATHER_SECONDS", 3_600.0)
+    monkeypatch.setattr("meup_agent.gateway.console.presence.GATHER_SECONDS", 3_600.0)
     browser = await site.browser("you")
     proposer = await site.proposer()
     before = re.search(r'data-version="[^"]+"', await browser.page())

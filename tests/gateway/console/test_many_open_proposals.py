@@ -23,7 +23,7 @@ def _one_is_many(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setattr(f"meup_agent.approval.inbox.listing.{name}", value)
     # A browser without a script opens no stream.
-    monkeypatch.setattr("meup_agent.gateway.console.inbox_session.STREAM_SECONDS", 0.0)
+    monkeypatch.setattr("meup_agent.gateway.console.presence.STREAM_SECONDS", 0.0)
 
 
 async def until_shown(browser: Browser, *words: str, rows: int = 1) -> str:
@@ -58,7 +58,7 @@ async def test_record_and_similar_call_come_to_the_first_screen(site: Site) -> N
 async def test_rest_is_read_once_a_stream_is_open(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meup_agent.gateway.console.inbox_session.STREAM_SECONDS", math.inf)
+    monkeypatch.setattr("meup_agent.gateway.console.presence.STREAM_SECONDS", math.inf)
     proposer = await site.proposer()
     before = await site.propose(proposer, {"path": "then.md"})
     other = await site.browser("other")

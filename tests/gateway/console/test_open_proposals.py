@@ -11,8 +11,7 @@ import pytest
 from meup_agent import Agent, ProposalHandle, ProposalState, Reason, Space
 from meup_agent.approval import Inbox, InboxItem, InboxRenewed, ItemArrived, Reviewer, Verb
 from meup_agent.errors import ParticipantGone
-from meup_agent.gateway.console.inbox_session import InboxSession, InboxSessionOpener
-from meup_agent.gateway.console.presence import PersonPresences
+from meup_agent.gateway.console.presence import InboxSession, InboxSessionOpener, PersonPresences
 from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.runtime import WriteBatcher
 from tests.gateways import Identity
@@ -296,7 +295,7 @@ async def test_page_begins_anew_as_its_person_leaves(
         async with anyio.create_task_group() as tasks:
             presences = PersonPresences(opened.meeting.space._runtime, tasks)
             first = await presences.open(Identity("demo", "second"))
-            monkeypatch.setattr("meup_agent.gateway.console.inbox_session.IDLE_SECONDS", 0.0)
+            monkeypatch.setattr("meup_agent.gateway.console.presence.IDLE_SECONDS", 0.0)
             first.touch()
             await until(lambda: first.ended)
             monkeypatch.undo()

@@ -224,7 +224,7 @@ async def test_each_page_shows_what_is_open_whatever_the_order(
     for seed in range(BEGIN, BEGIN + SEEDS):
         # People leave between two pages, too.
         monkeypatch.setattr(
-            "meup_agent.gateway.console.inbox_session.IDLE_SECONDS", 0.1 if seed % 2 else 60.0
+            "meup_agent.gateway.console.presence.IDLE_SECONDS", 0.1 if seed % 2 else 60.0
         )
         async with begun(seed, tmp_path) as orders:
             try:

@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from meup_agent import Agent, ProposalState
-from meup_agent.gateway.console.inbox_session import InboxFeed
+from meup_agent.gateway.console.presence import InboxFeed
 from tests.gateway.console.conftest import Browser, Site, open_site
 from tests.patience import PATIENCE
 from tests.wire import kinds
@@ -64,7 +64,7 @@ async def test_proposal_for_one_is_shown_to_that_one_alone(site: Site) -> None:
 async def test_proposal_that_names_many_opens_one_session_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("meup_agent.gateway.console.inbox_session.MAX_OPENING", 1)
+    monkeypatch.setattr("meup_agent.gateway.console.presence.MAX_OPENING", 1)
     async with open_site() as site:
         proposer = await site.proposer()
         people = ("boss", "reviewer", "you", "other")
@@ -129,7 +129,7 @@ async def test_gateway_goes_on_without_the_one_whom_a_proposal_names(
         while (await named.get("/inbox")).status_code != 403:
             await anyio.lowlevel.checkpoint()
     else:
-        monkeypatch.setattr("meup_agent.gateway.console.inbox_session.IDLE_SECONDS", 0.0)
+        monkeypatch.setattr("meup_agent.gateway.console.presence.IDLE_SECONDS", 0.0)
         await named.get("/inbox")
         monkeypatch.undo()
     for _ in range(5):
@@ -140,7 +140,7 @@ async def test_inbox_is_led_by_the_next_in_turn(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proposer = await site.proposer()
-    monkeypatch.setattr("meup_agent.gateway.console.inbox_session.IDLE_SECONDS", 0.0)
+    monkeypatch.setattr("meup_agent.gateway.console.presence.IDLE_SECONDS", 0.0)
     first = await site.browser("boss")
     await first.page()
     monkeypatch.undo()

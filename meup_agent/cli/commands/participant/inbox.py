@@ -27,15 +27,16 @@ from meup_agent.cli.decision import (
     Proposer,
     Yes,
     confirm,
+    find_item,
     find_pending,
     list_known,
+    open_inbox,
     open_session,
     send_explained,
 )
 from meup_agent.cli.failures import Failure, Misuse, code_for
-from meup_agent.cli.inbox.card import SHOW, Notifier, difference_rows
+from meup_agent.cli.inbox.card import SHOW, Notifier, difference_rows, plain_card
 from meup_agent.cli.inbox.history import history
-from meup_agent.cli.inbox.opened import find_item, opened, plain_card
 from meup_agent.cli.options import (
     Timeout,
     argument,
@@ -270,7 +271,7 @@ async def _show_live(session: CommandSession, *, notify: str | None, light: bool
 
 
 async def _list(session: CommandSession) -> None:
-    async with opened(session) as box:
+    async with open_inbox(session) as box:
         if session.as_json:
             await session.print_json({"proposals": [_document(each) for each in box.items]})
             return
@@ -308,7 +309,7 @@ def show(
     """
 
     async def act(session: CommandSession) -> None:
-        async with opened(session) as box:
+        async with open_inbox(session) as box:
             item = await find_item(box, session, proposal, proposer)
             if session.as_json:
                 await session.print_json(_document(item))
@@ -335,7 +336,7 @@ def approve(
     """
 
     async def act(session: CommandSession) -> None:
-        async with opened(session) as box:
+        async with open_inbox(session) as box:
             items = [await find_item(box, session, each, proposer) for each in proposals]
             for item in dict.fromkeys(items):
                 if not item.may & {Verb.APPROVE, Verb.VOTE}:
@@ -404,7 +405,7 @@ def vote(
         raise Misuse(f"a vote is approve or reject, not {choice!r}")
 
     async def act(session: CommandSession) -> None:
-        async with opened(session) as box:
+        async with open_inbox(session) as box:
             item = await find_item(box, session, proposal, proposer)
             rule = await box.vote(item, approve=choice == "approve", explanation=explain)
             for_it = sum(each == "approve" for each in rule.votes.values())

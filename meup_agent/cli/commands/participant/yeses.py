@@ -13,9 +13,17 @@ from meup_agent.approval.yeses.scopes import YesScope, written_scope
 from meup_agent.approval.yeses.verbs import list_yeses, revoke_yes
 from meup_agent.cli.address import ActingOptions
 from meup_agent.cli.arguments import read_json
-from meup_agent.cli.decision import ProposalId, Proposer, Yes, confirm, open_session
+from meup_agent.cli.decision import (
+    ProposalId,
+    Proposer,
+    Yes,
+    confirm,
+    find_item,
+    open_inbox,
+    open_session,
+)
 from meup_agent.cli.failures import Failure, Misuse
-from meup_agent.cli.inbox.opened import find_item, opened, plain_card
+from meup_agent.cli.inbox.card import plain_card
 from meup_agent.cli.options import argument, flag, option
 from meup_agent.cli.render.formatting import IdPrefixes
 from meup_agent.client.proposal_feed import ProposalFeed
@@ -98,7 +106,7 @@ def say_yes(
     written = None if where_ is None else _read_scope(where_, free)
 
     async def act(session: CommandSession) -> None:
-        async with opened(session) as box:
+        async with open_inbox(session) as box:
             item = await find_item(box, session, proposal, proposer)
             box.check_yes(item)
             past = await box.read_past(item)

@@ -21,7 +21,6 @@ from meup_agent.gateway.console.pages import (
     participants,
     sign_in,
     timeline,
-    together,
     yeses,
 )
 
@@ -68,7 +67,7 @@ _SENT: Final[dict[str, PageFunction]] = {
     "/sign-in": sign_in.sign_in,
     "/link": sign_in.enter_by_link,
     "/sign-out": sign_in.sign_out,
-    "/inbox": together.decide_together,
+    "/inbox": inbox.decide_together,
     "/inbox/{key}/approve": inbox.approve,
     "/inbox/{key}/edit": inbox.approve_edited,
     "/inbox/{key}/check": inbox.check_edit,

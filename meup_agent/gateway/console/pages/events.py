@@ -18,7 +18,7 @@ from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.edge.connection import CHUNK_WRITER, ChunkWriter
 from meup_agent.gateway.edge.http.context import CONFLICT
 from meup_agent.gateway.edge.http.messages import cancel_when_gone
-from meup_agent.gateway.reach.push import PushSubscriptions
+from meup_agent.gateway.reach.services import PushSubscriptions
 
 MAX_EVENT_STREAMS: Final = 256
 """Event streams of a participant's browsers at once: one of each browser, or of each tab where the

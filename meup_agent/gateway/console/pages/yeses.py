@@ -15,7 +15,6 @@ from meup_agent.approval.yeses.verbs import revoke_yes
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError, NotOffered, UsageError
 from meup_agent.gateway.auth import BAD_REQUEST
 from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, redirect
-from meup_agent.gateway.console.inbox_session import item_key
 from meup_agent.gateway.console.pages.inbox import (
     carry_out,
     dangers_of,
@@ -26,6 +25,7 @@ from meup_agent.gateway.console.pages.inbox import (
     whole_call,
     why_not,
 )
+from meup_agent.gateway.console.presence import item_key
 from meup_agent.protocol.wire.scoped_yes import MAX_YES_BYTES, MAX_YES_USES
 
 TIMES: Final = {"3600": "1 hour", "28800": "8 hours", "604800": "7 days"}
