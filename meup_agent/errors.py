@@ -55,11 +55,11 @@ to be let pass.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
+    from collections.abc import Generator, Iterator, Sequence
 
 MAX_SAID_CHARS = 500
 """Characters of what others said that an error repeats."""
@@ -81,6 +81,19 @@ def list_names(names: Sequence[str], most: int) -> str:
 def system_reason(error: OSError) -> str:
     """The system's words for why it refused, as they stand within a sentence."""
     return (error.strerror or "unknown reason").lower()
+
+
+@contextmanager
+def explain_os_error(said: str, advice: str = "") -> Generator[None]:
+    """Make one sentence of it where the system refuses what a block does: its reason, in brackets.
+
+    Raises:
+        ConfigurationError: It refused; ``said`` stands before the reason, ``advice`` behind it.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(f"{said} ({system_reason(error)}){advice}") from None
 
 
 def leaves_of(error: BaseException) -> Iterator[BaseException]:

@@ -17,7 +17,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
-from meup_agent.errors import ConfigurationError, system_reason
+from meup_agent.errors import ConfigurationError, explain_os_error
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import log, quote
 from meup_agent.protocol.space.allowance import NoticeThrottle, TokenBucket, network_of
@@ -80,15 +80,19 @@ def renew_token(file: Path, make: Callable[[Path], str]) -> str:
         ConfigurationError: The file cannot be written.
     """
     fresh = file.with_name(f"{file.name}.new")
-    try:
+    with explain_os_error(f"{file} cannot be written"):
         # One that was interrupted may have left it.
         fresh.unlink(missing_ok=True)
         token = make(fresh)
         fresh.replace(file)
-    except OSError as error:
-        why = system_reason(error)
-        raise ConfigurationError(f"{file} cannot be written ({why})") from None
     return token
+
+
+def write_new_file(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write a file that is not there yet, by default for its user alone."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+    with os.fdopen(os.open(path, flags, mode), "wb") as file:
+        file.write(content)
 
 
 def read_token(path: Path) -> str:
@@ -97,13 +101,9 @@ def read_token(path: Path) -> str:
     Raises:
         ConfigurationError: It cannot be read, or holds something else.
     """
-    try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            content = file.read(MAX_TOKEN_FILE_BYTES + 1)
-    except OSError as error:
-        why = system_reason(error)
-        raise ConfigurationError(f"{path} cannot be read ({why})") from None
+    with explain_os_error(f"{path} cannot be read"), path.open("rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        content = file.read(MAX_TOKEN_FILE_BYTES + 1)
     lines = content.split()
     if len(content) > MAX_TOKEN_FILE_BYTES or len(lines) != 1 or not content.isascii():
         raise ConfigurationError(f"{path} must hold a token and nothing else")

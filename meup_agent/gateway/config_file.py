@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar, cast, get_args, get_origin, get_type_hin
 
 from pydantic import TypeAdapter, ValidationError
 
-from meup_agent.errors import ConfigurationError, system_reason
+from meup_agent.errors import ConfigurationError, explain_os_error
 from meup_agent.gateway import space_yaml
 from meup_agent.gateway.config import (
     SECTIONS,
@@ -167,11 +167,8 @@ def _lay_over(config: Config, sections: Sections) -> Config:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
+    with explain_os_error(f"{path}: cannot be read", "; give the path of a gateway's YAML file"):
         raw = parse_yaml(path.read_bytes(), str(path))
-    except OSError as error:
-        why = f"cannot be read ({system_reason(error)})"
-        raise ConfigurationError(f"{path}: {why}; give the path of a gateway's YAML file") from None
     if not isinstance(raw, dict):
         raise ConfigurationError(f"{path}: expected the key 'spaces'")
     return cast("dict[str, Any]", raw)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from meup_agent.errors import ConfigurationError, InvalidPattern, system_reason
+from meup_agent.errors import ConfigurationError, InvalidPattern, explain_os_error, system_reason
 from meup_agent.gateway.logs import log
 from meup_agent.protocol.capability import Capabilities, compile_capabilities
 from meup_agent.protocol.space.link import FrameFormat, Place
@@ -257,14 +257,11 @@ def open_history(folder: Path, now: Callable[[], int]) -> Generator[HistoryLog]:
     Raises:
         ConfigurationError: The folder, or a file in it, cannot be used.
     """
-    try:
+    with explain_os_error(f"--history: {folder} cannot be used"):
         if not folder.is_dir():
             folder.mkdir(mode=0o700, parents=True)
             (folder / ".gitignore").write_text("*\n!.gitignore\n", encoding="utf-8")
         history = HistoryLog(folder, now)
-    except OSError as error:
-        why = system_reason(error)
-        raise ConfigurationError(f"--history: {folder} cannot be used ({why})") from None
     with closing(history.lines):
         yield history
 

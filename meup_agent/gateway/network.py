@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple, NoReturn
 
-from meup_agent.errors import ConfigurationError, system_reason
+from meup_agent.errors import ConfigurationError, explain_os_error
 from meup_agent.gateway.config import Config, TlsConfig
 from meup_agent.gateway.edge.listener import CONNECTIONS_TO_A_HANDSHAKE
 from meup_agent.gateway.limits import GatewayLimits
@@ -118,16 +118,12 @@ def copied_certificate(tls: TlsConfig) -> Generator[TlsConfig]:
     """
     certificate, key = _read_pem("certificate", tls.certificate), _read_pem("key", tls.key)
     with ExitStack() as stack:
-        try:
+        with explain_os_error("tls: cannot be copied into a folder for a moment"):
             # Of this user alone; OpenSSL takes no content, but files.
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="meup-")))
             copy = TlsConfig(folder / "certificate.pem", folder / "key.pem")
             copy.certificate.write_bytes(certificate)
             copy.key.write_bytes(key)
-        except OSError as error:
-            raise ConfigurationError(
-                f"tls: cannot be copied into a folder for a moment ({system_reason(error)})"
-            ) from None
         load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), copy, tls)
         yield copy
 
@@ -154,11 +150,8 @@ def load_certificate(context: ssl.SSLContext, files: TlsConfig, named: TlsConfig
 
 
 def _read_pem(key: str, path: Path) -> bytes:
-    try:
+    with explain_os_error(f"tls.{key}: {path} cannot be read"):
         return path.read_bytes()
-    except OSError as error:
-        why = system_reason(error)
-        raise ConfigurationError(f"tls.{key}: {path} cannot be read ({why})") from None
 
 
 def is_loopback(host: str) -> bool:

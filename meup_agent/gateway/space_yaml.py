@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 from urllib.parse import quote
 
-from meup_agent.errors import ConfigurationError, system_reason
-from meup_agent.gateway.auth import new_token, read_token, renew_token
+from meup_agent.errors import ConfigurationError, explain_os_error
+from meup_agent.gateway.auth import new_token, read_token, renew_token, write_new_file
 from meup_agent.gateway.config import (
     Config,
     Defaults,
@@ -287,8 +287,8 @@ def make_token(file: Path) -> str:
     Raises:
         ConfigurationError: The file cannot be written.
     """
-    folder = file.parent
-    try:
+    folder, token = file.parent, new_token()
+    with explain_os_error(f"{file} cannot be written"):
         folder.parent.mkdir(exist_ok=True)
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
@@ -298,11 +298,5 @@ def make_token(file: Path) -> str:
                 f"{folder} can be changed by other users, and tokens are kept there; run: chmod 700"
                 f" {folder}"
             )
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-        with os.fdopen(os.open(file, flags, 0o600), "w", encoding="ascii") as held:
-            token = new_token()
-            held.write(f"{token}\n")
-    except OSError as error:
-        why = system_reason(error)
-        raise ConfigurationError(f"{file} cannot be written ({why})") from None
+        write_new_file(file, f"{token}\n".encode())
     return token

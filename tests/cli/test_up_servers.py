@@ -198,7 +198,7 @@ def test_the_file_of_vs_code_is_read(tmp_path: Path, state: dict[str, str]) -> N
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "mcp.json cannot be read: no such file or directory"),
+        (None, "mcp.json cannot be read (no such file or directory)"),
         ("{", "mcp.json is not JSON: "),
         ("{}", "mcp.json: has no mcpServers, nor servers as VS Code calls them"),
         ('{"mcpServers": {"a": {"command": 7}}}', "mcp.json: no server of mcpServers can be used"),

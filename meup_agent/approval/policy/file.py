@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from meup_agent.approval.policy.decider import Policy
 from meup_agent.approval.policy.rules import RULES, PolicyRule, plain_value, suggest
-from meup_agent.errors import ConfigurationError, printable, system_reason
+from meup_agent.errors import ConfigurationError, explain_os_error, printable
 from meup_agent.protocol.wire.payloads import as_list
 
 if TYPE_CHECKING:
@@ -51,12 +51,8 @@ def read_file(path: Path) -> bytes:
     Raises:
         ConfigurationError: It cannot be read, or is too large.
     """
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        why = system_reason(error)
-        raise ConfigurationError(f"cannot be read ({why})") from None
+    with explain_os_error("cannot be read"), path.open("rb") as file:
+        raw = file.read(MAX_FILE_BYTES + 1)
     if len(raw) > MAX_FILE_BYTES:
         raise ConfigurationError(f"it is larger than {MAX_FILE_BYTES} bytes")
     return raw

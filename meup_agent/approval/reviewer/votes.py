@@ -21,7 +21,13 @@ from meup_agent.approval.policy.rule_set import MAX_EXPLANATION, Vote, VoteCount
 from meup_agent.approval.reviewer.methods import VOTE, VoteParams
 from meup_agent.client.messages import write_params
 from meup_agent.client.proposal_feed import ProposalFeed
-from meup_agent.errors import ConfigurationError, VoteRefused, printable, system_reason
+from meup_agent.errors import (
+    ConfigurationError,
+    VoteRefused,
+    explain_os_error,
+    printable,
+    system_reason,
+)
 from meup_agent.protocol.roster import (
     UPDATE,
     read_participant,
@@ -87,11 +93,8 @@ class VoteFile:
         self.path = path
         self._counts: dict[str, dict[str, VoteLine]] = {}
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
-        try:
+        with explain_os_error(f"{path} cannot be opened for votes"):
             self._file = os.open(path, flags | getattr(os, "O_CLOEXEC", 0), 0o600)
-        except OSError as error:
-            why = system_reason(error)
-            raise ConfigurationError(f"{path} cannot be opened for votes ({why})") from None
         try:
             _lock(self._file, path)
             for line in self._read():

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from meup_agent.cli.up.state import FILE_MODE, list_running, make_folder, up_folder
-from meup_agent.errors import ConfigurationError, system_reason
+from meup_agent.errors import ConfigurationError, explain_os_error
 
 AUTOSTART_VARIABLE: Final = "MEUP_AUTOSTART"
 
@@ -86,21 +86,19 @@ def start_up(words: Sequence[str]) -> tuple[subprocess.Popen[bytes], Path]:
     make_folder(folder)
     path = folder / LOG_NAME
     environment = {key: value for key, value in os.environ.items() if not key.startswith(_SECRET)}
-    try:
-        with open(path, "wb", opener=_for_user_alone) as output:
-            process = subprocess.Popen(
-                (sys.executable, "-m", "meup_agent.cli", "up", *words),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=environment,
-                cwd=Path.home(),
-                start_new_session=True,  # it outlives this process, and Ctrl-C in its terminal
-            )
-    except OSError as error:
-        raise ConfigurationError(
-            f"`meup up` could not be started ({system_reason(error)}); start it yourself"
-        ) from None
+    with (
+        explain_os_error("`meup up` could not be started", "; start it yourself"),
+        open(path, "wb", opener=_for_user_alone) as output,
+    ):
+        process = subprocess.Popen(
+            (sys.executable, "-m", "meup_agent.cli", "up", *words),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            cwd=Path.home(),
+            start_new_session=True,  # it outlives this process, and Ctrl-C in its terminal
+        )
     log.info("started `meup up %s`; its output is in %s", shlex.join(words), path)
     return process, path
 

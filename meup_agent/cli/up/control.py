@@ -23,7 +23,7 @@ from anyio.abc import SocketStream
 from meup_agent.cli import exit_codes
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.up.state import SOCKET_MODE
-from meup_agent.errors import ConfigurationError, MeupError, system_reason
+from meup_agent.errors import MeupError, explain_os_error
 from meup_agent.transport.base import background_tasks
 from meup_agent.transport.urls import short_path
 
@@ -114,12 +114,8 @@ async def take_commands(path: Path, reloader: ConfigReloader) -> AsyncGenerator[
                         await stream.send(said)
 
     with short_path(str(path)) as short:
-        try:
+        with explain_os_error(f"the socket {path} cannot be made"):
             listener = await anyio.create_unix_listener(short, mode=SOCKET_MODE)
-        except OSError as error:
-            raise ConfigurationError(
-                f"the socket {path} cannot be made ({system_reason(error)})"
-            ) from None
     try:
         async with background_tasks() as tasks:
             tasks.start_soon(listener.serve, answer)

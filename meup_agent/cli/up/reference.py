@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from meup_agent.cli.render.output import warn
 from meup_agent.errors import system_reason
+from meup_agent.gateway.auth import write_new_file
 from meup_agent.gateway.config import Config
 
 PIDS_NAME: Final = "pids.json"
@@ -56,9 +57,7 @@ def announce_to_terminals(settings: Config, port: int) -> Generator[None]:
     try:
         state.mkdir(exist_ok=True)
         fresh.unlink(missing_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-        with os.fdopen(os.open(fresh, flags, 0o644), "w", encoding="utf-8") as file:
-            json.dump(found, file, indent=2)
+        write_new_file(fresh, json.dumps(found, indent=2).encode(), 0o644)
         fresh.replace(path)
     except OSError as error:
         why = system_reason(error)

@@ -19,7 +19,8 @@ from typing import Final
 
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.up.state import STATE_VARIABLE, digest_of, up_folder
-from meup_agent.errors import ConfigurationError, system_reason
+from meup_agent.errors import ConfigurationError, explain_os_error
+from meup_agent.gateway.auth import write_new_file
 
 UNIT_MODE: Final = 0o600
 
@@ -237,16 +238,12 @@ def _answers(*command: str) -> bool:
 
 
 def _write(path: Path, content: bytes) -> None:
-    try:
+    with explain_os_error(f"{path} cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_name(f".{path.name}.new")
         fresh.unlink(missing_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-        with os.fdopen(os.open(fresh, flags, UNIT_MODE), "wb") as file:
-            file.write(content)
+        write_new_file(fresh, content)
         fresh.replace(path)
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be written ({system_reason(error)})") from None
 
 
 def _run(command: Sequence[str], outcome: str) -> None:

@@ -26,8 +26,8 @@ import msgspec
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.failures import Failure
-from meup_agent.errors import ConfigurationError, system_reason
-from meup_agent.gateway.auth import new_token, renew_token
+from meup_agent.errors import ConfigurationError, explain_os_error, system_reason
+from meup_agent.gateway.auth import new_token, renew_token, write_new_file
 from meup_agent.transport.urls import (
     short_path,
     socket_path,
@@ -55,16 +55,12 @@ def bind_socket(path: Path) -> Generator[socket.socket]:
         ConfigurationError: There can be no socket.
     """
     with short_path(str(path)) as short, socket.socket(socket.AF_UNIX) as listening:
-        try:
+        advice = f"{_OTHER_FOLDER} on a local disk"
+        with explain_os_error(f"the socket {path} cannot be made", advice):
             path.unlink(missing_ok=True)
             listening.bind(short)
             os.chmod(short, SOCKET_MODE)
             listening.listen()
-        except OSError as error:
-            raise ConfigurationError(
-                f"the socket {path} cannot be made ({system_reason(error)}); set MEUP_STATE_DIR to"
-                " a folder of your own on a local disk"
-            ) from None
         try:
             yield listening
         finally:
@@ -300,12 +296,6 @@ def running_gateways() -> list[Owner]:
     return sorted(named, key=lambda each: each.port)
 
 
-def reloadable_gateways() -> list[Owner]:
-    """The gateways of this user that ``meup gateway reload`` reaches, by their ports."""
-    found = [*list_running(gateway_folder()), *list_running(up_folder())]
-    return sorted((each for each in found if each.control), key=lambda each: each.port)
-
-
 def find_gateway(port: int | None) -> Owner:
     """The gateway of this user that is meant, by its port where several run.
 
@@ -313,16 +303,32 @@ def find_gateway(port: int | None) -> Owner:
         Failure: None runs there.
         ConfigurationError: Several run.
     """
-    running = running_gateways()
+    return _choose(
+        running_gateways(),
+        port,
+        "no gateway of meup up or meup gateway --dev runs",
+        "here; start one in another terminal, for example: meup up --servers mcp.json",
+    )
+
+
+def find_reloadable(port: int | None) -> Owner:
+    """The gateway of this user that ``meup gateway reload`` is to reach, likewise."""
+    found = [*list_running(gateway_folder()), *list_running(up_folder())]
+    return _choose(
+        sorted((each for each in found if each.control), key=lambda each: each.port),
+        port,
+        "no gateway of meup gateway --config or meup up runs",
+        "here, under this user; one reads its files as it starts: meup up --servers mcp.json, or"
+        " meup gateway --config space.yaml",
+    )
+
+
+def _choose(running: list[Owner], port: int | None, none: str, start: str) -> Owner:
     found = [each for each in running if port in (None, each.port)]
     ports = ", ".join(str(each.port) for each in running)
     if not found:
-        where = f"at port {port}; give one of: {ports}"
-        if not running:
-            where = "here; start one in another terminal, for example: meup up --servers mcp.json"
-        raise Failure(
-            f"no gateway of meup up or meup gateway --dev runs {where}", exit_codes.NO_CONNECTION
-        )
+        where = f"at port {port}; give one of: {ports}" if running else start
+        raise Failure(f"{none} {where}", exit_codes.NO_CONNECTION)
     if len(found) > 1:
         raise ConfigurationError(f"several gateways run; give --port with one of: {ports}")
     return found[0]
@@ -370,7 +376,7 @@ def _open_to_lock(path: Path, flags: int = 0) -> Generator[IO[bytes]]:
     # place of the file would be waited for.
     flags |= os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
     with ExitStack() as held:
-        with _sentence(path):
+        with explain_os_error(f"{path} cannot be used"):
             file = held.enter_context(os.fdopen(os.open(path, flags, FILE_MODE), "r+b", 0))
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -482,19 +488,17 @@ def keep_token(path: Path, *, renew: bool = False) -> str:
     """
     if renew:
         return renew_token(path, keep_token)
-    with _sentence(path), suppress(FileExistsError):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        with os.fdopen(os.open(path, flags, FILE_MODE), "w", encoding="ascii") as file:
-            token = new_token()
-            file.write(f"{token}\n")
-            return token
+    with explain_os_error(f"{path} cannot be used"), suppress(FileExistsError):
+        token = new_token()
+        write_new_file(path, f"{token}\n".encode(), FILE_MODE)
+        return token
     return _read_token(path)
 
 
 def _read_token(path: Path) -> str:
     # Non-blocking: a named pipe in place of the file would be waited for.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-    with _sentence(path), os.fdopen(os.open(path, flags), "rb") as held:
+    with explain_os_error(f"{path} cannot be used"), os.fdopen(os.open(path, flags), "rb") as held:
         status = os.fstat(held.fileno())
         words = held.read(MAX_FILE_BYTES).split() if stat.S_ISREG(status.st_mode) else []
     if len(words) != 1 or not words[0].isascii():
@@ -554,7 +558,7 @@ def _read_lines(path: Path) -> list[str]:
 
 def make_folder(path: Path) -> None:
     """Make a folder for this user alone, if it is not there."""
-    with _sentence(path, _OTHER_FOLDER):
+    with explain_os_error(f"{path} cannot be used", _OTHER_FOLDER):
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             path.mkdir(mode=FOLDER_MODE)
@@ -572,13 +576,3 @@ def _check_private(status: os.stat_result, path: Path, command: str) -> None:
         raise ConfigurationError(
             f"{path} can be opened by other users, and tokens are kept there; run: {command} {path}"
         )
-
-
-@contextmanager
-def _sentence(path: Path, advice: str = "") -> Generator[None]:
-    """Make one of what the system says about a file."""
-    try:
-        yield
-    except OSError as error:
-        said = f"{path} cannot be used ({system_reason(error)}){advice}"
-        raise ConfigurationError(said) from None

@@ -22,8 +22,8 @@ import anyio.to_thread
 import httpx
 import msgspec
 
-from meup_agent.errors import ConfigurationError, UsageError, system_reason
-from meup_agent.gateway.auth import Identity, Tokens, read_token
+from meup_agent.errors import ConfigurationError, UsageError, explain_os_error, system_reason
+from meup_agent.gateway.auth import Identity, Tokens, read_token, write_new_file
 from meup_agent.gateway.logs import log
 from meup_agent.gateway.reach.bursts import InboxNotice
 from meup_agent.gateway.reach.outbound import NotDelivered, find_addresses, post
@@ -196,17 +196,13 @@ def keep_secret(path: Path) -> str:
     Raises:
         ConfigurationError: The file cannot be used.
     """
-    try:
+    with explain_os_error(f"{path} cannot be made"):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with suppress(FileExistsError):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-            with os.fdopen(os.open(path, flags, 0o600), "w", encoding="ascii") as file:
-                made = new_secret()
-                file.write(f"{made}\n")
-                log.info("made the secret that signs a webhook, in %s", path)
-                return made
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be made ({system_reason(error)})") from None
+            made = new_secret()
+            write_new_file(path, f"{made}\n".encode())
+            log.info("made the secret that signs a webhook, in %s", path)
+            return made
     return read_token(path)
 
 
@@ -436,16 +432,12 @@ class PushSubscriptions:
         key = self._signer.private_pem().decode()
         content = msgspec.json.encode(_Stored(key, list(self._subscriptions.values())))
         part = self._path.with_name(self._path.name + ".part")
-        try:
+        with explain_os_error(f"{self._path} cannot be written"):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT, FILE_MODE), "wb") as file:
                 file.truncate()
                 file.write(content)
             part.replace(self._path)
-        except OSError as error:
-            raise ConfigurationError(
-                f"{self._path} cannot be written ({system_reason(error)})"
-            ) from None
 
 
 def _read(path: Path) -> bytes:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
-from meup_agent.errors import ConfigurationError, printable, system_reason
+from meup_agent.errors import ConfigurationError, explain_os_error, printable
 
 MAX_FILE_BYTES: Final = 1_048_576
 """Bytes of a configuration; those in use have less than 10,000."""
@@ -160,12 +160,8 @@ def read_servers(
     Raises:
         ConfigurationError: The file cannot be read, or says something that is not known.
     """
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        why = system_reason(error)
-        raise ConfigurationError(f"{path} cannot be read: {why}") from None
+    with explain_os_error(f"{path} cannot be read"), path.open("rb") as file:
+        content = file.read(MAX_FILE_BYTES + 1)
     if len(content) > MAX_FILE_BYTES:
         raise ConfigurationError(f"{path} is larger than {MAX_FILE_BYTES} bytes")
     report: Report | None = (

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import msgspec
 
 from meup_agent.client.tool_changes import approved_parts, canonical
-from meup_agent.errors import ConfigurationError, printable, system_reason
+from meup_agent.errors import ConfigurationError, explain_os_error, printable, system_reason
 
 if TYPE_CHECKING:
     from meup_agent.protocol.wire.payloads import JsonObject
@@ -115,7 +115,7 @@ class ToolLock:
         content = json.dumps({"version": VERSION, "servers": written}, indent=2, sort_keys=True)
         if len(content) >= MAX_FILE_BYTES:
             raise ConfigurationError(f"{self.path} has no room for more tools; remove servers")
-        try:
+        with explain_os_error(f"{self.path} cannot be written"):
             file, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.name)
             try:
                 with os.fdopen(file, "w", encoding="utf-8") as new:
@@ -124,9 +124,6 @@ class ToolLock:
             except BaseException:
                 os.unlink(temporary)
                 raise
-        except OSError as error:
-            why = system_reason(error)
-            raise ConfigurationError(f"{self.path} cannot be written: {why}") from None
 
 
 def _read(path: Path) -> dict[str, dict[str, JsonObject]]:

@@ -104,5 +104,5 @@ def test_a_wrong_file_is_named(tmp_path: Path, content: str, sentence: str) -> N
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be read: no such file"):
+    with pytest.raises(ConfigurationError, match=r"cannot be read \(no such file"):
         read_servers(tmp_path / "none.json", {})

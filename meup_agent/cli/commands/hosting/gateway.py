@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import anyio
 import typer
 
-from meup_agent.cli import exit_codes
 from meup_agent.cli.commands import CommandTyper
 from meup_agent.cli.commands.hosting.console import (
     link_lines,
@@ -343,26 +342,11 @@ def reload(
     Example: `meup gateway reload`
     """
     from meup_agent.cli.up.control import ask_reload
-    from meup_agent.cli.up.state import reloadable_gateways
+    from meup_agent.cli.up.state import find_reloadable
 
-    running = reloadable_gateways()
-    found = [each for each in running if port in (None, each.port)]
-    ports = ", ".join(str(each.port) for each in running)
-    if not found:
-        where = f"at port {port}; give one of: {ports}"
-        if not running:
-            where = (
-                "here, under this user; one reads its files as it starts: meup up --servers"
-                " mcp.json, or meup gateway --config space.yaml"
-            )
-        raise Failure(
-            f"no gateway of meup gateway --config or meup up runs {where}",
-            exit_codes.NO_CONNECTION,
-        )
-    if len(found) > 1:
-        raise Misuse(f"several gateways run; give --port with one of: {ports}")
-    answer = anyio.run(ask_reload, Path(found[0].control))
-    said = f"{found[0].url}: {answer.said}"
+    found = find_reloadable(port)
+    answer = anyio.run(ask_reload, Path(found.control))
+    said = f"{found.url}: {answer.said}"
     if not answer.done:
         raise Failure(said)
     sys.stdout.write(f"{visible(said, 10_000)}\n")

@@ -27,7 +27,7 @@ from meup_agent.cli.up.plan import (
     server_participants,
 )
 from meup_agent.cli.up.state import token_path
-from meup_agent.errors import ConfigurationError, system_reason
+from meup_agent.errors import ConfigurationError, explain_os_error
 from meup_agent.escape import visible
 
 DEFAULT_FILE: Final = Path("space.yaml")
@@ -133,12 +133,8 @@ def init(
 
 
 def _write(file: Path, text: str) -> None:
-    try:
-        with file.open("x", encoding="utf-8") as target:
-            target.write(text)
-    except OSError as error:
-        said = f"{file} cannot be written ({system_reason(error)})"
-        raise ConfigurationError(said) from None
+    with explain_os_error(f"{file} cannot be written"), file.open("x", encoding="utf-8") as target:
+        target.write(text)
 
 
 def _answer(given: str | None, question: str, offered: str) -> str:

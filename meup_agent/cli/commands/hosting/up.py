@@ -211,21 +211,14 @@ def up(
     logging.getLogger("meup_agent.session").setLevel(logging.WARNING)
     if file is not None and servers is not None:
         raise ConfigurationError("give either a space's file or --servers")
-    if policy is not None and servers is None:
-        raise ConfigurationError(
-            "--policy is for --servers; let a participant of the file run"
-            " `meup reviewer --policy FILE`"
-        )
-    if client and servers is None:
-        raise ConfigurationError(
-            "--client is for --servers; in a space's file each client is a participant with"
-            " capabilities of its own"
-        )
-    if person and servers is None:
-        raise ConfigurationError(
-            "--person is for --servers; in a space's file each person is a participant with"
-            " capabilities of its own"
-        )
+    in_file = "in a space's file each {} is a participant with capabilities of its own"
+    for given, option_, advice in (
+        (policy, "--policy", "let a participant of the file run `meup reviewer --policy FILE`"),
+        (client, "--client", in_file.format("client")),
+        (person, "--person", in_file.format("person")),
+    ):
+        if given and servers is None:
+            raise ConfigurationError(f"{option_} is for --servers; {advice}")
     if servers is not None:
         require_extra("MCP")
         place = servers
