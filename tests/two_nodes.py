@@ -38,10 +38,14 @@ def pytest_configure() -> None:
     patch = pytest.MonkeyPatch()
     patch.setattr(Gateway, "in_thread", two_in_thread)
     # No space moves, and none is taken to hang, however busy the machine is.
-    for name in ("seat.SILENT_SECONDS", "seat.STEADY_SECONDS", "door.GREETING_SECONDS"):
+    for name in (
+        "membership.SILENT_SECONDS",
+        "membership.STEADY_SECONDS",
+        "forwarding.GREETING_SECONDS",
+    ):
         patch.setattr(f"meup_agent.gateway.cluster.{name}", PATIENCE)
     # Nobody else starts at the same time.
-    patch.setattr("meup_agent.gateway.cluster.seat.SETTLE_SECONDS", 0)
+    patch.setattr("meup_agent.gateway.cluster.membership.SETTLE_SECONDS", 0)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,4 +1,4 @@
-"""``meup doctor``: check the way to a space, and the hooks of coding agents."""
+"""``meup doctor``: check the way to a space, hooks of coding agents, and a journal on NATS."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import os
 import sys
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import anyio
+from anyio import from_thread, to_thread
 from msgspec import structs
 from rich.text import Text
 
@@ -84,6 +86,10 @@ def doctor(
     doors: Annotated[
         bool, flag("--doors", "Check the hooks of coding agents alone, also where MEUP_URL is set.")
     ] = False,
+    journal: Annotated[
+        Path | None,
+        option("PATH", "Check the journal on NATS of a gateway's file, and nothing else."),
+    ] = None,
     as_json: Annotated[
         bool, flag("--json", "One JSON document with everything that was found.")
     ] = False,
@@ -104,15 +110,29 @@ def doctor(
     Nothing of yours is changed, and nothing is sent to a model's provider. What remains open is
     said, and how to close it.
 
+    With `--journal` it checks the NATS servers that a gateway's file names: whether they can be
+    reached and let the gateway do what it needs, whether the streams are as configured and their
+    copies up to date, which gateways run, with which configuration, and who owns which space.
+
     Example: `MEUP_TOKEN=… meup doctor ws://localhost:8420 --space demo`
 
     Example: `meup doctor --doors`
+
+    Example: `meup doctor --journal space.yaml`
     """
     named = gateway or where.url
     if gateway is not None and where.url is not None:
         raise ConfigurationError("the url is given twice; give it as an argument or by --url")
     if named and doors:
         raise ConfigurationError("--doors looks at no other gateway; leave the url out")
+    limit = seconds(timeout, "--timeout") or math.inf
+    output = Output(colour=not no_colour)
+    if journal is not None:
+        if named or doors:
+            raise ConfigurationError("--journal looks at no gateway or hook; leave the rest out")
+        log_nothing()
+        run_until_signal(_Doctor(None, [], output, limit, as_json, journal).run, STOPPING)
+        return
     from meup_agent.cli.guard.examination import guarded_agents
 
     found = None if doors else named or os.environ.get("MEUP_URL")
@@ -121,10 +141,8 @@ def doctor(
         raise Failure("no coding agent here has a hook of meup guard; add one with `meup guard`")
     if not found and not agents:
         raise ConfigurationError("the url is missing; give it as an argument or set MEUP_URL")
-    limit = seconds(timeout, "--timeout") or math.inf
     log_nothing()
     given = structs.replace(where, url=found) if found else None
-    output = Output(colour=not no_colour)
     run_until_signal(_Doctor(given, agents, output, limit, as_json).run, STOPPING)
 
 
@@ -137,6 +155,7 @@ class _Doctor:
     _output: Output
     _limit: float
     _as_json: bool
+    _journal: Path | None = None
     _waits_for: str = ""
     _seconds: float = math.inf
     _changed: anyio.Event = field(default_factory=anyio.Event)
@@ -144,6 +163,8 @@ class _Doctor:
     async def run(self, tasks: TaskGroup) -> int:
         """Look into everything; the exit code."""
         tasks.start_soon(self._say_what_takes_long)
+        if self._journal is not None:
+            return await self._examine_journal(self._journal)
         report = None
         if self._given is not None:
             report = await diagnose(self._given, self, timeout=self._limit)
@@ -172,6 +193,29 @@ class _Doctor:
             failed = [check.name for check in report.checks if check.ok is False]
             await show(Text(), self._verdict(report.checks, failed))
         return report
+
+    async def _examine_journal(self, file: Path) -> int:
+        """Check the journal of a gateway's file; the exit code."""
+        from meup_agent.cli.cluster.examination import examine_journal
+
+        done: list[Check] = []
+
+        def begin(what: str) -> None:
+            from_thread.run_sync(self.begin_attempt, what, math.inf)
+
+        def examine() -> None:
+            for check in examine_journal(file, begin):
+                done.append(check)
+                from_thread.run(self.report_check, check)
+
+        await to_thread.run_sync(examine, abandon_on_cancel=True)
+        failed = [check.name for check in done if check.ok is False]
+        if self._as_json:
+            checks = [asdict(check) for check in done]
+            await self._output.write(json.dumps({"ok": not failed, "checks": checks}) + "\n")
+        else:
+            await self._output.show(Text(), self._verdict(done, failed))
+        return exit_codes.FAILED if failed else exit_codes.OK
 
     # --- on the way ---
 

@@ -101,7 +101,8 @@ class Link:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="meup-journal-nats", daemon=True)
         self._client: Client | None = None
-        self._last_error = ""
+        self.last_error = ""
+        """The last refusal of a server, for people; set in its thread."""
 
     # --- called on other threads --------------------------------------------------------------
 
@@ -165,6 +166,12 @@ class Link:
     def place(self) -> str:
         """The servers, for people; without a user or password that stands in an address."""
         return "NATS at " + ", ".join(each.rpartition("@")[2] for each in self._config.servers)
+
+    @property
+    def version(self) -> str:
+        """The version of the server."""
+        client: Any = self.client
+        return str(client._server_info.get("version"))
 
     # --- called in its own thread -------------------------------------------------------------
 
@@ -374,7 +381,7 @@ class Link:
         try:
             await asyncio.wait_for(connecting, CONNECT_SECONDS)
         except (nats_errors.Error, TimeoutError, OSError, ValueError) as error:
-            why = self._last_error or (system_reason(error) if isinstance(error, OSError) else "")
+            why = self.last_error or (system_reason(error) if isinstance(error, OSError) else "")
             raise ConfigurationError(
                 f"journal.nats.servers: {self.place} cannot be reached"
                 f" ({why or str(error) or 'no answer'}); start it, or correct the address or the"
@@ -397,7 +404,7 @@ class Link:
                 task.cancel()
 
     async def _on_error(self, error: Exception) -> None:
-        self._last_error = str(error) or type(error).__name__
+        self.last_error = str(error) or type(error).__name__
 
     async def _on_disconnected(self) -> None:
         if self._client is not None and not self._client.is_closed:

@@ -214,6 +214,25 @@ class SpaceLog:
         self.latest = await self._find_latest()
         return True
 
+    async def examine(self, journal: JournalConfig) -> tuple[list[str], list[str]] | None:
+        """The keys of its stream that are not as configured, and the servers that lag behind.
+
+        ``None``: there is no stream.
+
+        Raises:
+            ConfigurationError: It is not the space's log alone.
+        """
+        info = await self._ask_about()
+        if info is None:
+            return None
+        found, wanted = self._read_info(info), self._wanted(journal)
+        cluster: dict[str, Any] = info.get("cluster", {})
+        copies: list[dict[str, Any]] = cluster.get("replicas", [])
+        behind = [
+            str(each["name"]) for each in copies if not each.get("current") or each.get("offline")
+        ]
+        return [key for key in wanted if found.get(key) != wanted[key]], behind
+
     def refuse_copy(self) -> None:
         """Refuse a log that does not have all yet.
 

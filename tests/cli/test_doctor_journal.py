@@ -1,0 +1,110 @@
+"""`meup doctor --journal`: servers, permissions, streams and gateways of a journal on NATS."""
+
+import json
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from meup_agent.cli.cluster.examination import PUBLISHED, SUBSCRIBED
+from meup_agent.gateway import Gateway
+from meup_agent.gateway.config_file import load_config
+from meup_agent.gateway.network import fit_open_files
+from tests.cli.commands import exit_codes
+from tests.cli.conftest import assert_fails
+from tests.cli.processes import meup
+from tests.gateway.journal.conftest import nats_config
+from tests.nats_servers import NatsServer, shared_server
+from tests.programs import ROOT
+
+HOW_TO = ROOT / "docs" / "how-to" / "keep-the-journal-on-nats.md"
+
+FILE = """
+space: {{id: demo}}
+participants:
+  alice: {{tokens: [{token}], capabilities: [{{kind: chat}}]}}
+journal: {{nats: {{servers: ["{url}"], prefix: {prefix}, replicas: 1, node: here{more}}}}}
+"""
+
+
+def write(folder: Path, url: str = "", more: str = "", token: str = "token-of-alice") -> Path:
+    file = folder / f"{token}.yaml"
+    place = {"url": url or shared_server().url, "prefix": nats_config(folder).prefix}
+    file.write_text(FILE.format(**place, more=more, token=token), "utf-8")
+    return file
+
+
+@contextmanager
+def gateway(file: Path) -> Generator[None]:
+    # As the command does, whose limits follow from the files that it may open.
+    with Gateway(config=fit_open_files(load_config(file))).in_thread():
+        yield
+
+
+def said(file: Path, code: int = exit_codes.OK) -> dict[str, tuple[bool | None, str]]:
+    """What is said, by the name of the check."""
+    done = meup("doctor", "--json", "--journal", str(file))
+    assert done.returncode == code, done.stderr
+    document = json.loads(done.stdout)
+    assert document["ok"] is (code == exit_codes.OK)
+    return {each["name"]: (each["ok"], each["said"]) for each in document["checks"]}
+
+
+def test_a_journal_before_and_while_a_gateway_runs(tmp_path: Path) -> None:
+    file = write(tmp_path)
+    before = said(file)
+    assert before["permissions"] == (True, "all that a gateway needs")
+    assert before["streams"] == (
+        True,
+        "0 of 1 spaces have one; the others are made when they begin",
+    )
+    assert before["gateways"] == (None, "none runs")
+    with gateway(file):
+        now = said(file)
+        assert now["streams"] == (True, "1 of 1 spaces have one")
+        assert now["gateway"] == (True, "here owns demo")
+        assert now["spaces"] == (True, "each has an owner")
+        other = said(write(tmp_path, token="token-of-another"), exit_codes.FAILED)
+        assert other["gateway"][0] is False
+        assert "it has other spaces.demo than this file" in other["gateway"][1]
+        file.write_text(file.read_text().replace("space: {id: demo}", "space: {id: lost}"))
+        assert said(file, exit_codes.FAILED)["spaces"] == (False, "nobody has lost")
+
+
+def test_what_its_user_may_not_is_named(tmp_path: Path) -> None:
+    prefix = nats_config(tmp_path).prefix
+    denied = f"publish: {{ deny: ['{prefix}.beat'] }}, subscribe: {{ deny: ['{prefix}.ask.*'] }}"
+    user = f"{{ user: gateway, password: secret, permissions: {{ {denied} }} }}"
+    server = NatsServer(settings=f"authorization {{ users: [ {user} ] }}")
+    try:
+        file = write(tmp_path, server.url, ", user: gateway, password: secret")
+        found = said(file, exit_codes.FAILED)
+        refused = f"this user may not publish to {prefix}.beat, subscribe to {prefix}.ask.*"
+        assert found["permissions"] == (False, refused)
+        file = write(tmp_path, server.url, ", credentials: lost.creds")
+        found = said(file, exit_codes.FAILED)
+        assert found["servers"][0] is False
+        assert "there is no file" in found["servers"][1]
+        assert found["permissions"] == (None, "not tried")
+    finally:
+        server.close()
+
+
+@pytest.mark.skipif(not HOW_TO.is_file(), reason="an installed package has no docs")
+def test_the_how_to_lists_what_is_tried() -> None:
+    listed = re.search(r"```text\n(publish: .*?)```", HOW_TO.read_text("utf-8"), re.DOTALL)
+    assert listed
+    published, subscribed = listed[1].split("subscribe: ")
+    assert re.findall('"(.*?)"', published) == [each.format(prefix="meup") for each in PUBLISHED]
+    own = [each.format(prefix="meup") for each in SUBSCRIBED]
+    assert re.findall('"(.*?)"', subscribed) == [*own, "_INBOX.>"]
+
+
+def test_only_a_journal_on_nats_is_looked_at(tmp_path: Path) -> None:
+    file = tmp_path / "space.yaml"
+    file.write_text("space: {id: demo}\nparticipants: {}\n", "utf-8")
+    there = ("doctor", "--journal", str(file))
+    assert_fails(meup(*there), exit_codes.USAGE, "the journal is not on NATS")
+    assert_fails(meup(*there, "--doors"), exit_codes.USAGE, "leave the rest out")
