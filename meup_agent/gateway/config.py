@@ -400,6 +400,7 @@ class Config:
     tracing: Tracing = False  # OpenTelemetry spans and metrics; `trust`: in the proposers' traces
     history: Path | None = None  # a folder in which what passes is written; `None`: none
     notify: tuple[NotifyTarget, ...] = ()  # the services that are told of what waits
+    written_limits: GatewayLimits | None = None  # where fewer files than these need can be open
 
     def space(self, space_id: str) -> SpaceConfig | None:
         """A space by its id."""

@@ -191,6 +191,9 @@ def fit_open_files(config: Config) -> Config:
     """
     # A connection, its share of the handshakes, and as many callers over HTTP.
     each = 1 + 1 / CONNECTIONS_TO_A_HANDSHAKE + serves_http(config)
+    nats = config.journal.nats
+    if nats is not None and nats.advertise is not None:
+        each += 4  # two for one that is forwarded to another gateway, and two for one from there
     connections = config.limits.max_connections
     needed = round(connections * each) + OTHER_FILES
     allowed = allow_open_files(needed)
@@ -205,7 +208,8 @@ def fit_open_files(config: Config) -> Config:
         fits,
         connections,
     )
-    return replace(config, limits=replace(config.limits, max_connections=fits))
+    lowered = replace(config.limits, max_connections=fits)
+    return replace(config, limits=lowered, written_limits=config.limits)
 
 
 def allow_open_files(needed: int) -> int:

@@ -75,7 +75,7 @@ _read_parts: Final = msgspec.msgpack.Decoder(dict[str, str]).decode
 def config_parts(config: Config) -> dict[str, str]:
     """A digest of each part of a configuration that decides what is accepted, by its key."""
     parts = {f"spaces.{space.id}": _digest(_space_values(space)) for space in config.spaces}
-    limits = asdict(config.limits)
+    limits = asdict(config.written_limits or config.limits)
     parts |= {f"gateway.{name}": _digest(value) for name, value in limits.items()}
     journal, nats = config.journal, config.journal.nats
     kept: dict[str, object] = {"max_age": journal.max_age, "max_bytes": journal.max_bytes}

@@ -119,7 +119,8 @@ class PersonPresence:
         """Notified when it needs another inbox session or has it, and when a browser listens."""
         self.needs_own = False
         self.own: InboxSession | None = None
-        self._is_attached = False  # to an inbox session that shows what it may see
+        self.is_attached = False
+        """True while an inbox session shows what it may see."""
         self._decisions = 0
         self._queues: dict[EventQueue, None] = {}
         self._users = 0
@@ -180,13 +181,13 @@ class PersonPresence:
         with self.in_use():
             self._queues[queue] = None
             self.changed.notify_all()
-            if self._is_attached:
+            if self.is_attached:
                 self.feed.queues.add(queue)
             try:
                 yield
             finally:
                 del self._queues[queue]
-                if self._is_attached:
+                if self.is_attached:
                     self.feed.queues.remove(queue)
 
     def notify(self, notice: OutcomeNotice) -> None:
@@ -209,15 +210,15 @@ class PersonPresence:
         return self.feed.inbox
 
     async def until_attached(self) -> None:
-        while not self._is_attached and not self.ended:
+        while not self.is_attached and not self.ended:
             await self.changed.wait()
 
     def attach(self, feed: InboxFeed) -> None:
         """Attach to an inbox session: browsers that show the queue of another one load it anew."""
-        if self._is_attached and self.last_feed is feed:
+        if self.is_attached and self.last_feed is feed:
             return
         self.detach()
-        self.last_feed, self._is_attached = feed, True
+        self.last_feed, self.is_attached = feed, True
         for queue in self._queues:
             feed.queues.add(queue)
             queue.put(feed.hello())
@@ -225,8 +226,8 @@ class PersonPresence:
 
     def detach(self) -> None:
         """Detach from its inbox session: what that publishes is not for it any more."""
-        if self._is_attached:
-            self._is_attached = False
+        if self.is_attached:
+            self.is_attached = False
             for queue in self._queues:
                 self.feed.queues.remove(queue)
 
@@ -599,6 +600,11 @@ def sharing_key(host: SpaceServer, identity: Identity) -> str:
 OWN_SECONDS: Final = 60.0
 """Interval of checking whether a person still needs an inbox session of its own."""
 
+JOURNAL_AWAY: Final = (
+    "The space keeps nothing at the moment, since the gateway cannot reach its journal; what was"
+    " said before is safe. Load the page again in a moment."
+)
+
 MAX_PRESENCES: Final = 500
 """Participants that are signed in and at work at once; each has a connection that hears nothing,
 and some of them another one with an inbox."""
@@ -660,6 +666,7 @@ class PersonPresences:
         Raises:
             RequestDenied: It could not join.
         """
+        self._check_journal(identity)
         presence = self._begin(identity)
         with anyio.move_on_after(JOIN_SECONDS):
             while presence.ended and presence.failure is None:
@@ -673,6 +680,16 @@ class PersonPresences:
             if not presence.ended:
                 return presence
         raise denied(presence)
+
+    def _check_journal(self, identity: Identity) -> None:
+        """Refuse a join that would wait for a journal which keeps nothing now."""
+        presence = self._presences.get(identity)
+        host = self._runtime.spaces.get(identity.space)
+        if host is None or (presence is not None and presence.is_attached):
+            return
+        if problem := host.journal.problem:
+            log.info("console: %s waits for the journal: %s", quote(identity.participant), problem)
+            raise RequestDenied(UNAVAILABLE, JOURNAL_AWAY)
 
     def _begin(self, identity: Identity) -> PersonPresence:
         """The presence of a participant, which begins if there is none."""

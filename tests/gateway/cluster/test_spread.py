@@ -5,6 +5,7 @@ import signal
 from collections import Counter
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -21,7 +22,6 @@ from meup_agent.gateway.cluster.placement import NodeHeartbeat, owner_of, plan_f
 from meup_agent.gateway.config_file import load_config
 from meup_agent.gateway.console import Console
 from meup_agent.gateway.edge.listener import forwarded_for
-from meup_agent.gateway.network import fit_open_files
 from tests.cli.processes import running
 from tests.gateway.cluster.test_forwarding import TOKEN
 from tests.gateway.cluster.test_forwarding import ports as ports
@@ -192,8 +192,10 @@ async def says(client: ClientConnection, number: int) -> None:
 async def test_when_one_is_killed_its_spaces_move_and_no_others(
     tmp_path: Path, ports: list[int]
 ) -> None:
-    # As the command does, whose limits follow from the files that it may open.
-    first = fit_open_files(load_config(write(tmp_path, "first", ports)))
+    # As the command does where fewer files can be open than for the other one.
+    read = load_config(write(tmp_path, "first", ports))
+    fewer = replace(read.limits, max_connections=77)
+    first = replace(read, limits=fewer, written_limits=read.limits)
     file = write(tmp_path, "second", ports)
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(Gateway(config=first, port=first.port))

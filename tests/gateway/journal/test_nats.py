@@ -19,11 +19,13 @@ from websockets.exceptions import InvalidStatus
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import Config, Gateway, JournalConfig, RunningGateway, serve
 from meup_agent.gateway.config import NatsConfig
+from meup_agent.gateway.console import Console
 from meup_agent.gateway.journal.nats.journal import NatsJournal
 from meup_agent.gateway.journal.nats.link import NoAnswer
 from meup_agent.gateway.journal.nats.records import token_of
 from meup_agent.gateway.journal.nats.values import NatsValues
 from tests.gateway.conftest import envelope
+from tests.gateway.console.conftest import Browser
 from tests.gateway.journal.conftest import (
     NOW,
     Clock,
@@ -385,6 +387,31 @@ async def test_members_stay_while_nats_is_away(path: Path) -> None:
                 server.start()
                 assert [said["id"] for said in await hear_chats(alice, 1)] == ["2"]
                 assert (await client.get(ready)).status_code == 200
+    finally:
+        server.close()
+
+
+async def test_console_says_that_nats_is_away(path: Path) -> None:
+    server = NatsServer()
+    try:
+        async with (
+            Gateway(config=on_nats(path, server), page=Console()) as gateway,
+            httpx.AsyncClient(base_url=gateway.http_url or "", timeout=PATIENCE) as client,
+        ):
+            assert gateway.http_url is not None
+            bob = Browser(client, gateway.http_url)
+            assert (await bob.sign_in(gateway.token("bob"))).status_code == 303
+            server.kill()
+            with anyio.fail_after(PATIENCE):
+                while (await client.get("/readyz")).status_code == 200:
+                    pass
+            page = await bob.get("/inbox")
+            assert page.status_code == 503
+            assert "cannot reach its journal" in page.text
+            server.start()
+            with anyio.fail_after(PATIENCE):
+                while (await bob.get("/inbox")).status_code == 503:
+                    pass
     finally:
         server.close()
 
