@@ -35,7 +35,7 @@ from meup_agent.protocol.space.journal import (
     ignore,
 )
 from meup_agent.protocol.space.link import FrameFormat, Place
-from meup_agent.protocol.space.owner import TAKEN_OVER, SpaceClock, SpaceParameters, recover_state
+from meup_agent.protocol.space.owner import TAKEN_OVER, SpaceFold, SpaceParameters
 from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.space.state.grants import member_capabilities
 from meup_agent.protocol.space.state.indexes import MAX_ORIGINS, OpenItem

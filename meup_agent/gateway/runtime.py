@@ -38,7 +38,7 @@ from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.delivery import Member
 from meup_agent.protocol.space.journal import Journal
 from meup_agent.protocol.space.link import Place
-from meup_agent.protocol.space.owner import SpaceParameters
+from meup_agent.protocol.space.owner import SpaceFold, SpaceParameters
 from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.space.state.management import NO_TOKEN_CODE, UNCONFIGURED
 from meup_agent.protocol.space.state.verdicts import Recorder, Refusal
@@ -262,39 +262,46 @@ class GatewayRuntime:
 
     # --- spaces -----------------------------------------------------------------------------
 
-    def open_space(self, name: str, journal: Journal) -> None:
+    def begin_fold(self, name: str, journal: Journal) -> SpaceFold:
+        """Begin the state of a space that may be opened here later."""
+        return SpaceFold(self._parameters(name, journal))
+
+    def open_space(self, name: str, journal: Journal, fold: SpaceFold | None = None) -> None:
         """Begin a space, or go on with it where its journal ends.
+
+        ``fold`` has what the journal does not recover.
 
         Raises:
             ConfigurationError: The journal has entries that nobody can go on from.
         """
-        space = self._config.space(name)
-        assert space is not None, "the configuration has it"
         journal.on_full = self.hold
-        host = self.spaces[name] = SpaceServer(
-            SpaceParameters(
-                name=name,
-                participants={
-                    participant_id: participant.capabilities
-                    for participant_id, participant in space.participants.items()
-                },
-                journal=journal,
-                new_id=self._new_id,
-                now=self._now,
-                counters=self.counters,
-                allowance=self.limits,
-                invites=self._invites.setdefault(name, _SpaceInvites(self, name)),
-                announce_withdrawals=space.announce_withdrawals,
-                backpressure=self.backlogs.in_space(name),
-                recorder=self._recorder,
-                tracer=self._tracer,
-                call_later=None if self._loop is None else self._loop.call_later,
-                takes_published=space.takes_published,
-            )
-        )
+        host = self.spaces[name] = SpaceServer(self._parameters(name, journal)._replace(fold=fold))
         self.stopped.pop(name, None)
         for told in self.on_opened:
             told(host)
+
+    def _parameters(self, name: str, journal: Journal) -> SpaceParameters:
+        space = self._config.space(name)
+        assert space is not None, "the configuration has it"
+        return SpaceParameters(
+            name=name,
+            participants={
+                participant_id: participant.capabilities
+                for participant_id, participant in space.participants.items()
+            },
+            journal=journal,
+            new_id=self._new_id,
+            now=self._now,
+            counters=self.counters,
+            allowance=self.limits,
+            invites=self._invites.setdefault(name, _SpaceInvites(self, name)),
+            announce_withdrawals=space.announce_withdrawals,
+            backpressure=self.backlogs.in_space(name),
+            recorder=self._recorder,
+            tracer=self._tracer,
+            call_later=None if self._loop is None else self._loop.call_later,
+            takes_published=space.takes_published,
+        )
 
     def fail_space(self, name: str, sentence: str) -> None:
         """Stop one space: what cannot be kept there is not accepted either; the others go on."""

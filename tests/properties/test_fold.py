@@ -259,6 +259,7 @@ class History:
         self.facts: dict[str, dict[str, Any]] = {}
         self.announces = announces
         self.room = room
+        self.is_reading = False
         self.state = self._new()
         self.last: tuple[str, bytes, str] | None = None
         self.answering: set[str] = set()
@@ -272,17 +273,23 @@ class History:
             allowance=Allowance(
                 messages_per_second=1e9, withdrawals_per_second=1e9, max_open_proposals=self.room
             ),
-            now=lambda: self.at,
+            now=self._now,
             announce_withdrawals=self.announces,
             invites=SameToken(),
             new_id=lambda: "made",
         )
 
+    def _now(self) -> int:
+        assert not self.is_reading
+        return self.at
+
     def fold(self) -> SpaceState:
         """A state that has read the journal alone, and says the same as the one that decided."""
         state = self._new()
+        self.is_reading = True  # at any time: a gateway may follow the space of another for days
         for entry in self.entries:
             state.apply(entry)
+        self.is_reading = False
         state.restore(self.facts)
         state.open.pop_changes()  # those of what was read
         for name in NAMES:

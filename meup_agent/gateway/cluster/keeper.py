@@ -2,6 +2,8 @@
 
 A space is begun where nobody has it and it is to be here; it is handed over where it is to be
 elsewhere, a few at a time; one whose log fails stops by itself, and is begun again after a pause.
+The gateway that a space is to be at when its owner is gone follows its log, so that it begins at
+once then.
 That two gateways never accept anything in a space at once is the matter of its log alone, whose
 fence holds whatever is believed here (:mod:`meup_agent.gateway.journal.nats.log`).
 """
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -38,6 +40,15 @@ log = logging.getLogger("meup_agent.gateway")
 
 TAKES_AT_ONCE: Final = 8
 """Spaces that are begun at the same time; each reads its stream."""
+
+READS_AT_ONCE: Final = 2
+"""Logs of others that are read at the same time."""
+
+FOLLOW_SECONDS: Final = 0.25
+"""Interval at which the log of another's space is read while something is said in it."""
+
+QUIET_SECONDS: Final = 1.0
+"""Interval at which it is read while nothing is."""
 
 MOVES_AT_ONCE: Final = 4
 """Spaces that are handed over at the same time, so that not all members dial at once."""
@@ -84,15 +95,17 @@ class SpaceKeeper:
         self._room = WaitingRoom()
         self._room.on_full = runtime.hold
         self._owned: dict[str, NatsJournal] = {}
+        self._followed: dict[str, NatsJournal] = {}  # spaces of others
         self._working: set[str] = set()  # spaces that are being begun or handed over
         self._moving: dict[str, float] = {}  # handed over at a time
         self._pauses: dict[str, RetryPause] = {}
         self._begins: Final = asyncio.Semaphore(TAKES_AT_ONCE)
+        self._reads: Final = asyncio.Semaphore(READS_AT_ONCE)
         self._first_error: ConfigurationError | None = None
         self._is_first = True
         self._tasks: TaskGroup | None = None
         self._running: asyncio.Task[None] | None = None
-        runtime.on_reload.append(lambda: membership.reconfigure(runtime.config))
+        runtime.on_reload.append(self._reconfigure)
         runtime.on_abort.append(membership.end)
 
     async def begin(self) -> None:
@@ -126,10 +139,16 @@ class SpaceKeeper:
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])
+        self._unfollow(tuple(self._followed))
         self.membership.leave()
         async with anyio.create_task_group() as tasks:
             for name in tuple(self._owned):
                 tasks.start_soon(self._hand_over, name, "the gateway stops; connect again")
+
+    def _reconfigure(self) -> None:
+        self.membership.reconfigure(self._runtime.config)
+        # What a space makes of an entry depends on its configuration.
+        self._unfollow(tuple(self._followed))
 
     def _look(self) -> None:
         """Begin what there is to do."""
@@ -160,6 +179,37 @@ class SpaceKeeper:
                 self._moving[name] = now + MOVE_SECONDS
                 tasks.start_soon(self._hand_over, name, "the space moves; connect again")
 
+        if not self._is_first:  # else its end would be waited for
+            self._unfollow({*self._followed}.difference(plan.follow, self._working))
+            for name in plan.follow:
+                if name not in self._followed and name not in self._working:
+                    self._followed[name] = journal = self._journal_of(name)
+                    tasks.start_soon(self._follow, name, journal)
+
+    def _journal_of(self, name: str) -> NatsJournal:
+        journal = NatsJournal(self._config, self._now, self._link, self._room)
+        journal.on_failed = partial(self._lose, name, journal)
+        return journal
+
+    def _unfollow(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._followed.pop(name).abandon()
+
+    async def _follow(self, name: str, journal: NatsJournal) -> None:
+        """Read what is said in a space of another gateway, until it is to be followed no more."""
+        begin, told = partial(self._runtime.begin_fold, name, journal), ""
+        while self._followed.get(name) is journal:
+            is_quiet = True
+            try:
+                async with self._reads:
+                    is_quiet = not await journal.follow(name, begin)
+            except Exception as error:
+                # A takeover finds the same, and stops the space.
+                if told != str(error):
+                    told = str(error)
+                    log.warning("space %s is not followed: %s", ascii(name), told or repr(error))
+            await anyio.sleep(QUIET_SECONDS if is_quiet else FOLLOW_SECONDS)
+
     async def _take(self, name: str) -> None:
         """Begin a space."""
         try:
@@ -171,12 +221,10 @@ class SpaceKeeper:
             self.membership.changed.notify_all()
 
     async def _open(self, name: str) -> None:
-        journal = NatsJournal(self._config, self._now, self._link, self._room)
-        journal.on_failed = partial(self._lose, name, journal)
+        journal = self._followed.pop(name, None) or self._journal_of(name)
         try:
-            await journal.open(name)
-            with self.membership.busy():
-                self._runtime.open_space(name, journal)
+            fold = await journal.open(name, partial(self._runtime.begin_fold, name, journal))
+            self._runtime.open_space(name, journal, fold)
         except Exception as error:
             journal.abandon()
             if isinstance(error, ConfigurationError):

@@ -12,9 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import time
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -55,9 +54,6 @@ SETTLE_SECONDS: Final = 0.1
 
 STEADY_SECONDS: Final = 3.0
 """Time until a new gateway gets spaces of others: one that goes at once gets none."""
-
-BUSY_SECONDS: Final = 60.0
-"""Longest time for which a gateway says that it is there while it only begins a space."""
 
 MAX_NODES: Final = 64
 """Gateways of one prefix."""
@@ -154,7 +150,6 @@ class ClusterMembership:
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._subscriptions: list[Any] = []
         self._ticking: asyncio.Task[None] | None = None
-        self._busy = 0
         self._has_ended = False
 
     # --- what the gateway asks and says ---------------------------------------------------------
@@ -211,25 +206,6 @@ class ClusterMembership:
         """Go on with another configuration, which was read again."""
         self.parts = config_parts(config)
         self._own.config = _digest(dict(self.parts))
-
-    @contextmanager
-    def busy(self) -> Generator[None]:
-        """Be there for the length of a block in which the gateway's loop does not come round."""
-        body = _encode(self._own)
-        until = time.monotonic() + BUSY_SECONDS
-        self._busy += 1
-        number = self._busy
-
-        async def beat() -> None:
-            while self._busy == number and time.monotonic() < until and not self._has_ended:
-                await self._publish(body)
-                await asyncio.sleep(HEARTBEAT_SECONDS)
-
-        self.link.call(lambda: asyncio.ensure_future(beat()))
-        try:
-            yield
-        finally:
-            self._busy += 1
 
     # --- coming and going -----------------------------------------------------------------------
 

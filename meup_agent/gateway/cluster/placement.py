@@ -32,6 +32,7 @@ class Placement(NamedTuple):
 
     take: list[str]  # spaces that nobody has
     hand_over: list[str]  # spaces of its own that are to be at another
+    follow: list[str]  # spaces of others that are to be here when those are gone
 
 
 def owner_of(space: str, nodes: Iterable[NodeHeartbeat]) -> NodeHeartbeat | None:
@@ -64,16 +65,19 @@ def plan_for(
         spaces: Those of the configuration.
         steady: The nonces of those that spaces are handed over to: not of one that may go at once.
     """
-    plan, steady = Placement([], []), {*steady}
+    plan, steady = Placement([], [], []), {*steady}
     here = nodes.values()
     for space in spaces:
         preferred, owner = preferred_owner(space, here), owner_of(space, here)
         if owner is None:
             if preferred is not None and preferred.nonce == nonce:
                 plan.take.append(space)
+        elif owner.nonce != nonce:
+            following = preferred_owner(space, [each for each in here if each is not owner])
+            if following is not None and following.nonce == nonce:
+                plan.follow.append(space)
         elif (
-            owner.nonce == nonce
-            and preferred is not None
+            preferred is not None
             and preferred.nonce != nonce
             and preferred.nonce in steady
             and preferred.advertise

@@ -110,25 +110,55 @@ class SpaceClock:
         return gained / 1_000_000
 
 
-def recover_state(state: SpaceState, journal: Journal, space: str, clock: SpaceClock) -> None:
-    """Restore from the journal the time, what holds, what is open and what is recognized."""
-    at = clock()
-    since = at - round(RECOVERED_SECONDS * 1_000_000)
-    recovered = journal.recover(space, since=since, limit=RECOVERED_ENTRIES, open_at=at)
-    last = 0
-    for entry in chain(recovered.older, recovered.entries):
-        state.apply(entry)
-        state.open.pop_changes()  # the journal has them
-        last = max(last, entry.at)
-    # What was expired is so for good, also where the clock has been put back meanwhile.
-    gained = clock.advance(last)
-    if gained >= TOLD_SECONDS:
-        said = "%s: the clock is %.0f s behind the journal's last entry: time goes on from there"
-        log.warning(said, space, gained)
-    for grant in state.restore(recovered.facts):
-        said = "%s: grant %s holds no more: who gave or got it is not what they were"
-        log.warning(said, space, grant)
-    state.restart(clock())
+class SpaceFold:
+    """The state of a space after entries of its journal.
+
+    A gateway that may own the space later can take them as they come.
+    """
+
+    def __init__(self, parameters: SpaceParameters) -> None:
+        self.clock: Final = SpaceClock(parameters.now)
+        """The space's."""
+        self.state: Final = SpaceState(
+            parameters.participants,
+            allowance=parameters.allowance,
+            now=self.clock,
+            announce_withdrawals=parameters.announce_withdrawals,
+            invites=parameters.invites,
+            new_id=parameters.new_id,
+            takes_published=parameters.takes_published,
+        )
+        """The state; nothing is decided by it yet."""
+        self._last = 0
+
+    def apply(self, entry: Entry) -> None:
+        """Take the next entry."""
+        self.state.apply(entry)
+        self.state.open.pop_changes()  # the journal has them
+        self._last = max(self._last, entry.at)
+
+    def recover(self, journal: Journal, space: str) -> SpaceState:
+        """Take the rest from the journal: the state in which a space goes on.
+
+        Restores the time, what holds, what is open and what is recognized.
+        """
+        at = self.clock()
+        since = at - round(RECOVERED_SECONDS * 1_000_000)
+        recovered = journal.recover(space, since=since, limit=RECOVERED_ENTRIES, open_at=at)
+        for entry in chain(recovered.older, recovered.entries):
+            self.apply(entry)
+        # What was expired is so for good, also where the clock has been put back meanwhile.
+        gained = self.clock.advance(self._last)
+        if gained >= TOLD_SECONDS:
+            said = (
+                "%s: the clock is %.0f s behind the journal's last entry: time goes on from there"
+            )
+            log.warning(said, space, gained)
+        for grant in self.state.restore(recovered.facts):
+            said = "%s: grant %s holds no more: who gave or got it is not what they were"
+            log.warning(said, space, grant)
+        self.state.restart(self.clock())
+        return self.state
 
 
 # --- the owner of a space ---
@@ -199,33 +229,26 @@ class SpaceParameters(NamedTuple):
     tracer: DecisionTracer | None = None
     call_later: CallLater | None = None
     takes_published: bool = False
+    fold: SpaceFold | None = None  # of entries that the journal does not recover again
 
 
 class SpaceOwner:
     """Decides in a space; every call takes effect in its order."""
 
     def __init__(
-        self, parameters: SpaceParameters, now: SpaceClock, hand_on: Callable[[LinkMessage], None]
+        self, parameters: SpaceParameters, fold: SpaceFold, hand_on: Callable[[LinkMessage], None]
     ) -> None:
         self._name = name = parameters.name
         self._journal = parameters.journal
         self._new_id = parameters.new_id
-        self._now = now
+        self._now = fold.clock
         self._counters = parameters.counters
         self._hand_on = hand_on
         self._backpressure = parameters.backpressure
         self._recorder = parameters.recorder
         self._tracer = parameters.tracer
         self._invites = parameters.invites
-        self._state = SpaceState(
-            parameters.participants,
-            allowance=parameters.allowance,
-            now=now,
-            announce_withdrawals=parameters.announce_withdrawals,
-            invites=parameters.invites,
-            new_id=parameters.new_id,
-            takes_published=parameters.takes_published,
-        )
+        self._state = fold.state
         self.grants: Final = self._state.grants
         self._limiter = self._state.limiter
         # Its own, so that what observers send in vain slows down no agent of their participant.
@@ -239,7 +262,7 @@ class SpaceOwner:
         self._timer: DelayedCall | None = None
         # The earliest moment that is waited for.
         self._timer_at = _NEVER if self._call_later is not None else 0
-        self._recover()
+        self._recover(fold)
 
     @property
     def in_flight(self) -> tuple[OpenItem, ...]:
@@ -759,9 +782,9 @@ class SpaceOwner:
         """Hand on a message after everything that was decided before."""
         self._journal.call_when_kept(partial(self._hand_on, message))
 
-    def _recover(self) -> None:
+    def _recover(self, fold: SpaceFold) -> None:
         """Go on where the gateway was before it was restarted."""
-        recover_state(self._state, self._journal, self._name, self._now)
+        fold.recover(self._journal, self._name)
         at = self._now()
         for participant, token_sha256 in self._state.management.digests.items():
             self._admit(participant, token_sha256)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from meup_agent.protocol.space.delivery import Member, SpaceDelivery
-from meup_agent.protocol.space.owner import SpaceClock, SpaceOwner, SpaceParameters
+from meup_agent.protocol.space.owner import SpaceFold, SpaceOwner, SpaceParameters
 from meup_agent.protocol.space.state.verdicts import stamp
 
 
@@ -20,7 +20,8 @@ class SpaceServer:
         self.name = parameters.name
         self.counters = parameters.counters
         self.journal = parameters.journal
-        self.now: Final = SpaceClock(parameters.now)
+        fold = parameters.fold or SpaceFold(parameters)
+        self.now: Final = fold.clock
         """The gateway's clock, in microseconds since 1970."""
         self.delivery: Final = SpaceDelivery(
             parameters.name,
@@ -32,7 +33,7 @@ class SpaceServer:
         )
         self.fanout: Final = self.delivery.fanout
         """Delivers what was accepted."""
-        self.owner: Final = SpaceOwner(parameters, self.now, self.delivery.take)
+        self.owner: Final = SpaceOwner(parameters, fold, self.delivery.take)
 
     def join(self, member: Member) -> None:
         """Add a member; see :meth:`SpaceOwner.join`."""

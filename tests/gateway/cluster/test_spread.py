@@ -78,7 +78,7 @@ def test_a_gateway_takes_what_nobody_has_and_hands_over_what_is_another_s() -> N
     assert 0 < len(theirs) < len(NAMES)
     assert plan_for("a", two, NAMES, []).hand_over == []  # it may go at once
     assert plan_for("a", two, NAMES, ["b"]).hand_over == theirs
-    assert plan_for("b", two, NAMES, ["a"]) == ([], [])
+    assert plan_for("b", two, NAMES, ["a"]) == ([], [], NAMES)
     two["b"].leaves = True
     assert plan_for("a", two, NAMES, ["b"]).hand_over == []
 
@@ -105,8 +105,23 @@ def test_all_spaces_are_at_one_where_no_gateway_takes_connections_of_others() ->
     nodes = there("a", "b", b=["space-0"])
     for each in nodes.values():
         each.advertise = ""
-    assert plan_for("a", nodes, NAMES, ["b"]) == ([], [])
-    assert plan_for("b", nodes, NAMES, ["a"]) == (NAMES[1:], [])
+    assert plan_for("a", nodes, NAMES, ["b"]) == ([], [], ["space-0"])
+    assert plan_for("b", nodes, NAMES, ["a"]) == (NAMES[1:], [], [])
+
+
+def test_a_space_is_followed_by_the_gateway_that_takes_it_when_its_owner_goes() -> None:
+    nodes = there("a", "b", "c")
+    for name in NAMES:
+        owner = preferred_owner(name, nodes.values())
+        assert owner is not None
+        owner.spaces[name] = 1
+    follows = {node: plan_for(node, nodes, NAMES, []).follow for node in nodes}
+    assert sorted(name for names in follows.values() for name in names) == sorted(NAMES)
+    for gone in nodes:
+        left = {node: beat for node, beat in nodes.items() if node != gone}
+        for node in left:
+            taken = plan_for(node, left, NAMES, []).take
+            assert taken == [name for name in follows[node] if name in nodes[gone].spaces]
 
 
 # --- gateways ---

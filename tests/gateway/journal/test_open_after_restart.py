@@ -14,9 +14,9 @@ from tests.spaces import (
     MemoryJournal,
     Recovered,
     Refusal,
-    SpaceClock,
-    SpaceState,
-    recover_state,
+    SpaceCounters,
+    SpaceFold,
+    SpaceParameters,
 )
 from tests.wire import draft
 
@@ -125,10 +125,13 @@ def test_a_start_keeps_nothing_of_proposals_that_have_ended() -> None:
             proposals = (draft("mcp/proposal", CALL, id="p", sender="alice") for _ in range(count))
             return Recovered({}, (), (Entry(n, space, n, p) for n, p in enumerate(proposals, 1)))
 
-    state, clock = SpaceState(), SpaceClock(lambda: 2 * count)
+    def now() -> int:
+        return 2 * count
+
+    fold = SpaceFold(SpaceParameters("demo", {}, Ended(now), str, now, SpaceCounters()))
     tracemalloc.start()
     try:
-        recover_state(state, Ended(clock), "demo", clock)
+        state = fold.recover(Ended(now), "demo")
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -7,50 +7,45 @@ import logging
 import secrets
 import socket
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.journal.nats.follower import F, KeptSpace, LogFollower, NoFold
 from meup_agent.gateway.journal.nats.link import Link, NoAnswer
 from meup_agent.gateway.journal.nats.log import (
     CHECKPOINT_ENTRIES,
     CHECKPOINT_SECONDS,
+    PAGE,
     SpaceLog,
     Waiting,
 )
 from meup_agent.gateway.journal.nats.records import (
     Batch,
     Checkpoint,
-    ForeignMessage,
     Ownership,
     encode_entry,
     read_batch,
 )
 from meup_agent.gateway.journal.waiting import PendingEntry, WaitingJournal, WaitingRoom
 from meup_agent.protocol.space.decisions import (
-    DecisionFollower,
-    DecisionRow,
     HistoryPage,
     HistoryQuery,
     ProposalChange,
     select_decisions,
 )
 from meup_agent.protocol.space.journal import (
-    MAX_DECISIONS,
     Entry,
     Fact,
     FoldBegin,
     NumberRange,
     Recovered,
-    without_marks,
 )
-from meup_agent.protocol.space.owner import RECOVERED_ENTRIES, RECOVERED_SECONDS
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import JournalConfig, NatsConfig
@@ -67,9 +62,6 @@ START_SECONDS: Final = 600.0
 CLOSE_SECONDS: Final = 5.0
 """For what waits to be kept before the end; what NATS does not answer for by then is lost."""
 
-RECOVER_PAGE: Final = 256
-"""Messages that are read at a time when a gateway starts."""
-
 
 class LoggedEntry(PendingEntry):
     """An entry that waits to be kept, of a space's log, which gives it its number."""
@@ -79,42 +71,6 @@ class LoggedEntry(PendingEntry):
     envelope: Envelope
     facts: tuple[Fact, ...]
     changes: tuple[ProposalChange, ...]
-
-
-@dataclass(eq=False)
-class KeptSpace:
-    """A space, on the gateway's loop."""
-
-    log: SpaceLog
-    facts: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    seen: dict[str, int] = field(default_factory=dict[str, int])
-    unwritten: int = 0  # entries with facts since the last checkpoint
-    # The numbers of those that are kept, of entries that have not been delivered.
-    kept: deque[int] = field(default_factory=deque[int])
-    # Of each page that was read at the start: its first message, its entries, and the latest time.
-    pages: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
-    reported: int = 0  # the sequence of the last message that is known here to be kept
-    decisions: dict[int, DecisionRow] = field(default_factory=dict[int, DecisionRow])
-    timer: asyncio.TimerHandle | None = None
-    # The entries that its space recovers from, where they were read beforehand.
-    recovered: tuple[deque[Entry], Iterable[Entry]] | None = None
-
-    def hold(self, facts: tuple[Fact, ...]) -> bool:
-        """Take in what holds from now on; true if that is anything."""
-        held = without_marks(facts)
-        for key, value in held:
-            if value is None:
-                self.facts.pop(key, None)
-            else:
-                self.facts[key] = value
-        return bool(held)
-
-    def decide(self, rows: list[DecisionRow]) -> None:
-        """Take in rows of the table of decisions."""
-        for row in rows:
-            self.decisions[row.seq] = row
-        while len(self.decisions) > MAX_DECISIONS:
-            del self.decisions[next(iter(self.decisions))]
 
 
 class NatsJournal(WaitingJournal[LoggedEntry]):
@@ -157,7 +113,7 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
         self._now = now
         self._ownership = Ownership(node_name(nats), secrets.token_hex(16), _version(), now())
         self._spaces: dict[str, KeptSpace] = {}
-        self._proposals = DecisionFollower()
+        self._follower: LogFollower[Any] | None = None
         self._work: dict[SpaceLog, list[LoggedEntry]] = {}
         self._shares_link = link is not None
         self._link = link or Link(nats)
@@ -171,22 +127,40 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
         """See :attr:`~meup_agent.protocol.space.journal.Journal.max_frame_bytes`."""
         return max_frame_bytes(self._link)
 
-    async def open(self, space: str) -> None:
-        """Own the log of a space, and read what the space needs to begin.
+    async def follow(self, space: str, begin: Callable[[], F]) -> bool:
+        """Read what another gateway has written into the log of a space since it was read last.
+
+        With ``begin`` a fold begins, which takes the entries; where what was read before does not
+        hold any more, it begins anew. True: there was something.
+
+        Raises:
+            ConfigurationError: The log cannot be read.
+        """
+        return await self._follower_of(space, begin).look()
+
+    async def open(self, space: str, begin: Callable[[], F]) -> F:
+        """Own the log of a space, and read what is not read yet; the fold of all of it.
+
+        What the space recovers from it is in the fold; see :meth:`follow`.
 
         Raises:
             ConfigurationError: It cannot be owned, or cannot be read.
         """
-        space_log, opening = self._open_log(space)
+        follower = self._follower_of(space, begin)
+        space_log = follower.log
         try:
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(opening, self._link.loop))
-            known = await anyio.to_thread.run_sync(
-                self._read_beforehand, space_log, abandon_on_cancel=True
-            )
+            async with follower.turn:
+                opening = space_log.open(self._config, self._owning())
+                await asyncio.wrap_future(
+                    asyncio.run_coroutine_threadsafe(opening, self._link.loop)
+                )
+                await follower.finish()
         except BaseException:
             self._link.call(space_log.stop)
             raise
-        self._add(known)
+        follower.known.is_folded = True
+        self._add(follower)
+        return follower.fold
 
     def epoch(self, space: str) -> int:
         """The sequence of the message by which it owns a space."""
@@ -207,26 +181,35 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
         if space is None:
             if self._shares_link:
                 raise KeyError(name)  # no other space's
-            space_log, opening = self._open_log(name)
+            follower = self._follower_of(name, NoFold)
+            opening = follower.log.open(self._config, self._owning())
             self._link.wait(opening, START_SECONDS)
-            space = self._add(self._read_facts(space_log))
+            follower.read_now()
+            follower.end()
+            space = self._add(follower)
         return space
 
-    def _open_log(self, name: str) -> tuple[SpaceLog, Coroutine[Any, Any, None]]:
-        space_log = SpaceLog(
-            self._link,
-            self._nats,
-            name,
-            self._now,
-            partial(self._to_loop, self._on_kept),
-            partial(self._to_loop, self._fail),
-            self._is_copy,
-        )
-        return space_log, space_log.open(self._config, self._ownership)
+    def _follower_of(self, name: str, begin: Callable[[], F]) -> LogFollower[F]:
+        if self._follower is None or self._follower.log.space != name:
+            on_kept = partial(self._to_loop, self._on_kept)
+            on_lost = partial(self._to_loop, self._fail)
+            space_log = SpaceLog(
+                self._link, self._nats, name, self._now, on_kept, on_lost, self._is_copy
+            )
+            self._follower = LogFollower(self._link, space_log, begin)
+        return self._follower
 
-    def _add(self, known: KeptSpace) -> KeptSpace:
-        self._spaces[known.log.space] = known
-        if known.unwritten:
+    def _owning(self) -> Ownership:
+        return msgspec.structs.replace(self._ownership, at=self._now())
+
+    def _add(self, follower: LogFollower[Any]) -> KeptSpace:
+        known = self._spaces[follower.log.space] = follower.known
+        self._follower = None
+        # At once: a stream that forgets what nobody wrote down could not be read again, also where
+        # nothing was said since.
+        if self._forgets:
+            self._write_checkpoint(known)
+        elif known.unwritten:
             self._note_unwritten(known, 0)
         return known
 
@@ -330,25 +313,16 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
     ) -> Recovered:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.recover`."""
         known = self._space(space)
-        beforehand, known.recovered = known.recovered, None
-        if beforehand is not None:
-            read, older = beforehand
-            found = tuple(entry for entry in read if entry.at >= since)[-limit:] if limit else ()
-        else:
-            found, older = tuple(self._latest_entries(known, since, limit)), ()
-            if open_at is not None:
-                older = self._older(known, found)
-        return Recovered(dict(known.facts), found, () if open_at is None else older)
+        if known.is_folded:
+            return Recovered(dict(known.facts), ())
+        found = tuple(self._latest_entries(known, since, limit)) if limit else ()
+        older = () if open_at is None else self._older(known, found)
+        return Recovered(dict(known.facts), found, older)
 
     def _latest_entries(self, known: KeptSpace, since: int, limit: int) -> deque[Entry]:
         found: deque[Entry] = deque()
         size = 0
-        begin, behind = known.pages[-1][0] if known.pages else 0, 0
-        for first, count, latest in reversed(known.pages):
-            if latest < since or behind >= limit:
-                break
-            begin, behind = first, behind + count
-        for entry in self._all_entries(known, known.log.last, begin) if limit else ():
+        for entry in self._all_entries(known, known.log.last):
             if entry.at < since:
                 continue
             found.append(entry)
@@ -364,6 +338,19 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
             if entry.seq < before:
                 yield entry
 
+    def _all_entries(self, known: KeptSpace, last: int) -> Iterator[Entry]:
+        """Each entry up to a message, read while the caller waits."""
+        space_log = known.log
+
+        async def read(first: int) -> list[tuple[int, Batch]]:
+            until = min(first + PAGE - 1, last)
+            return [each async for each in space_log.batches(first, until)]
+
+        for first in range(space_log.first, last + 1, PAGE):
+            for number, batch in self._link.insist(partial(read, first)):
+                for entry, _ in read_batch(space_log.space, number, batch):
+                    yield entry
+
     def replace_facts(self, space: str, facts: dict[str, Any], seen: dict[str, int]) -> None:
         """Let a space hold these facts and marks, and not those that its entries made.
 
@@ -372,75 +359,6 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
         known = self._space(space)
         known.facts, known.seen = facts, seen
         self._note_unwritten(known, 0)
-
-    # --- a start ------------------------------------------------------------------------------
-
-    def _read_beforehand(self, space_log: SpaceLog) -> KeptSpace:
-        """Read all that a space recovers from; blocks, in any thread."""
-        known = self._read_facts(space_log)
-        since = self._now() - round(RECOVERED_SECONDS * 1_000_000)
-        found = self._latest_entries(known, since, RECOVERED_ENTRIES)
-        rest = self._older(known, found)
-        older, size = list[Entry](), 0
-        for entry in rest:
-            older.append(entry)
-            size += len(entry.envelope.frame)
-            if size > MAX_RECOVERED_BYTES:
-                break  # the rest is read when it is asked for, and blocks then
-        known.recovered = found, chain(older, rest)
-        return known
-
-    def _read_facts(self, space_log: SpaceLog) -> KeptSpace:
-        """Read what holds, and what was decided, from the last checkpoint and the log."""
-        known, name = KeptSpace(space_log, reported=space_log.last), space_log.space
-        try:
-            checkpoint = self._link.insist(space_log.read_checkpoint)
-            if space_log.first > checkpoint.until + 1 and not self._config.accept_damage:
-                raise ConfigurationError(
-                    f"the log of space {name!r} begins with message {space_log.first}, and its"
-                    f" facts were written down up to {checkpoint.until}: grants between them are"
-                    " not known; give another journal.nats.prefix, or start without them:"
-                    " accept_damage"
-                )
-            known.facts, known.seen = checkpoint.facts, checkpoint.seen
-            for first, page in self._pages(known, space_log.first, space_log.last):
-                count = latest = 0
-                for number, batch in page:
-                    for entry, kept in read_batch(name, number, batch):
-                        count, latest = count + 1, max(latest, entry.at)
-                        if space_log.sequence(number) > checkpoint.until:
-                            known.unwritten += known.hold(entry.facts)
-                        if kept.changes:
-                            known.decide(self._proposals.follow(entry.seq, name, kept.changes))
-                known.pages.append((first, count, latest))
-        except ForeignMessage as error:
-            raise ConfigurationError(
-                f"the stream {space_log.stream}: {error}; only gateways may write there"
-            ) from None
-        # At once: a stream that forgets what nobody wrote down could not be read again, also where
-        # nothing was said since.
-        if self._forgets and self._link.wait(_write(space_log, self._checkpoint(known))):
-            known.unwritten = 0
-        return known
-
-    def _pages(
-        self, known: KeptSpace, begin: int, last: int
-    ) -> Iterator[tuple[int, list[tuple[int, Batch]]]]:
-        """Pages of batches, from one sequence to another, read while the caller waits."""
-        space_log = known.log
-
-        async def read(first: int) -> list[tuple[int, Batch]]:
-            until = min(first + RECOVER_PAGE - 1, last)
-            return [each async for each in space_log.batches(first, until)]
-
-        for first in range(begin, last + 1, RECOVER_PAGE):
-            yield first, self._link.insist(partial(read, first))
-
-    def _all_entries(self, known: KeptSpace, last: int, begin: int = 0) -> Iterator[Entry]:
-        for _, page in self._pages(known, max(begin, known.log.first), last):
-            for number, batch in page:
-                for entry, _ in read_batch(known.log.space, number, batch):
-                    yield entry
 
     # --- the end ------------------------------------------------------------------------------
 
@@ -462,6 +380,8 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
 
     def abandon(self) -> None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.abandon`."""
+        if self._follower is not None:
+            self._follower.is_stopped = True
         self._end()
 
     def _end(self) -> None:
@@ -514,7 +434,7 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
         known.log.latest = seq
         entry = Entry(seq, known.log.space, waiting.at, waiting.envelope, waiting.facts)
         if waiting.changes:
-            known.decide(self._proposals.follow(seq, known.log.space, waiting.changes))
+            known.decide(seq, waiting.changes)
         if waiting.facts and known.hold(waiting.facts):
             self._note_unwritten(known, 1)
         elif self._forgets and known.timer is None:

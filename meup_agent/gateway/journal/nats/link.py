@@ -140,6 +140,12 @@ class Link:
         """
         return self.wait(self._insist(work))
 
+    async def insisted(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Wait as :meth:`insist` does, on another loop."""
+        return await asyncio.wrap_future(
+            asyncio.run_coroutine_threadsafe(self._insist(work), self._loop)
+        )
+
     def call(self, then: Callable[..., object], *arguments: object) -> None:
         """Call in the thread of the connection."""
         with suppress(RuntimeError):  # it is closed

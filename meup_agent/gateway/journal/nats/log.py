@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from meup_agent.errors import ConfigurationError
@@ -89,6 +90,24 @@ class Lost(Exception):
 
 class Replaced(Lost):
     """Another gateway owns the log."""
+
+
+class OtherLog(Exception):
+    """A log is not the one that was read before, or what was read last is not in it any more."""
+
+
+class LogPlace(NamedTuple):
+    """The place up to which a log was read."""
+
+    base: int
+    until: int  # the sequence up to which there is nothing more to read
+    sequence: int  # of the last message that was read; 0: there was none
+    digest: bytes  # of that message
+    epoch: int | None  # under which it was written
+
+
+Batches = list[tuple[int, Batch]]
+"""Batches, and the number of the first entry of each."""
 
 
 class Waiting(NamedTuple):
@@ -177,7 +196,6 @@ class SpaceLog:
                 try:
                     await self._find(journal)
                     await self._own(ownership)
-                    self.latest = await self._find_latest()
                     break
                 except (NoAnswer, ApiError) as error:
                     passes = isinstance(error, NoAnswer) or error.code in _UNSURE
@@ -189,8 +207,6 @@ class SpaceLog:
                 f"journal.nats: {self.link.place} refuses the stream {self.stream}: {error}"
                 + _advice(error, self.config)
             ) from None
-        except ForeignMessage as error:
-            raise ConfigurationError(f"the stream {self.stream}: {error}; the log ends") from None
         except NoAnswer as error:
             raise ConfigurationError(
                 f"journal.nats: {self.link.place} does not answer about the stream {self.stream}"
@@ -207,12 +223,21 @@ class SpaceLog:
             ConfigurationError: It is not the space's log alone.
             ForeignMessage: It has something at its end that no gateway wrote.
         """
+        is_there = await self.find()
+        if is_there:
+            self.latest = await self._find_latest()
+        return is_there
+
+    async def find(self) -> bool:
+        """Learn where the stream begins and ends; false if there is none.
+
+        Raises:
+            ConfigurationError: It is not the space's log alone.
+        """
         info = await self._ask_about()
-        if info is None:
-            return False
-        self._read_info(info)
-        self.latest = await self._find_latest()
-        return True
+        if info is not None:
+            self._read_info(info)
+        return info is not None
 
     async def examine(self, journal: JournalConfig) -> tuple[list[str], list[str]] | None:
         """The keys of its stream that are not as configured, and the servers that lag behind.
@@ -492,7 +517,8 @@ class SpaceLog:
                 yield message
             if at == begin:
                 # A replica may be behind, or what is asked for was forgotten meanwhile.
-                await self.refresh()
+                if await self.refresh() < at:
+                    raise NoAnswer(f"the stream {self.stream} has lost message {at}")
                 if at >= self.first:
                     await asyncio.sleep(RETRY_SECONDS)
                 at = max(at, self.first)
@@ -509,11 +535,13 @@ class SpaceLog:
                 *(self.stream, begin, found - 1, *missing),
             )
 
-    async def refresh(self) -> None:
-        """Learn what the stream has forgotten."""
+    async def refresh(self) -> int:
+        """Learn what the stream has forgotten; the sequence of its last message."""
         state = (await self.link.ask(f"STREAM.INFO.{self.stream}"))["state"]
         self.first = max(1, state["first_seq"])
         self.size = state["bytes"]
+        last: int = state["last_seq"]
+        return last
 
     async def batches(self, first: int, last: int) -> AsyncGenerator[tuple[int, Batch]]:
         """The batches of messages with such sequences, and the number of the first entry of each.
@@ -524,16 +552,49 @@ class SpaceLog:
         epoch: int | None = None
         async with aclosing(self.messages(first, last)) as messages:
             async for message in messages:
-                content = decode_message(message.sequence, message.body)
-                if isinstance(content, Ownership):
-                    epoch = message.sequence
-                elif epoch is not None and content.epoch != epoch:
-                    raise ForeignMessage(
-                        message.sequence, "is of a gateway that did not own the space any more"
-                    )
-                else:
-                    epoch = content.epoch
-                    yield self.number(message.sequence), content
+                epoch, batch = _read_message(message, epoch)
+                if batch is not None:
+                    yield self.number(message.sequence), batch
+
+    async def read_on(self, place: LogPlace | None) -> tuple[Batches, LogPlace]:
+        """Read what follows a place, or the beginning: a page of it, and the place behind that.
+
+        Raises:
+            OtherLog: The message that was read last is not there, or one behind it was forgotten.
+            ForeignMessage: As of :meth:`batches`.
+        """
+        at, epoch, last = self.first, None, self.last
+        if place is not None:
+            if place.base != self.base or not self.first <= place.sequence <= last:
+                raise OtherLog
+            at, epoch = place.sequence, place.epoch
+        found, count, size = Batches(), 0, 0
+        message: Published | None = None
+        async with aclosing(self.messages(at, last)) as messages:
+            async for each in messages:
+                self._check_forgotten(at, each.sequence)
+                at = each.sequence + 1
+                if place is not None and message is None:
+                    if (each.sequence, _digest(each)) != (place.sequence, place.digest):
+                        raise OtherLog
+                    message = each
+                    continue
+                message, count, size = each, count + 1, size + len(each.body)
+                epoch, batch = _read_message(each, epoch)
+                if batch is not None:
+                    found.append((self.number(each.sequence), batch))
+                if count == PAGE or size >= MAX_PAGE_BYTES:
+                    break
+            else:
+                self._check_forgotten(at, last + 1)
+        if message is None:
+            return found, LogPlace(self.base, last, 0, b"", epoch)
+        return found, LogPlace(self.base, at - 1, message.sequence, _digest(message), epoch)
+
+    def _check_forgotten(self, expected: int, found: int) -> None:
+        """Raise :exc:`OtherLog` where messages were forgotten before they were read, not lost."""
+        if expected < min(found, self.first):
+            raise OtherLog
 
     async def page(self, *, after: int, until: int, limit: int) -> tuple[Entry, ...]:
         """Entries with ``after < seq <= until``: so many, and as many bytes as a page has."""
@@ -645,6 +706,22 @@ class SpaceLog:
         self.waiting.clear()
         for task in self._tasks:
             task.cancel()
+
+
+def _read_message(message: Published, epoch: int | None) -> tuple[int, Batch | None]:
+    """The epoch that holds with a message, where one held before, and its batch, if it has one."""
+    content = decode_message(message.sequence, message.body)
+    if isinstance(content, Ownership):
+        return message.sequence, None
+    if epoch is not None and content.epoch != epoch:
+        raise ForeignMessage(
+            message.sequence, "is of a gateway that did not own the space any more"
+        )
+    return content.epoch, content
+
+
+def _digest(message: Published) -> bytes:
+    return sha256(message.body).digest()
 
 
 def _advice(error: ApiError, config: NatsConfig) -> str:

@@ -1,0 +1,214 @@
+"""What is folded from a space's log, by a gateway that owns it or is the next to.
+
+A log is read once, each message when it is there, and taken into a :class:`KeptSpace` and into the
+fold of the space. So a gateway that follows a log has little left to read when it takes the space
+over, and decides from what it would have read then. Each reading begins with the last message of
+the one before it: where that is not there any more as it was, all is read from the beginning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.journal.nats.link import Link, NoAnswer
+from meup_agent.gateway.journal.nats.log import Batches, LogPlace, OtherLog, SpaceLog
+from meup_agent.gateway.journal.nats.records import Checkpoint, ForeignMessage, read_batch
+from meup_agent.protocol.space.decisions import DecisionFollower, DecisionRow, ProposalChange
+from meup_agent.protocol.space.journal import MAX_DECISIONS, Entry, Fact, without_marks
+
+A_TURN: Final = 100
+"""Entries that are taken in one turn of the gateway's loop: some milliseconds."""
+
+
+class EntryFold(Protocol):
+    """Takes the entries of a log, in their order."""
+
+    def apply(self, entry: Entry) -> None:
+        """Take the next entry."""
+
+
+F = TypeVar("F", bound=EntryFold)
+
+
+class NoFold:
+    """Takes nothing."""
+
+    def apply(self, entry: Entry) -> None:
+        """Leave an entry out."""
+
+
+@dataclass(eq=False)
+class KeptSpace:
+    """What holds in a space after the entries of its log that were taken in."""
+
+    log: SpaceLog
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    seen: dict[str, int] = field(default_factory=dict[str, int])
+    unwritten: int = 0  # entries with facts since the last checkpoint
+    # The numbers of those that are kept, of entries that have not been delivered.
+    kept: deque[int] = field(default_factory=deque[int])
+    reported: int = 0  # the sequence of the last message that is known here to be kept
+    decisions: dict[int, DecisionRow] = field(default_factory=dict[int, DecisionRow])
+    timer: asyncio.TimerHandle | None = None
+    is_folded: bool = False  # its space recovers from its fold
+    _proposals: DecisionFollower = field(default_factory=DecisionFollower)
+
+    def hold(self, facts: tuple[Fact, ...]) -> bool:
+        """Take in what holds from now on; true if that is anything."""
+        held = without_marks(facts)
+        for key, value in held:
+            if value is None:
+                self.facts.pop(key, None)
+            else:
+                self.facts[key] = value
+        return bool(held)
+
+    def decide(self, seq: int, changes: tuple[ProposalChange, ...]) -> None:
+        """Take the changes that an entry makes into the table of decisions."""
+        for row in self._proposals.follow(seq, self.log.space, changes):
+            self.decisions[row.seq] = row
+        while len(self.decisions) > MAX_DECISIONS:
+            del self.decisions[next(iter(self.decisions))]
+
+    def mark(self, seen: dict[str, int]) -> None:
+        """Take in times up to which participants have seen what expired; none goes back."""
+        for name, at in seen.items():
+            self.seen[name] = max(at, self.seen.get(name, 0))
+
+
+class _Page(NamedTuple):
+    """A part of a log."""
+
+    batches: Batches
+    place: LogPlace
+    checkpoint: Checkpoint | None = None  # of the first part
+
+
+class LogFollower(Generic[F]):
+    """Reads a space's log on and on, one reading at a time.
+
+    Args:
+        link: The connection to NATS.
+        space_log: The log.
+        begin: Begins the fold of the space.
+    """
+
+    def __init__(self, link: Link, space_log: SpaceLog, begin: Callable[[], F]) -> None:
+        self.log: Final = space_log
+        self.turn: Final = asyncio.Lock()
+        """Held by a reading, and by who makes the log the gateway's own."""
+        self.known = KeptSpace(space_log)
+        """What holds after all that was read."""
+        self.fold = begin()
+        """The fold of all that was read."""
+        self.is_stopped = False
+        """True: nothing more is read."""
+        self._link = link
+        self._begin = begin
+        self._place: LogPlace | None = None  # none: the next reading begins at the beginning
+        self._written = 0  # the sequence of the message up to which a checkpoint had the facts
+
+    async def look(self) -> bool:
+        """Read what another gateway has written since; true: there was something.
+
+        Raises:
+            ConfigurationError: The log cannot be read.
+        """
+        async with self.turn:
+            if (
+                self.log.epoch
+                or not await self._link.insisted(self.log.find)
+                or self.log.is_copied_to
+            ):
+                return False
+            before = self._place
+            await self.read()
+            return self._place != before
+
+    async def read(self) -> None:
+        """Read as far as the log is known to go.
+
+        Raises:
+            ConfigurationError: It cannot be read, or what held at its beginning is not known.
+        """
+        while (page := await self._link.insisted(self._next)) is not None:
+            for _ in self._take(page):
+                await asyncio.sleep(0)
+
+    def read_now(self) -> None:
+        """Read as :meth:`read` does; blocks."""
+        while (page := self._link.insist(self._next)) is not None:
+            for _ in self._take(page):
+                pass
+
+    async def finish(self) -> None:
+        """Read the rest of a log that is the gateway's own from here on; see :meth:`read`."""
+        if self._place is not None and self._place.until >= self.log.epoch:
+            self._place = None  # the log has lost its end, and was written on from there
+        await self.read()
+        # Marks are in no entry, so those that were made meanwhile are in the last checkpoint alone.
+        self.known.mark((await self._link.insisted(self.log.read_checkpoint)).seen)
+        self.end()
+
+    def end(self) -> None:
+        """Know the end of a log that is read, and its gateway's own."""
+        self.log.latest = max(self.log.latest, self.log.floor)
+        self.known.reported = self.log.last
+
+    # --- in the link's thread -------------------------------------------------------------------
+
+    async def _next(self) -> _Page | None:
+        """The next part, if there is any."""
+        log, place = self.log, self._place
+        if self.is_stopped or (place and (place.base, place.until) == (log.base, log.last)):
+            return None
+        try:
+            if place is not None:
+                try:
+                    return _Page(*await log.read_on(place))
+                except OtherLog:
+                    self._place = None
+            checkpoint = await log.read_checkpoint()
+            if log.first > checkpoint.until + 1 and not log.accepts_damage:
+                raise ConfigurationError(
+                    f"the log of space {log.space!r} begins with message {log.first}, and its facts"
+                    f" were written down up to {checkpoint.until}: grants between them are not"
+                    " known; give another journal.nats.prefix, or start without them: accept_damage"
+                )
+            return _Page(*await log.read_on(None), checkpoint)
+        except OtherLog:
+            raise NoAnswer(f"the stream {log.stream} forgets what is being read") from None
+        except ForeignMessage as error:
+            raise ConfigurationError(
+                f"the stream {log.stream}: {error}; only gateways may write there"
+            ) from None
+
+    # --- on the gateway's loop ------------------------------------------------------------------
+
+    def _take(self, page: _Page) -> Iterator[None]:
+        """Take a part in, with pauses."""
+        # Where this ends on the way, a part of it is taken: then all is read again.
+        self._place = None
+        log, known, count = self.log, self.known, 0
+        if page.checkpoint is not None:
+            known = self.known = KeptSpace(log, page.checkpoint.facts, page.checkpoint.seen)
+            self._written = page.checkpoint.until
+            self.fold = self._begin()
+            log.latest = 0
+        for number, batch in page.batches:
+            for entry, kept in read_batch(log.space, number, batch):
+                if log.sequence(number) > self._written:
+                    known.unwritten += known.hold(entry.facts)
+                if kept.changes:
+                    known.decide(entry.seq, kept.changes)
+                self.fold.apply(entry)
+                count += 1
+                if count % A_TURN == 0:
+                    yield
+            log.latest = number + len(batch.entries) - 1
+        self._place = page.place
