@@ -26,6 +26,7 @@ from meup_agent.gateway.cluster.membership import (
     differing_parts,
 )
 from meup_agent.gateway.cluster.placement import NodeHeartbeat, owner_of
+from meup_agent.gateway.cluster.signing import Signer
 from meup_agent.gateway.config_file import load_config
 from meup_agent.gateway.limits import check_message_size
 from meup_agent.gateway.network import fit_open_files
@@ -219,10 +220,12 @@ class _Journal:
     async def _hear(self) -> dict[str, tuple[NodeHeartbeat, dict[str, str]]]:
         """The gateways that are there, and the parts of their configurations, by nonce."""
         beats: dict[str, NodeHeartbeat] = {}
+        reader = Signer(self._nats.known_token)
 
         async def hear(message: Any) -> None:
             with suppress(msgspec.MsgspecError):  # a stranger's
-                beat = msgspec.msgpack.decode(message.data, type=NodeHeartbeat)
+                # Also of one with another token, whose configuration is compared below.
+                beat = msgspec.msgpack.decode(reader.read(message.data).body, type=NodeHeartbeat)
                 if len(beats) < MAX_NODES:
                     beats[beat.nonce] = beat
 
@@ -234,7 +237,8 @@ class _Journal:
         for nonce, beat in beats.items():
             said = await self._link.request(f"{prefix}.ask.{nonce}", b"", HEAR_SECONDS)
             with suppress(msgspec.MsgspecError):  # it has gone, or hangs
-                found[nonce] = beat, msgspec.msgpack.decode(said or b"", type=dict[str, str])
+                parts = reader.read(said or b"").body
+                found[nonce] = beat, msgspec.msgpack.decode(parts, type=dict[str, str])
         return found
 
     def _gateways(self, found: dict[str, tuple[NodeHeartbeat, dict[str, str]]]) -> Iterator[Check]:

@@ -303,7 +303,12 @@ async def keep_spaces(
         finding = asyncio.run_coroutine_threadsafe(link.find_jetstream(), link.loop)
         await asyncio.wrap_future(finding)
         membership = ClusterMembership(
-            link, nats.prefix, node_name(nats), config_parts(config), nats.advertise or ""
+            link,
+            nats.prefix,
+            node_name(nats),
+            config_parts(config),
+            nats.advertise or "",
+            nats.known_token,
         )
         runtime.open_values = partial(NatsValues, link, nats)
         runtime.node = membership.node

@@ -5,12 +5,17 @@ that does not come round says nothing. Whose message is late is asked. No listen
 process has ended, in order or not, and its spaces are free at once. No answer for a second: it
 hangs, or its machine does. A gateway that slept, or heard nothing itself, listens before it
 suspects another.
+
+All of that is signed with the cluster's token. Where there is none, whoever may publish under the
+prefix can name gateways that do not exist, and so keep spaces without an owner; into a space's log
+it gets nothing by that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
@@ -23,6 +28,8 @@ import msgspec
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.auth import digest_of_token
 from meup_agent.gateway.cluster.placement import NodeHeartbeat, owner_of
+from meup_agent.gateway.cluster.signing import Signer
+from meup_agent.protocol.wire.ttl_map import TTLMap
 from meup_agent.transport.base import Condition
 
 if TYPE_CHECKING:
@@ -57,6 +64,9 @@ STEADY_SECONDS: Final = 3.0
 
 MAX_NODES: Final = 64
 """Gateways of one prefix."""
+
+MAX_GONE: Final = 1_000
+"""Gateways that have gone whose last number is known, so that nobody brings them back by it."""
 
 T = TypeVar("T")
 
@@ -117,6 +127,7 @@ class KnownNode(NamedTuple):
     """Another gateway, as it was heard last."""
 
     heartbeat: NodeHeartbeat
+    number: int  # of its last message
     heard: float
     since: float
 
@@ -131,6 +142,7 @@ class ClusterMembership:
         node: Its name, for people.
         parts: Its configuration, as :func:`config_parts` tells it.
         advertise: Where it takes connections that came in at others; empty: nowhere.
+        token: The cluster's token; empty: there is none.
     """
 
     link: Link
@@ -138,6 +150,7 @@ class ClusterMembership:
     node: str
     parts: Mapping[str, str]
     advertise: str = ""
+    token: str = ""
 
     def __post_init__(self) -> None:
         self.changed = Condition()
@@ -146,7 +159,10 @@ class ClusterMembership:
         self._own = NodeHeartbeat(
             self.node, secrets.token_hex(16), _digest(dict(self.parts)), self.advertise
         )
+        self._signer = Signer(self.token)
         self._others: dict[str, KnownNode] = {}
+        self._gone: TTLMap[str, int] = TTLMap(count=MAX_GONE, seconds=math.inf)
+        self._foreign: NodeHeartbeat | None = None  # the last one that was signed otherwise
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._subscriptions: list[Any] = []
         self._ticking: asyncio.Task[None] | None = None
@@ -223,6 +239,11 @@ class ClusterMembership:
         self._tell()
         # Those that are there say so at once, and so do those that begin with this one.
         await asyncio.sleep(SETTLE_SECONDS if said is None else HEARTBEAT_SECONDS + SETTLE_SECONDS)
+        if self._foreign is not None:
+            raise ConfigurationError(
+                f"journal.nats.cluster_token: the gateway {self._foreign.node!a} has another"
+                " one, or none; give all the same (those of another cluster: another prefix)"
+            )
         for known in tuple(self._others.values()):
             if known.heartbeat.config != self._own.config:
                 await self._check(known.heartbeat)
@@ -246,7 +267,7 @@ class ClusterMembership:
             self.link.request(self._subject(f"ask.{other.nonce}"), b"", HELLO_SECONDS)
         )
         try:
-            theirs = _read_parts(body or b"")
+            theirs = _read_parts(self._signer.read(body or b"").body)
         except msgspec.MsgspecError:
             return  # it has gone meanwhile
         differing = differing_parts(self.parts, theirs)
@@ -271,18 +292,23 @@ class ClusterMembership:
 
     # --- who is there ---------------------------------------------------------------------------
 
-    def _hear(self, body: bytes) -> None:
+    def _hear(self, message: bytes) -> None:
+        is_genuine, number, body = self._signer.read(message)
         try:
             heartbeat = _read_heartbeat(body)
         except msgspec.MsgspecError:
             return  # a stranger's, or one of a gateway that has no answer
         if heartbeat.nonce == self.nonce or self._has_ended:
             return
+        if not is_genuine:
+            self._foreign = heartbeat
+            return
         known, now = self._others.get(heartbeat.nonce), self._loop.time()
-        if known is None and len(self._others) >= MAX_NODES:
+        before = self._gone.get(heartbeat.nonce, now) if known is None else known.number
+        if number <= (before or 0) or (known is None and len(self._others) >= MAX_NODES):
             return
         since = now if known is None else known.since
-        self._others[heartbeat.nonce] = KnownNode(heartbeat, now, since)
+        self._others[heartbeat.nonce] = KnownNode(heartbeat, number, now, since)
         if known is None:
             self._tell()  # it may not know of this one
         elif known.heartbeat == heartbeat:
@@ -321,11 +347,14 @@ class ClusterMembership:
         if body is None and self.link.is_connected:
             self._lose(nonce, "has ended")
         elif body and known is not None:
-            self._others[nonce] = known._replace(heard=self._loop.time())
+            is_genuine, number, _ = self._signer.read(body)
+            if is_genuine and number > known.number:
+                self._others[nonce] = known._replace(number=number, heard=self._loop.time())
 
     def _lose(self, nonce: str, why: str) -> None:
         known = self._others.pop(nonce, None)
         if known is not None:
+            self._gone.put(nonce, known.number, self._loop.time())
             log.info("the gateway %s %s", ascii(known.heartbeat.node), why)
             self.changed.notify_all()
 
@@ -337,16 +366,16 @@ class ClusterMembership:
 
     def _publish_own(self) -> None:
         if not self._has_ended:
-            body = _encode(self._own)
-            self.link.call(lambda: asyncio.ensure_future(self._publish(body)))
+            message = self._signer.sign(_encode(self._own))
+            self.link.call(lambda: asyncio.ensure_future(self._publish(message)))
 
-    async def _publish(self, body: bytes) -> None:
+    async def _publish(self, message: bytes) -> None:
         with suppress(Exception):  # the next one comes in a moment
-            await self.link.client.publish(self._subject("beat"), body)
+            await self.link.client.publish(self._subject("beat"), message)
 
     def _answer(self, reply: str, body: Callable[[], bytes]) -> None:
         if reply and not self._has_ended:
-            said = body()
+            said = self._signer.sign(body())
             self.link.call(lambda: asyncio.ensure_future(self._reply(reply, said)))
 
     async def _reply(self, reply: str, body: bytes) -> None:
@@ -385,8 +414,9 @@ async def find_owner(link: Link, prefix: str) -> str | None:
     body = await link.request(f"{prefix}.hello", b"", SILENT_SECONDS)
     if body is None:
         return None
+    # Whatever signed it: a gateway of another token uses the same streams.
     with suppress(msgspec.MsgspecError):
-        return _read_heartbeat(body).node
+        return _read_heartbeat(Signer("").read(body).body).node
     return ""
 
 

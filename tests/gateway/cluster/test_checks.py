@@ -5,7 +5,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import anyio
 import httpx
+import msgspec
 import nats
 import pytest
 
@@ -13,6 +15,8 @@ from meup_agent.cli import exit_codes
 from meup_agent.cli.commands.hosting.gateway import describe_checked
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import Config, Gateway, JournalConfig
+from meup_agent.gateway.cluster.placement import NodeHeartbeat
+from meup_agent.gateway.cluster.signing import Signer
 from meup_agent.gateway.config import NatsConfig
 from meup_agent.gateway.journal.nats.records import encode_batch
 from tests.cli.processes import meup
@@ -137,6 +141,47 @@ async def test_a_message_that_no_owner_wrote(
     with pytest.raises(ConfigurationError, match=f"message {sequence} .*{why}"):
         async with Gateway(config=config):
             pass
+
+
+async def test_nobody_without_the_token_names_a_gateway(config: Config) -> None:
+    (first, _), (second, _) = pairs = held_port(), held_port()
+    ports = [port for _, port in pairs]
+    here = replace(place_of(config), advertise=f"127.0.0.1:{ports[0]}", cluster_token="secret")
+    stranger, names = await nats.connect(shared_server().url), list[str]()
+    async with Gateway(config=at(config, here), port=0) as gateway:
+        keeper = gateway._gateway.keeper
+        assert keeper is not None
+        mine = keeper.membership
+
+        async def says(nonce: str, signer: Signer, message: bytes = b"") -> bytes:
+            beat = NodeHeartbeat(nonce, nonce, "", "127.0.0.1:1", {"demo": 2**60})
+            sent = message or signer.sign(msgspec.msgpack.encode(beat))
+            await stranger.publish(f"{here.prefix}.beat", sent)
+            return sent
+
+        async def seen(nonce: str, *, there: bool = True) -> None:
+            with anyio.fail_after(PATIENCE):
+                while (nonce in mine.nodes) is not there:
+                    await mine.changed.wait()
+
+        for token in ("", "another"):
+            await says("liar", Signer(token))
+        old = await says("first", Signer("secret"))
+        await seen("first")
+        await seen("first", there=False)  # nobody answers for it
+        await says("first", Signer(""), old)
+        await says("second", Signer("secret"))
+        await seen("second")
+        names = list(mine.nodes)
+        advertise = f"127.0.0.1:{ports[1]}"
+        other = at(config, replace(here, advertise=advertise, cluster_token="another"))
+        with pytest.raises(ConfigurationError, match=r"^journal\.nats\.cluster_token: the gateway"):
+            async with Gateway(config=other, port=0):
+                pass
+    await stranger.close()
+    for held in (first, second):
+        held.close()
+    assert sorted({*names} - {mine.nonce}) == ["second"]
 
 
 async def test_metrics_say_whose_they_are(config: Config) -> None:
