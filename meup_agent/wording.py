@@ -87,10 +87,14 @@ IGNORED: Final = {
 """Reason for which a step changed nothing → its words."""
 
 
-def state_name(state: str, *, failed: bool = False) -> str:
-    """The name of a state; of a proposal that was fulfilled by an error, that it failed."""
+def state_name(state: str, *, failed: bool = False, ran_anyway: bool = False) -> str:
+    """The name of a state; of a proposal that was fulfilled by an error, that it failed.
+
+    ``ran_anyway``: its call ran in spite of that.
+    """
     is_failed = failed and state == ProposalState.FULFILLED
-    return FAILED if is_failed else state.replace("_", " ")
+    name = FAILED if is_failed else state.replace("_", " ")
+    return f"ran though {name}" if ran_anyway else name
 
 
 def shown_name(name: str) -> str:

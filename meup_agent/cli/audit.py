@@ -106,7 +106,8 @@ def time_of(at: int, *, beside: int | None = None) -> str:
 
 def state_of(proposal: AuditRecord) -> str:
     """The state of a proposal; fulfilled by an answer that is an error: ``failed``."""
-    return state_name(proposal.state, failed=proposal.has_failed)
+    failed, ran_anyway = proposal.has_failed, proposal.ran_anyway
+    return state_name(proposal.state, failed=failed, ran_anyway=ran_anyway)
 
 
 def why(reason: str, explanation: str = "") -> str:
@@ -517,7 +518,8 @@ class AuditListing:
             yield "permitted, outcome not reported"
         report = item.record.report
         if report is not None:
-            yield f"reported: {compact_text(str(report))}"
+            ran = f"ran though {item.state}; " if item.ran_anyway else ""
+            yield f"{ran}reported: {compact_text(str(report))}"
         if item.state is not ProposalState.FULFILLED or report is not None:
             return
         answered = item.answered

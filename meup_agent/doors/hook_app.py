@@ -301,7 +301,11 @@ class HookApp:
             assert seat is not None
             answer = seat.door.check(call, answer)
             if isinstance(answer, Permitted):
-                seat.tell(answer.proposal, 0 if hung_up else 1)
+                if hung_up and hook.kind is HookKind.RACES:
+                    # Its terminal was answered, perhaps by a yes: what comes later tells.
+                    seat.race.leave(hook, answer.proposal)
+                else:
+                    seat.tell(answer.proposal, 0 if hung_up else 1)
                 if hook.kind is HookKind.RACES:
                     key, at = _dialog_key(call, answer), anyio.current_time()
                     seat.dialogs.put(key, answer.proposal, at)
@@ -387,6 +391,9 @@ class HookApp:
         permit = seat.door.permit_of(hook.call)
         if permit is None:
             permit = seat.dialogs.get(_dialog_key(hook.call), anyio.current_time())
+        if permit is None and hook.report is not None and hook.report.has_run:
+            # Its terminal has said yes before, or its program asked nobody.
+            permit = seat.door.rejected_as(hook.call)
         if permit is not None and hook.report is not None:
             seat.door.report(permit, hook.report)
         elif permit is not None:

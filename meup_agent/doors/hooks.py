@@ -334,9 +334,12 @@ def _read_cursor(said: JsonObject, own_server: str) -> HookInput:
             return HookInput(HookKind.TELLS)
     if event.startswith(("before", "pre")):
         return HookInput(HookKind.ASKS, call)
+    # A call that was denied is told as one that failed.
+    was_denied = said.get("failure_type") == "permission_denied"
     failed = event == "postToolUseFailure"
     output = said.get("output", said.get("tool_output", said.get("error_message", "")))
     outcome = ReportedOutcome.FAILED if failed else ReportedOutcome.COMPLETED
+    outcome = ReportedOutcome.NOT_RUN if was_denied else outcome
     return HookInput(HookKind.REPORTS, call, PermitReport.of(outcome, _output(output)))
 
 
@@ -367,6 +370,8 @@ def _read_copilot(said: JsonObject, own_server: str) -> HookInput:
     of = cast("JsonObject", result) if isinstance(result, dict) else {}
     failed = of.get("resultType", "success") != "success"
     outcome = ReportedOutcome.FAILED if failed else ReportedOutcome.COMPLETED
+    if of.get("resultType") == "denied":
+        outcome = ReportedOutcome.NOT_RUN
     output = _output(of.get("textResultForLlm") or of)
     return HookInput(HookKind.REPORTS, call, PermitReport.of(outcome, output))
 

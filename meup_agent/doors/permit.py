@@ -434,6 +434,13 @@ class Door:
         is_permit = isinstance(answer, Permitted) or answer.why is Why.RUN_BEFORE
         return answer.proposal if is_permit else None
 
+    def rejected_as(self, call: HostCall) -> str | None:
+        """The proposal by which a call was rejected, by the call's id; ``None``: none is known."""
+        known = None if call.key is None else self._answered.get(call.key, anyio.current_time())
+        if known is None or known[1].proposal == self.permit_of(call):
+            return None
+        return known[1].proposal
+
     def report(self, proposal: str, report: PermitReport) -> bool:
         """Tell the space what came of a permit; returns at once.
 

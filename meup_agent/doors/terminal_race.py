@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
@@ -34,6 +35,9 @@ UNHEARD_SECONDS: Final = 15.0
 
 SETTLE_SECONDS: Final = 5.0
 """Wait for the gateway to take a withdraw with its reason."""
+
+MAX_LEFT: Final = 256
+"""Permits that wait for what their agents say later; of older ones nothing is reported."""
 
 ANSWERED_THERE: Final = "answered at its agent's terminal"
 """The reason of a withdraw: the agent has gone on, so its terminal was answered."""
@@ -102,6 +106,8 @@ class TerminalRace:
         self._door = door
         self._untold = untold
         self._calls: list[RacedCall] = []
+        # Permits whose dialogs had gone: they were answered there, by a yes or a no.
+        self._left: deque[tuple[HookInput, str]] = deque(maxlen=MAX_LEFT)
 
     def __len__(self) -> int:
         """The calls that wait."""
@@ -132,7 +138,10 @@ class TerminalRace:
             self._calls.remove(raced)
             is_told = raced.taken.is_set() and not raced.is_left
             if isinstance(raced.answer, Permitted) and not is_told:
-                self._untold(raced.answer.proposal)
+                if raced.is_left:
+                    self.leave(raced.hook, raced.answer.proposal)
+                else:
+                    self._untold(raced.answer.proposal)
 
     async def _end_unheard(self, raced: RacedCall) -> None:
         await anyio.sleep(UNHEARD_SECONDS)
@@ -147,8 +156,18 @@ class TerminalRace:
                 return each
         return None
 
+    def leave(self, hook: HookInput, proposal: str) -> None:
+        """Note a permit that its dialog did not hear of: what its agent says later settles it."""
+        self._left.append((hook, proposal))
+
     async def settle(self, agent: str, hook: HookInput) -> None:
         """Take back what an agent must have gone on from, since it says this."""
+        for left in tuple(self._left):
+            asked, proposal = left
+            if asked.call is not None and asked.call.agent == agent and _is_over(asked, hook):
+                self._left.remove(left)
+                if hook.report is None:  # else it ran there, and is reported
+                    self._untold(proposal)
         for each in tuple(self._calls):
             if each.call.agent != agent or each.answer or not _is_over(each.hook, hook):
                 continue

@@ -325,6 +325,32 @@ async def test_what_came_of_it_is_reported_once_by_its_executor(meeting: Meeting
         assert (listed.state, listed.report) == ("fulfilled", report)
 
 
+@pytest.mark.rule("4.20.report")
+async def test_a_call_that_ran_all_the_same_is_told_once_and_stays_as_it_was(
+    meeting: Meeting,
+) -> None:
+    async def reject(proposal: Proposal) -> None:
+        await proposal.reject("unsafe")
+
+    async with doors(meeting, approver(reject)) as ((door,), (ann,)):
+        answer = await door.ask(bash("make"))
+        assert isinstance(answer, Denied)
+        record = ann.proposals[0]
+        assert door.space is not None
+        with pytest.raises(Refused, match="it is rejected"):
+            await reports(door.space, {"outcome": "not_run"}, answer.proposal)
+        report = PermitReport.of(ReportedOutcome.FAILED, "no", exit_code=2)
+        assert door.report(answer.proposal, report)
+        await until(lambda: record.report == report)
+        assert (record.state, record.decided_by) == ("rejected", "ann")
+        with pytest.raises(Refused, match="it is rejected"):
+            await reports(door.space, {"outcome": "completed"}, answer.proposal)
+        async with ann.propose("ann", "other", {}) as mine:
+            await mine.withdraw()
+            with pytest.raises(Refused, match="is to be reported"):
+                await reports(ann, {"outcome": "completed"}, mine.id)
+
+
 async def reports(space: Space, said: dict[str, Any], proposal: str) -> None:
     """Say it, and wait for what the gateway answers."""
     with space.watch(lambda each: each.kind == "system/error") as errors:

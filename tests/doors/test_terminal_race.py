@@ -1,5 +1,7 @@
 """Calls that an agent's terminal is asked about as well: the first answer counts."""
 
+import json
+import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 from meup_agent import Proposal
 from meup_agent.doors import terminal_race
 from tests.doors.hooked import Decide, Hooked, client, hooked, proposed, settled
+from tests.interaction.people import until
 from tests.patience import PATIENCE
 from tests.wire import read_proposal
 
@@ -138,6 +141,66 @@ async def test_what_was_answered_there_is_taken_back(how: str) -> None:
         if said is not None:
             assert claude.at.space.proposals[0].reason == terminal_race.ANSWERED_THERE
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.rule("4.20.report")
+async def test_a_yes_there_before_a_no_in_the_space_shows_once_it_ran(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(terminal_race, "FIRST_SECONDS", 0.0)
+    async with host() as claude, anyio.create_task_group() as tasks:
+        assert verdict(await claude.say(PRE)) == "ask"
+        tasks.start_soon(claude.dialog)
+        await proposed(claude.at.space)
+        await no(claude.at.space.proposals.get(claude.at.space.proposals[0]))
+        assert await settled(claude.at.space) == "rejected"
+        record = claude.at.space.proposals[0]
+        await claude.say(POST)
+        await until(lambda: record.report is not None)
+        assert record.report is not None
+        assert (record.state, record.report.output) == ("rejected", "done")
+        (listed,) = [each async for each in claude.at.space.proposals.list(state="decided")]
+        assert (listed.state, listed.report) == ("rejected", record.report)
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("said", [POST, STOP], ids=["a yes there", "a no there"])
+async def test_a_permit_that_a_dialog_did_not_hear_of_is_settled_by_its_agent(
+    said: dict[str, Any],
+) -> None:
+    def decide(proposal: Proposal) -> Any:
+        dialogs.pop().close()
+        return proposal.fulfill()
+
+    dialogs: list[socket.socket] = []
+    async with host(decide) as claude:
+        dialog = socket.create_connection(("127.0.0.1", int(claude.at.url.rpartition(":")[2])))
+        dialogs.append(dialog)
+        body = json.dumps(DIALOG).encode()
+        head = (
+            "POST /hooks/claude-code?prefer=terminal HTTP/1.1\r\nHost: localhost\r\n"
+            f"Authorization: Bearer {claude.at.tokens['coder']}\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        dialog.sendall(head.encode() + body)
+        await proposed(claude.at.space)
+        record = claude.at.space.proposals[0]
+        await until(lambda: not record.state.is_pending)
+        while await settled_by(claude, said) == "permitted":
+            pass
+        report = record.report
+        assert (record.state, report and report.outcome) in (
+            ("withdrawn", None),
+            ("fulfilled", "completed" if said is POST else "not_run"),
+        )
+
+
+async def settled_by(claude: Host, said: dict[str, Any]) -> str:
+    """The state of the only proposal after its agent has said something, and that was taken in."""
+    await claude.say(said)
+    with anyio.move_on_after(0.2):
+        return await settled(claude.at.space)
+    return str(claude.at.space.proposals[0].state)
 
 
 OTHERS: list[dict[str, Any]] = [

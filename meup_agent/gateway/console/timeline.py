@@ -524,7 +524,9 @@ class SpaceFeed:
             words=words,
             thread=key_of(proposer, proposal) if proposal else "",
             state="" if audit is None else audit.state.value,
-            word="" if audit is None else state_name(audit.state, failed=audit.has_failed),
+            word=""
+            if audit is None
+            else state_name(audit.state, failed=audit.has_failed, ran_anyway=audit.ran_anyway),
             group=group,
             begin=place(envelope.sender),
             ends=tuple(place(each) for each in envelope.to[: MAX_COLUMNS + 1]),

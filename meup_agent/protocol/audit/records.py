@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals.lifecycle import UNPERMITTED, ProposalState
 from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntry
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.state.grants import GrantEffect
@@ -220,6 +220,11 @@ class AuditRecord(msgspec.Struct):
         if report is not None:
             return report.has_failed
         return answered is not None and answered.is_error
+
+    @property
+    def ran_anyway(self) -> bool:
+        """True if its agent tells that the call ran, though no permit was given."""
+        return self.record.report is not None and self.state in UNPERMITTED
 
     @property
     def changes(self) -> tuple[Change, ...]:

@@ -71,6 +71,10 @@ PROPOSAL: Final[Mapping[tuple[ProposalState, ProposalEvent], ProposalState]] = {
 """PROTOCOL 4.2. Steps go one way; only the mark *in progress* can be lost again."""
 
 
+UNPERMITTED: Final = frozenset({_P.REJECTED, _P.WITHDRAWN, _P.EXPIRED})
+"""States whose call should not have run; a report that it did is noted, and is no step (4.20)."""
+
+
 def state_at(state: ProposalState, expires_at: int | None, at: int | None) -> ProposalState:
     """The state at a time of the gateway's clock; times are in microseconds since 1970.
 

@@ -14,6 +14,7 @@ import msgspec
 from meup_agent.causes import Reason, declines, read_reason
 from meup_agent.protocol.proposals.lifecycle import (
     PROPOSAL,
+    UNPERMITTED,
     ProposalEvent,
     ProposalState,
     state_at,
@@ -332,8 +333,11 @@ class ProposalEntry(ProposalProgress[Rejection]):
         return True
 
     def reported(self, report: PermitReport) -> bool:
-        """Note what came of a permit; ``False``: there is none, or it was told before."""
-        if not self.step(ProposalEvent.REPORT, self.decided_by or "", self.reason):
+        """Note what came of a call; ``False``: it is not the time for that, or was told before."""
+        ran_anyway = self.state in UNPERMITTED and report.has_run and self.asks_permit
+        if self.report is not None:
+            return False
+        if not (ran_anyway or self.step(ProposalEvent.REPORT, self.decided_by or "", self.reason)):
             return False
         self.report = report
         return True

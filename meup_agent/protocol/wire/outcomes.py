@@ -579,6 +579,11 @@ class PermitReport(msgspec.Struct, frozen=True, omit_defaults=True):
         """True unless the call was run and ended well."""
         return self.outcome is not ReportedOutcome.COMPLETED
 
+    @property
+    def has_run(self) -> bool:
+        """True if the call was run, however it ended."""
+        return self.outcome is not ReportedOutcome.NOT_RUN
+
 
 def read_report(payload: JsonObject) -> PermitReport | None:
     """The report of a payload; ``None`` if it cannot be read as one."""

@@ -317,3 +317,6 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
                 await until(lambda: at.space.proposals[0].state == "permitted")
             else:
                 assert await decided(at) == case.recorded
+            if not case.ran:
+                listed = [each async for each in at.space.proposals.list(state="decided")]
+                assert not any(each.report and each.report.has_run for each in listed)

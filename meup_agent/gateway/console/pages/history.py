@@ -166,7 +166,7 @@ async def show_proposal(context: PageContext) -> Response:
         call=call,
         params=without_meta(call.params),
         states=MEANINGS,
-        word=state_name(proposal.state, failed=proposal.has_failed),
+        word=state_name(proposal.state, failed=proposal.has_failed, ran_anyway=proposal.ran_anyway),
         steps=STEPS,
         ignored=IGNORED,
         topics="space",

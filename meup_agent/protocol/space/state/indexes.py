@@ -185,6 +185,7 @@ class EndedItem(msgspec.Struct):
     declined: Mapping[str, Reason] = _NOBODY
     asks_permit: bool = False
     number: int = 0
+    is_reported: bool = False  # its agent has told what came of it
     call: payloads.Call = payloads.Call("", {})  # it is not kept
     earlier: tuple[EndedItem, ...] = ()
 
@@ -284,10 +285,10 @@ class ItemIndex:
         self.open.pop(sender, envelope_id)
         fulfills = 0 if item.fulfills is None else item.fulfills.number
         ended = EndedItem(sender, item.envelope.to, item.state, fulfills, item.listing)
-        ended.number = item.number
+        ended.number, ended.asks_permit = item.number, item.asks_permit
         if item.state.is_pending:  # of what is decided no request passes
             ended.called, ended.addressees = item.called, item.addressees
-            ended.declined, ended.asks_permit = item.declined, item.asks_permit
+            ended.declined = item.declined
         self.ended.put(sender, envelope_id, ended)
 
     def round_robin(self) -> Iterator[OpenItem]:

@@ -15,6 +15,7 @@ import msgspec
 from meup_agent.causes import Reason, declines, read_reason
 from meup_agent.protocol.dialects.base import read_addressees
 from meup_agent.protocol.proposals.lifecycle import (
+    UNPERMITTED,
     DeadlineHeap,
     ProposalEvent,
     ProposalState,
@@ -26,6 +27,7 @@ from meup_agent.protocol.space.state.indexes import (
     MAX_DECIDED,
     MAX_ORIGINS,
     CancelledRequests,
+    EndedItem,
     ItemDecision,
     ItemIndex,
     KnownItem,
@@ -43,7 +45,7 @@ from meup_agent.protocol.space.state.verdicts import (
 )
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
-from meup_agent.protocol.wire.outcomes import read_report
+from meup_agent.protocol.wire.outcomes import PermitReport, read_report
 from meup_agent.protocol.wire.payloads import JsonObject, as_object, objects_in, read_told_rule
 from meup_agent.protocol.wire.ttl_map import FairTTLMap
 
@@ -109,6 +111,12 @@ class ToolOwners:
         if known is None or not known.is_whole or len(known.names) >= MAX_LISTED_TOOLS:
             return True
         return tool in known.names or len(tool) > payloads.MAX_KEPT_NAME_CHARS
+
+
+def _may_report(ended: EndedItem, report: PermitReport) -> bool:
+    """True if the end of a call is still to be told: of a permit, or where it ran without one."""
+    ran_anyway = ended.state in UNPERMITTED and ended.asks_permit and report.has_run
+    return not ended.is_reported and (ended.state is ProposalState.PERMITTED or ran_anyway)
 
 
 def listing_of(payload: JsonObject) -> str | None:
@@ -521,9 +529,13 @@ class InFlight:
 
     def report_problem(self, report: Envelope) -> str:
         """The reason why there is nothing to report; empty: there is (PROTOCOL 4.20)."""
-        state = self.state_of((report.sender, report.correlation[0]))
-        if state is ProposalState.PERMITTED:
+        sender, (name,) = report.sender, report.correlation
+        ended = self.proposals.ended.of(sender).get(name)
+        said = read_report(report.payload_object)
+        is_open = self.proposals.get((sender, name)) is not None
+        if not is_open and ended is not None and said is not None and _may_report(ended, said):
             return ""
+        state = self.state_of((sender, name))
         return "it is not known here" if state is None else f"it is {state}"
 
     def _reported(self, envelope: Envelope, payload: dict[str, Any]) -> None:
@@ -531,13 +543,17 @@ class InFlight:
         report, sender = read_report(payload), envelope.sender
         for name in envelope.correlation:
             ended = self.proposals.ended.of(sender).get(name)
-            if report is None or ended is None or ended.state is not ProposalState.PERMITTED:
+            if report is None or ended is None or not _may_report(ended, report):
                 continue
-            ended.state = ProposalState.FULFILLED
+            ended.is_reported, is_permit = True, ended.state is ProposalState.PERMITTED
+            if is_permit:
+                ended.state = ProposalState.FULFILLED
             item = self._decided.get((sender, ended.number), self.at / 1_000_000)
             if item is not None:
                 item.step(ProposalEvent.REPORT, item.decided_by or "", item.reason)
                 item.report = report
+            if not is_permit:
+                continue
             self._changes.append(
                 ProposalChange(
                     sender,
