@@ -193,8 +193,8 @@ class JournalOptions(HttpOptions, frozen=True):
             metavar="FILE",
             help=(
                 "Read this journal of a gateway, which may run; no token is needed. A space's file"
-                " (YAML) says where its journal is, also on NATS. Without it and an address, that"
-                " of `meup up`."
+                " (YAML) says where its journal is, also on NATS or in PostgreSQL. Without it and"
+                " an address, that of `meup up`."
             ),
         ),
     ] = None

@@ -52,6 +52,7 @@ _EXTRAS: Final = {
         ("picows", "platformdirs", "prometheus_client", "starlette", "uvicorn", "yaml"),
     ),
     "a journal on NATS": ("nats", ("nats",)),
+    "a journal in PostgreSQL": ("postgres", ("psycopg",)),
     "a QR code": ("gateway", ("segno",)),
     "the live inbox": ("tui", ("textual",)),
     "a policy file": ("gateway", ("yaml",)),

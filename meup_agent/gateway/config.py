@@ -213,12 +213,51 @@ class NatsConfig:
         return self.cluster_token or self.cluster_token_file or ""
 
 
-def _read_nats(nats: object) -> object:
+def read_nats(nats: object) -> object:
+    """The keys of ``journal.nats``, also where it is the servers' addresses alone."""
     return {"servers": nats.split(",")} if isinstance(nats, str) else nats
 
 
-NatsOfFile = Annotated[NatsConfig, BeforeValidator(_read_nats)]
+NatsOfFile = Annotated[NatsConfig, BeforeValidator(read_nats)]
 """The journal's NATS, or the addresses of its servers alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresConfig:
+    """``journal.postgres``: the journal in PostgreSQL."""
+
+    # As libpq takes it; TLS and its files are said there, too (sslmode).
+    url: str = field(repr=False)
+    # Those that do not stand in the address; libpq looks into its own variables and files, too.
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    password_file: TokenOfFile | None = field(default=None, repr=False)
+    # Where its tables are: each journal has one for itself.
+    schema: Annotated[str, AfterValidator(_check_prefix)] = "meup"
+    node: str | None = None  # the gateway's name, for people; `None`: that of its machine
+
+    def __post_init__(self) -> None:
+        """Refuse what says the password twice.
+
+        Raises:
+            ConfigurationError: It does.
+        """
+        if self.password is not None and self.password_file is not None:
+            raise ConfigurationError("expected one of 'password' and 'password_file', not both")
+
+    @property
+    def known_password(self) -> str:
+        """The password; empty: none is said beside the address."""
+        return self.password or self.password_file or ""
+
+
+def read_postgres(postgres: object) -> object:
+    """The keys of ``journal.postgres``, also where it is the address alone."""
+    return {"url": postgres} if isinstance(postgres, str) else postgres
+
+
+PostgresOfFile = Annotated[PostgresConfig, BeforeValidator(read_postgres)]
+"""The journal's PostgreSQL, or its address alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +278,8 @@ class JournalConfig:
     memory_bytes: Annotated[int, Field(gt=0)] = MAX_BYTES
     # Streams of NATS JetStream in place of a file; a text: the addresses of its servers.
     nats: NatsOfFile | None = None
+    # Tables of PostgreSQL in place of a file; a text: the address of the database.
+    postgres: PostgresOfFile | None = None
 
     def __post_init__(self) -> None:
         """Refuse two places.
@@ -246,8 +287,17 @@ class JournalConfig:
         Raises:
             ConfigurationError: There are.
         """
-        if self.path is not None and self.nats is not None:
-            raise ConfigurationError("expected one of 'path' and 'nats', not both")
+        if sum(place is not None for place in self._places) > 1:
+            raise ConfigurationError("expected one of 'path', 'nats' and 'postgres', not several")
+
+    @property
+    def has_place(self) -> bool:
+        """True if it is kept anywhere beside the memory."""
+        return any(place is not None for place in self._places)
+
+    @property
+    def _places(self) -> tuple[object, ...]:
+        return self.path, self.nats, self.postgres
 
     def open_memory(self, now: Callable[[], int]) -> MemoryJournal:
         """A journal in memory."""

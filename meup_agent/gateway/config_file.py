@@ -29,6 +29,8 @@ from meup_agent.gateway.config import (
     OurFile,
     ReferenceFile,
     Sections,
+    read_nats,
+    read_postgres,
     values_of,
 )
 from meup_agent.gateway.limits import GatewayLimits
@@ -49,6 +51,9 @@ SETTINGS: Final = {
     # What differs from machine to machine, so that the file need not.
     "journal_nats_advertise": ("journal", "nats.advertise"),
     "journal_nats_node": ("journal", "nats.node"),
+    "journal_postgres_node": ("journal", "postgres.node"),
+    # Secrets, which need not stand in the file.
+    "journal_postgres_password": ("journal", "postgres.password"),
 }
 """The section and key of a setting, by its name in the environment."""
 
@@ -85,8 +90,8 @@ def _with_key(section: Mapping[str, Any], key: str, value: str) -> dict[str, Any
     if not inner:
         return {**section, key: value}
     within: Any = section.get(outer) or {}
-    # The addresses alone, as one text, are the servers.
-    keys = {"servers": within.split(",")} if isinstance(within, str) else within
+    # The addresses alone, as one text, are keys, too.
+    keys = read_nats(within) if outer == "nats" else read_postgres(within)
     return {**section, outer: {**keys, inner: value} if isinstance(keys, dict) else keys}
 
 

@@ -20,7 +20,7 @@ from meup_agent.gateway.edge.handshake import admit
 from meup_agent.gateway.edge.listener import HandshakeLimiter, max_handshakes, shorten_tls_failures
 from meup_agent.gateway.edge.websocket import WebSocketConnection
 from meup_agent.gateway.history import HistoryLog, connect_outputs, open_history
-from meup_agent.gateway.journal.engines import engine_of, open_journal
+from meup_agent.gateway.journal.engines import Keeper, engine_of, open_journal
 from meup_agent.gateway.logs import log
 from meup_agent.gateway.network import (
     PortAddress,
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp
 
-    from meup_agent.gateway.cluster.keeper import SpaceKeeper
     from meup_agent.gateway.edge.http.server import AsgiServer
 
 LAST_TURNS: Final = 1.0
@@ -88,7 +87,7 @@ class RunningGateway:
         """The address of its HTTP API for clients on this machine; ``None``: it serves none."""
         self.forwarder: ConnectionForwarder | None = None
         """Takes connections to spaces that other gateways have."""
-        self.keeper: SpaceKeeper | None = None
+        self.keeper: Keeper | None = None
         """Begins and ends the spaces, where each has a journal of its own."""
         self._http: AsgiServer | None = None
         self._routes: list[BaseRoute] = []
@@ -362,7 +361,7 @@ async def serve(
         for path, app in (routes or {}).items():
             gateway.route(path, app)
         await gateway.listen(host, port)
-        if gateway.keeper is not None:
+        if gateway.keeper is not None and gateway.keeper.membership is not None:
             place = gateway.runtime, gateway.keeper.membership, gateway.own_port
             gateway.forwarder = await stack.enter_async_context(forward_connections(*place))
         # After the page, whose event streams end before answers are waited for.

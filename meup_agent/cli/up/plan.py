@@ -396,7 +396,7 @@ of a person, and a size that no disk misses."""
 def keep_decisions(settings: Config, file: Path) -> Config:
     """The settings with a journal in the user's state, if they name none."""
     journal = settings.journal
-    if journal.path is not None or journal.nats is not None:
+    if journal.has_place:
         return settings
     most = KEPT_BYTES if journal.max_bytes is None else journal.max_bytes
     kept = replace(journal, path=journal_path(file), max_bytes=most)

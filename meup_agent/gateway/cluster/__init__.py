@@ -6,6 +6,8 @@ never accept anything in a space at once is its log's matter, whose fence holds 
 here (:mod:`meup_agent.gateway.journal.nats.log`). ``keeper`` begins the spaces of this gateway, and
 hands over those that are to be elsewhere. ``forwarding`` passes
 connections on to the gateways that own their spaces.
+
+``standby`` is for a journal in PostgreSQL: all spaces are at one gateway, and the others wait.
 """
 
 from __future__ import annotations

@@ -120,6 +120,21 @@ def differing_parts(one: Mapping[str, str], other: Mapping[str, str]) -> list[st
     return sorted(key for key in {*one, *other} if one.get(key) != other.get(key))
 
 
+def refuse_differing(ours: Mapping[str, str], theirs: Mapping[str, str], node: str) -> None:
+    """Refuse to be beside a gateway with another configuration.
+
+    Raises:
+        ConfigurationError: It has one.
+    """
+    differing = differing_parts(ours, theirs)
+    if differing:
+        raise ConfigurationError(
+            f"{differing[0]}: the gateway {node} has another configuration there"
+            f"{_and_more(differing)}; give all the same file: those that run read participants"
+            " again (meup gateway reload), and all else at a start, for which stop all of them"
+        )
+
+
 # --- the membership ---
 
 
@@ -270,13 +285,7 @@ class ClusterMembership:
             theirs = _read_parts(self._signer.read(body or b"").body)
         except msgspec.MsgspecError:
             return  # it has gone meanwhile
-        differing = differing_parts(self.parts, theirs)
-        if differing:
-            raise ConfigurationError(
-                f"{differing[0]}: the gateway {other.node} has another configuration there"
-                f"{_and_more(differing)}; give all the same file: those that run read participants"
-                " again (meup gateway reload), and all else at a start, for which stop all of them"
-            )
+        refuse_differing(self.parts, theirs, other.node)
 
     # --- what comes in, in the link's thread ----------------------------------------------------
 

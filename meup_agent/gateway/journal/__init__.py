@@ -9,7 +9,9 @@ waits for a disk: one writes, in batches, and removes what is too old; the other
 envelope is delivered when its batch has been committed. ``database`` is the file itself: its form
 (``rows``), its lock against a second gateway, and damage that SQLite would not report (``damage``).
 ``nats`` is the engine on NATS JetStream, with a stream for each space.
-``waiting`` is what both have for envelopes that are not kept yet.
+``postgres`` is the engine in PostgreSQL, in the tables of a schema.
+``waiting`` is what all have for envelopes that are not kept yet, ``numbered`` what those have that
+number the entries themselves, and ``loop_thread`` the thread of a server's connections.
 ``archive`` reads such a file from outside, for the audit; it never changes it.
 
 An engine never drops silently: what cannot be kept stops the gateway, what is removed raises the

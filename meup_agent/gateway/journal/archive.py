@@ -113,6 +113,25 @@ class JournalArchive(Protocol):
         """Let go of it."""
 
 
+class ServerArchive(JournalArchive, Protocol):
+    """A journal on a server, which is copied from there, or to there."""
+
+    def find_owner(self) -> str | None:
+        """The name of a gateway that uses it; ``None``: none does; empty: it does not answer."""
+        ...
+
+    def has_grown(self, space: str) -> bool:
+        """True if something was written to a space since the archive was opened."""
+        ...
+
+    def is_part(self, space: str) -> bool:
+        """True if a space is a copy that is not complete."""
+        ...
+
+    def end_copy(self, space: str) -> None:
+        """Say that a space holds all that was to be copied into it."""
+
+
 class Archive:
     """The file, opened so that nothing in it can change by it; close it in the end.
 

@@ -1,10 +1,10 @@
-"""A journal copied into another place: from a file to NATS, back, or from like to like.
+"""A journal copied into another place: from a file to a server, back, or from like to like.
 
 Entries keep their times, frames and facts, and get new numbers, all above those of the journal that
 they come from: whoever resumes by an old number is told of a gap, and never passes over anything.
 A copy that was interrupted goes on where it stopped. Until it is complete no gateway opens it: a
-file has another name, and a stream says so of itself. Then it is read back, and what was read has
-the same SHA-256 as what was copied.
+file has another name, and a server says so of the space. Then it is read back, and what was read
+has the same SHA-256 as what was copied.
 """
 
 from __future__ import annotations
@@ -12,27 +12,28 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from heapq import merge
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import anyio
 
 from meup_agent.errors import ConfigurationError, system_reason
-from meup_agent.gateway.config import JournalConfig, NatsConfig
+from meup_agent.gateway.config import JournalConfig
 from meup_agent.gateway.journal.archive import JournalArchive, name_for_good
 from meup_agent.gateway.journal.database import FileLock, error_text
 from meup_agent.gateway.journal.decisions import changes_of
-from meup_agent.gateway.journal.places import JournalPlace, open_archive
+from meup_agent.gateway.journal.places import JournalPlace, open_archive, open_copy, open_server
 from meup_agent.gateway.journal.rows import WRITE_FACT, sealed
 from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.protocol.space.journal import Entry, Journal, ignore
 from meup_agent.protocol.wire.envelope import encode_leniently
 
 if TYPE_CHECKING:
-    from meup_agent.gateway.journal.nats.archive import NatsArchive
+    from meup_agent.gateway.journal.archive import ServerArchive
+    from meup_agent.gateway.journal.places import CopyJournal
     from meup_agent.protocol.space.state.state import SpaceState
 
 PAGE: Final = 200
@@ -119,10 +120,9 @@ def _source(place: JournalPlace) -> Generator[JournalArchive]:
         with closing(lock), open_archive(place) as archive:
             yield archive
         return
-    with open_archive(place) as archive:
-        nats: Any = archive
-        _refuse_running(nats, place)
-        yield archive
+    with open_server(place) as server:
+        _refuse_running(server, place)
+        yield server
 
 
 def _refuse_changed(archive: JournalArchive, place: JournalPlace) -> None:
@@ -130,33 +130,23 @@ def _refuse_changed(archive: JournalArchive, place: JournalPlace) -> None:
     if place.path is not None:
         return
     # A gateway that was started meanwhile, or was only paused.
-    nats: Any = archive
-    _refuse_running(nats, place)
+    server = cast("ServerArchive", archive)
+    _refuse_running(server, place)
     for space in archive.spaces:
-        if _last_of(nats, space) != nats.log_of(space).last:
+        if server.has_grown(space):
             raise ConfigurationError(
                 f"{place.name}: a gateway wrote to space {space!r} while it was copied; stop"
                 " it, and run the same again"
             )
 
 
-def _refuse_running(archive: NatsArchive, place: JournalPlace) -> None:
-    from meup_agent.gateway.cluster.membership import find_owner
-
-    assert place.nats is not None, "it is on NATS"
-    owner = archive.link.wait(find_owner(archive.link, place.nats.prefix))
+def _refuse_running(archive: ServerArchive, place: JournalPlace) -> None:
+    owner = archive.find_owner()
     if owner is not None:
         who = f"the gateway {owner}" if owner else "a gateway, which does not answer,"
         raise ConfigurationError(
             f"{place.name}: {who} uses it; stop all gateways of it, and run the same again"
         )
-
-
-def _last_of(archive: NatsArchive, space: str) -> int:
-    log = archive.log_of(space)
-    info = archive.link.wait(archive.link.ask(f"STREAM.INFO.{log.stream}"))
-    last: int = info["state"]["last_seq"]
-    return last
 
 
 # --- the journal that it is copied to ---
@@ -223,24 +213,20 @@ class _FileTarget:
             ) from None
 
 
-class _NatsTarget:
-    """Streams that say of themselves that they are not complete."""
+class _ServerTarget:
+    """A server, which says of spaces that they are not complete."""
 
-    def __init__(self, place: JournalPlace, nats: NatsConfig) -> None:
+    def __init__(self, place: JournalPlace) -> None:
         self._place = place
-        self._nats = nats
         self._whole = set[str]()
 
     @contextmanager
     def opened(self, spaces: list[str]) -> Generator[JournalArchive | None]:
         """What is there already, if anything is."""
         self._place = self._place._replace(spaces=tuple(spaces))
-        with open_archive(self._place) as archive:
-            nats: Any = archive
-            for space in archive.spaces:
-                if not nats.log_of(space).is_copied_to:
-                    self._whole.add(space)
-            _refuse_running(nats, self._place)
+        with open_server(self._place) as archive:
+            self._whole = {space for space in archive.spaces if not archive.is_part(space)}
+            _refuse_running(archive, self._place)
             yield archive
 
     def is_whole(self, space: str) -> bool:
@@ -248,10 +234,7 @@ class _NatsTarget:
         return space in self._whole
 
     def journal(self, now: Callable[[], int], spaces: list[str]) -> Journal:
-        from meup_agent.gateway.journal.nats.journal import NatsJournal
-
-        nats = replace(self._nats, node="meup journal copy")
-        journal = NatsJournal(JournalConfig(nats=nats), now, is_copy=True)
+        journal = open_copy(self._place, now)
         for space in spaces:
             if space not in self._whole:
                 journal.floor(space)  # so that it is there also without entries
@@ -259,26 +242,26 @@ class _NatsTarget:
 
     def hold(self, journal: Journal, held: dict[str, Any]) -> None:
         """Let the journal have these facts and marks, beside those that its entries made."""
-        nats: Any = journal
+        copy = cast("CopyJournal", journal)
         for space, (facts, seen) in held.items():
             if space not in self._whole:
-                nats.replace_facts(space, dict(facts), dict(seen))
+                copy.replace_facts(space, dict(facts), dict(seen))
 
     @contextmanager
     def complete(self, held: dict[str, Any]) -> Generator[JournalArchive]:
         """The journal to be read back, when it is closed; after the block a gateway may open it."""
-        with open_archive(self._place) as archive:
+        with open_server(self._place) as archive:
             yield archive
-            nats: Any = archive
             for space in archive.spaces:
                 if space not in self._whole:
-                    nats.link.wait(nats.log_of(space).end_copy())
+                    archive.end_copy(space)
 
 
 def _has_something_else(place: JournalPlace) -> ConfigurationError:
     return ConfigurationError(
         f"{place.name} has something else already; give a place where nothing is"
-        + ("" if place.path is not None else ", such as another journal.nats.prefix")
+        + ("" if place.nats is None else ", such as another journal.nats.prefix")
+        + ("" if place.postgres is None else ", such as another journal.postgres.schema")
     )
 
 
@@ -297,12 +280,9 @@ async def copy_journal(
         ConfigurationError: One of them is in use, cannot be read or written, or the target has
             something else.
     """
-    to: _FileTarget | _NatsTarget
+    to: _FileTarget | _ServerTarget = _ServerTarget(target)
     if target.path is not None:
         to = _FileTarget(target, target.path)
-    else:
-        assert target.nats is not None, "a place is one of the two"
-        to = _NatsTarget(target, target.nats)
     with _source(source) as origin:
         spaces = origin.spaces
         held = _held(origin, spaces)

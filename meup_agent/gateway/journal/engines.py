@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.gateway.config import Config, JournalConfig
@@ -13,15 +13,28 @@ from meup_agent.gateway.limits import check_message_size
 from meup_agent.protocol.space.journal import Journal
 
 if TYPE_CHECKING:
-    from meup_agent.gateway.cluster.keeper import SpaceKeeper
+    from meup_agent.gateway.cluster.membership import ClusterMembership
     from meup_agent.gateway.runtime import GatewayRuntime
 
 Clock = Callable[[], int]
 
 
-Keep = Callable[
-    ["GatewayRuntime", JournalConfig, Clock], AbstractAsyncContextManager["SpaceKeeper"]
-]
+class Keeper(Protocol):
+    """Begins and ends the spaces of a gateway, of which others may have some, or all."""
+
+    @property
+    def membership(self) -> ClusterMembership | None:
+        """Its place among gateways that pass connections on; ``None``: they do not."""
+        ...
+
+    async def begin(self) -> None:
+        """Begin the spaces that are to be here now, and go on as gateways come and go."""
+
+    async def leave(self) -> None:
+        """Hand all spaces over: the gateway ends in order; harmless the second time."""
+
+
+Keep = Callable[["GatewayRuntime", JournalConfig, Clock], AbstractAsyncContextManager[Keeper]]
 """The block for whose length a gateway has spaces, each with a journal of its own."""
 
 
@@ -57,7 +70,7 @@ def _open_nats(config: JournalConfig, now: Clock) -> Journal:
 
 def _keep_at_nats(
     runtime: GatewayRuntime, config: JournalConfig, now: Clock
-) -> AbstractAsyncContextManager[SpaceKeeper]:
+) -> AbstractAsyncContextManager[Keeper]:
     from meup_agent.gateway.cluster.keeper import keep_spaces
 
     return keep_spaces(runtime, config, now)
@@ -69,6 +82,30 @@ def _check_nats(config: JournalConfig, max_message_bytes: int) -> str:
     place, takes = check(config)
     check_message_size(takes, max_message_bytes)
     return place
+
+
+def _has_postgres(config: JournalConfig) -> bool:
+    return config.postgres is not None
+
+
+def _open_postgres(config: JournalConfig, now: Clock) -> Journal:
+    from meup_agent.gateway.journal.postgres.journal import PostgresJournal  # as above
+
+    return PostgresJournal(config, now)
+
+
+def _keep_in_postgres(
+    runtime: GatewayRuntime, config: JournalConfig, now: Clock
+) -> AbstractAsyncContextManager[Keeper]:
+    from meup_agent.gateway.cluster.standby import keep_or_wait
+
+    return keep_or_wait(runtime, config, now)
+
+
+def _check_postgres(config: JournalConfig, _: int) -> str:
+    from meup_agent.gateway.journal.postgres.archive import check
+
+    return check(config)
 
 
 def _in_memory(_: JournalConfig, max_message_bytes: int) -> str:
@@ -97,6 +134,7 @@ def _check_file(config: JournalConfig, max_message_bytes: int) -> str:
 
 ENGINES: Final[dict[str, Engine]] = {
     "nats": Engine(_has_nats, _open_nats, _check_nats, _keep_at_nats),
+    "postgres": Engine(_has_postgres, _open_postgres, _check_postgres, _keep_in_postgres),
     "sqlite": Engine(_has_file, SqliteJournal, _check_file),
     "memory": Engine(_has_no_file, JournalConfig.open_memory, _in_memory),
 }

@@ -301,7 +301,7 @@ def read_page(
         frame = text.encode()
         if checksum((seq, space, at, kind, correlation, facts), frame) != checked:
             raise DamagedEntry(seq)
-        entry = _entry(seq, space, at, correlation, facts, frame)
+        entry = read_entry(seq, space, at, correlation, facts, frame)
         if entry is not None:
             entries.append(entry)
     return tuple(entries)
@@ -317,10 +317,10 @@ def _find_damaged(connection: sqlite3.Connection, space: str, after: int, until:
 
 def entry_of(row: Row) -> Entry | None:
     """The entry of a row; ``None`` where its envelope cannot be read, which is logged."""
-    return _entry(row.seq, row.space, row.at, row.correlation, row.facts, row.frame)
+    return read_entry(row.seq, row.space, row.at, row.correlation, row.facts, row.frame)
 
 
-def _entry(
+def read_entry(
     seq: int, space: str, at: int, correlation: str, facts: str | None, frame: bytes
 ) -> Entry | None:
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -27,6 +26,7 @@ from meup_agent.gateway.journal.decisions import (
     resume_segment,
     snapshot,
 )
+from meup_agent.gateway.journal.numbered import NumberedJournal, latest_entries
 from meup_agent.gateway.journal.rows import (
     DAMAGE,
     READ_BACK,
@@ -36,38 +36,26 @@ from meup_agent.gateway.journal.rows import (
     Missing,
     held_facts,
     read_page,
-    row_of,
     sealed,
 )
 from meup_agent.gateway.journal.threads import BatchWriter, JournalReader, Retention, WriteJob
-from meup_agent.gateway.journal.waiting import PendingEntry, WaitingJournal
 from meup_agent.protocol.space.decisions import (
     DecisionFollower,
     HistoryPage,
     HistoryQuery,
-    ProposalChange,
 )
 from meup_agent.protocol.space.journal import (
     MAX_SEQ,
     Entry,
-    Fact,
     FoldBegin,
     NumberRange,
     Recovered,
-    without_marks,
 )
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import JournalConfig
-    from meup_agent.protocol.wire.envelope import Envelope
 
 log = logging.getLogger("meup_agent.gateway")
-
-RECOVER_PAGE: Final = 1_000
-"""Entries that are read at a time when a gateway starts."""
-
-MAX_RECOVERED_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of frames that are read when a gateway starts; of the latest entries."""
 
 CLOSE_SECONDS: Final = 5.0
 """For a thread to end; a disk that hangs longer keeps its thread, and not the gateway."""
@@ -77,11 +65,7 @@ SKIPPED_NUMBERS: Final = 1_000_000_000
 twice: the clock may be behind them."""
 
 
-class _NumberedEntry(PendingEntry):
-    entry: Entry
-
-
-class SqliteJournal(WaitingJournal[_NumberedEntry]):
+class SqliteJournal(NumberedJournal):
     """A :class:`~meup_agent.protocol.space.journal.Journal` in an SQLite file.
 
     Made on the loop that it is used on; :meth:`aclose` ends its threads. After a failure nothing is
@@ -96,12 +80,9 @@ class SqliteJournal(WaitingJournal[_NumberedEntry]):
         self._database = Database(
             config.path, config.synchronous, accept_damage=config.accept_damage
         )
-        # Of each space; floors are raised by the writer.
-        self._floors: dict[str, int] = {}
-        self._latest: dict[str, int] = {}
         self._missing: list[Missing] = []
         try:
-            self._start = self._find_spaces(now())
+            self._begin(self._find_spaces(now()))
             # The index of names and the table of decisions go on where they end.
             writer = self._database.writer
             query = "SELECT coalesce(max(last), 0) FROM names"
@@ -111,8 +92,6 @@ class SqliteJournal(WaitingJournal[_NumberedEntry]):
         except (sqlite3.Error, DamagedIndex) as error:
             self._database.close()
             raise self._unreadable(error) from None
-        self._seq = self._committed = self._start
-        self._work: list[WriteJob] = []
         self._writer = BatchWriter(
             self._database.writer,
             Retention(
@@ -137,43 +116,9 @@ class SqliteJournal(WaitingJournal[_NumberedEntry]):
     # --- the contract -----------------------------------------------------------------------
 
     @property
-    def max_frame_bytes(self) -> int | None:
-        """See :attr:`~meup_agent.protocol.space.journal.Journal.max_frame_bytes`."""
-        return None
-
-    @property
     def problem(self) -> str:
         """See :attr:`~meup_agent.protocol.space.journal.Journal.problem`."""
         return ""
-
-    def append(
-        self,
-        space: str,
-        at: int,
-        envelope: Envelope,
-        facts: tuple[Fact, ...],
-        then: Callable[[Entry], None],
-        changes: tuple[ProposalChange, ...] = (),
-    ) -> None:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.append`."""
-        if self._ended:
-            return
-        seq = self._seq + 1
-        entry = Entry(seq, space, at, envelope, facts)
-        row = row_of(entry)
-        floor = None
-        if space not in self._floors:
-            floor = self._floors[space] = self._start
-        self._seq = self._latest[space] = seq
-        if not self._work:
-            # Everything that comes in one turn of the loop is handed over together.
-            self._loop.call_soon(self._hand_over)
-        rows = self._proposals.follow(seq, space, changes) if changes else ()
-        held = without_marks(facts) if facts else ()
-        self._work.append(WriteJob(row, held, floor, hashed_names(entry), rows))
-        size = len(row.frame)
-        self._pending.append(_NumberedEntry(then, size, entry))
-        self._room.enter(size)
 
     def read(
         self,
@@ -207,24 +152,6 @@ class SqliteJournal(WaitingJournal[_NumberedEntry]):
         if not self._ended:
             self._reader.ask(partial(find_chain, space=space, number=number), then)
 
-    def seen(self, space: str, participant: str) -> int:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.seen`."""
-        return self._seen.get((space, participant), 0)
-
-    def mark_seen(self, space: str, participant: str, at: int) -> None:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.mark_seen`."""
-        if at > self.seen(space, participant) and not self._ended:
-            self._seen[space, participant] = at
-            self._writer.note_seen(space, participant, at)
-
-    def floor(self, space: str) -> int:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.floor`."""
-        return self._floors.get(space, self._start)
-
-    def latest(self, space: str) -> int:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.latest`."""
-        return self._latest.get(space) or self.floor(space)
-
     def size(self) -> int | None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.size`; of its files."""
         return self._database.file_size()
@@ -256,7 +183,12 @@ class SqliteJournal(WaitingJournal[_NumberedEntry]):
         """See :meth:`~meup_agent.protocol.space.journal.Journal.recover`."""
         with self._reading() as connection:
             facts = dict(held_facts(connection, space))
-            latest = _latest_entries(connection, space, since, limit)
+
+            def read_back(until: int, count: int) -> tuple[Entry, ...]:
+                pages = {"after": 0, "until": until, "limit": count}
+                return read_page(connection, space, **pages, query=READ_BACK)
+
+            latest = latest_entries(read_back, since, limit)
         before = latest[0].seq if latest else MAX_SEQ
         older = () if open_at is None else self._read_open(space, open_at, before)
         return Recovered(facts, latest, older)
@@ -306,19 +238,14 @@ class SqliteJournal(WaitingJournal[_NumberedEntry]):
 
     # --- results of the threads -------------------------------------------------------------
 
-    def _hand_over(self) -> None:
-        work, self._work = self._work, []
-        if work:
-            self._writer.put(work)
+    def _write(self, work: list[WriteJob]) -> None:
+        self._writer.put(work)
 
-    def _on_written(self, seq: int) -> None:
-        self._committed = seq
-        if not self._is_delivering:
-            self._deliver()
+    def _note_seen(self, space: str, participant: str, at: int) -> None:
+        self._writer.note_seen(space, participant, at)
 
-    def _kept_entry(self, waiting: _NumberedEntry) -> Entry | None:
-        entry = waiting.entry
-        return entry if entry.seq <= self._committed else None
+    def _hash_names(self, entry: Entry) -> tuple[int, ...]:
+        return hashed_names(entry)
 
     def _on_failed(self, error: Exception) -> None:
         said = f"cannot be written: {error_text(error)}"
@@ -361,20 +288,3 @@ class SqliteJournal(WaitingJournal[_NumberedEntry]):
             f"the journal {self._database.path} cannot be read: {error_text(error)}; repair it,"
             " or give another file"
         )
-
-
-def _latest_entries(
-    connection: sqlite3.Connection, space: str, since: int, limit: int
-) -> tuple[Entry, ...]:
-    """The latest entries from a time on, oldest first."""
-    found: deque[Entry] = deque()
-    until, size = MAX_SEQ, 0
-    while len(found) < limit and size < MAX_RECOVERED_BYTES:
-        count = min(RECOVER_PAGE, limit - len(found))
-        page = read_page(connection, space, after=0, until=until, limit=count, query=READ_BACK)
-        found.extendleft(entry for entry in reversed(page) if entry.at >= since)
-        if not page or page[0].at < since:
-            break
-        until = page[0].seq - 1
-        size += sum(len(entry.envelope.frame) for entry in page)
-    return tuple(found)

@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 import anyio
 import msgspec
 
-from meup_agent.protocol.space.journal import Entry, ignore
+from meup_agent.protocol.space.decisions import (
+    DecisionRow,
+    HistoryPage,
+    HistoryQuery,
+    select_decisions,
+)
+from meup_agent.protocol.space.journal import MAX_DECISIONS, Entry, ignore
 
 MAX_PENDING: Final = 10_000
 """Envelopes, and calls that wait for them; with more, members are not read from until it is
@@ -23,6 +29,14 @@ MAX_PENDING_BYTES: Final = 64 * 1024 * 1024
 
 A_TURN: Final = 256
 """Envelopes that are delivered in one turn of the loop, so that what else is due is not late."""
+
+
+class Lost(Exception):
+    """The log is not this gateway's any more, or cannot be written; says why in a sentence."""
+
+
+class Replaced(Lost):
+    """Another gateway owns the log."""
 
 
 class WaitingRoom:
@@ -65,6 +79,24 @@ class PendingEntry(msgspec.Struct):
 
     then: Callable[[Entry], None]
     size: int
+
+
+class DecisionTable:
+    """The table of decisions of an engine that has it in memory, the latest alone."""
+
+    def __init__(self, rows: Iterable[DecisionRow] = ()) -> None:
+        self.rows = {row.seq: row for row in rows}
+
+    def put(self, rows: Iterable[DecisionRow]) -> None:
+        """Take in rows as they are from now on."""
+        for row in rows:
+            self.rows[row.seq] = row
+        while len(self.rows) > MAX_DECISIONS:
+            del self.rows[next(iter(self.rows))]
+
+    def find(self, space: str, query: HistoryQuery) -> HistoryPage:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.find_decisions`."""
+        return select_decisions((row for row in self.rows.values() if row.space == space), query)
 
 
 W = TypeVar("W", bound=PendingEntry)

@@ -14,32 +14,53 @@ from websockets.exceptions import InvalidStatus
 from meup_agent.cli import exit_codes
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import Config, Gateway, JournalConfig
-from meup_agent.gateway.config import NatsConfig
 from tests.cli.processes import Running, running
 from tests.gateway.conftest import envelope
-from tests.gateway.journal.conftest import nats_config
+from tests.gateway.journal.conftest import nats_config, postgres_config
 from tests.gateway.journal.test_gateway import config_with, dial, hear_chats, rest
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.websocket_client import open_websocket
 from tests.nats_servers import shared_server
 from tests.patience import PATIENCE, patient
+from tests.postgres_servers import shared_postgres
 
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture(params=["NATS", "PostgreSQL"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """The server of the journal."""
+    name: str = request.param
+    return name
+
+
 @pytest.fixture
-def config(tmp_path: Path) -> Config:
+def config(tmp_path: Path, engine: str) -> Config:
     """That of each gateway of a test."""
-    return _named(config_with(tmp_path), nats_config(tmp_path), "first")
+    if engine == "NATS":
+        journal = JournalConfig(nats=nats_config(tmp_path))
+    else:
+        journal = JournalConfig(postgres=postgres_config(tmp_path))
+    return _named(config_with(tmp_path), journal, "first")
 
 
-def _named(config: Config, place: NatsConfig, node: str) -> Config:
-    return replace(config, journal=JournalConfig(nats=replace(place, node=node)))
+def _named(config: Config, journal: JournalConfig, node: str) -> Config:
+    nats, postgres = journal.nats, journal.postgres
+    named = JournalConfig(
+        nats=nats and replace(nats, node=node), postgres=postgres and replace(postgres, node=node)
+    )
+    return replace(config, journal=named)
 
 
 def second_of(config: Config) -> Config:
-    assert config.journal.nats is not None
-    return _named(config, config.journal.nats, "second")
+    return _named(config, config.journal, "second")
+
+
+WAITS = {
+    "NATS": "there are other gateways: 'first'",
+    "PostgreSQL": "the gateway 'first' is at work",
+}
+"""What one that waits says."""
 
 
 class Standby:
@@ -68,7 +89,7 @@ def nobody_hangs() -> Generator[None]:
 @pytest.mark.parametrize("way", ["in order", "killed"])
 @pytest.mark.usefixtures("nobody_hangs")
 async def test_one_that_waits_takes_over(
-    config: Config, way: str, caplog: pytest.LogCaptureFixture
+    config: Config, engine: str, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "meup_agent.gateway")
     standby = Standby(second_of(config))
@@ -80,7 +101,7 @@ async def test_one_that_waits_takes_over(
                 (one,) = await hear_chats(alice, 1)
                 tasks.start_soon(standby.run)
                 with anyio.fail_after(PATIENCE):
-                    while "there are other gateways: 'first'" not in caplog.text:  # noqa: ASYNC110
+                    while WAITS[engine] not in caplog.text:  # noqa: ASYNC110
                         await anyio.sleep(0.01)
                 assert not active.is_set()
                 if way == "killed":
@@ -113,14 +134,18 @@ spaces:
     participants:
       alice: {{tokens: [alice-token-of-this-test], capabilities: [{{kind: chat}}]}}
 journal:
-  nats: {{servers: ["{url}"], prefix: {prefix}, replicas: 1, node: {node}}}
 """
+NATS = '  nats: {{servers: ["{url}"], prefix: {prefix}, replicas: 1, node: {node}}}\n'
+POSTGRES = '  postgres: {{url: "{url}", schema: {prefix}, node: {node}}}\n'
 
 
-def _write(folder: Path, node: str) -> str:
+def _write(folder: Path, node: str, engine: str) -> str:
     file = folder / f"{node}.yaml"
     prefix = nats_config(folder).prefix
-    file.write_text(SPACE.format(url=shared_server().url, prefix=prefix, node=node))
+    form, server = NATS, shared_server().url
+    if engine == "PostgreSQL":
+        form, server = POSTGRES, shared_postgres().url
+    file.write_text(SPACE.format() + form.format(url=server, prefix=prefix, node=node))
     return str(file)
 
 
@@ -135,7 +160,9 @@ def _port_of(process: Running) -> int:
     return int(said.partition(" ")[0])
 
 
-async def test_one_that_hangs_is_replaced_and_waits_when_it_wakes(tmp_path: Path) -> None:
+async def test_one_that_hangs_is_replaced_and_waits_when_it_wakes(
+    tmp_path: Path, engine: str
+) -> None:
     token = "alice-token-of-this-test"
 
     async def said(port: int, number: str) -> None:
@@ -152,16 +179,14 @@ async def test_one_that_hangs_is_replaced_and_waits_when_it_wakes(tmp_path: Path
 
     with ExitStack() as stack:
         first = stack.enter_context(
-            running("gateway", "--config", _write(tmp_path, "first"), "--port", "0")
+            running("gateway", "--config", _write(tmp_path, "first", engine), "--port", "0")
         )
         port = await anyio.to_thread.run_sync(_port_of, first)
         await said(port, "0")
         second = stack.enter_context(
-            running("gateway", "--config", _write(tmp_path, "second"), "--port", "0")
+            running("gateway", "--config", _write(tmp_path, "second", engine), "--port", "0")
         )
-        await anyio.to_thread.run_sync(
-            lambda: second.until("there are other gateways: 'first'", stream="err")
-        )
+        await anyio.to_thread.run_sync(lambda: second.until(WAITS[engine], stream="err"))
         async with open_websocket(f"ws://127.0.0.1:{port}/ws?space=demo", token) as stays:
             await hear_chats(stays, 0)
             first.process.send_signal(signal.SIGSTOP)
@@ -174,6 +199,7 @@ async def test_one_that_hangs_is_replaced_and_waits_when_it_wakes(tmp_path: Path
         assert await anyio.to_thread.run_sync(first.end, signal.SIGTERM) == exit_codes.OK
 
 
+@pytest.mark.parametrize("engine", ["NATS"], indirect=True)
 async def test_an_output_log_is_refused_where_gateways_are_several(config: Config) -> None:
     assert config.journal.nats is not None
     shared = replace(config.journal.nats, advertise="127.0.0.1:1", cluster_token="secret")
@@ -189,14 +215,14 @@ async def test_an_output_log_is_refused_where_gateways_are_several(config: Confi
             pass
 
 
-async def test_one_that_waits_ends_when_it_is_told_to(tmp_path: Path) -> None:
+async def test_one_that_waits_ends_when_it_is_told_to(tmp_path: Path, engine: str) -> None:
     with ExitStack() as stack:
         first = stack.enter_context(
-            running("gateway", "--config", _write(tmp_path, "first"), "--port", "0")
+            running("gateway", "--config", _write(tmp_path, "first", engine), "--port", "0")
         )
         await anyio.to_thread.run_sync(_port_of, first)
         second = stack.enter_context(
-            running("gateway", "--config", _write(tmp_path, "second"), "--port", "0")
+            running("gateway", "--config", _write(tmp_path, "second", engine), "--port", "0")
         )
         await anyio.to_thread.run_sync(_port_of, second)
         assert await anyio.to_thread.run_sync(second.end, signal.SIGINT) == exit_codes.OK

@@ -14,8 +14,7 @@ import pytest
 
 from meup_agent import Envelope
 from meup_agent.gateway import JournalConfig
-from meup_agent.gateway.cluster.keeper import SpaceKeeper
-from meup_agent.gateway.config import NatsConfig
+from meup_agent.gateway.config import NatsConfig, PostgresConfig
 from meup_agent.gateway.journal import engines
 from meup_agent.gateway.runtime import GatewayRuntime
 from tests.gateway.journal.elsewhere import ELSEWHERE
@@ -23,6 +22,7 @@ from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateways import ENGINES, SqliteJournal
 from tests.nats_servers import NatsServer, shared_server
 from tests.patience import PATIENCE
+from tests.postgres_servers import PostgresServer, shared_postgres
 from tests.spaces import Entry, Fact, Journal
 from tests.wire import decode
 
@@ -98,15 +98,41 @@ def _open_at_nats(config: JournalConfig, clock: Callable[[], int]) -> Journal:
 
 def _keep_at_nats(
     runtime: GatewayRuntime, config: JournalConfig, now: Callable[[], int]
-) -> AbstractAsyncContextManager[SpaceKeeper]:
+) -> AbstractAsyncContextManager[engines.Keeper]:
     keep = ENGINES["nats"].keep
     assert keep is not None
     return keep(runtime, _at_nats(config), now)
 
 
+def postgres_config(
+    path: Path, server: PostgresServer | None = None, **more: Any
+) -> PostgresConfig:
+    """The journal's place on a server: the same again for the same path."""
+    schema = sha256(str(path).encode()).hexdigest()[:24]
+    return PostgresConfig(url=(server or shared_postgres()).url, schema=schema, **more)
+
+
+def _in_postgres(config: JournalConfig) -> JournalConfig:
+    assert config.path is not None
+    return replace(config, path=None, postgres=postgres_config(config.path))
+
+
+def _open_in_postgres(config: JournalConfig, clock: Callable[[], int]) -> Journal:
+    return ENGINES["postgres"].open(_in_postgres(config), clock)
+
+
+def _keep_in_postgres(
+    runtime: GatewayRuntime, config: JournalConfig, now: Callable[[], int]
+) -> AbstractAsyncContextManager[engines.Keeper]:
+    keep = ENGINES["postgres"].keep
+    assert keep is not None
+    return keep(runtime, _in_postgres(config), now)
+
+
 ALL_ENGINES = {
     **ENGINES,
     "nats": ENGINES["nats"]._replace(open=_open_at_nats, keep=_keep_at_nats),
+    "postgres": ENGINES["postgres"]._replace(open=_open_in_postgres, keep=_keep_in_postgres),
     "elsewhere": ELSEWHERE,
 }
 """Every engine of the gateway, and one whose store is on another machine."""

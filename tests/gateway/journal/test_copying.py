@@ -1,8 +1,7 @@
-"""A journal that is copied from a file to NATS, and back: what a gateway finds there."""
+"""A journal that is copied from a file to a server, and back: what a gateway finds there."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from meup_agent.gateway import JournalConfig
 from meup_agent.gateway.cluster.membership import ClusterMembership
 from meup_agent.gateway.journal import copying
 from meup_agent.gateway.journal.copying import copy_journal
+from meup_agent.gateway.journal.engines import engine_of
 from meup_agent.gateway.journal.nats.journal import NatsJournal
 from meup_agent.gateway.journal.places import JournalPlace
 from tests.gateway.journal.conftest import (
@@ -24,6 +24,7 @@ from tests.gateway.journal.conftest import (
     kept,
     nats_config,
     opened,
+    postgres_config,
     read,
     settled,
 )
@@ -34,9 +35,16 @@ SPACES = ("demo", "Ü.b")
 UNTIL = 2**60
 
 
-@pytest.fixture
-def at_nats(path: Path) -> JournalPlace:
-    return JournalPlace("NATS", nats=nats_config(path), spaces=SPACES)
+@pytest.fixture(params=["NATS", "PostgreSQL"])
+def elsewhere(path: Path, request: pytest.FixtureRequest) -> JournalPlace:
+    """A place on a server."""
+    return _on(request.param, path)
+
+
+def _on(server: str, path: Path) -> JournalPlace:
+    if server == "NATS":
+        return JournalPlace("NATS", nats=nats_config(path), spaces=SPACES)
+    return JournalPlace("PostgreSQL", postgres=postgres_config(path))
 
 
 def file_place(path: Path) -> JournalPlace:
@@ -49,11 +57,12 @@ async def journal_at(place: JournalPlace, clock: Clock, **more: Any) -> AsyncGen
         async with opened(place.path, clock, **more) as journal:
             yield journal
         return
-    streams = NatsJournal(JournalConfig(nats=place.nats, **more), clock)
+    config = JournalConfig(nats=place.nats, postgres=place.postgres, **more)
+    there = engine_of(config).open(config, clock)
     try:
-        yield streams
+        yield there
     finally:
-        await streams.aclose()
+        await there.aclose()
 
 
 async def contents(place: JournalPlace, clock: Clock) -> list[Any]:
@@ -91,33 +100,33 @@ async def live(path: Path, clock: Clock) -> None:
 
 
 async def test_copy_and_copy_back_say_the_same(
-    path: Path, clock: Clock, at_nats: JournalPlace
+    path: Path, clock: Clock, elsewhere: JournalPlace
 ) -> None:
     await live(path, clock)
     source, back = file_place(path), file_place(path.with_name("back.db"))
     before = await contents(source, clock)
-    there = await copy_journal(source, at_nats, clock)
+    there = await copy_journal(source, elsewhere, clock)
     assert there.envelopes == sum(len(each[0]) for each in before)
     assert there.spaces == 2
-    assert await contents(at_nats, clock) == before
-    again = await copy_journal(at_nats, back, clock)
+    assert await contents(elsewhere, clock) == before
+    again = await copy_journal(elsewhere, back, clock)
     assert again == there
     assert await contents(back, clock) == before
-    assert (await copy_journal(at_nats, back, clock))._replace(was_there=False) == there._replace(
+    assert (await copy_journal(elsewhere, back, clock))._replace(was_there=False) == there._replace(
         went_on=there.went_on
     )
 
 
-@pytest.mark.parametrize("way", ["to NATS", "to a file"])
+@pytest.mark.parametrize("way", ["to a server", "to a file"])
 async def test_a_copy_that_was_interrupted_goes_on_and_is_no_journal_before(
-    path: Path, clock: Clock, at_nats: JournalPlace, way: str, monkeypatch: pytest.MonkeyPatch
+    path: Path, clock: Clock, elsewhere: JournalPlace, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await live(path, clock)
-    source, target = file_place(path), at_nats
+    source, target = file_place(path), elsewhere
     whole = await contents(source, clock)
     if way == "to a file":
-        await copy_journal(source, at_nats, clock)
-        source, target = at_nats, file_place(path.with_name("copy.db"))
+        await copy_journal(source, elsewhere, clock)
+        source, target = elsewhere, file_place(path.with_name("copy.db"))
     monkeypatch.setattr(copying, "AT_ONCE", 50)
 
     def stop(count: int) -> None:
@@ -137,12 +146,12 @@ async def test_a_copy_that_was_interrupted_goes_on_and_is_no_journal_before(
 
 
 async def test_what_has_something_else_is_left_as_it_is(
-    path: Path, clock: Clock, at_nats: JournalPlace
+    path: Path, clock: Clock, elsewhere: JournalPlace
 ) -> None:
     source, other = file_place(path), file_place(path.with_name("other.db"))
     async with journal_at(source, clock) as journal:
         await kept(journal, chat(1))
-    for target in (other, at_nats):
+    for target in (other, elsewhere):
         async with journal_at(target, clock) as journal:
             await kept(journal, chat(2))
         before = await contents(target, clock)
@@ -159,61 +168,61 @@ async def test_what_has_something_else_is_left_as_it_is(
 
 
 async def test_no_journal_is_copied_that_a_gateway_uses(
-    path: Path, clock: Clock, at_nats: JournalPlace
+    path: Path, clock: Clock, elsewhere: JournalPlace
 ) -> None:
     source = file_place(path)
     async with journal_at(source, clock) as journal:
         await kept(journal, chat(1))
         with pytest.raises(ConfigurationError, match="is running; stop its gateway, or copy what"):
-            await copy_journal(source, at_nats, clock)
-    async with journal_at(at_nats, clock) as journal:
-        assert isinstance(journal, NatsJournal)
-        assert at_nats.nats is not None
-        membership = ClusterMembership(journal.link, at_nats.nats.prefix, "here", {})
-        await membership.join()
+            await copy_journal(source, elsewhere, clock)
+    async with journal_at(elsewhere, clock) as journal:
         await settled(journal)
-        for places in ((source, at_nats), (at_nats, file_place(path.with_name("copy.db")))):
+        membership = None
+        if elsewhere.nats is not None:
+            assert isinstance(journal, NatsJournal)
+            membership = ClusterMembership(journal.link, elsewhere.nats.prefix, "here", {})
+            await membership.join()
+        for places in ((source, elsewhere), (elsewhere, file_place(path.with_name("copy.db")))):
             with pytest.raises(ConfigurationError, match="uses it; stop all gateways"):
                 await copy_journal(*places, clock)
-        membership.end()
+        if membership is not None:
+            membership.end()
 
 
-@pytest.mark.parametrize("to", ["NATS", "a file"])
+@pytest.mark.parametrize("to", ["a server", "a file"])
 async def test_what_grows_while_it_is_copied_is_no_journal_before_all_is_there(
-    path: Path, clock: Clock, at_nats: JournalPlace, to: str, monkeypatch: pytest.MonkeyPatch
+    path: Path, clock: Clock, elsewhere: JournalPlace, to: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with journal_at(at_nats, clock) as journal:
+    async with journal_at(elsewhere, clock) as journal:
         await kept(journal, chat(1))
     target = file_place(path)
-    if to == "NATS":
-        assert at_nats.nats is not None
-        nats = replace(at_nats.nats, prefix=f"{at_nats.nats.prefix}-copy")
-        target = at_nats._replace(nats=nats)
+    if to == "a server":
+        target = _on(elsewhere.name, path.with_name("copy"))
     append = copying._append
 
     async def append_while_somebody_writes(*arguments: Any) -> None:
         await append(*arguments)
-        async with journal_at(at_nats, clock) as journal:
+        async with journal_at(elsewhere, clock) as journal:
             await kept(journal, chat(2))
 
     with monkeypatch.context() as patch:
         patch.setattr(copying, "_append", append_while_somebody_writes)
         with pytest.raises(ConfigurationError, match="wrote to space 'demo' while it was copied"):
-            await copy_journal(at_nats, target, clock)
-    done = await copy_journal(at_nats, target, clock)
+            await copy_journal(elsewhere, target, clock)
+    done = await copy_journal(elsewhere, target, clock)
     assert (done.went_on, done.envelopes) == (1, 2)
-    assert await contents(target, clock) == await contents(at_nats, clock)
+    assert await contents(target, clock) == await contents(elsewhere, clock)
 
 
 async def test_who_saw_the_old_numbers_is_told_of_a_gap(
-    path: Path, clock: Clock, at_nats: JournalPlace
+    path: Path, clock: Clock, elsewhere: JournalPlace
 ) -> None:
     source, back = file_place(path), file_place(path.with_name("back.db"))
     clock.now += 10**12  # and so a clock that is set back
     async with journal_at(source, clock) as journal:
         (old,) = await kept(journal, chat(1))
     clock.now = NOW
-    for places in ((source, at_nats), (at_nats, back)):
+    for places in ((source, elsewhere), (elsewhere, back)):
         await copy_journal(*places, clock)
         async with journal_at(places[1], clock) as journal:
             assert journal.resume_from("demo", old.seq) == journal.floor("demo") > old.seq
@@ -221,7 +230,7 @@ async def test_who_saw_the_old_numbers_is_told_of_a_gap(
 
 
 async def test_facts_without_entries_are_copied(
-    path: Path, clock: Clock, at_nats: JournalPlace
+    path: Path, clock: Clock, elsewhere: JournalPlace
 ) -> None:
     async with opened(path, clock, max_age=1.0) as journal:
         await kept(journal, chat(1), facts=(Fact("grant/a", {"n": 1}),))
@@ -230,5 +239,5 @@ async def test_facts_without_entries_are_copied(
             await kept(journal, chat(2), space="Ü.b", at=clock())
     before = await contents(file_place(path), clock)
     assert before[0][:2] == ([], [("grant/a", {"n": 1})])
-    await copy_journal(file_place(path), at_nats, clock)
-    assert await contents(at_nats, clock) == before
+    await copy_journal(file_place(path), elsewhere, clock)
+    assert await contents(elsewhere, clock) == before

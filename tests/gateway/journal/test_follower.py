@@ -202,7 +202,7 @@ async def live(random: Random, patch: pytest.MonkeyPatch) -> None:
     assert known[len(known) - len(read.fold.entries) :] == read.fold.entries
     assert followed.known.facts == read.known.facts == log.facts
     assert followed.known.seen == read.known.seen
-    assert [*followed.known.decisions] == [entry.seq for entry in known]
+    assert [*followed.known.decisions.rows] == [entry.seq for entry in known]
     assert followed.log.latest >= read.log.latest
     assert followed.known.reported == read.known.reported == log.last
 

@@ -413,11 +413,12 @@ def _check_local(settings: Config) -> None:
     """Check that only this machine reaches a gateway with tokens for trying things out."""
     from meup_agent.gateway.network import is_loopback
 
-    if settings.journal.nats is not None:
-        raise ConfigurationError(
-            "--dev keeps its tokens on this machine, and journal.nats is for several; write a file"
-            " for --config"
-        )
+    for server in ("nats", "postgres"):
+        if getattr(settings.journal, server) is not None:
+            raise ConfigurationError(
+                f"--dev keeps its tokens on this machine, and journal.{server} is for several;"
+                " write a file for --config"
+            )
     own = settings.http_address
     for host in (settings.host, *(() if own is None else own[:1])):
         if not is_loopback(host):

@@ -276,7 +276,7 @@ def copy(
         ),
     ],
 ) -> None:
-    """Copy a journal to another place: from a file to NATS, or back.
+    """Copy a journal to another place: from a file to NATS or PostgreSQL, or back.
 
     A space's file says under `journal` where its journal is. No gateway may run on either place,
     and none starts on a copy that is not complete. If it was interrupted, run the same command
@@ -343,6 +343,11 @@ def _configured(config: Path | None) -> Path:
         raise ConfigurationError(
             f"{config}: its journal is on NATS, so there is no file to copy; copy its streams with"
             " 'nats stream backup'"
+        )
+    if settings.postgres is not None:
+        raise ConfigurationError(
+            f"{config}: its journal is in PostgreSQL, so there is no file to copy; copy its schema"
+            f" with 'pg_dump --schema={settings.postgres.schema}'"
         )
     if path is None:
         kept = journal_path(config)

@@ -29,11 +29,12 @@ T = TypeVar("T")
 class NatsArchive:
     """The logs of some spaces, as far as they go when it is opened; close it in the end.
 
-    It is a :class:`~meup_agent.gateway.journal.archive.JournalArchive`, and so are its methods.
+    It is a :class:`~meup_agent.gateway.journal.archive.ServerArchive`, and so are its methods.
     """
 
     def __init__(self, config: NatsConfig, spaces: Iterable[str]) -> None:
         self._logs: dict[str, SpaceLog] = {}
+        self._prefix = config.prefix
         self._link = Link(config)
         self._link.open()
         try:
@@ -114,6 +115,22 @@ class NatsArchive:
 
     def find_chains(self, space: str, query: DecisionQuery) -> Chains | None:
         return None
+
+    def find_owner(self) -> str | None:
+        from meup_agent.gateway.cluster.membership import find_owner
+
+        return self._link.wait(find_owner(self._link, self._prefix))
+
+    def has_grown(self, space: str) -> bool:
+        log = self._logs[space]
+        info = self._wait(partial(self._link.ask, f"STREAM.INFO.{log.stream}"))
+        return bool(info["state"]["last_seq"] != log.last)
+
+    def is_part(self, space: str) -> bool:
+        return self._logs[space].is_copied_to
+
+    def end_copy(self, space: str) -> None:
+        self._wait(self._logs[space].end_copy)
 
     def close(self) -> None:
         self._link.close()

@@ -18,8 +18,9 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.nats.link import Link, NoAnswer
 from meup_agent.gateway.journal.nats.log import Batches, LogPlace, OtherLog, SpaceLog
 from meup_agent.gateway.journal.nats.records import Checkpoint, ForeignMessage, read_batch
-from meup_agent.protocol.space.decisions import DecisionFollower, DecisionRow, ProposalChange
-from meup_agent.protocol.space.journal import MAX_DECISIONS, Entry, Fact, without_marks
+from meup_agent.gateway.journal.waiting import DecisionTable
+from meup_agent.protocol.space.decisions import DecisionFollower, ProposalChange
+from meup_agent.protocol.space.journal import Entry, Fact, without_marks
 
 A_TURN: Final = 100
 """Entries that are taken in one turn of the gateway's loop: some milliseconds."""
@@ -53,7 +54,7 @@ class KeptSpace:
     # The numbers of those that are kept, of entries that have not been delivered.
     kept: deque[int] = field(default_factory=deque[int])
     reported: int = 0  # the sequence of the last message that is known here to be kept
-    decisions: dict[int, DecisionRow] = field(default_factory=dict[int, DecisionRow])
+    decisions: DecisionTable = field(default_factory=DecisionTable)
     timer: asyncio.TimerHandle | None = None
     is_folded: bool = False  # its space recovers from its fold
     _proposals: DecisionFollower = field(default_factory=DecisionFollower)
@@ -70,10 +71,7 @@ class KeptSpace:
 
     def decide(self, seq: int, changes: tuple[ProposalChange, ...]) -> None:
         """Take the changes that an entry makes into the table of decisions."""
-        for row in self._proposals.follow(seq, self.log.space, changes):
-            self.decisions[row.seq] = row
-        while len(self.decisions) > MAX_DECISIONS:
-            del self.decisions[next(iter(self.decisions))]
+        self.decisions.put(self._proposals.follow(seq, self.log.space, changes))
 
     def mark(self, seen: dict[str, int]) -> None:
         """Take in times up to which participants have seen what expired; none goes back."""

@@ -32,12 +32,15 @@ from meup_agent.gateway.journal.nats.records import (
     encode_entry,
     read_batch,
 )
-from meup_agent.gateway.journal.waiting import PendingEntry, WaitingJournal, WaitingRoom
+from meup_agent.gateway.journal.waiting import (
+    PendingEntry,
+    WaitingJournal,
+    WaitingRoom,
+)
 from meup_agent.protocol.space.decisions import (
     HistoryPage,
     HistoryQuery,
     ProposalChange,
-    select_decisions,
 )
 from meup_agent.protocol.space.journal import (
     Entry,
@@ -249,7 +252,7 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
         """See :meth:`~meup_agent.protocol.space.journal.Journal.read`."""
         if not self._ended:
             page = partial(self._space(space).log.page, after=after, until=until, limit=limit)
-            self._link.call(lambda: asyncio.ensure_future(self._read(page, then)))
+            self._link.begin(lambda: self._read(page, then))
 
     def find_begin(self, space: str, *, proposals: int, then: Callable[[FoldBegin], None]) -> None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.find_begin`; it has no index."""
@@ -259,7 +262,7 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
         self, space: str, query: HistoryQuery, then: Callable[[HistoryPage], None]
     ) -> None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.find_decisions`."""
-        then(select_decisions(self._space(space).decisions.values(), query))
+        then(self._space(space).decisions.find(space, query))
 
     def find_chain(
         self, space: str, number: int, then: Callable[[tuple[Entry, ...]], None]
@@ -456,7 +459,7 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
             known.timer = None
         known.unwritten = 0
         checkpoint = self._checkpoint(known)
-        self._link.call(lambda: asyncio.ensure_future(self._write(known, checkpoint)))
+        self._link.begin(lambda: self._write(known, checkpoint))
 
     async def _write(self, known: KeptSpace, checkpoint: Checkpoint) -> None:
         """Write one down, or try again later; in the link's thread."""

@@ -10,13 +10,12 @@ import asyncio
 import json
 import logging
 import ssl
-import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from meup_agent.errors import ConfigurationError, system_reason
+from meup_agent.gateway.journal.loop_thread import LoopThread
 from meup_agent.gateway.journal.nats.monitoring import check_sync
 
 try:
@@ -91,15 +90,14 @@ class _Client(Client):
         return super()._connect_command()
 
 
-class Link:
+class Link(LoopThread):
     """A connection to NATS, made when it is opened; every call of another thread is said so."""
 
     def __init__(self, config: NatsConfig) -> None:
+        super().__init__("nats")
         self._config = config
         self.on_away: set[Callable[[str], None]] = set()
         """Told, in its thread, why the servers cannot be reached, or empty: they can again."""
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="meup-journal-nats", daemon=True)
         self._client: Client | None = None
         self.last_error = ""
         """The last refusal of a server, for people; set in its thread."""
@@ -112,25 +110,12 @@ class Link:
         Raises:
             ConfigurationError: No server can be reached, or it is not one that we can use.
         """
-        self._thread.start()
+        self.start()
         try:
             self.wait(self._connect())
         except BaseException:
             self.close()
             raise
-
-    def wait(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Wait for a coroutine; blocks.
-
-        Raises:
-            ConfigurationError: It took longer.
-        """
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result(timeout)
-        except (TimeoutError, CancelledError):
-            future.cancel()
-            raise ConfigurationError(f"{self.place} does not answer; look at its log") from None
 
     def insist(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Wait for a coroutine, begun anew while no server answers; blocks.
@@ -145,28 +130,6 @@ class Link:
         return await asyncio.wrap_future(
             asyncio.run_coroutine_threadsafe(self._insist(work), self._loop)
         )
-
-    def call(self, then: Callable[..., object], *arguments: object) -> None:
-        """Call in the thread of the connection."""
-        with suppress(RuntimeError):  # it is closed
-            self._loop.call_soon_threadsafe(then, *arguments)
-
-    def close(self) -> None:
-        """Close the connection, and end the thread; blocks a moment, harmless the second time."""
-        if self._loop.is_closed():
-            return
-        if self._thread.is_alive():
-            with suppress(ConfigurationError):
-                self.wait(self._disconnect(), timeout=ANSWER_SECONDS)
-            self.call(self._loop.stop)
-            self._thread.join(ANSWER_SECONDS)
-        if not self._loop.is_running():
-            self._loop.close()
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop of its thread."""
-        return self._loop
 
     @property
     def place(self) -> str:
@@ -350,10 +313,6 @@ class Link:
 
     # --- its thread ---------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-
     async def _connect(self) -> None:
         config = self._config
         context = None if config.tls is None else _tls_context(config)
@@ -405,9 +364,6 @@ class Link:
         if self._client is not None:
             with suppress(Exception):  # where the connection is away, there is nothing to say
                 await self._client.close()
-        for task in asyncio.all_tasks(self._loop):
-            if task is not asyncio.current_task():
-                task.cancel()
 
     async def _on_error(self, error: Exception) -> None:
         self.last_error = str(error) or type(error).__name__

@@ -45,6 +45,7 @@ from meup_agent.gateway.journal.nats.records import (
     read_batch,
     token_of,
 )
+from meup_agent.gateway.journal.waiting import Lost, Replaced
 from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, Entry, NumberRange
 
 if TYPE_CHECKING:
@@ -82,14 +83,6 @@ WRONG_LAST_SEQUENCE: Final = 10071
 
 _UNSURE: Final = frozenset({10008, 10009, 10077, 10164})
 """Answers that pass by themselves: a cluster without a leader, say, or one that is starting."""
-
-
-class Lost(Exception):
-    """The log is not this gateway's any more, or cannot be written; says why in a sentence."""
-
-
-class Replaced(Lost):
-    """Another gateway owns the log."""
 
 
 class OtherLog(Exception):

@@ -1,0 +1,186 @@
+"""One gateway at work, and others with the same configuration that wait to take over from it.
+
+All spaces are at the one that owns the log; the others listen, and let nobody in. Which one is at
+work is a matter of a lock; that two never accept anything at once is the log's matter, whose fence
+holds whoever has the lock (:mod:`meup_agent.gateway.journal.postgres.log`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import anyio
+import anyio.to_thread
+
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.cluster.membership import config_parts, refuse_differing
+from meup_agent.gateway.journal.postgres.journal import PostgresJournal, node_name, postgres_of
+from meup_agent.gateway.journal.postgres.log import InUse, OwnedLog
+from meup_agent.gateway.journal.postgres.session import Away, SessionThread, unreachable
+
+if TYPE_CHECKING:
+    from meup_agent.gateway.config import JournalConfig
+    from meup_agent.gateway.runtime import GatewayRuntime
+
+log = logging.getLogger("meup_agent.gateway")
+
+FIRST_PAUSE_SECONDS: Final = 1.0
+"""Pause until the log is tried again that could not be opened or written; it doubles each time."""
+
+MAX_PAUSE_SECONDS: Final = 60.0
+
+
+class StandbyKeeper:
+    """The spaces of a gateway whose journal is in PostgreSQL: all of them, or none."""
+
+    membership = None
+
+    def __init__(
+        self,
+        runtime: GatewayRuntime,
+        config: JournalConfig,
+        thread: SessionThread,
+        now: Callable[[], int],
+    ) -> None:
+        self._runtime = runtime
+        self._config = config
+        self._postgres = postgres_of(config)
+        self._thread = thread
+        self._now = now
+        self._journal: PostgresJournal | None = None
+        self._lost = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+        runtime.on_reload.append(self._reconfigure)
+        runtime.on_abort.append(self._stop)
+
+    async def begin(self) -> None:
+        """Begin all spaces, or wait until the gateway that has them is gone.
+
+        Raises:
+            ConfigurationError: They cannot be begun, or that gateway has another configuration.
+        """
+        try:
+            await self._take(waits=False)
+        except InUse as error:
+            if error.parts:
+                refuse_differing(config_parts(self._runtime.config), error.parts, error.node)
+            log.info(
+                "the gateway %s is at work with %s; this one waits",
+                *(ascii(error.node), self._thread.place),
+            )
+        except Away as error:
+            raise unreachable(self._postgres, error) from None
+        # In a task of its own: a gateway may be begun by one task and ended by another.
+        self._running = asyncio.create_task(self._run(), name="meup spaces")
+
+    async def leave(self) -> None:
+        """Hand all spaces over: the gateway ends in order; harmless the second time."""
+        self._runtime.accepting = False
+        self._stop()
+        if self._running is not None:
+            await asyncio.wait([self._running])
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            await journal.flush(self._runtime.limits.stop_timeout)
+            self._close_spaces("the gateway stops; connect again")
+            await journal.aclose()
+
+    def _stop(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+
+    async def _run(self) -> None:
+        pause, told = FIRST_PAUSE_SECONDS, ""
+        while True:
+            if self._journal is None:
+                try:
+                    await self._take(waits=True)
+                except (ConfigurationError, Away) as error:
+                    why = str(error)
+                except Exception as error:
+                    log.exception("the spaces cannot begin")
+                    why = repr(error)
+                else:
+                    pause, told = FIRST_PAUSE_SECONDS, ""
+                    continue
+                if why != told:
+                    log.warning("the spaces cannot begin: %s; it is tried again", why)
+                    told = why
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, MAX_PAUSE_SECONDS)
+            else:
+                await self._lost.wait()
+
+    async def _take(self, *, waits: bool) -> None:
+        """Own the log, and begin all spaces."""
+        parts = config_parts(self._runtime.config)
+        node = node_name(self._postgres)
+        owned = OwnedLog(self._thread, self._config, self._now, node, parts)
+        try:
+            opening = asyncio.run_coroutine_threadsafe(owned.open(waits=waits), self._thread.loop)
+            await asyncio.wrap_future(opening)
+            journal = PostgresJournal(self._config, self._now, (owned, self._thread))
+            self._lost = asyncio.Event()
+            journal.on_failed = partial(self._lose, journal)
+            for space in self._runtime.config.spaces:
+                self._runtime.open_space(space.id, journal)
+        except BaseException:
+            self._thread.begin(owned.let_go)
+            self._close_spaces("the space cannot begin; connect again later")
+            raise
+        self._journal = journal
+        log.info("this gateway is at work with %s", self._thread.place)
+        if journal.failure:
+            self._lose(journal, journal.failure)
+
+    def _lose(self, journal: PostgresJournal, sentence: str) -> None:
+        """End all spaces here: the log has been taken over, or cannot be written."""
+        if self._journal is not journal:
+            return
+        self._journal = None
+        if journal.is_replaced:
+            log.info("%s", sentence)
+            self._close_spaces("another gateway has the space; connect again")
+        else:
+            for space in self._runtime.config.spaces:
+                self._runtime.fail_space(space.id, sentence)
+        self._thread.begin(journal.log.let_go)
+        self._lost.set()
+
+    def _close_spaces(self, reason: str) -> None:
+        for name in tuple(self._runtime.spaces):
+            self._runtime.close_space(name, reason)
+
+    def _reconfigure(self) -> None:
+        if self._journal is not None:
+            parts = config_parts(self._runtime.config)
+            self._thread.call(self._journal.log.reconfigure, parts)
+
+
+@asynccontextmanager
+async def keep_or_wait(
+    runtime: GatewayRuntime, config: JournalConfig, now: Callable[[], int]
+) -> AsyncGenerator[StandbyKeeper]:
+    """Keep all spaces of a gateway in PostgreSQL, once it begins and whenever no other does.
+
+    Leaving the block hands them over.
+    """
+    postgres = postgres_of(config)
+    thread = SessionThread(postgres)
+    try:
+        runtime.node = node_name(postgres)
+        keeper = StandbyKeeper(runtime, config, thread, now)
+        try:
+            yield keeper
+        finally:
+            with anyio.CancelScope(shield=True):
+                await keeper.leave()
+            runtime.abandon_spaces()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(thread.close)

@@ -1,0 +1,471 @@
+"""The log of all spaces, for as long as one gateway owns it.
+
+The fence: there is one row that says who owns the log, by a number that each takeover raises (the
+epoch), and where the log ends. What is appended changes that row in the same statement, and only
+where it says what its writer last knew. So of a gateway that was stopped nothing takes effect after
+another has taken over, and nothing is appended twice: what is not answered is asked again.
+
+The lock only says when to try: whoever owns the log holds it by its connection, so that the server
+gives it to the next one as soon as that is gone, or is silent for some seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.journal.decisions import MAX_FOLLOWED
+from meup_agent.gateway.journal.postgres.session import (
+    Away,
+    Busy,
+    DatabaseSession,
+    SessionThread,
+    StatementRefused,
+)
+from meup_agent.gateway.journal.postgres.tables import (
+    APPEND,
+    DECISIONS,
+    FORGET,
+    FORMAT,
+    HOLD,
+    LOCK_KEY,
+    MAKE,
+    OLDEST,
+    OWN,
+    ROW_BYTES,
+    SEEN,
+    SPACES,
+    STATE,
+    TELL,
+    WAITING,
+    batch_size,
+    batch_values,
+    decisions_of,
+    name_bytes,
+    name_of,
+)
+from meup_agent.gateway.journal.waiting import Lost, Replaced
+from meup_agent.protocol.space.journal import MAX_DECISIONS
+from meup_agent.protocol.wire.envelope import encode_leniently
+
+if TYPE_CHECKING:
+    from meup_agent.gateway.config import JournalConfig
+    from meup_agent.gateway.journal.threads import WriteJob
+    from meup_agent.protocol.space.decisions import DecisionRow
+
+log = logging.getLogger("meup_agent.gateway")
+
+MAX_BATCH: Final = 256
+"""Entries that are committed together."""
+
+MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of the same; one entry may have more."""
+
+WATCH_SECONDS: Final = 1.0
+"""Between two questions while nothing is written: the server ends a silent owner's connection."""
+
+RETRY_SECONDS: Final = 0.25
+"""Between two attempts to reach the server."""
+
+ATTEMPTS: Final = 2
+"""Attempts to take the lock until another gateway is taken to have it: a server may learn a little
+later that one has gone."""
+
+FORGET_ENTRIES: Final = 500
+"""Entries that are forgotten at a time, so that writing waits for no more than that."""
+
+_encode_parts: Final = msgspec.msgpack.Encoder().encode
+_read_parts: Final = msgspec.msgpack.Decoder(dict[str, str]).decode
+
+
+class OwnedLog:
+    """The tables of a schema, while this gateway owns them; used in the thread of its connections.
+
+    Attributes:
+        start: The number after which this ownership begins.
+        floors: Of each space, the number behind which everything is kept.
+        latest: Of each space that has entries, the number of the last one.
+        on_written: Told the number up to which all is kept.
+        on_problem: Told why nothing can be kept at the moment; empty: it can again.
+        on_lost: Told once, with a sentence, that nothing more is kept.
+    """
+
+    def __init__(
+        self,
+        thread: SessionThread,
+        journal: JournalConfig,
+        now: Callable[[], int],
+        node: str,
+        parts: Mapping[str, str],
+        *,
+        is_copy: bool = False,
+    ) -> None:
+        self._thread = thread
+        self._journal = journal
+        self._now = now
+        self._node = node
+        self._parts = self._told_parts = parts
+        self._is_copy = is_copy
+        self.on_written: Callable[[int], None]
+        self.on_problem: Callable[[str], None]
+        self.on_lost: Callable[[str], None]
+        self.epoch = self.start = self.size = self._last = 0
+        self.floors: dict[str, int] = {}
+        self.latest: dict[str, int] = {}
+        self.seen: dict[tuple[str, str], int] = {}
+        self.decisions: list[DecisionRow] = []
+        self.waiting: list[DecisionRow] = []
+        self.is_replaced = False
+        self._session: DatabaseSession | None = None
+        self._pages: DatabaseSession | None = None  # so that a long page holds up no writing
+        self._work: deque[WriteJob] = deque()
+        self._unwritten: dict[tuple[str, str], int] = {}
+        self._changed = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+        self._more = self._ended = False
+        self._looked = 0
+
+    # --- the beginning ------------------------------------------------------------------------
+
+    async def open(self, *, waits: bool = False) -> None:
+        """Own the log, and read what is known of it; ``waits``: until nobody else does.
+
+        Raises:
+            ConfigurationError: It cannot be owned: by a gateway that has it, say.
+            Away: The server cannot be reached.
+        """
+        try:
+            self._session = session = await self._thread.open(owns=True)
+            attempts = 1
+            while not await self._lock(session):
+                if not waits and attempts == ATTEMPTS:
+                    await self._refuse(session)
+                attempts += 1
+            await make_tables(session, self._thread, self._journal)
+            parts = _encode_parts(dict(self._parts))
+            rows = await session.ask(OWN, name_bytes(self._node), parts)
+            ((self.epoch, self._last, self.size),) = rows
+            # Numbers do not go back, whatever the clock does (PROTOCOL 6).
+            self.start = max(self._now(), self._last)
+            await self._read(session)
+        except StatementRefused as error:
+            raise ConfigurationError(
+                f"journal.postgres: {self._thread.place} refuses: {error}; let its user make and"
+                " change the tables of that schema"
+            ) from None
+
+    async def run(self) -> None:
+        """Begin to write, once the callbacks are set."""
+        self._running = asyncio.ensure_future(self._until_lost())
+
+    async def _lock(self, session: DatabaseSession) -> bool:
+        """Take the lock, as soon as it is free within a moment."""
+        try:
+            await session.ask(f"SELECT pg_advisory_lock({LOCK_KEY})")
+        except Busy:
+            return False
+        return True
+
+    async def _refuse(self, session: DatabaseSession) -> None:
+        """Say who has the log."""
+        with suppress(StatementRefused):  # the tables are being made
+            ((_, _, node, parts),) = await session.ask(STATE)
+            raise InUse(name_of(node), _read_parts(parts))
+        raise InUse("", {})
+
+    async def _read(self, session: DatabaseSession) -> None:
+        for name, floor, is_part, latest in await session.ask(SPACES):
+            space = name_of(name)
+            if is_part and not self._is_copy:
+                raise ConfigurationError(
+                    f"space {space!r} of {self._thread.place} is a copy that is not complete; run"
+                    " 'meup journal copy' again, or remove that schema"
+                )
+            self.floors[space] = floor
+            if latest is not None:
+                self.latest[space] = latest
+        for name, participant, at in await session.ask("SELECT * FROM seen"):
+            self.seen[name_of(name), name_of(participant)] = at
+        self.decisions = decisions_of(await session.ask(DECISIONS, MAX_DECISIONS))
+        self.waiting = decisions_of(await session.ask(WAITING, MAX_FOLLOWED))
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def put(self, work: list[WriteJob]) -> None:
+        """Append entries behind those that wait."""
+        self._work.extend(work)
+        self._changed.set()
+
+    def note_seen(self, space: str, participant: str, at: int) -> None:
+        """Write next what a participant has seen."""
+        self._unwritten[space, participant] = at
+        self._changed.set()
+
+    def reconfigure(self, parts: Mapping[str, str]) -> None:
+        """Let others know of another configuration."""
+        self._parts = parts
+        self._changed.set()
+
+    async def _until_lost(self) -> None:
+        try:
+            while True:
+                try:
+                    if not (self._work or self._unwritten or self._more):
+                        with suppress(TimeoutError):
+                            await asyncio.wait_for(self._changed.wait(), WATCH_SECONDS)
+                    self._changed.clear()
+                    await self._step(self._owned)
+                except Away as error:
+                    self.on_problem(f"{self._thread.place} cannot be reached: {error}")
+                    await self._reconnect()
+        except Lost as error:
+            self.is_replaced = isinstance(error, Replaced)
+            self._lose(str(error))
+        except StatementRefused as error:
+            self._lose(f"{self._thread.place} takes nothing more: {error}")
+        except Exception as error:
+            log.exception("the journal cannot be written")
+            self._lose(f"{self._thread.place} cannot be written: {error!r}")
+
+    def _lose(self, sentence: str) -> None:
+        self._ended = True
+        self._owned.drop()
+        self.on_lost(sentence)
+
+    @property
+    def _owned(self) -> DatabaseSession:
+        assert self._session is not None, "it was opened"
+        return self._session
+
+    async def _step(self, session: DatabaseSession) -> None:
+        """Write what waits, or see whether the log is still this gateway's."""
+        if self._work:
+            await self._append(session)
+        elif self._unwritten:
+            await self._write_seen(session)
+        else:
+            await self._judge(session, self._last)
+        if self._told_parts is not self._parts:
+            parts = self._parts
+            await session.ask(TELL, _encode_parts(dict(parts)), self.epoch)
+            self._told_parts = parts
+        await self._forget(session)
+
+    async def _append(self, session: DatabaseSession) -> None:
+        batch, size = list[Any](), 0
+        for each in self._work:
+            size += len(each.row.frame)
+            if len(batch) == MAX_BATCH or (batch and size > MAX_BATCH_BYTES):
+                break
+            batch.append(each)
+        values = batch_values(batch) | {
+            "epoch": self.epoch,
+            "before": self._last,
+            "is_part": self._is_copy,
+        }
+        last = values["last"]
+        ((taken,),) = await session.ask(APPEND, values)
+        # Otherwise it was taken before, when no answer came, or another gateway owns the log.
+        if taken or await self._judge(session, last):
+            self._last = last
+            self.size += batch_size(batch)
+            for _ in batch:
+                self._work.popleft()
+            self.on_written(last)
+
+    async def _judge(self, session: DatabaseSession, last: int) -> bool:
+        """True if the log is this gateway's, and ends with a number; false if it ends before.
+
+        Raises:
+            Lost: It is another's, or has lost its end.
+        """
+        ((epoch, found, node, _),) = await session.ask(STATE)
+        if epoch != self.epoch:
+            raise Replaced(f"the gateway {name_of(node)} has taken over {self._thread.place}")
+        if found not in (last, self._last):
+            raise Lost(
+                f"{self._thread.place} ends with number {found}, and {self._last} was kept: its"
+                " server has lost the end, or something else wrote there"
+            )
+        return bool(found == last)
+
+    async def _write_seen(self, session: DatabaseSession) -> None:
+        said = dict(self._unwritten)
+        spaces, names = ([name_bytes(key[part]) for key in said] for part in (0, 1))
+        await session.ask(SEEN, spaces, names, list(said.values()), self.epoch)
+        for key, at in said.items():
+            if self._unwritten[key] == at:
+                del self._unwritten[key]
+
+    async def _forget(self, session: DatabaseSession) -> None:
+        """Forget some of the oldest entries, where they are too old or too many."""
+        age, most, now = self._journal.max_age, self._journal.max_bytes, self._now()
+        is_time = self._more or not 0 <= now - self._looked < WATCH_SECONDS * 1_000_000
+        if (age is None and most is None) or not is_time:
+            return
+        oldest = 0 if age is None else now - round(age * 1_000_000)
+        self._looked, self._more = now, False
+        until, freed, floors = 0, 0, dict[bytes, int]()
+        for seq, space, at, size in await session.ask(OLDEST, FORGET_ENTRIES):
+            if at >= oldest and (most is None or self.size - freed <= most):
+                break
+            until, freed = seq, freed + size + ROW_BYTES
+            floors[space] = seq
+        else:
+            self._more = bool(until)
+        if until:
+            for space, floor in floors.items():
+                self.floors[name_of(space)] = floor
+            places = list(floors), list(floors.values())
+            await session.ask(FORGET, freed, self.epoch, until, until, *places)
+            self.size -= freed
+
+    async def _reconnect(self) -> None:
+        """Have a connection again, and the lock with it, however long it takes.
+
+        Raises:
+            Lost: Another gateway has taken over.
+        """
+        self._owned.drop()
+        while True:
+            try:
+                session = await self._thread.open(owns=True)
+                self._thread.sessions.discard(self._owned)
+                self._session = session
+                # The server may not know yet that the connection before it has gone.
+                while not await self._lock(session):
+                    await self._judge_owner(session)
+                await self._judge_owner(session)
+            except (Away, ConfigurationError, StatementRefused) as error:
+                self.on_problem(f"{self._thread.place} cannot be reached: {error}")
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                self.on_problem("")
+                return
+
+    async def _judge_owner(self, session: DatabaseSession) -> None:
+        ((epoch, _, node, _),) = await session.ask(STATE)
+        if epoch != self.epoch:
+            raise Replaced(f"the gateway {name_of(node)} has taken over {self._thread.place}")
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def read(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        """Rows, however long it takes to reach the server."""
+        while True:
+            try:
+                if self._pages is None:
+                    self._pages = await self._thread.open()
+                return await self._pages.ask(sql, *values, seconds=READ_SECONDS)
+            except Away:
+                if self._pages is not None:
+                    self._pages.drop()
+                    self._thread.sessions.discard(self._pages)
+                    self._pages = None
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def replace_facts(self, space: str, facts: Mapping[str, Any]) -> None:
+        """Let a space hold these facts alone."""
+        name = name_bytes(space)
+        floor = self.floors.setdefault(space, self.start)
+        await self.read(
+            "INSERT INTO space VALUES (%s, %s, true) ON CONFLICT DO NOTHING", name, floor
+        )
+        await self.read("DELETE FROM fact WHERE space = %s", name)
+        for key, value in facts.items():
+            said = encode_leniently(value).decode()
+            await self.read(HOLD, name, name_bytes(key), said)
+
+    # --- the end ------------------------------------------------------------------------------
+
+    async def end(self) -> None:
+        """Write what was seen, and let the next gateway have the log."""
+        if self._running is not None:
+            self._running.cancel()
+        if not self._ended and self._unwritten:
+            with suppress(Away, StatementRefused):
+                await self._write_seen(self._owned)
+        await self.let_go()
+
+    async def let_go(self) -> None:
+        """Let the next gateway have the log, at once."""
+        if self._running is not None:
+            self._running.cancel()
+        self._ended = True
+        for session in (self._session, self._pages):
+            if session is not None:
+                session.drop()
+                self._thread.sessions.discard(session)
+
+
+READ_SECONDS: Final = 30.0
+"""For a page of entries, some mebibytes."""
+
+
+class InUse(ConfigurationError):
+    """A gateway owns the log, whose name and configuration are said."""
+
+    def __init__(self, node: str, parts: Mapping[str, str]) -> None:
+        super().__init__(
+            f"the gateway {node or 'that has it'} uses the journal in PostgreSQL; stop it, or give"
+            " another journal.postgres.schema"
+        )
+        self.node = node
+        self.parts = parts
+
+
+async def make_tables(
+    session: DatabaseSession, thread: SessionThread, journal: JournalConfig
+) -> None:
+    """Make the tables where there are none.
+
+    Raises:
+        ConfigurationError: They are another program's, or of another version.
+        StatementRefused: The user may not.
+    """
+    assert journal.postgres is not None, "who calls this asked before"
+    if not await look(session, thread.place):
+        schema = journal.postgres.schema
+        ((found,),) = await session.ask("SELECT to_regnamespace(quote_ident(%s))::text", schema)
+        begin = "" if found else f'CREATE SCHEMA "{schema}"; '
+        await session.ask(begin + MAKE)
+
+
+async def look(session: DatabaseSession, place: str) -> bool:
+    """True if the tables of a journal are there, false if none are.
+
+    Raises:
+        ConfigurationError: They are another program's, or of another version.
+    """
+    found = {
+        name
+        for (name,) in await session.ask(
+            "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
+        )
+    }
+    ours = {"owner", "entry", "fact", "proposal", "seen", "space"}
+    if not found & ours:
+        return False
+    columns = await session.ask(
+        "SELECT 1 FROM information_schema.columns WHERE table_schema = current_schema()"
+        " AND table_name = 'owner' AND column_name = 'format'"
+    )
+    if ours - found or not columns:
+        raise ConfigurationError(
+            f"journal.postgres.schema: {place} has tables that are not a journal's; give another"
+            " schema"
+        )
+    ((version,),) = await session.ask("SELECT format FROM owner")
+    if version != FORMAT:
+        raise ConfigurationError(
+            f"journal.postgres: the tables of {place} are of another version of this package"
+            f" ({version}, not {FORMAT}); run that one, or give another schema"
+        )
+    return True

