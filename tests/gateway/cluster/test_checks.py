@@ -151,6 +151,7 @@ async def test_nobody_without_the_token_names_a_gateway(config: Config) -> None:
     async with Gateway(config=at(config, here), port=0) as gateway:
         keeper = gateway._gateway.keeper
         assert keeper is not None
+        assert keeper.membership is not None
         mine = keeper.membership
 
         async def says(nonce: str, signer: Signer, message: bytes = b"") -> bytes:
