@@ -60,7 +60,7 @@ console: $(VENV)/console.stamp ## the console in a real browser; SCREENSHOTS=FOL
 	$(PY) -m pytest --override-ini=addopts=--import-mode=importlib -q -p no:cacheprovider \
 		-o python_files='check_*.py' --numprocesses=$(CORES) --dist=worksteal tests/console_browser
 
-doors: $(VENV)/doors.stamp ## real Claude Code and Codex at our doors, with a model of our own: see docs/explanation/doors.md
+doors: $(VENV)/doors.stamp $(VENV)/console.stamp ## real Claude Code and Codex at our doors, with a model of our own: see docs/explanation/doors.md
 	@# Two for each core: what they do is mostly to wait for programs, with a third of a core each.
 	$(PY) -m pytest --override-ini=addopts=--import-mode=importlib -q -p no:cacheprovider \
 		-o python_files='check_*.py' --numprocesses=$$((2 * $(CORES))) --dist=worksteal \

@@ -306,6 +306,21 @@ def test_no_allow_is_suggested_of_a_command_that_was_not_approved(past: Past, co
     assert all(isinstance(each, AllowRule) for each in rules)
 
 
+def test_an_argument_that_widens_a_call_is_never_left_free(past: Past) -> None:
+    for number in range(30):
+        past.approve(tool="Bash", command="ls -l", dangerouslyDisableSandbox=bool(number % 2))
+        past.approve(tool="write", path="/a/b", text=f"{number}", force=True)
+        past.approve(tool="send", text=f"{number} b", sandbox_permissions="require_escalated")
+    past.approve(times=30, tool="send", text="é é")
+    assert past.suggest() == []
+    for number in range(30):
+        past.approve(tool="Bash", command="ls -l", run_in_background=bool(number % 2))
+        past.approve(tool="write", path="/a/b", text=f"{number}")
+    shell, write = sorted(rules_of(past.suggest()), key=lambda each: str(each.tool))
+    assert (shell.tool, shell.others) == ("Bash", ["run_in_background"])
+    assert (write.tool, write.others) == ("write", ["text"])
+
+
 def test_what_a_command_varies_in_is_no_word_of_a_pattern(past: Past) -> None:
     for odd in ("ls *", "ls $x", "ls 'a b'", "LD_PRELOAD=x ls", "ls > f", "python x.py $y"):
         past.approve(times=30, tool="Bash", command=odd)

@@ -199,9 +199,14 @@ class InboxItem:
         return self._record.in_progress_by
 
     @property
+    def asks_permit(self) -> bool:
+        """True if its proposer runs the call itself once it may (PROTOCOL 4.20)."""
+        return self.call.asks_permit(self.proposer)
+
+    @property
     def takes_edits(self) -> bool:
         """True unless its proposer runs the call itself, and as it is alone (PROTOCOL 4.20)."""
-        door = self.call.door if self.call.asks_permit(self.proposer) else None
+        door = self.call.door if self.asks_permit else None
         return door is None or door.get("edits") is not False
 
     @property

@@ -110,7 +110,7 @@ class InboxOffers:
                 yield f"{said.by} is against it: {said.reason}"
         for each in item.cancelled_by:
             yield f"it may have run in part: {each} approved it before, and that was cancelled"
-        if item.method != TOOL_CALL or item.call.asks_permit(item.proposer):
+        if item.method != TOOL_CALL or item.asks_permit:
             pass  # no listed tool, so no annotations
         elif facts is not None and facts.is_destructive:
             yield f"{target} marks it as destructive"

@@ -24,7 +24,7 @@ import msgspec
 from meup_agent.approval.policy.decider import Policy
 from meup_agent.approval.policy.rule_set import MAX_RULES
 from meup_agent.approval.policy.rules import AllowRule, DenyRule, PolicyRule, Verdict
-from meup_agent.approval.policy.suggest_shell import LineDecision, shell_rules
+from meup_agent.approval.policy.suggest_shell import LineDecision, may_widen, shell_rules
 from meup_agent.approval.shell.line import KEYS, load_parser
 from meup_agent.approval.shell.patterns import SHELL_TOOLS
 from meup_agent.causes import OF_THE_MOMENT, Reason, read_reason
@@ -308,14 +308,18 @@ def _rules_for(tool: str, decided: list[LoggedDecision], least: int) -> Iterator
         [(reason, _)] = Counter(each.reason for each in group).most_common(1)
         yield DenyRule(tool, reason=reason, **_common(group).patterns)
     if all(each.is_whole for each in others):
-        people = [each for each in approved if each.by_people]
+        given = [each for each in approved if each.by_people]
+        # What widens a call is never left free: such a call is asked about.
+        people = [each for each in given if not any(map(may_widen, each.arguments))]
         for group in _groups(people, others, least, 0.0):
             common = _common(group)
             # Arguments that had nothing in common may be anything.
             free = sorted({name for each in group for name in each.arguments} - {*common.arguments})
-            if not common.arguments or all(map(_is_key, free)):
-                named = free if common.arguments and free else None
-                yield AllowRule(tool, others=named, **common.patterns)
+            if not common.arguments:
+                if len(people) == len(given):  # else it would take those as well
+                    yield AllowRule(tool, **common.patterns)
+            elif all(map(_is_key, free)):
+                yield AllowRule(tool, others=free or None, **common.patterns)
 
 
 def _line_decision(each: LoggedDecision) -> LineDecision:

@@ -36,6 +36,19 @@ _READERS: Final = frozenset(
 """Commands that only read; what of their options writes or runs, no allow takes by a star."""
 
 
+_WIDENING: Final = re.compile(
+    r"sandbox|danger|escalat|elevat|privileg|permission|bypass|sudo|unsafe|insecure"
+    r"|skip_?(?:check|verif|valid)|no_?verify|^force$",
+    re.IGNORECASE,
+)
+"""Parts of an argument's name by which a call may do more: ``dangerouslyDisableSandbox``."""
+
+
+def may_widen(name: str) -> bool:
+    """True for the name of an argument that no rule is to leave free."""
+    return _WIDENING.search(name) is not None
+
+
 class LineDecision(NamedTuple):
     """A decision about a call that may have a command line.
 
@@ -91,7 +104,7 @@ def shell_rules(
     named: set[str] = set()
     for each in approved:
         line = each.line
-        if line is None or line.redirections:
+        if line is None or line.redirections or any(map(may_widen, each.arguments)):
             continue
         named |= each.arguments.keys() - FREE_KEYS - {*KEYS}
         for command in {*line.commands}:

@@ -415,7 +415,7 @@ def start_approval(
                 # Its rule became known at the person's own inbox session, and it counts votes.
                 said, failed = f"Voted for {name}: its rule counts votes.", False
             else:
-                said, failed = f"Approved: {name} {_what_came(fulfillment)}", fulfillment.is_error
+                said, failed = _approved(item, fulfillment), fulfillment.is_error
         except MeupError as raised:
             error = raised
         except RequestDenied as denied:
@@ -427,6 +427,13 @@ def start_approval(
 
     # In the presence's own tasks: a browser that goes must not stop what it has approved.
     presence.tasks.start_soon(run)
+
+
+def _approved(item: InboxItem, fulfillment: Fulfillment) -> str:
+    name = item.tool or item.method
+    if item.asks_permit and not fulfillment.is_error:
+        return f"Approved: {item.proposer} runs {name} itself now."
+    return f"Approved: {name} {_what_came(fulfillment)}"
 
 
 def _what_came(fulfillment: Fulfillment) -> str:
