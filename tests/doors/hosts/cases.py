@@ -12,6 +12,9 @@ Door = Literal[
     "claude-deferred",
     "claude-approve",
     "codex-command",
+    "codex-mcp-call",
+    "codex-mcp-tool",
+    "codex-app-server",
 ]
 What = Literal[
     "allow",
@@ -35,6 +38,8 @@ What = Literal[
     "gateway restarted as it ran",
     "yes at the terminal",
     "no at the terminal",
+    "typed into a terminal, which is switched off",
+    "typed into a terminal",
     "resumed after a yes",
     "resumed after a no",
     "resumed after an edit",
@@ -167,7 +172,53 @@ CASES: Final = (
     Case("codex-command", "answered too late", True, "", "withdrawn"),
     # It takes this answer for a failed hook, and would run the call: the door never gives it.
     Case("codex-command", "ask", False, "No participant decided", "expired"),
+    # It types into what it has opened, and asks nobody: guard switches terminals off.
+    Case("codex-command", "typed into a terminal", True, "", "permitted"),
+    Case(
+        "codex-command",
+        "typed into a terminal, which is switched off",
+        False,
+        "TTY execution is disabled",
+        "permitted",
+    ),
+    Case("codex-mcp-call", "allow", True, "", "fulfilled"),
+    Case("codex-mcp-call", "deny", False, "not on Fridays", "rejected"),
+    Case("codex-mcp-call", "refused connection", False, "meup did not answer", ""),
+    Case("codex-mcp-tool", "allow", True, "", ""),
+    Case("codex-mcp-tool", "deny", False, "not on Fridays", ""),
+    Case("codex-mcp-tool", "edit", True, "", ""),
+    Case("codex-mcp-tool", "time-out", True, "", ""),
+    Case("codex-mcp-tool", "gateway killed", True, "", ""),
+    Case("codex-mcp-tool", "500", True, "", ""),
+    Case("codex-mcp-tool", "junk", True, "", ""),
+    Case("codex-mcp-tool", "silence", True, "", ""),
 )
+
+
+def _app_server_cases() -> tuple[Case, ...]:
+    """Those of a client beside Codex's own terminal, of which the first answer counts."""
+    door: Door = "codex-app-server"
+    no = "rejected by user"
+    return (
+        Case(door, "allow", True, "", "fulfilled"),
+        Case(door, "deny", False, no, "rejected"),
+        Case(door, "edit", False, no, "withdrawn"),
+        Case(door, "time-out", False, no, "expired"),
+        Case(door, "gateway killed", False, no, ""),
+        Case(door, "refused connection", False, no, ""),
+        Case(door, "500", False, no, ""),
+        Case(door, "junk", False, no, ""),
+        Case(door, "silence", False, no, ""),
+        Case(door, "interrupted by KILL", False, "", "withdrawn"),
+        Case(door, "interrupted by its own API", False, "", "withdrawn"),
+        Case(door, "answered too late", False, "", "withdrawn"),
+        Case(door, "yes at the terminal", True, "", "withdrawn"),
+        Case(door, "no at the terminal", False, "", "withdrawn"),
+    )
+
+
+APP_SERVER_CASES: Final = _app_server_cases()
+"""Those of ``meup codex``, which take a terminal, too."""
 
 TERMINAL_CASES: Final = (
     Case("claude-terminal", "allow", True, "", "fulfilled"),
@@ -202,6 +253,9 @@ NAMES: Final = {
     ),
     "claude-approve": f"Claude Code {CLAUDE_VERSION}, tool `approve` (`meup mcp --approve-tool`)",
     "codex-command": f"Codex {CODEX_VERSION}, hook `command` (`meup-hook`)",
+    "codex-mcp-call": f"Codex {CODEX_VERSION}, hook `command`, a call of an MCP server's tool",
+    "codex-mcp-tool": f"Codex {CODEX_VERSION}, hook `mcp_tool`: no door of ours",
+    "codex-app-server": f"Codex {CODEX_VERSION}, app-server and its terminal (`meup codex`)",
 }
 
 NOT_RUN: Final = {
@@ -216,11 +270,16 @@ NOT_RUN: Final = {
     "Codex, hook `PermissionRequest`": (
         "`codex exec` never raises it: it asks for no approval, whatever `approval_policy` says"
     ),
-    "Codex, hook `mcp_tool`": "no door of ours: Codex runs the call where such a hook times out",
     "Codex, hook, *interrupted by its own API*": "`codex exec` has none",
-    "Codex, app-server (`meup codex`)": (
-        "allow, deny, interrupted by its own API and answered at the terminal hold"
-        " (`tests/doors/hosts/check_codex_client.py`); the rest is not run"
+    "Codex, app-server, *ask*": "it takes accept and decline alone",
+    "Codex, app-server, interrupted by INT or TERM": (
+        "it goes on until its turn has ended, and the call waits on; it was tried by hand"
+    ),
+    "Codex, app-server, gateway restarted": (
+        "not tried; `meup codex` joins a gateway as the tool `approve` does"
+    ),
+    "Codex, app-server, `meup codex` killed": (
+        "the app-server ends with it, and the call waits until it expires; it was tried by hand"
     ),
     "Claude Agent SDK (`can_use_tool`)": (
         "`interrupt()` withdraws the call, which does not run"
@@ -255,6 +314,11 @@ knows. Codex then runs the call, and cannot be made not to: give `meup-hook` the
 Codex's settings. After *gateway restarted as it ran* the gateway still gets the report of the call
 that it had permitted.
 
+*Typed into a terminal* is `write_stdin` of Codex, which asks no hook: `meup guard codex` switches
+terminals off, and so does `meup codex`. Its hooks of the type `mcp_tool` ask a tool of an MCP
+server: whatever goes wrong with that tool (there *gateway killed* is its server's end, *500* its
+error), the call runs, so we offer none.
+
 *Resumed* is `claude -p --resume` after `claude -p` was sent away with the answer *defer*, while its
 call waited on. *Too early* is before a decision: it is sent away again. If Claude Code is sent away
 with several calls at once, it asks about the last one again, and never about the others: they are
@@ -269,7 +333,7 @@ def page() -> str:
     lines = [HEAD]
     for door, name in NAMES.items():
         lines += [f"## {name}", "", "| what happens | ran | told | recorded |", "|---|---|---|---|"]
-        for case in (*CASES, *TERMINAL_CASES, *DEFERRED_CASES):
+        for case in (*CASES, *TERMINAL_CASES, *DEFERRED_CASES, *APP_SERVER_CASES):
             if case.door == door:
                 ran = "**ran**" if case.ran else "did not run"
                 told = f"“… {case.told} …”" if case.told else "–"

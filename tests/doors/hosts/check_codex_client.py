@@ -1,30 +1,36 @@
-"""Codex itself, at a fake model: a client beside its terminal's answers for it."""
+"""Codex at a terminal by `meup codex`: its own program, with the space and the person's keys."""
 
-import itertools
 import json
 import os
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import asynccontextmanager
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from websockets.asyncio.client import ClientConnection, unix_connect
 
-from meup_agent import Agent, Proposal, Space
-from meup_agent.doors.codex import CodexClient
-from meup_agent.doors.codex_server import app_server
 from meup_agent.doors.model_api import ModelApi
-from meup_agent.doors.permit import Door
+from meup_agent.errors import AlreadyDecided
 from tests.asyncio_alone import anyio_backend as anyio_backend
+from tests.doors.hooked import Hooked, hooked, proposed
+from tests.doors.hosts.cases import APP_SERVER_CASES, Case
+from tests.doors.hosts.check_doors import FAKED, broken, decided, decider
+from tests.doors.hosts.check_terminal import Terminal
 from tests.doors.hosts.programs import CODEX
-from tests.interaction.people import EVERYTHING, PROPOSALS, InMemory, join, until
+from tests.interaction.people import until
 from tests.patience import PATIENCE
+from tests.programs import ROOT
 
 pytestmark = pytest.mark.anyio
 
-COMMAND = "item/commandExecution/requestApproval"
+ASKS = "Wouldyouliketorunthefollowingcommand"
+"""Codex's own question, as :attr:`Terminal.text` has it."""
+
+PRESS_SECONDS = 0.5
+"""Between two presses of a key, as a person would."""
 
 CONFIG = """
 model = "fake"
@@ -42,6 +48,9 @@ request_max_retries = 0
 
 [analytics]
 enabled = false
+
+[projects."{project}"]
+trust_level = "trusted"
 """
 
 
@@ -57,106 +66,102 @@ class EscalatingApi(ModelApi):
             yield event
 
 
-class Terminal:
-    """The client that a person's terminal would be."""
-
-    def __init__(self, connection: ClientConnection) -> None:
-        self.connection = connection
-        self.seen: list[dict[str, Any]] = []
-        self.ids = itertools.count(1)
-
-    async def read(self) -> None:
-        async for message in self.connection:
-            self.seen.append(json.loads(message))
-
-    async def call(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        number = next(self.ids)
-        await self.connection.send(json.dumps({"id": number, "method": method, "params": params}))
-        await until(lambda: any(e.get("id") == number and "method" not in e for e in self.seen))
-        return dict(next(e for e in self.seen if e.get("id") == number and "method" not in e))
-
-    def told(self, method: str) -> list[dict[str, Any]]:
-        return [each for each in self.seen if each.get("method") == method]
-
-    async def turn(self, folder: Path) -> tuple[str, str]:
-        about = {"name": "t", "title": "t", "version": "1"}
-        await self.call("initialize", {"clientInfo": about})
-        await self.connection.send('{"method":"initialized"}')
-        started = await self.call("thread/start", {"cwd": str(folder)})
-        thread = started["result"]["thread"]["id"]
-        prompt = [{"type": "text", "text": "go"}]
-        begun = await self.call("turn/start", {"threadId": thread, "input": prompt})
-        return thread, begun["result"]["turn"]["id"]
+def codex(home: Path, url: str, token: str, api: str, ttl: float) -> Terminal:
+    """`meup codex` in a terminal of its own."""
+    programs, settings, project = home / "bin", home / "codex", home / "project"
+    for each in (programs, settings, project):
+        each.mkdir()
+    (programs / "codex").symlink_to(CODEX)
+    (settings / "config.toml").write_text(CONFIG.format(url=api, project=project))
+    env = {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "HOME": str(home),
+        "CODEX_HOME": str(settings),
+        "FAKE_KEY": "none",
+        "TERM": "xterm-256color",
+        "COLUMNS": "120",
+        "LINES": "40",
+        "MEUP_TOKEN": token,
+        "PYTHONPATH": str(ROOT),
+    }
+    at = ["--url", url, "--space", "demo", "--ttl", f"{ttl:g}"]
+    return Terminal(
+        [sys.executable, "-m", "meup_agent.cli", "codex", *at, "--", "go"], env, project
+    )
 
 
-@asynccontextmanager
-async def codex(
-    folder: Path, decide: Callable[[Proposal], Any] | None = None
-) -> AsyncGenerator[tuple[Terminal, Space, ModelApi]]:
-    meeting, person = InMemory({"coder": PROPOSALS, "ann": EVERYTHING}), Agent("ann")
-    if decide is not None:
-        person.on_proposal(tool="*")(decide)
-    home = folder / "home"
-    home.mkdir()
-    command = {"command": f"touch {folder / 'mark'}"}
-    with anyio.fail_after(PATIENCE), EscalatingApi("Bash", command) as api:
-        (home / "config.toml").write_text(CONFIG.format(url=api.url))
-        env = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(folder),
-            "CODEX_HOME": str(home),
-            "FAKE_KEY": "none",
-        }
-        async with (
-            join(meeting, person) as space,
-            Door().join(meeting.connector("coder"), token=meeting.token("coder")) as door,
-            app_server(str(CODEX), env) as server,
-            anyio.create_task_group() as tasks,
-            unix_connect(server.address.removeprefix("unix://"), "ws://localhost/") as connection,
-        ):
-            client = CodexClient(door.ask, server.send, door.report)
-            tasks.start_soon(client.run, server.messages())
-            terminal = Terminal(connection)
-            tasks.start_soon(terminal.read)
-            yield terminal, space, api
-            tasks.cancel_scope.cancel()
+def app_server(settings: Path) -> int:
+    """The process of the app-server that `meup codex` has started."""
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (each / "cmdline").read_bytes().split(b"\0")
+            home = (each / "environ").read_bytes()
+        except OSError:
+            continue
+        is_server = b"app-server" in words and words[0] == b"codex"
+        if is_server and f"CODEX_HOME={settings}\0".encode() in home:
+            return int(each.name)
+    raise AssertionError("there is no app-server")
 
 
-async def test_a_yes_runs_it_and_its_end_is_reported(tmp_path: Path) -> None:
-    async def allow(proposal: Proposal) -> None:
-        assert proposal.tool == "Bash"
-        assert "touch" in proposal.arguments["command"]
-        await proposal.fulfill()
-
-    async with codex(tmp_path, allow) as (terminal, space, _):
-        await terminal.turn(tmp_path)
-        await until(lambda: bool(terminal.told("turn/completed")))
-        await until(lambda: space.proposals[0].report is not None)
-    assert (tmp_path / "mark").exists()
+async def press(terminal: Terminal, key: bytes, at: Hooked) -> None:
+    """Answer Codex's own question; just after it has come, it takes no key."""
+    await until(lambda: ASKS in terminal.text)
+    while at.space.proposals[0].state.is_pending:
+        terminal.press(key)
+        with anyio.move_on_after(PRESS_SECONDS):
+            await until(lambda: not at.space.proposals[0].state.is_pending)
 
 
-async def test_a_no_runs_nothing(tmp_path: Path) -> None:
-    async def refuse(proposal: Proposal) -> None:
-        await proposal.reject("unsafe")
+async def happen(case: Case, at: Hooked, terminal: Terminal, mark: Path) -> None:
+    """Let happen to a call that waits, or runs, what the case says."""
+    match case.what:
+        case "gateway killed":
+            await proposed(at.space)
+            at.kill()
+        case "interrupted by its own API" | "no at the terminal" | "answered too late":
+            await proposed(at.space)
+            await press(terminal, b"\x1b", at)
+        case "yes at the terminal":
+            await proposed(at.space)
+            await press(terminal, b"y", at)
+        case "interrupted by KILL":
+            await proposed(at.space)
+            os.kill(app_server(mark.with_name("codex")), signal.SIGKILL)
+        case _:
+            pass
 
-    async with codex(tmp_path, refuse) as (terminal, _, api):
-        await terminal.turn(tmp_path)
-        await until(lambda: bool(terminal.told("turn/completed")))
-        assert "rejected by user" in api.results[0]
-    assert not (tmp_path / "mark").exists()
 
-
-@pytest.mark.parametrize("how", ["interrupted", "answered at the terminal"])
-async def test_what_was_settled_elsewhere_is_withdrawn(tmp_path: Path, how: str) -> None:
-    async with codex(tmp_path) as (terminal, space, _):
-        thread, turn = await terminal.turn(tmp_path)
-        await until(lambda: len(space.proposals) == 1)
-        if how == "interrupted":
-            await terminal.call("turn/interrupt", {"threadId": thread, "turnId": turn})
+@pytest.mark.parametrize("case", APP_SERVER_CASES, ids=lambda case: case.what)
+async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    async with AsyncExitStack() as stack:
+        stack.enter_context(anyio.fail_after(2 * PATIENCE))
+        api = stack.enter_context(EscalatingApi("Bash", {"command": f"touch {mark}"}))
+        at: Hooked | None = None
+        token, ttl = "none", 60.0
+        if case.what in FAKED:
+            url, ttl = stack.enter_context(broken(case.what)).replace("http", "ws"), 3.0
+        elif case.what == "refused connection":
+            url, ttl = "ws://127.0.0.1:9", 3.0
         else:
-            await until(lambda: bool(terminal.told(COMMAND)))
-            asked = terminal.told(COMMAND)[0]
-            answer = {"id": asked["id"], "result": {"decision": "decline"}}
-            await terminal.connection.send(json.dumps(answer))
-        await until(lambda: space.proposals[0].state == "withdrawn")
-    assert not (tmp_path / "mark").exists()
+            journal = tmp_path / "journal.db"
+            at = await stack.enter_async_context(hooked(decider(case, mark), journal=journal))
+            url, token = at.door_url, at.tokens["coder"]
+        if case.what in ("time-out", "gateway killed"):
+            ttl = 8.0
+        terminal = codex(tmp_path, url, token, api.url, ttl)
+        stack.callback(terminal.close)
+        if at is not None:
+            await happen(case, at, terminal, mark)
+        if case.told:
+            await until(lambda: case.told in " ".join(api.results))
+        if case.ran:
+            await until(mark.exists)
+        if case.recorded and at is not None:
+            assert await decided(at) == case.recorded
+        if case.what == "answered too late" and at is not None:
+            with pytest.raises(AlreadyDecided):
+                await at.space.proposals.get(at.space.proposals[0]).fulfill()
+    assert mark.exists() is case.ran
+    assert not mark.with_suffix(".edited").exists()

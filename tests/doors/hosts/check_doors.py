@@ -2,10 +2,11 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -36,6 +37,8 @@ BY_API = "interrupted by its own API"
 Started = tuple[list[str], dict[str, str]]
 """A command line, and its environment."""
 
+JUDGE = Path(__file__).with_name("judge.py")
+
 FAKED = ("500", "junk", "silence")
 
 
@@ -64,6 +67,8 @@ def broken(what: str) -> Generator[str]:
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        do_GET = do_POST  # noqa: N815 - the server finds it by this name
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -156,6 +161,17 @@ def codex(case: Case, home: Path, url: str, api: str, seconds: float) -> Started
         f"command = {json.dumps(command)}\ntimeout = {seconds:g}\n"
         for event in ("PreToolUse", "PostToolUse")
     )
+    if case.door == "codex-mcp-tool":
+        hooks = (
+            '[[hooks.PreToolUse]]\nmatcher = "*"\n[[hooks.PreToolUse.hooks]]\ntype = "mcp_tool"\n'
+            'server = "judge"\ntool = "judge"\ninput = { command = "${tool_input.command}" }\n'
+            f"timeout = {seconds:g}\n"
+        )
+    if case.door in MCP_DOORS:
+        args = [str(JUDGE), case.what, str(home / "mark.edited")]
+        hooks += f"[mcp_servers.judge]\ncommand = {json.dumps(sys.executable)}\nargs = {args}\n"
+    if case.what.startswith(TYPED):
+        hooks += f"[features]\nunified_exec_tty = {json.dumps(case.what == TYPED)}\n"
     (home / "codex").mkdir()
     (home / "codex" / "config.toml").write_text(
         'model = "test"\nmodel_provider = "fake"\napproval_policy = "never"\n'
@@ -168,10 +184,58 @@ def codex(case: Case, home: Path, url: str, api: str, seconds: float) -> Started
     return [str(CODEX), "exec", *flags, "go"], env
 
 
+MCP_DOORS = ("codex-mcp-call", "codex-mcp-tool")
+TYPED = "typed into a terminal"
+
+
+class McpModelApi(ModelApi):
+    """A model that asks for a call of an MCP server's tool."""
+
+    def responses(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        for event in super().responses(body):
+            item = event.get("item", {})
+            if item.get("type") == "function_call":
+                path = self.arguments["command"].removeprefix("touch ")
+                called = {"namespace": "mcp__judge", "name": "mark"}
+                item.update(called, arguments=json.dumps({"path": path}))
+            yield event
+
+
+class TypingModelApi(ModelApi):
+    """A model that opens a shell, and types its command into that."""
+
+    def responses(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        said = self.results
+        for event in super().responses(body):
+            item = event.get("item", {})
+            if item.get("type") == "function_call":
+                item["arguments"] = json.dumps({"cmd": "sh", "tty": True, "yield_time_ms": 250})
+            elif item and len(said) == 1:
+                opened = re.search(r"session ID (\d+)", said[0])
+                typed = {
+                    "session_id": int(opened[1]) if opened else 0,
+                    "chars": f"{self.arguments['command']}\n",
+                    "yield_time_ms": 250,
+                }
+                event = {
+                    **event,
+                    "item": {
+                        "type": "function_call",
+                        "id": "fc_2",
+                        "call_id": "call_2",
+                        "name": "write_stdin",
+                        "arguments": json.dumps(typed),
+                    },
+                }
+            yield event
+
+
 def decider(case: Case, mark: Path) -> Any:
     async def decide(proposal: Proposal) -> None:
         match case.what:
-            case "allow" | "gateway restarted as it ran":
+            case "allow" | "gateway restarted as it ran" | "typed into a terminal":
+                await proposal.fulfill()
+            case "typed into a terminal, which is switched off":
                 await proposal.fulfill()
             case "deny":
                 await proposal.reject("unsafe", explain="not on Fridays")
@@ -180,7 +244,8 @@ def decider(case: Case, mark: Path) -> Any:
             case _:
                 pass
 
-    return decide if case.what in ("allow", "deny", "edit", RESTARTED) else None
+    decides = case.what in ("allow", "deny", "edit", RESTARTED) or case.what.startswith(TYPED)
+    return decide if decides else None
 
 
 async def decided(at: Hooked) -> str:
@@ -266,10 +331,15 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
     asked = {"command": command_line, "description": "leave a mark"}
     async with AsyncExitStack() as stack:
         stack.enter_context(anyio.fail_after(2 * PATIENCE))
-        api = stack.enter_context(ModelApi("Bash", asked))
+        model = McpModelApi if case.door == "codex-mcp-call" else ModelApi
+        model = TypingModelApi if case.what.startswith(TYPED) else model
+        api = stack.enter_context(model("Bash", asked))
         at: Hooked | None = None
         token = "none"
-        if case.what in FAKED:
+        if case.door == "codex-mcp-tool":
+            url = "http://127.0.0.1:9"  # its own server decides
+            seconds = 3.0
+        elif case.what in FAKED:
             url = stack.enter_context(broken(case.what))
         elif case.what == "refused connection":
             url = "ws://127.0.0.1:9" if is_tool else "http://127.0.0.1:9"

@@ -1,10 +1,13 @@
 """Claude Code at a terminal of its own: its dialog and the space are asked, the first counts."""
 
+import contextlib
 import json
 import os
 import pty
 import re
+import signal
 import subprocess
+import termios
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -37,6 +40,7 @@ class Terminal:
 
     def __init__(self, command: list[str], env: dict[str, str], folder: Path) -> None:
         self._fd, inside = pty.openpty()
+        termios.tcsetwinsize(inside, (40, 120))
         self._process = subprocess.Popen(
             command,
             stdin=inside,
@@ -67,7 +71,9 @@ class Terminal:
         os.write(self._fd, keys)
 
     def close(self) -> None:
-        self._process.kill()
+        # With all of its group: what it has started holds the terminal, too.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._reader.join(PATIENCE)
         os.close(self._fd)
