@@ -53,6 +53,8 @@ class RacedCall:
         taken: The answer was handed on to its host, or that is gone.
         ended: There is an answer, or there will be none.
         answer: The answer.
+        is_left: Its host has gone without the answer.
+        had_dialog: That was its dialog.
     """
 
     hook: HookInput
@@ -63,6 +65,7 @@ class RacedCall:
     answer: Answer | None = None
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     is_left: bool = False
+    had_dialog: bool = False
 
     async def wait_for(self, *, is_dialog: bool) -> Answer | None:
         """The answer, for its host; ``None``: there is none yet, and its dialog comes for it.
@@ -71,6 +74,7 @@ class RacedCall:
         """
         if is_dialog:
             self.heard.set()
+            self.had_dialog = True
         self.is_left = True
         try:
             with anyio.move_on_after(math.inf if is_dialog else FIRST_SECONDS):
@@ -138,7 +142,7 @@ class TerminalRace:
             self._calls.remove(raced)
             is_told = raced.taken.is_set() and not raced.is_left
             if isinstance(raced.answer, Permitted) and not is_told:
-                if raced.is_left:
+                if raced.is_left and raced.had_dialog:
                     self.leave(raced.hook, raced.answer.proposal)
                 else:
                     self._untold(raced.answer.proposal)
