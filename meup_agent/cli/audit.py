@@ -518,8 +518,7 @@ class AuditListing:
             yield "permitted, outcome not reported"
         report = item.record.report
         if report is not None:
-            ran = f"ran though {item.state}; " if item.ran_anyway else ""
-            yield f"{ran}reported: {compact_text(str(report))}"
+            yield f"reported: {compact_text(str(report))}"
         if item.state is not ProposalState.FULFILLED or report is not None:
             return
         answered = item.answered
