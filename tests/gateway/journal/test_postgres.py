@@ -365,6 +365,10 @@ def _nobody_listens(config: PostgresConfig) -> PostgresConfig:
     return replace(config, url="postgresql://meup@127.0.0.1:1/postgres")
 
 
+def _no_address(config: PostgresConfig) -> PostgresConfig:
+    return replace(config, url="postgres//meup:s3cret@127.0.0.1/x")
+
+
 def _wrong_password(config: PostgresConfig) -> PostgresConfig:
     return replace(config, password="wrong-one")
 
@@ -387,6 +391,7 @@ def _other_tables(config: PostgresConfig) -> PostgresConfig:
     ("spoil", "said"),
     [
         (_nobody_listens, r"at 127.0.0.1:1/postgres .* cannot be reached \(.*refused"),
+        (_no_address, r"^journal.postgres.url: expected the address of a database"),
         (_wrong_password, r"cannot be reached \(.*password authentication failed"),
         (_no_permission, r"may not make the schema|permission denied"),
         (_other_tables, r"has tables that are not a journal's; give another schema"),

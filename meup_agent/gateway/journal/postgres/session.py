@@ -200,7 +200,7 @@ class SessionThread(LoopThread):
 
 def place_of(config: PostgresConfig) -> str:
     """The server and the schema, for people; without a password."""
-    parts: dict[str, Any] = conninfo_to_dict(config.url)
+    parts = _read_address(config)
     where = parts.get("host") or parts.get("hostaddr") or parts.get("service") or "this machine"
     port = f":{parts['port']}" if "port" in parts else ""
     name = f"/{parts['dbname']}" if "dbname" in parts else ""
@@ -222,6 +222,16 @@ def reason_of(error: BaseException) -> str:
     return text[:MAX_REASON]
 
 
+def _read_address(config: PostgresConfig) -> dict[str, Any]:
+    try:
+        return dict(conninfo_to_dict(config.url))
+    except psycopg.Error:  # which quotes it, with the password
+        raise ConfigurationError(
+            "journal.postgres.url: expected the address of a database, as in"
+            " postgresql://user@host/name"
+        ) from None
+
+
 def _parameters(config: PostgresConfig) -> dict[str, Any]:
     parts: dict[str, Any] = {
         "application_name": "meup",
@@ -231,7 +241,7 @@ def _parameters(config: PostgresConfig) -> dict[str, Any]:
         "keepalives_idle": 5,
         "keepalives_interval": 2,
         "keepalives_count": 3,
-        **conninfo_to_dict(config.url),
+        **_read_address(config),
     }
     if config.user is not None:
         parts["user"] = config.user
