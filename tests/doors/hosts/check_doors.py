@@ -271,7 +271,7 @@ INTERRUPT = line(
 
 def hook_processes(url: str, *, with_shell: bool) -> list[int]:
     """The processes of a hook that asks a gateway: its shell before its program."""
-    found = {}
+    found: dict[int, list[str]] = {}
     for each in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             words = (each / "cmdline").read_bytes().decode(errors="replace").split("\0")
