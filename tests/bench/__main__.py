@@ -15,7 +15,13 @@ BEFORE = (
     *("gateway_crowd", "gateway_fanout"),
 )
 AFTER = (
-    *("gateway_inbound", "gateway_setup", "gateway_stalled", "gateway_streams"),
+    *(
+        "gateway_inbound",
+        "gateway_setup",
+        "gateway_forwarding",
+        "gateway_stalled",
+        "gateway_streams",
+    ),
     *("journal", "decided", "audit", "suggest", "inbox", "console", "memory", "imports"),
     *("meup_up", "one_door", "hooks"),
 )

@@ -365,9 +365,13 @@ async def _open_streams(there: socket.socket, context: ssl.SSLContext | None) ->
 async def _connect(host: str, port: int) -> socket.socket:
     loop = asyncio.get_running_loop()
     error: OSError | None = None
-    for family, kind, number, _, place in await loop.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM
-    ):
+    kind = socket.SOCK_STREAM
+    try:
+        # An address needs no thread, which takes milliseconds on a busy machine.
+        found = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        found = await loop.getaddrinfo(host, port, type=kind)
+    for family, kind, number, _, place in found:
         there = socket.socket(family, kind, number)
         there.setblocking(False)
         try:
