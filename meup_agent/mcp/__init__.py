@@ -4,8 +4,8 @@
 space's requests on, and announces what changes. :mod:`.bridge.connection` has the server: it starts
 it over one of :mod:`.bridge.transports`, and again when it ends; these see what the SDK's session
 does not tell, and bring the server's questions to whom they are for. :mod:`.bridge.offered_tools`
-leaves out what is unusable and says what changed, :mod:`.bridge.pin` holds back what was not
-approved, :mod:`.bridge.config` reads the file of servers.
+leaves out what is unusable, says what changed, and holds back what was not approved;
+:mod:`.bridge.config` reads the file of servers.
 
 **A space for MCP clients** (``server/``). :mod:`.server.http` finds the participant that a client
 is, by its token; :mod:`.server.client_member` has each of these in the space once, and

@@ -2,7 +2,7 @@ from meup_agent.mcp.bridge.bridge import Bridge as Bridge
 from meup_agent.mcp.bridge.config import HttpServer as HttpServer
 from meup_agent.mcp.bridge.config import StdioServer as StdioServer
 from meup_agent.mcp.bridge.config import read_servers as read_servers
-from meup_agent.mcp.bridge.pin import ToolLock as ToolLock
+from meup_agent.mcp.bridge.offered_tools import ToolLock as ToolLock
 from meup_agent.mcp.bridge.questions import Ask as Ask
 from meup_agent.mcp.sdk.tasks import TasksClientExtension as TasksClientExtension
 from meup_agent.mcp.sdk.tasks import TasksExtension as TasksExtension

@@ -1,4 +1,4 @@
-"""Card: one proposal as rows, with everything that a person decides by; and its bell."""
+"""Cards: a proposal, or a yes in advance, as rows with all that a person decides by; its bell."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from subprocess import DEVNULL
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
 
@@ -16,9 +17,13 @@ from anyio import AsyncContextManagerMixin
 from rich.cells import cell_len, chop_cells
 
 from meup_agent.approval.inbox.item import InboxItem, Verb
+from meup_agent.approval.yeses.preview import MAX_SHOWN as MAX_PREVIEWED
+from meup_agent.approval.yeses.preview import preview_scope
+from meup_agent.approval.yeses.scopes import YesScope
 from meup_agent.client.file_difference import read_written_file
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.escape import compact, visible
+from meup_agent.protocol.wire.envelope import encode_leniently
 from meup_agent.protocol.wire.payloads import TOOL_CALL, Change, without_meta
 from meup_agent.protocol.wire.shown_text import segments
 from meup_agent.transport.base import background_tasks
@@ -26,6 +31,7 @@ from meup_agent.wording import (
     AT_TERMINAL,
     MAX_NAME,
     WHOLE,
+    duration,
     format_proposed,
     shown_name,
     shown_names,
@@ -36,9 +42,10 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from meup_agent.approval.reviewer.told_rules import InboxRule
+    from meup_agent.approval.yeses.preview import SeenCall
     from meup_agent.client.file_difference import FileDifference
     from meup_agent.client.tool_changes import ToolDifference
-
+    from meup_agent.protocol.wire.scoped_yes import KeptYes
 
 # --- rows ---
 # Lines of styled text, and JSON values as rows in which nothing of them is hidden.
@@ -546,3 +553,124 @@ def plain_card(item: InboxItem) -> str:
     lines = [f"proposal {shown_name(item.id)}, {left}; you may: {offered}"]
     lines.extend(each.plain for each in card_rows(item, ShownValue(room=None)))
     return "\n".join(lines) + "\n"
+
+
+# --- yeses in advance ---
+# A draft that keys change, and the list of those kept.
+
+TIMES: Final = (3600.0, 8 * 3600.0, 7 * 86_400.0)
+"""Seconds that a key goes through."""
+
+USES: Final = (20, 100, 1_000, 1, 5)
+"""Numbers of calls that a key goes through."""
+
+MAX_LISTED: Final = 9
+"""Yeses of the list that a digit ends: the latest."""
+
+
+@dataclass(frozen=True)
+class YesDraft:
+    """A yes before it is given.
+
+    Attributes:
+        item: The proposal at which it is given.
+        scopes: The scopes that are offered.
+        past: Other calls of its tool that are known.
+        number: The place of the chosen scope.
+        time: The place of its time in :data:`TIMES`.
+        use: The place of its number of calls in :data:`USES`.
+        is_used: A reviewer is here that uses it.
+        doubts: Reasons to look twice at the call itself.
+    """
+
+    item: InboxItem
+    scopes: tuple[YesScope, ...]
+    past: list[SeenCall]
+    number: int
+    time: int = 0
+    use: int = 0
+    is_used: bool = True
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def scope(self) -> YesScope:
+        """The chosen scope."""
+        return self.scopes[self.number]
+
+    @property
+    def seconds(self) -> float:
+        """The time for which it holds."""
+        return TIMES[self.time]
+
+    @property
+    def most(self) -> int:
+        """Calls that it lets through."""
+        return USES[self.use]
+
+    def press(self, key: str) -> YesDraft | None:
+        """The draft as a key changes it; ``None``: the key changes nothing."""
+        if key.isdecimal() and 1 <= int(key) <= len(self.scopes):
+            return replace(self, number=int(key) - 1)
+        if key == "h":
+            return replace(self, time=(self.time + 1) % len(TIMES))
+        if key == "n":
+            return replace(self, use=(self.use + 1) % len(USES))
+        return None
+
+    def written(self, scope: YesScope) -> YesDraft:
+        """The draft with a scope that a person wrote, which is chosen."""
+        offered = self.scopes if self.scopes[0].words != scope.words else self.scopes[1:]
+        return replace(self, scopes=(scope, *offered), number=0)
+
+    def rows(self) -> Iterator[CardRow]:
+        """It as a card, with what it takes and what it does not."""
+        yield row(Part("Yes to ", "heading"), *title(self.item), Part(" by ", "heading"),
+                  *name(self.item.proposer, "name"), Part(" with", "heading"))  # fmt: skip
+        for number, each in enumerate(self.scopes):
+            is_chosen = number == self.number
+            mark = Part("▌" if is_chosen else " ", "key")
+            yield row(mark, Part(f"{number + 1} ", "key"), *theirs(each.words))
+            for line in each.shown.splitlines() if is_chosen else ():
+                yield row(*theirs(line, "string"), indent=6)
+        yield CardRow()
+        preview = preview_scope(self.scope, self.item.call, self.past)
+        yield row(Part(preview.summary, "dim"))
+        for seen in preview.covered[:MAX_PREVIEWED]:
+            by = f" by {seen.by}" if seen.by else ""
+            yield row(Part("+ ", "good"), *_call(seen), *theirs(f"  {seen.state}{by}", "dim"))
+        for seen in preview.near:
+            yield row(Part("- ", "bad"), *_call(seen), *theirs(f"  {seen.state}", "dim"))
+        for said in preview.warnings:
+            yield row(Part("! ", "danger"), *theirs(said, "late"))
+        if not self.is_used:
+            yield row(Part("! no reviewer is here that would use it: meup reviewer", "danger"))
+
+    @property
+    def question(self) -> str:
+        """The question that `y` answers."""
+        calls = "1 call" if self.most == 1 else f"{self.most} calls"
+        return f"approve it, and for {duration(self.seconds)} at most {calls} like it"
+
+
+def _call(seen: SeenCall) -> Iterator[Part]:
+    text = encode_leniently(seen.arguments).decode()
+    yield from theirs(text[:160] + ("…" if len(text) > 160 else ""))
+
+
+def kept_rows(kept: list[KeptYes], now: float) -> Iterator[CardRow]:
+    """The yeses that are kept, the latest first; ``now`` in seconds since 1970."""
+    yield row(Part("Yeses in advance", "heading"))
+    for number, each in enumerate(kept[::-1][:MAX_LISTED], 1):
+        yes = each.yes
+        left = f"{duration(max(0.0, yes.until / 1e6 - now))} left"
+        end = left if each.is_active else each.state.replace("_", " ")
+        yield row(
+            *(Part(f"{number} ", "key"), *name(yes.target, "target"), Part(".", "dim")),
+            *(*name(yes.tool, "title"), Part(" by ", "dim"), *name(yes.proposer, "name")),
+            Part(f"  {yes.used} of {yes.most} used, {end}, said by ", "dim"),
+            *name(yes.by),
+        )
+        for line in YesScope("", yes.arguments, yes.others).shown.splitlines():
+            yield row(*theirs(line, "string"), indent=4)
+    if not kept:
+        yield row(Part("there are none; y at a proposal says one", "dim"))

@@ -60,16 +60,19 @@ from meup_agent.approval.yeses.scopes import read_scope
 from meup_agent.causes import Reason
 from meup_agent.cli.arguments import read_json
 from meup_agent.cli.inbox.card import (
+    MAX_LISTED,
     MAX_SHOWN,
     ONLY_HEARD,
     CardRow,
     Part,
     ShownValue,
+    YesDraft,
     call_rows,
     card_rows,
     change_rows,
     difference_rows,
     file_rows,
+    kept_rows,
     name,
     row,
     theirs,
@@ -77,7 +80,6 @@ from meup_agent.cli.inbox.card import (
     why_no_approval,
     wrapped,
 )
-from meup_agent.cli.inbox.yeses import MAX_LISTED, YesDraft, kept_rows
 from meup_agent.errors import MeupError, system_reason
 from meup_agent.escape import visible
 from meup_agent.protocol.wire.payloads import Call, changes

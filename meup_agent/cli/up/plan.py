@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from meup_agent.cli.up.children import ChildProgram, Children
     from meup_agent.gateway.server import RunningGateway
     from meup_agent.gateway.space_yaml import MakeTokens
-    from meup_agent.mcp.bridge.pin import ToolLock
+    from meup_agent.mcp.bridge.offered_tools import ToolLock
 
 
 # --- servers space ---
@@ -613,7 +613,7 @@ def open_pins(path: Path) -> ToolLock:
     Raises:
         ConfigurationError: The file cannot be used.
     """
-    from meup_agent.mcp.bridge.pin import ToolLock  # loaded with the bridge
+    from meup_agent.mcp.bridge.offered_tools import ToolLock  # loaded with the bridge
 
     return ToolLock(path)
 

@@ -81,7 +81,7 @@ from meup_agent.transport.websocket import SpaceConnector
 if TYPE_CHECKING:
     from meup_agent.client.space import Space
     from meup_agent.mcp.bridge.config import Server
-    from meup_agent.mcp.bridge.pin import ToolLock
+    from meup_agent.mcp.bridge.offered_tools import ToolLock
     from meup_agent.mcp.bridge.transports import ServerStarter
     from meup_agent.protocol.wire.payloads import JsonObject
     from meup_agent.session.settings import Token

@@ -75,7 +75,7 @@ def test_number_and_truth_are_two_values(tmp_path: Path) -> None:
 def test_unwritten_acceptance_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = ToolLock(tmp_path / "tools.lock")
     lock.recall("a", [READ])
-    monkeypatch.setattr("meup_agent.mcp.bridge.pin.MAX_FILE_BYTES", 10)
+    monkeypatch.setattr("meup_agent.mcp.bridge.offered_tools.MAX_FILE_BYTES", 10)
     with pytest.raises(ConfigurationError, match="has no room for more tools"):
         lock.accept("a", [WRITE])
     assert list(lock.recall("a", [WRITE]).tools) == ["read"]

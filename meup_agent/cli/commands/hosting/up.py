@@ -21,6 +21,7 @@ from meup_agent.cli.commands.hosting.console import link_lines, make_console, si
 from meup_agent.cli.commands.hosting.gateway import (
     GatewayStop,
     ListenOptions,
+    announce_to_terminals,
     announced,
     describe_checked,
     describe_started,
@@ -61,7 +62,6 @@ from meup_agent.cli.up.plan import (
     settings_beside,
     start_servers,
 )
-from meup_agent.cli.up.reference import announce_to_terminals
 from meup_agent.cli.up.state import make_folder, token_path, up_folder
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import visible

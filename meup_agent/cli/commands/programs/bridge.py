@@ -238,7 +238,7 @@ def _run(
     from meup_agent.mcp.bridge.bridge import Bridge, BridgeEntry, join_bridges
     from meup_agent.mcp.bridge.config import root_of
     from meup_agent.mcp.bridge.connection import ConnectionSettings
-    from meup_agent.mcp.bridge.pin import ToolLock
+    from meup_agent.mcp.bridge.offered_tools import ToolLock
     from meup_agent.mcp.sdk.logs import pace_sdk_logs, silence_sdk_logs
 
     for each in roots:
