@@ -155,7 +155,7 @@ class JoinOptions(SpaceOptions, frozen=True):
 
 
 class TimedOptions(JoinOptions, frozen=True):
-    """The same, for a command that waits for nothing but the gateway."""
+    """Options of a command that joins, and waits for the gateway alone."""
 
     timeout: Timeout = 10.0
 
@@ -166,7 +166,7 @@ class TimedOptions(JoinOptions, frozen=True):
 
 
 class ActingOptions(JoinOptions, frozen=True):
-    """The same, for a command that can insist on acting beside the participant's agent."""
+    """Options of a command that joins, and can insist on acting beside the participant's agent."""
 
     act_as: Annotated[
         str | None,

@@ -228,7 +228,7 @@ def permissions_of(capabilities: Sequence[Any]) -> list[Permission]:
 
 
 def format_permissions(permissions: Sequence[Permission]) -> str:
-    """All of it in a sentence; who may call tools may fulfill proposals (PROTOCOL 4.4)."""
+    """Format permissions as a sentence; who may call tools may fulfill proposals (PROTOCOL 4.4)."""
     allowed = [str(each) for each in permissions if each.allowed]
     said = ", ".join(allowed) or "nothing but look on"
     lacking = [each.verb for each in permissions if not each.allowed]
@@ -531,7 +531,7 @@ class DoctorListener(Protocol):
     """Receives the results as they come."""
 
     def begin_attempt(self, what: str, seconds: float | None = None) -> None:
-        """Something is begun that may take a while, so many seconds where it is not a step."""
+        """Note what begins and may take a while; of what is no step, with its seconds."""
         ...
 
     async def report_check(self, check: Check) -> None: ...

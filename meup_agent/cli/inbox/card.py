@@ -623,7 +623,7 @@ class YesDraft:
         return replace(self, scopes=(scope, *offered), number=0)
 
     def rows(self) -> Iterator[CardRow]:
-        """It as a card, with what it takes and what it does not."""
+        """The draft as a card, with calls that it takes and some near it that it does not."""
         yield row(Part("Yes to ", "heading"), *title(self.item), Part(" by ", "heading"),
                   *name(self.item.proposer, "name"), Part(" with", "heading"))  # fmt: skip
         for number, each in enumerate(self.scopes):

@@ -875,7 +875,7 @@ MAX_EDITED: Final = 4 << 20
 
 
 class EditRefused(Exception):
-    """What a person asked for is not done; its words are for them."""
+    """Refuses what a person asked for at the screen; its words are for that person."""
 
 
 async def edited_arguments(

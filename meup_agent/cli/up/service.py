@@ -242,7 +242,7 @@ def _write(path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_name(f".{path.name}.new")
         fresh.unlink(missing_ok=True)
-        write_new_file(fresh, content)
+        write_new_file(fresh, content, UNIT_MODE)
         fresh.replace(path)
 
 

@@ -172,7 +172,7 @@ async def sign_in_at(
     folder: Path,
     open_link: Callable[[str], object] | None = None,
 ) -> OAuthClientProvider:
-    """What signs the requests to a server, once it asks for that.
+    """Signs the requests to a server, once it asks for that.
 
     Args:
         name: The server's name, for the log.

@@ -220,7 +220,7 @@ class _Doctor:
     # --- on the way ---
 
     def begin_attempt(self, what: str, seconds: float | None = None) -> None:
-        """Something is begun that may take a while."""
+        """Note that something begins that may take a while."""
         self._waits_for, self._seconds = what, self._limit if seconds is None else seconds
         self._changed.set()
 

@@ -66,7 +66,7 @@ class RowFilter(NamedTuple):
 
     @property
     def query(self) -> str:
-        """It in an address."""
+        """The filter as the query of an address."""
         return urlencode({name: value for name, value in self._asdict().items() if value})
 
 
