@@ -56,6 +56,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 LOOPS = ("asyncio", "trio", "uvloop")
 
+PLACES = {"memory", "sockets"}
+"""Where the space of a test is that has both."""
+
 ABOUT_SOCKETS = {"faults", "gateway", "session", "transport"}
 """Folders of tests that run on uvloop, which differs from asyncio by its sockets alone.
 
@@ -66,10 +69,10 @@ A journal has none.
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect what another run shows as well.
 
-    In a quick run each test has each of its inputs, transports and dialects, but not each of these
-    with each of the others, and one of its loops: which, its name decides. Where only what is
-    installed may differ it has one of all, the same each time; but those of the transports, which
-    are next to the libraries, run on each loop in a quick run, and whole in the other.
+    In a quick run each test has each of its inputs and dialects, but not each of these with each of
+    the others, and one of its loops, in memory or over sockets: which, its name decides. Where only
+    what is installed may differ it has one of all, the same each time; but those of the transports,
+    which are next to the libraries, run on each loop in a quick run, and whole in the other.
     """
     chosen = [item for item in items if not (_loop(item) == "uvloop" and _is_without_socket(item))]
     variants: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
@@ -95,26 +98,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _covering(variants: list[pytest.Item]) -> list[pytest.Item]:
-    """Variants of a test, as few as have each value of each parameter, on one loop if they can."""
-    loops = sorted({_loop(item) for item in variants})
-    loop = loops[crc32(_function(variants[0])[1].encode()) % len(loops)]
-    values = {item: _values(item) for item in variants}
+    """Variants of a test, as few as have each value of each parameter, in one place if they can."""
+    places = PLACES if set[str]().union(*map(_parameters, variants)) >= PLACES else set[str]()
+    where: dict[pytest.Item, tuple[str, ...]] = {}
+    for item in variants:
+        is_next_to_sockets = "transport" in item.path.parts
+        where[item] = () if is_next_to_sockets else (_loop(item), *(places & _parameters(item)))
+    found = sorted(set(where.values()))
+    chosen_place = found[crc32(_function(variants[0])[1].encode()) % len(found)]
+    values = {item: _values(item, where[item]) for item in variants}
     left = set[object]().union(*values.values())
     chosen = list[pytest.Item]()
     while left or not chosen:
         chosen.append(
-            max(variants, key=lambda item: (len(left & values[item]), _loop(item) == loop))
+            max(variants, key=lambda item: (len(left & values[item]), where[item] == chosen_place))
         )
         left -= values[chosen[-1]]
     return chosen
 
 
-def _values(item: pytest.Item) -> frozenset[object]:
-    """The values of an item's parameters: the id that each `parametrize` and fixture gives it."""
+def _values(item: pytest.Item, where: tuple[str, ...]) -> frozenset[object]:
+    """The values of an item's parameters, but for where it runs.
+
+    Each is the id that a `parametrize` or a fixture gives it.
+    """
     called = getattr(item, "callspec", None)
-    loop = "" if "transport" in item.path.parts else _loop(item)
     ids = enumerate(called._idlist) if called else ()
-    return frozenset(each for each in ids if each[1] != loop)
+    return frozenset(each for each in ids if each[1] not in where)
 
 
 def _is_without_socket(item: pytest.Item) -> bool:

@@ -20,6 +20,7 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import Config, Gateway, JournalConfig, RunningGateway, serve
 from meup_agent.gateway.config import NatsConfig
 from meup_agent.gateway.console import Console
+from meup_agent.gateway.journal.nats import link
 from meup_agent.gateway.journal.nats.journal import NatsJournal
 from meup_agent.gateway.journal.nats.link import NoAnswer
 from meup_agent.gateway.journal.nats.records import token_of
@@ -430,14 +431,18 @@ async def test_messages_that_do_not_fit_are_refused_at_the_start(path: Path) -> 
         server.close()
 
 
-def test_servers_that_are_not_there_are_named(path: Path) -> None:
+def test_servers_that_are_not_there_are_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "CONNECT_SECONDS", 0.5)
     config = replace(nats_config(path), servers=("nats://me:secret@127.0.0.1:1",))
     with pytest.raises(ConfigurationError, match="cannot be reached") as raised:
         ENGINES["nats"].check(JournalConfig(nats=config), 1)
     assert "secret" not in str(raised.value)
 
 
-def test_nobody_is_told_who_we_are_without_tls_that_is_wanted(path: Path) -> None:
+def test_nobody_is_told_who_we_are_without_tls_that_is_wanted(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "CONNECT_SECONDS", 3.0)
     here = nats_config(path, user="me", password="secret")
     config = replace(here, servers=(here.servers[0].replace("nats://", "tls://"),))
     with pytest.raises(ConfigurationError, match="it does not ask for TLS"):
