@@ -29,8 +29,6 @@ from meup_agent.protocol.space.link import FrameFormat, Place
 from meup_agent.transport.base import (
     ABNORMAL,
     DIALECT_HEADER,
-    LAST_SEEN_HEADER,
-    RESUME_HEADER,
     TOO_BIG,
     CloseInfo,
     checked_close,
@@ -189,7 +187,7 @@ class MemorySpace:
 
         try:
             dialect = read_dialect(header(DIALECT_HEADER))
-            resumes, last_seen = read_resume(header(RESUME_HEADER), header(LAST_SEEN_HEADER))
+            resumes, last_seen, acked = read_resume(header)
             place = read_place(header)
             if "authorization" in said:
                 token = bearer(said["authorization"])
@@ -207,7 +205,7 @@ class MemorySpace:
             raise HandshakeRefused(refused.status, wait, body=str(refused)) from None
         host = self._runtime.spaces[space]
         frames = bytes if dialect in STREAMING else None
-        form = FrameFormat(dialect, resumes, pack_frame=frames)
+        form = FrameFormat(dialect, resumes, acked, pack_frame=frames)
         connection = _MemoryConnection(
             self, host, identity.participant, form, last_seen, self._config.limits, place
         )

@@ -185,6 +185,10 @@ RESUME_HEADER: Final = "MEUP-Resume"
 """In a handshake, ``1``: each envelope is to say its number, so that one can come back to it
 (PROTOCOL 6)."""
 
+ACK_HEADER: Final = "MEUP-Ack"
+"""In a handshake, ``1`` beside the one above: of what the connection sent, a short frame with the
+id and the number is enough (PROTOCOL 6)."""
+
 OBSERVE_HEADER: Final = "MEUP-Observe"
 """In a handshake, ``1``: the connection only looks on. A gateway that knows observers says it back;
 from any other it would be a second connection of its participant (PROTOCOL 3)."""

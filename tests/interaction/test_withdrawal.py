@@ -309,6 +309,7 @@ class WithoutWithdraw:
 
     def __init__(self, transport: Any) -> None:
         self._transport = transport
+        self._is_welcomed = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -318,9 +319,9 @@ class WithoutWithdraw:
 
     async def __anext__(self) -> bytes:
         frame: bytes = await anext(self._transport)
-        welcome = decode(frame)
-        if welcome.kind != kinds.SYSTEM_WELCOME:
+        if self._is_welcomed or (welcome := decode(frame)).kind != kinds.SYSTEM_WELCOME:
             return frame
+        self._is_welcomed = True
         payload = dict(welcome.payload_object)
         granted = [{"kind": kinds.MCP_PROPOSAL}, {"kind": kinds.CHAT}]
         payload["you"] = {**payload["you"], "capabilities": granted}

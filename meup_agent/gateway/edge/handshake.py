@@ -22,6 +22,7 @@ from meup_agent.protocol.dialects import DIALECTS, spoken
 from meup_agent.protocol.space.link import Place
 from meup_agent.protocol.wire.envelope import check_frame
 from meup_agent.transport.base import (
+    ACK_HEADER,
     BESIDE_HEADER,
     DIALECT_HEADER,
     LAST_SEEN_HEADER,
@@ -65,6 +66,7 @@ class Handshake(NamedTuple):
     dialect: str | None
     resumes: bool = False
     last_seen: int | None = None
+    acked: bool = False
     place: Place = Place.ANSWERING
     of_page: bool = False  # of a page in a browser, which says whose it is
     digest: bytes = b""  # of its header's token
@@ -109,7 +111,7 @@ def read_handshake(
     space = _space(target)
     dialect = read_dialect(headers.get(DIALECT_HEADER))
     authorization = headers.get("Authorization")
-    resume = read_resume(headers.get(RESUME_HEADER), headers.get(LAST_SEEN_HEADER))
+    resume = read_resume(headers.get)
     place = read_place(headers.get)
     of_page = headers.get("Origin") is not None
     identity, digest = None, b""
@@ -161,16 +163,26 @@ def is_seq(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= MAX_SEQ_DIGITS
 
 
-def read_resume(asks: str | None, said: str | None) -> tuple[bool, int | None]:
-    """True if a member wants each envelope's number, and the last one that it got (PROTOCOL 6)."""
-    if asks is None or asks.strip() != "1":
-        return False, None
+class Resume(NamedTuple):
+    """The numbers that a member asks for (PROTOCOL 6)."""
+
+    resumes: bool = False  # it wants each envelope's
+    last_seen: int | None = None  # the last one that it got
+    acked: bool = False  # of its own envelopes, they alone are enough
+
+
+def read_resume(header: Callable[[str], str | None]) -> Resume:
+    """The numbers that a member asks for by its headers."""
+    if (header(RESUME_HEADER) or "").strip() != "1":
+        return Resume()
+    acked = (header(ACK_HEADER) or "").strip() == "1"
+    said = header(LAST_SEEN_HEADER)
     if said is None:
-        return True, None
+        return Resume(True, None, acked)
     said = said.strip()
     if not is_seq(said):
         raise NotAdmitted(BAD_REQUEST, f"{LAST_SEEN_HEADER} must be the last 'seq' that you got")
-    return True, int(said)
+    return Resume(True, int(said), acked)
 
 
 def bearer(authorization: str) -> str:

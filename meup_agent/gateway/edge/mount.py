@@ -93,7 +93,8 @@ class AsgiConnection(MemberConnection):
 
     def _frame_format(self, dialect: str) -> FrameFormat:
         frames = bytes if dialect in STREAMING else None
-        return FrameFormat(dialect, self._handshake.resumes, pack_frame=frames)
+        numbers = self._handshake.resumes, self._handshake.acked
+        return FrameFormat(dialect, *numbers, pack_frame=frames)
 
     def _send_close(self, code: int, reason: str) -> None:
         self._queue.close(code, reason)

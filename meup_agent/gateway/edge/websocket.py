@@ -107,7 +107,8 @@ class WebSocketConnection(WSListener, MemberConnection):
 
     def _frame_format(self, dialect: str) -> FrameFormat:
         frames = pack_binary if dialect in STREAMING else None
-        return FrameFormat(dialect, self._handshake.resumes, pack_text, frames)
+        numbers = self._handshake.resumes, self._handshake.acked
+        return FrameFormat(dialect, *numbers, pack_text, frames)
 
     def _send_close(self, code: int, reason: str) -> None:
         self._transport.send_close(cast("WSCloseCode", code), reason)

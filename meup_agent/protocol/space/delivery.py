@@ -25,6 +25,7 @@ from meup_agent.protocol.space.allowance import Allowance
 from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.journal import Entry, Journal
 from meup_agent.protocol.space.link import (
+    AcceptedMessage,
     CloseMessage,
     Connection,
     DirectMessage,
@@ -41,7 +42,12 @@ from meup_agent.protocol.space.state.presence import JoinState
 from meup_agent.protocol.space.state.verdicts import Recorder, gateway_draft
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import MAX_FRAME_BYTES, Envelope
-from meup_agent.protocol.wire.membership import add_until, numbered
+from meup_agent.protocol.wire.membership import (
+    AckFrame,
+    add_until,
+    encode_ack,
+    numbered,
+)
 from meup_agent.protocol.wire.streams import StreamInfo, build_lost
 
 if TYPE_CHECKING:
@@ -338,8 +344,11 @@ class Fanout:
 
     # --- what is delivered ----------------------------------------------------------------
 
-    def deliver(self, entry: Entry) -> None:
-        """Deliver an entry to all in one order, first to those that it names: they wait for it."""
+    def deliver(self, entry: Entry, sender: Subscriber | None = None) -> None:
+        """Deliver an entry to all in one order, first to those that it names: they wait for it.
+
+        A sender that is given gets its acknowledgement instead.
+        """
         self.delivered = entry.seq
         # By position, since hashing a form takes as long as handing over a frame.
         packs: list[tuple[FrameFormat, dict[int, Subscriber], Any]] = []
@@ -349,7 +358,14 @@ class Fanout:
             if packed is not None:
                 packs.append((form, group, packed))
         first = self._find_named(envelope.to)
+        # One that still reads what it missed finds it there.
+        if sender is not None and sender in self._by_name.get(envelope.sender, ()):
+            first = (*(each for each in first if each is not sender), sender)
         for subscriber in first:
+            if subscriber is sender:
+                said = encode_ack(AckFrame(envelope.id, entry.seq))
+                sender.deliver(sender.form.pack(said))
+                continue
             named_form = subscriber.form
             for form, _, packed in packs:
                 if form == named_form:
@@ -581,6 +597,7 @@ class SpaceDelivery:
             place,
             form.dialect,
             form.numbered,
+            form.acked,
             form.pack_frame is not None,
             member.last_seen,
         )
@@ -626,6 +643,8 @@ class SpaceDelivery:
             self.fanout.deliver(message)
             return
         match message:
+            case AcceptedMessage(number, entry):
+                self.fanout.deliver(entry, self._members.get(number))
             case FrameMessage():
                 self.fanout.frames.deliver(message)
             case StreamEndMessage(stream):

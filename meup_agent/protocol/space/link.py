@@ -40,6 +40,8 @@ class FrameFormat(NamedTuple):
 
     dialect: str
     numbered: bool = False  # each frame has its number as ``seq`` (PROTOCOL 6)
+    # Of what it sent itself it gets an acknowledgement (PROTOCOL 6).
+    acked: bool = False
     # Makes of a frame what is handed to :meth:`Subscriber.deliver`.
     pack: Callable[[bytes], bytes] = bytes
     # The same of frames of streams; ``None``: it takes none of them.
@@ -102,6 +104,7 @@ class Connection(msgspec.Struct, frozen=True, gc=False):
     place: Place
     dialect: str
     numbered: bool  # its frames have numbers, with which it can resume
+    acked: bool  # of what it sent it gets an acknowledgement
     takes_frames: bool  # it takes frames of streams, and may send them
     # The number of the last envelope that it got before; ``None``: it does not resume.
     last_seen: int | None
@@ -113,6 +116,13 @@ class WelcomeMessage(msgspec.Struct, frozen=True):
     connection: int
     welcome: Envelope
     join_state: JoinState
+
+
+class AcceptedMessage(msgspec.Struct, frozen=True):
+    """An entry that has an acknowledgement for the connection that sent it."""
+
+    connection: int
+    entry: Entry
 
 
 class DirectMessage(msgspec.Struct, frozen=True):
@@ -153,6 +163,7 @@ class StreamEndMessage(msgspec.Struct, frozen=True):
 
 LinkMessage = (
     Entry
+    | AcceptedMessage
     | WelcomeMessage
     | DirectMessage
     | EchoMessage

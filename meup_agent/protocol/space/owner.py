@@ -30,6 +30,7 @@ from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.decisions import ProposalChange
 from meup_agent.protocol.space.journal import Entry, Fact, Journal
 from meup_agent.protocol.space.link import (
+    AcceptedMessage,
     CloseMessage,
     Connection,
     DirectMessage,
@@ -476,7 +477,9 @@ class SpaceOwner:
         )
         self._record(participant, frame, decision, "websocket")
         if isinstance(decision, Acceptance):
-            self._carry_out(decision, None, connection)
+            # What was filled in or changed here, its sender has to read.
+            as_sent = connection.acked and decision.envelope.frame is frame
+            self._carry_out(decision, None, connection, as_sent=as_sent)
         elif isinstance(decision, Repetition):
             self._echo(decision, None, connection)
         elif isinstance(decision, Discard):
@@ -612,7 +615,12 @@ class SpaceOwner:
     # --- what is decided ------------------------------------------------------------------
 
     def _carry_out(
-        self, accepted: Acceptance, then: VerdictCallback | None, sender: Connection | None = None
+        self,
+        accepted: Acceptance,
+        then: VerdictCallback | None,
+        sender: Connection | None = None,
+        *,
+        as_sent: bool = False,
     ) -> None:
         self._counters.accepted += 1
         envelope = accepted.envelope
@@ -625,7 +633,8 @@ class SpaceOwner:
             self._queue(StreamEndMessage(accepted.closes))
         if self._tracer is not None:
             self._tracer.accepted(self._name, envelope, accepted.changes, accepted.begun)
-        deliver = partial(self._deliver_accepted, accepted, before, then)
+        acked = sender.number if sender is not None and as_sent else None
+        deliver = partial(self._deliver_accepted, accepted, before, then, acked)
         self._journal.append(
             self._name, accepted.at, envelope, accepted.facts, deliver, accepted.changes
         )
@@ -673,6 +682,7 @@ class SpaceOwner:
         accepted: Acceptance,
         before: Iterable[DirectMessage],
         then: VerdictCallback | None,
+        acked: int | None,
         entry: Entry,
     ) -> None:
         """Deliver an accepted envelope that is kept, behind notices that must come before it."""
@@ -682,13 +692,13 @@ class SpaceOwner:
             accepted.begun.seq = entry.seq
         for message in before:
             self._hand_on(message)
-        self._deliver(entry)
+        self._deliver(entry, acked)
         if then is not None:
             then(entry)
 
-    def _deliver(self, entry: Entry) -> None:
+    def _deliver(self, entry: Entry, acked: int | None = None) -> None:
         self._handed_on = entry.seq
-        self._hand_on(entry)
+        self._hand_on(entry if acked is None else AcceptedMessage(acked, entry))
 
     def _echo(
         self, repeated: Repetition, then: VerdictCallback | None, to: Connection | None

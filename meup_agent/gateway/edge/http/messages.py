@@ -455,7 +455,7 @@ async def get_events(runtime: GatewayRuntime, request: Request) -> Response:
         runtime,
         host,
         identity,
-        FrameFormat(dialect, True, pack_event),
+        FrameFormat(dialect, True, pack=pack_event),
         None if said is None else int(said),
         follow=follow,
         observes=observes,
