@@ -194,17 +194,22 @@ K = TypeVar("K", bound=Hashable)
 
 
 class NotAdmitted(Exception):
-    """A caller is refused, with an HTTP status that :attr:`close_code` has another form of."""
+    """A caller is refused, with an HTTP status that :attr:`close_code` has another form of.
+
+    It is told when to come back; 0: at its own pace.
+    """
 
     def __init__(self, status: int, message: str, retry_after: int | None = None) -> None:
         super().__init__(message)
         self.status = status
-        self.retry_after = RETRY_AFTER if status == UNAVAILABLE else retry_after
+        if status == UNAVAILABLE and retry_after is None:
+            retry_after = RETRY_AFTER
+        self.retry_after = retry_after
 
     @property
     def headers(self) -> dict[str, str]:
         """Headers of the answer that says so over HTTP."""
-        return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        return {"Retry-After": str(self.retry_after)} if self.retry_after else {}
 
     @property
     def close_code(self) -> int:

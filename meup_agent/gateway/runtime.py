@@ -326,9 +326,11 @@ class GatewayRuntime:
     def check_open(self, space: str) -> None:
         """Raise :exc:`NotAdmitted` for a space of the configuration that is not open here."""
         if space not in self.spaces and self._config.space(space) is not None:
-            why = "cannot be kept at the moment" if space in self.stopped else "is not here now"
-            said = f"the space {why}; connect again"
-            raise NotAdmitted(UNAVAILABLE, said, RETRY_AFTER)
+            if space in self.stopped:
+                said = "the space cannot be kept at the moment; connect again"
+                raise NotAdmitted(UNAVAILABLE, said)
+            # Another gateway has it in a moment: who is told to wait would be away for longer.
+            raise NotAdmitted(UNAVAILABLE, "the space is not here now; connect again", 0)
 
     # --- admission --------------------------------------------------------------------------
 
@@ -346,7 +348,8 @@ class GatewayRuntime:
         """Raise :exc:`NotAdmitted` unless the gateway takes one more connection."""
         most = self.limits.max_connections
         if not self.accepting:
-            raise NotAdmitted(UNAVAILABLE, "the gateway stops; connect again")
+            wait = 0 if self.node else RETRY_AFTER  # others have its spaces in a moment
+            raise NotAdmitted(UNAVAILABLE, "the gateway stops; connect again", wait)
         if len(self._connections) >= most:
             said = f"the gateway has {most} connections, as many as it takes (max_connections)"
             raise NotAdmitted(UNAVAILABLE, said)

@@ -108,10 +108,10 @@ afterwards.
 |---|--:|--:|--:|
 {rows}
 
-When the server that leads a stream fails, NATS takes some seconds to elect another. A gateway that
-takes over reads the whole stream first, so stalls grow in the course of a run. A pause is a short
-stall if the program wakes before another one has taken its place. `make soak` makes this page;
-`make cluster` runs half a minute of it.
+When the server that leads a stream fails, NATS takes some seconds to elect another. The gateway
+that takes over has followed the stream, so it need not read it first. A pause is a short stall if
+the program wakes before another one has taken its place. `make soak` makes this page; `make
+cluster` runs half a minute of it.
 """
 
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from meup_agent.gateway.auth import RETRY_AFTER, UNAVAILABLE
+from meup_agent.gateway.auth import UNAVAILABLE
 from meup_agent.gateway.cluster.relay import (
     COPY_BYTES,
     RelayTasks,
@@ -336,8 +336,8 @@ def _refusal(arrival: Arrival) -> bytes:
         kind = b"application/json"
     phrase = HTTPStatus(UNAVAILABLE).phrase.encode()
     return (
-        b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nRetry-After: %d\r\nConnection: close\r\n"
-        b"Content-Length: %d\r\n\r\n%b" % (UNAVAILABLE, phrase, kind, RETRY_AFTER, len(body), body)
+        b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nConnection: close\r\n"
+        b"Content-Length: %d\r\n\r\n%b" % (UNAVAILABLE, phrase, kind, len(body), body)
     )
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("meup_agent.gateway")
 
 TAKES_AT_ONCE: Final = 8
-"""Spaces that are begun at the same time; each reads its stream."""
+"""Spaces that are begun at the same time; each reads the rest of its stream."""
 
 READS_AT_ONCE: Final = 2
 """Logs of others that are read at the same time."""

@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("meup_agent.gateway")
 
-TICK_SECONDS: Final = 0.1
+TICK_SECONDS: Final = 0.05
 """Interval of the check for late gateways."""
 
 HEARTBEAT_SECONDS: Final = 0.25
 """Interval of a gateway's message that it is there."""
 
-LATE_SECONDS: Final = 0.35
+LATE_SECONDS: Final = 0.3
 """Silence after which a gateway is asked whether it is there."""
 
 SILENT_SECONDS: Final = 1.0
