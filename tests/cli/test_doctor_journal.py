@@ -70,7 +70,9 @@ def test_a_journal_before_and_while_a_gateway_runs(tmp_path: Path) -> None:
         assert other["gateway"][0] is False
         assert "it has other spaces.demo than this file" in other["gateway"][1]
         file.write_text(file.read_text().replace("space: {id: demo}", "space: {id: lost}"))
-        assert said(file, exit_codes.FAILED)["spaces"] == (False, "nobody has lost")
+        lost = said(file, exit_codes.FAILED)
+        assert lost["gateway"] == (True, "here owns demo; it does not have spaces.lost")
+        assert lost["spaces"] == (False, "nobody has lost")
 
 
 def test_what_its_user_may_not_is_named(tmp_path: Path) -> None:

@@ -173,7 +173,8 @@ class _Journal:
     async def _is_refused(self, work: Coroutine[Any, Any, Any]) -> bool:
         self._link.last_error = ""
         done = await work
-        await self._link.client.flush()
+        for _ in range(2):  # the library's question may overtake what it sent just before
+            await self._link.client.flush()
         if done is not None and not self._link.last_error:
             await done.unsubscribe()
         return "permissions violation" in self._link.last_error.lower()
@@ -254,6 +255,9 @@ class _Journal:
             differing = differing_parts(own, theirs)
             if differing:
                 said += f"; it has other {name_some(differing, 4)} than this file"
+            missing = sorted(each for each in own.keys() - theirs if each.startswith("spaces."))
+            if missing:
+                said += f"; it does not have {name_some(missing, 4)}"
             advice = "give all the same file; they read participants again by `meup gateway reload`"
             yield Check(
                 "gateway", not differing, visible(said, MAX_SAID), advice if differing else ""

@@ -161,7 +161,7 @@ class SpaceKeeper:
             if membership.owner_of(name) is not None:
                 del self._runtime.stopped[name]  # another gateway could begin it
         membership.refuse(paused.intersection(self._runtime.stopped))
-        plan = plan_for(membership.nonce, membership.nodes, names, membership.steady)
+        plan = plan_for(membership.nonce, membership.nodes_for(names), names, membership.steady)
         for name in plan.take:
             if name not in self._working and name not in paused:
                 self._working.add(name)

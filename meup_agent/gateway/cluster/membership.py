@@ -17,7 +17,7 @@ import asyncio
 import logging
 import math
 import secrets
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -102,12 +102,14 @@ def _space_values(space: SpaceConfig) -> dict[str, Any]:
         ]
         for name, entry in space.participants.items()
     }
-    return {
+    values = {
         "participants": participants,
         "dialect": space.dialect,
         "announce_withdrawals": space.announce_withdrawals,
         "takes_published": space.takes_published,
     }
+    # So a later release may know more of them, and is alike where none of those is set.
+    return {name: value for name, value in values.items() if value}
 
 
 def _digest(value: object) -> str:
@@ -116,8 +118,12 @@ def _digest(value: object) -> str:
 
 
 def differing_parts(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """The keys of the parts that two configurations do not have alike."""
-    return sorted(key for key in {*one, *other} if one.get(key) != other.get(key))
+    """The keys of the parts that two configurations both have, and not alike.
+
+    A space that one of them does not have is at the gateways that do, and a limit that it does not
+    have is unknown to its release.
+    """
+    return sorted(key for key in one.keys() & other.keys() if one[key] != other[key])
 
 
 def refuse_differing(ours: Mapping[str, str], theirs: Mapping[str, str], node: str) -> None:
@@ -178,6 +184,8 @@ class ClusterMembership:
         self._others: dict[str, KnownNode] = {}
         self._gone: TTLMap[str, int] = TTLMap(count=MAX_GONE, seconds=math.inf)
         self._foreign: NodeHeartbeat | None = None  # the last one that was signed otherwise
+        # The parts of other configurations than this one's that gateways have, by their digests.
+        self._parts: dict[str, Mapping[str, str]] = {}
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._subscriptions: list[Any] = []
         self._ticking: asyncio.Task[None] | None = None
@@ -195,6 +203,19 @@ class ClusterMembership:
         """The gateways that are there, this one included, by their nonces."""
         others = {nonce: known.heartbeat for nonce, known in self._others.items()}
         return {self._own.nonce: self._own, **others}
+
+    def nodes_for(self, spaces: Sequence[str]) -> dict[str, NodeHeartbeat]:
+        """The same; each also refuses those spaces that its configuration does not have."""
+        found = self.nodes
+        for nonce, heartbeat in found.items():
+            parts = self._parts.get(heartbeat.config)
+            if parts is None:
+                continue
+            lacking = [each for each in spaces if f"spaces.{each}" not in parts]
+            if lacking:
+                refused = [*heartbeat.refused, *lacking]
+                found[nonce] = msgspec.structs.replace(heartbeat, refused=refused)
+        return found
 
     @property
     def steady(self) -> list[str]:
@@ -281,11 +302,25 @@ class ClusterMembership:
         body = await self._in_link(
             self.link.request(self._subject(f"ask.{other.nonce}"), b"", HELLO_SECONDS)
         )
-        try:
-            theirs = _read_parts(self._signer.read(body or b"").body)
-        except msgspec.MsgspecError:
+        theirs = self._note_parts(self._signer.read(body or b"").body)
+        if theirs is None:
             return  # it has gone meanwhile
         refuse_differing(self.parts, theirs, other.node)
+
+    def _note_parts(self, body: bytes) -> Mapping[str, str] | None:
+        """Take in another gateway's answer; ``None``: it is none."""
+        try:
+            parts = _read_parts(body)
+        except msgspec.MsgspecError:
+            return None
+        # By a digest of our own making: nobody says what another gateway has.
+        digest = _digest(parts)
+        if digest not in self._parts:
+            needed = {known.heartbeat.config for known in self._others.values()}
+            kept = {each: found for each, found in self._parts.items() if each in needed}
+            self._parts = {**kept, digest: parts}
+            self.changed.notify_all()
+        return parts
 
     # --- what comes in, in the link's thread ----------------------------------------------------
 
@@ -318,6 +353,8 @@ class ClusterMembership:
             return
         since = now if known is None else known.since
         self._others[heartbeat.nonce] = KnownNode(heartbeat, number, now, since)
+        if heartbeat.config != self._own.config and heartbeat.config not in self._parts:
+            self.suspect(heartbeat.nonce)  # its answer says which spaces it has
         if known is None:
             self._tell()  # it may not know of this one
         elif known.heartbeat == heartbeat:
@@ -356,9 +393,10 @@ class ClusterMembership:
         if body is None and self.link.is_connected:
             self._lose(nonce, "has ended")
         elif body and known is not None:
-            is_genuine, number, _ = self._signer.read(body)
+            is_genuine, number, parts = self._signer.read(body)
             if is_genuine and number > known.number:
                 self._others[nonce] = known._replace(number=number, heard=self._loop.time())
+                self._note_parts(parts)
 
     def _lose(self, nonce: str, why: str) -> None:
         known = self._others.pop(nonce, None)

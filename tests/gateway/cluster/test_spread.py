@@ -3,7 +3,7 @@
 import json
 import signal
 from collections import Counter
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,8 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import httpx
+import msgspec
+import nats
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +21,7 @@ from websockets.exceptions import InvalidHandshake, InvalidMessage
 
 from meup_agent.gateway import Gateway
 from meup_agent.gateway.cluster.placement import NodeHeartbeat, owner_of, plan_for, preferred_owner
+from meup_agent.gateway.cluster.signing import Signer
 from meup_agent.gateway.config_file import load_config
 from meup_agent.gateway.console import Console
 from meup_agent.gateway.edge.listener import forwarded_for
@@ -164,11 +167,11 @@ def steady() -> Generator[None]:
         yield
 
 
-def write(folder: Path, node: str, ports: list[int]) -> Path:
+def write(folder: Path, node: str, ports: list[int], names: Sequence[str] = NAMES) -> Path:
     path = folder / f"{node}.yaml"
     path.write_text(
         FILE.format(
-            spaces="\n".join(SPACE.format(name=name) for name in NAMES),
+            spaces="\n".join(SPACE.format(name=name) for name in names),
             url=shared_server().url,
             prefix=nats_config(folder).prefix,
             node=node,
@@ -295,3 +298,56 @@ async def test_people_sign_in_at_any_gateway(tmp_path: Path, ports: list[int]) -
                 page = await browser.get("/inbox")
                 assert page.status_code == 200
                 assert space in page.text
+
+
+@pytest.mark.usefixtures("steady")
+async def test_a_space_that_one_configuration_has_is_at_its_gateway(
+    tmp_path: Path, ports: list[int]
+) -> None:
+    """So a space is added or removed by giving one gateway after another the new file."""
+    added = min(FIRST)  # it would be at the first, which does not know it
+    before = load_config(write(tmp_path, "first", ports, sorted({*NAMES} - {added})))
+    after = load_config(write(tmp_path, "second", ports))
+    async with (
+        Gateway(config=before, port=before.port) as first,
+        Gateway(config=after, port=after.port) as second,
+    ):
+        with anyio.fail_after(PATIENCE):
+            while spaces_of(first) != FIRST - {added}:  # noqa: ASYNC110 - nobody is told of it
+                await anyio.sleep(0.01)
+            while spaces_of(second) != {*NAMES} - FIRST | {added}:  # noqa: ASYNC110 - the same
+                await anyio.sleep(0.01)
+        for number, name in enumerate((added, max(FIRST))):
+            async with member(after.port, name) as alice:
+                await says(alice, number)
+
+
+@pytest.mark.usefixtures("steady")
+async def test_a_heartbeat_that_lies_takes_nothing_away(tmp_path: Path, ports: list[int]) -> None:
+    """Its owner goes on; what a stranger says of a later release is read as far as it is known."""
+    config = load_config(write(tmp_path, "first", ports, [NAMES[0]]))
+    async with (
+        Gateway(config=config, port=config.port) as gateway,
+        member(config.port, NAMES[0]) as alice,
+    ):
+        assert gateway._gateway.keeper is not None
+        assert gateway._gateway.keeper.membership is not None
+        membership = gateway._gateway.keeper.membership
+        own = membership.nodes[membership.nonce]
+        lie = [*msgspec.to_builtins(NodeHeartbeat("liar", "x", own.config, "127.0.0.1:1")), "more"]
+        lie[5] = {NAMES[0]: 2**60}
+        signer = Signer(TOKEN)
+        stranger = await nats.connect(shared_server().url)
+        subject = f"{nats_config(tmp_path).prefix}.beat"
+        for number in range(3):
+            for said in (lie, ["meup/node/2", "later"]):
+                await stranger.publish(subject, signer.sign(msgspec.msgpack.encode(said)))
+            await stranger.publish(subject, b"?")
+            await stranger.flush()
+            await says(alice, number)
+        with anyio.fail_after(PATIENCE):
+            while "x" not in membership.nodes:  # noqa: ASYNC110 - nobody is told of it
+                await anyio.sleep(0.01)
+        await says(alice, 4)
+        assert spaces_of(gateway) == {NAMES[0]}
+        await stranger.close()

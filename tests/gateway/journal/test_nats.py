@@ -7,10 +7,12 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import anyio
 import anyio.lowlevel
 import httpx
+import msgspec
 import nats
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -194,7 +196,9 @@ async def test_answer_that_got_lost_is_read_from_the_log(
         assert await read(journal) == (first, second, third)
 
 
-async def test_a_strangers_message_ends_it(path: Path, clock: Clock) -> None:
+async def test_a_strangers_message_ends_it(
+    path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     config = nats_config(path)
     async with journal_at(config, clock) as journal:
         await kept(journal, chat(1))
@@ -204,6 +208,46 @@ async def test_a_strangers_message_ends_it(path: Path, clock: Clock) -> None:
         journal.append("demo", NOW, chat(2), (), lambda _: pytest.fail("it is not kept"))
         assert f"something else wrote message {written.seq}" in await failure_of(journal)
     with pytest.raises(ConfigurationError, match=f"message {written.seq} was not written by"):
+        async with journal_at(config, clock) as journal:
+            journal.recover("demo", since=0, limit=9)
+    assert "are lost" not in caplog.text  # its senders were told
+
+
+async def test_what_waits_at_the_end_is_counted(
+    wire: Wire, path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with patch("meup_agent.gateway.journal.nats.journal.CLOSE_SECONDS", 0.01):
+        async with journal_at(replace(nats_config(path), servers=(wire.url,)), clock) as journal:
+            await kept(journal, chat(1))
+            wire.hold()
+            for number in range(2, 5):
+                journal.append("demo", NOW, chat(number), (), lambda _: pytest.fail("it hangs"))
+    assert "hangs; 3 messages that waited for it are lost" in caplog.text
+
+
+async def test_a_later_release_may_say_more(path: Path, clock: Clock) -> None:
+    """Fields that are not known here are left out, and another format is refused with its place."""
+    config = nats_config(path)
+    async with journal_at(config, clock) as journal:
+        (first,) = await kept(journal, chat(1))
+    stranger = await nats.connect(config.servers[0])
+
+    async def write(*content: object) -> int:
+        place = f"{config.prefix}.log.demo"
+        body = msgspec.msgpack.encode(content)
+        return (await stranger.jetstream().publish(place, body)).seq
+
+    epoch = await write("meup/own/1", "later", "nonce", "9.9", NOW, {}, "more")
+    entry = [NOW, chat(2).frame, (), b"", (), "more"]
+    await write("meup/batch/1", epoch, [entry], "more")
+    async with journal_at(config, clock) as journal:
+        (third,) = await kept(journal, chat(3))
+        assert ids(await read(journal)) == ["1", "2", "3"]
+        assert (await read(journal))[0] == first
+        assert (await read(journal))[2] == third
+    sequence = await write("meup/own/2", {"node": "later"})
+    await stranger.close()
+    with pytest.raises(ConfigurationError, match=f"message {sequence} .* one of a later version"):
         async with journal_at(config, clock) as journal:
             journal.recover("demo", since=0, limit=9)
 
