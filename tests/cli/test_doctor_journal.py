@@ -1,11 +1,13 @@
 """`meup doctor --journal`: servers, permissions, streams and gateways of a journal on NATS."""
 
+import asyncio
 import json
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+import nats
 import pytest
 
 from meup_agent.cli.cluster.examination import PUBLISHED, SUBSCRIBED
@@ -95,6 +97,24 @@ def test_what_its_user_may_not_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not HOW_TO.is_file(), reason="an installed package has no docs")
+def test_trying_takes_nothing_away(tmp_path: Path) -> None:
+    """A purge that the server does not refuse would sign everybody out."""
+    file = write(tmp_path)
+    buckets = [f"{nats_config(tmp_path).prefix}-{name}" for name in ("sessions", "links")]
+
+    async def keep_and_look() -> None:
+        async with await nats.connect(shared_server().url) as client:
+            kept = [await client.jetstream().create_key_value(bucket=each) for each in buckets]
+            for each in kept:
+                await each.put("someone", b"signed in")
+            await asyncio.to_thread(said, file)
+            assert [(await each.get("someone")).value for each in kept] == [b"signed in"] * 2
+            for name in buckets:
+                assert (await client.jetstream().stream_info(f"KV_{name}")).state.messages == 1
+
+    asyncio.run(keep_and_look())
+
+
 def test_the_how_to_lists_what_is_tried() -> None:
     listed = re.search(r"```text\n(publish: .*?)```", HOW_TO.read_text("utf-8"), re.DOTALL)
     assert listed

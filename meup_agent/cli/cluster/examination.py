@@ -68,6 +68,10 @@ SUBSCRIBED: Final = ("{prefix}.beat", "{prefix}.hello", "{prefix}.ask.*")
 _REFUSED: Final = {"Nats-Expected-Stream": "meup-doctor"}
 """Headers with which each stream refuses a message: none has that name."""
 
+_PURGE_NOTHING: Final = b'{"seq":1,"keep":9007199254740991}'
+"""A purge that the server refuses, since it has both, and which would take nothing by either. One
+that is no JSON takes everything."""
+
 
 def examine_journal(file: Path, begin: Callable[[str], None]) -> Iterator[Check]:
     """The checks of the journal of a space's file, as they are done; blocks.
@@ -160,7 +164,8 @@ class _Journal:
         for subject in (each.format(prefix=self._nats.prefix) for each in PUBLISHED):
             # No JSON, and no message of a gateway: it is let through, and does nothing.
             tried = subject.replace(">", "meup-doctor").replace("*", "meup-doctor")
-            if await self._is_refused(client.publish(tried, b"?", headers=_REFUSED)):
+            body = _PURGE_NOTHING if ".PURGE." in tried else b"?"
+            if await self._is_refused(client.publish(tried, body, headers=_REFUSED)):
                 refused.append(f"publish to {subject}")
         subscribed = [each.format(prefix=self._nats.prefix) for each in SUBSCRIBED]
         refused += [
