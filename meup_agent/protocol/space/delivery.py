@@ -364,7 +364,7 @@ class Fanout:
         for subscriber in first:
             if subscriber is sender:
                 said = encode_ack(AckFrame(envelope.id, entry.seq))
-                sender.deliver(sender.form.pack(said))
+                subscriber.deliver(subscriber.form.pack(said))
                 continue
             named_form = subscriber.form
             for form, _, packed in packs:
