@@ -584,10 +584,20 @@ AGENTS: Final[Mapping[str, CodingAgent]] = {
         CodingAgent(
             "gemini",
             "Gemini CLI",
-            lambda: user_folder("", ".gemini") / "settings.json",
+            lambda: user_folder("GEMINI_CLI_HOME", "") / ".gemini" / "settings.json",
             _gemini,
             _nothing_to_check,
-            (_TRY_IT, _TIMES_OUT),
+            (
+                HookGap(
+                    "in a folder that Gemini CLI does not trust it skips all hooks, its user's too,"
+                    " and asks at its terminal alone; `hooksConfig` of a project's settings turns"
+                    " them off in one that it trusts",
+                    "trust no project before you have looked at its .gemini/settings.json; `meup"
+                    " doctor` reads that of its folder",
+                ),
+                _TRY_IT,
+                _TIMES_OUT,
+            ),
         ),
         CodingAgent(
             "copilot",

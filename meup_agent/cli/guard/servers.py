@@ -17,7 +17,13 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
-from meup_agent.cli.guard.agents import FOREIGN_SERVER, OWN_SERVER, user_folder, vscode_folder
+from meup_agent.cli.guard.agents import (
+    AGENTS,
+    FOREIGN_SERVER,
+    OWN_SERVER,
+    user_folder,
+    vscode_folder,
+)
 from meup_agent.cli.guard.files import FileChange, read_json, write_json
 from meup_agent.cli.guard.json_text import read_commented
 from meup_agent.cli.guard.toml_text import comments_in, lines_in_strings, read_toml
@@ -60,7 +66,7 @@ def server_lists(agent: str, project: Path | None = None) -> Iterator[ServerList
         "claude-code": (config / ".claude.json", "mcpServers"),
         "codex": (user_folder("CODEX_HOME", ".codex") / "config.toml", "mcp_servers"),
         "cursor": (user_folder("", ".cursor") / "mcp.json", "mcpServers"),
-        "gemini": (user_folder("", ".gemini") / "settings.json", "mcpServers"),
+        "gemini": (AGENTS["gemini"].settings(), "mcpServers"),
         "vscode": (vscode_folder() / "mcp.json", "servers"),
     }
     projects = {

@@ -5,6 +5,7 @@ The keys are those that the agents document; nothing is run, so nothing is prove
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,13 +27,13 @@ _AUTO_APPROVE: Final = ("chat.tools.global.autoApprove", "chat.tools.autoApprove
 
 
 def gemini_files() -> tuple[Path, ...]:
-    """The settings of Gemini CLI that go over the user's, the strongest last."""
-    system = (
-        Path("/Library/Application Support/GeminiCli/settings.json")
-        if sys.platform == "darwin"
-        else Path("/etc/gemini-cli/settings.json")
-    )
-    return Path.cwd() / ".gemini/settings.json", system
+    """The settings of Gemini CLI beside the user's."""
+    mac = sys.platform == "darwin"
+    folder = Path("/Library/Application Support/GeminiCli" if mac else "/etc/gemini-cli")
+    system = Path(os.environ.get("GEMINI_CLI_SYSTEM_SETTINGS_PATH") or folder / "settings.json")
+    defaults = os.environ.get("GEMINI_CLI_SYSTEM_DEFAULTS_PATH")
+    beside = Path(defaults) if defaults else system.with_name("system-defaults.json")
+    return Path.cwd() / ".gemini/settings.json", system, beside
 
 
 def is_set_up(agent: CodingAgent) -> bool:
@@ -83,13 +84,14 @@ def _beside(names: list[str], path: Path, closing: str) -> Check:
 def _gemini(agent: CodingAgent) -> Iterator[Check]:
     for path in (agent.settings(), *gemini_files()):
         document = _document(path)
-        tools, switches = as_object(document.get("tools")), as_object(document.get("hooksConfig"))
-        disabled = switches.get("disabled")
-        names = cast("list[object]", disabled) if isinstance(disabled, list) else []
-        is_off = switches.get("enabled") is False or tools.get("enableHooks") is False
-        if is_off or "meup" in names:
+        # Versions before `hooksConfig` have the same switches in `hooks`, and one in `tools`.
+        switches = [as_object(document.get(each)) for each in ("hooksConfig", "hooks")]
+        disabled = [each.get("disabled") for each in switches]
+        is_off = as_object(document.get("tools")).get("enableHooks") is False
+        is_off = is_off or any(each.get("enabled") is False for each in switches)
+        if is_off or any(isinstance(each, list) and "meup" in each for each in disabled):
             said = f"{path} turns the hook off: {agent.title} RUNS every call"
-            advice = "take `hooksConfig` or `tools.enableHooks` out of it"
+            advice = "take `enabled`, `disabled` and `enableHooks` of hooks out of it"
             yield Check("hooks", False, visible(said, 400), advice)
 
 

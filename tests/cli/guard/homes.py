@@ -27,6 +27,7 @@ class Home:
             "CLAUDE_CONFIG_DIR": "",
             "CODEX_HOME": "",
             "COPILOT_HOME": "",
+            "GEMINI_CLI_HOME": "",
         }
         self.program("claude", "echo '2.1.331 (Claude Code)'")
         main = "from meup_agent.doors.hook_client import main; main()"

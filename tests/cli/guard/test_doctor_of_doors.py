@@ -102,7 +102,11 @@ def test_editors_are_read_and_not_run(
 
 @pytest.mark.parametrize(
     "settings",
-    [{"hooksConfig": {"disabled": ["meup"]}}, {"hooksConfig": {"enabled": False}}],
+    [
+        {"hooksConfig": {"disabled": ["meup"]}},
+        {"hooksConfig": {"enabled": False}},
+        {"hooks": {"disabled": ["meup"]}},
+    ],
 )
 def test_a_gemini_whose_project_turns_hooks_off_is_found(home: Home, settings: object) -> None:
     home.write(".gemini/settings.json", "{}")
