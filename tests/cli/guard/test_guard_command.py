@@ -315,6 +315,7 @@ def test_the_gateway_runs_with_a_participant_for_each_agent(full: Home) -> None:
     owner = json.loads(lock.read_text())
     try:
         assert {"claude-code", "codex"} <= owner["token_files"].keys()
+        assert 'eval "$(meup env you)"\n  meup inbox\n' in done.stdout
         line = next(entries(full, ".claude/settings.json"))["line"]
         assert owner["socket"] in line
         asked = subprocess.run(

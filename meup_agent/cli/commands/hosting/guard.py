@@ -43,6 +43,7 @@ from meup_agent.cli.up.state import (
     keep_token,
     list_running,
     make_folder,
+    running_gateways,
     token_path,
     up_folder,
 )
@@ -350,7 +351,14 @@ def _install(
     if no_start:
         sys.stdout.write(f"start the gateway, or nothing runs: {words}\n")
     else:
-        sys.stdout.write("decide in a browser with `meup console`, or here with `meup inbox`\n")
+        owner = gateway.owner()
+        is_one = owner is None or len(running_gateways()) == 1
+        named = "" if is_one or owner is None else f" --port {owner.port}"
+        sys.stdout.write(
+            "decide in a browser with `meup console`, or in a terminal:\n"
+            f'  eval "$(meup env you{named})"\n'
+            "  meup inbox\n"
+        )
         sys.stdout.write("see that nothing denied runs: meup doctor\n")
         sys.stdout.write(f"to have the gateway after each login: {words} --install\n")
 
