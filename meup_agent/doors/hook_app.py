@@ -94,8 +94,12 @@ Mode = Literal["enforce", "watch"]
 WATCH: Final = "watch"
 """The mode, as the address of a hook says it, too."""
 
-DEFER: Final = "defer"
-"""Seconds, as the address of a hook says them, after which its host is sent away and comes back."""
+DEFER: Final = "meup-defer"
+"""The header of seconds after which a host is sent away and comes back.
+
+Only ``meup-hook`` sends it, which sees whether its host has a terminal: at one *defer* is no
+answer, and the call may run. In the address of a hook, which knows nothing of that, it is refused.
+"""
 
 TERMINAL: Final = "terminal"
 """Said as ``prefer``: the agent's terminal is asked as well, and the first answer counts."""
@@ -235,10 +239,18 @@ class HookApp:
             return
         await self._settle(login, dialect, hook)
         asks = hook.kind is HookKind.ASKS and not hook.is_own
+        if asks and "defer" in query and not watches:
+            words = (
+                f"This call was not carried out: the address of {dialect.agent}'s hook says"
+                " `defer`, after which it may run at a terminal. Tell the user to use `meup-hook"
+                " --defer-after` instead."
+            )
+            await _answer(send, 200, dialect.deny(words))
+            return
         if asks and "untold" in query:
             await self._report(login, hook)
         elif (asks or hook.kind is HookKind.RACES) and not (watches or hook.is_own):
-            await self._decide(dialect, login, hook, query, receive, send)
+            await self._decide(dialect, login, hook, scope, receive, send)
             return
         elif asks:
             self._watch(login, hook)
@@ -252,14 +264,16 @@ class HookApp:
         dialect: HookDialect,
         login: HookLogin,
         hook: HookInput,
-        query: dict[str, str],
+        scope: Message,
         receive: Receive,
         send: Send,
     ) -> None:
         """Have the space decide a call, and tell the host; where that hangs up, withdraw it."""
+        query = _query(scope)
         wait = _seconds(query, "timeout", dialect.timeout) - MARGIN_SECONDS
         # With an answer that has its terminal ask, the space has a moment alone.
-        defers = DEFER in query and dialect.defer is not None
+        after = dict(scope["headers"]).get(DEFER.encode())
+        defers = after is not None and dialect.defer is not None
         there = dialect.ask if query.get("prefer") == TERMINAL and not defers else None
         call = hook.call
         assert call is not None
@@ -283,11 +297,12 @@ class HookApp:
                     if deferred is None and seat.held >= MAX_WAITING:
                         raise _Full(f"{MAX_WAITING} calls of this participant wait already")
                     ttl = _seconds(query, "ttl", _space_ttl(seat))
-                    if (defers and call.key) or deferred is not None:
-                        if deferred is None:
-                            deferred = self._begin(seat, hook, ttl)
-                        after = min(_seconds(query, DEFER, math.inf), wait) if defers else math.inf
-                        answer = await seat.deferred.take(call, deferred, after)
+                    if deferred is None and defers and call.key:
+                        deferred = self._begin(seat, hook, ttl)
+                    if deferred is not None:
+                        told = {DEFER: (after or b"").decode("latin-1")}
+                        seconds = min(_seconds(told, DEFER, math.inf), wait) if defers else math.inf
+                        answer = await seat.deferred.take(call, deferred, seconds)
                     else:
                         ttl = max(min(wait, ttl), 0.001)
                         answer = await self._ask(seat, hook, ttl, races=there is not None)

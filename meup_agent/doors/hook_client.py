@@ -142,8 +142,7 @@ def ask(agent: str, options: dict[str, str], said: bytes) -> str:
     is_alone = os.environ.get("CLAUDE_CODE_SESSION_ATTENDED") == "0"
     if prefer == "terminal" and not is_alone:
         query += "&prefer=terminal"
-    if after and is_alone:
-        query += f"&defer={float(after)}"
+    defer = f"Meup-Defer: {float(after)}\r\n" if after and is_alone else ""
     if "--watch" in options:
         query += "&mode=watch"
     if "--untold" in options:
@@ -153,7 +152,7 @@ def ask(agent: str, options: dict[str, str], said: bytes) -> str:
         head = (
             f"POST /hooks/{agent}?{query} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
             f"Authorization: Bearer {token}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(said)}\r\n\r\n"
+            f"{defer}Content-Length: {len(said)}\r\n\r\n"
         )
         connection.sendall(head.encode() + said)
         # The gateway answers 5 s before the host gives up; this is for one that hangs.

@@ -21,15 +21,18 @@ from tests.programs import ROOT
 
 pytestmark = pytest.mark.anyio
 
-DEFER = "/hooks/claude-code?timeout=60&ttl=50&defer=0.01"
-WAIT = "/hooks/claude-code?timeout=60&ttl=50&defer=50"
+WAIT = "/hooks/claude-code?timeout=60&ttl=50"
+DEFER, STAY = "0.01", "50"
 POST = {**CLAUDE, "hook_event_name": "PostToolUse", "tool_response": {"stdout": "done"}}
 STOP = {"session_id": "s1", "hook_event_name": "Stop"}
 END = {"session_id": "s1", "hook_event_name": "SessionEnd"}
 
 
-async def ask(http: httpx.AsyncClient, url: str = WAIT, **other: Any) -> str:
-    answer = await http.post(url, json={**CLAUDE, **other})
+async def ask(
+    http: httpx.AsyncClient, defer: str | None = STAY, url: str = WAIT, **other: Any
+) -> str:
+    headers = {} if defer is None else {"meup-defer": defer}
+    answer = await http.post(url, json={**CLAUDE, **other}, headers=headers)
     return verdict("claude-code", answer.json())[0]
 
 
@@ -68,17 +71,26 @@ async def test_of_two_that_come_back_one_runs_it() -> None:
             await send_away(at, http)
             said: list[str] = []
 
-            async def come_back(url: str = WAIT) -> None:
-                said.append(await ask(http, url))
+            async def come_back(defer: str | None = STAY) -> None:
+                said.append(await ask(http, defer))
 
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(come_back)
                 tasks.start_soon(come_back)
                 # One that is not to be sent away, too.
-                tasks.start_soon(come_back, "/hooks/claude-code")
+                tasks.start_soon(come_back, None)
                 tasks.start_soon(decide, at)
             assert sorted(said) == ["allow", "deny", "deny"]
             assert len(at.space.proposals) == 1
+
+
+async def test_an_address_that_says_defer_is_refused() -> None:
+    """At a terminal that answer is none, and an address does not know whether there is one."""
+    with anyio.fail_after(PATIENCE):
+        async with hooked(yes) as at, client(at) as http:
+            assert await ask(http, None, f"{WAIT}&defer=1") == "deny"
+            assert not at.space.proposals
+            assert await ask(http, None) == "allow"
 
 
 async def test_a_no_is_told_to_who_comes_back() -> None:
