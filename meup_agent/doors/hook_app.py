@@ -71,7 +71,10 @@ MAX_DOORS: Final = 256
 """Tokens whose hooks one process answers; each has a connection to the gateway."""
 
 MAX_WAITING: Final = 256
-"""Calls with one token that wait at once; one more is denied."""
+"""Calls with one token that wait with their hosts at once; one more is denied."""
+
+MAX_DEFERRED: Final = 256
+"""Calls with one token whose hosts may be away, for a week; one more waits with its host."""
 
 JOIN_SECONDS: Final = 10.0
 """Wait of a call for its participant to have joined the space."""
@@ -156,8 +159,8 @@ class _Seat:
 
     @property
     def held(self) -> int:
-        """The calls that wait, or whose answer is kept."""
-        return self.waiting + len(self.race) + len(self.deferred)
+        """The calls that wait with their hosts."""
+        return self.waiting + len(self.race)
 
     def tell(self, proposal: str, hosts: int) -> None:
         """Note that one host more, or less, was told of a permit; that none was is reported."""
@@ -297,7 +300,8 @@ class HookApp:
                     if deferred is None and seat.held >= MAX_WAITING:
                         raise _Full(f"{MAX_WAITING} calls of this participant wait already")
                     ttl = _seconds(query, "ttl", _space_ttl(seat))
-                    if deferred is None and defers and call.key:
+                    has_room = len(seat.deferred) < MAX_DEFERRED
+                    if deferred is None and defers and call.key and has_room:
                         deferred = self._begin(seat, hook, ttl)
                     if deferred is not None:
                         told = {DEFER: (after or b"").decode("latin-1")}

@@ -12,6 +12,7 @@ import httpx
 import pytest
 from anyio import to_thread
 
+from meup_agent.doors import hook_app
 from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.doors.hooked import Hooked, client, hooked, proposed, settled
 from tests.doors.test_hooks import CLAUDE, no, verdict, yes
@@ -91,6 +92,27 @@ async def test_an_address_that_says_defer_is_refused() -> None:
             assert await ask(http, None, f"{WAIT}&defer=1") == "deny"
             assert not at.space.proposals
             assert await ask(http, None) == "allow"
+
+
+async def test_calls_that_nobody_comes_back_for_keep_no_other_from_being_asked_about(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hook_app, "MAX_DEFERRED", 1)
+    monkeypatch.setattr(hook_app, "MAX_WAITING", 1)
+    with anyio.fail_after(PATIENCE):
+        async with hooked() as at, client(at) as http, anyio.create_task_group() as tasks:
+            await send_away(at, http)
+            said: list[str] = []
+
+            async def ask_another() -> None:
+                said.append(await ask(http, DEFER, tool_use_id="t2"))
+
+            tasks.start_soon(ask_another)
+            await proposed(at.space, 2)
+            assert await ask(http, DEFER, tool_use_id="t3") == "deny"  # that is too many
+            await decide(at, 1)
+            await until(lambda: bool(said))
+            assert said == ["allow"]
 
 
 async def test_a_no_is_told_to_who_comes_back() -> None:
