@@ -34,6 +34,7 @@ from meup_agent.doors.hooks import (
 from meup_agent.doors.permit import (
     ANSWERED_SECONDS,
     MAX_ANSWERED,
+    MAX_TOLD_CHARS,
     NOT_TOLD,
     Denied,
     Door,
@@ -90,6 +91,9 @@ WATCH_SECONDS: Final = 20.0
 
 UNTOLD: Final = PermitReport.of(ReportedOutcome.NOT_RUN, NOT_TOLD)
 """The report of a permit that its host has not heard of."""
+
+RAN_OTHERWISE: Final = "RAN WITH OTHER ARGUMENTS THAN PERMITTED"
+"""Beginning of a report's output: another hook of the same host has changed the call after ours."""
 
 Mode = Literal["enforce", "watch"]
 """``enforce``: nothing runs that was not permitted; ``watch``: decides nothing, records all."""
@@ -414,7 +418,13 @@ class HookApp:
             # Its terminal has said yes before, or its program asked nobody.
             permit = seat.door.rejected_as(hook.call)
         if permit is not None and hook.report is not None:
-            seat.door.report(permit, hook.report)
+            report, ran = hook.report, hook.call.arguments
+            if hook.tells_input and report.has_run and not seat.door.ran_as_permitted(permit, ran):
+                log.warning("a call of %s ran with other arguments than permitted", hook.call.agent)
+                said = msgspec.json.encode(ran).decode()[:MAX_TOLD_CHARS]
+                output = f"{RAN_OTHERWISE}: {said}\n{report.output}"
+                report = PermitReport.of(report.outcome, output, report.exit_code)
+            seat.door.report(permit, report)
         elif permit is not None:
             seat.tell(permit, -1)
 

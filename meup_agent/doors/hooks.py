@@ -50,6 +50,7 @@ class HookInput:
         kind: What it wants.
         call: The call that it is about; ``None``: about none.
         report: What came of it, where it reports.
+        tells_input: The call that it reports has the arguments with which it ran.
         is_own: The call is of our own MCP server, and decided there.
         session: The agent's session.
         worker: Its worker in that, an agent below; empty: the agent itself.
@@ -61,6 +62,7 @@ class HookInput:
     kind: HookKind
     call: HostCall | None = None
     report: PermitReport | None = None
+    tells_input: bool = False
     is_own: bool = False
     session: str = ""
     worker: str = ""
@@ -231,7 +233,9 @@ def _read_claude(agent: str, said: JsonObject, own_server: str) -> HookInput:
         code = _exit_code(response)
         outcome = ReportedOutcome.FAILED if code else ReportedOutcome.COMPLETED
         report = PermitReport.of(outcome, _output(response), code)
-    return replace(hook, kind=HookKind.REPORTS, call=call, report=report)
+    # Of the others it is not known.
+    tells_input = agent in ("claude-code", "codex")
+    return replace(hook, kind=HookKind.REPORTS, call=call, report=report, tells_input=tells_input)
 
 
 def _is_own(said: JsonObject, own_server: str) -> bool:

@@ -246,6 +246,9 @@ class Door:
         self._answered: TTLMap[tuple[str, str, str], tuple[HostCall, Answer]] = TTLMap(
             count=MAX_ANSWERED, seconds=ANSWERED_SECONDS
         )
+        self._given: TTLMap[str, dict[str, Any]] = TTLMap(
+            count=MAX_ANSWERED, seconds=ANSWERED_SECONDS
+        )
 
     @asynccontextmanager
     async def join(self, *args: Any, **options: Any) -> AsyncGenerator[Self]:
@@ -441,6 +444,11 @@ class Door:
             return None
         return known[1].proposal
 
+    def ran_as_permitted(self, proposal: str, arguments: dict[str, Any]) -> bool:
+        """``False``: a call ran with other arguments than were permitted, as far as is known."""
+        given = self._given.get(proposal, anyio.current_time())
+        return given is None or payloads.is_same_json(given, arguments)
+
     def report(self, proposal: str, report: PermitReport) -> bool:
         """Tell the space what came of a permit; returns at once.
 
@@ -471,6 +479,7 @@ class Door:
             case Fulfillment():
                 if asked.permitted is not None and _is_permit(outcome, space.me):
                     edited = bool(outcome.changes)
+                    self._given.put(proposal, asked.permitted, anyio.current_time())
                     return Permitted(proposal, asked.permitted, outcome.by, edited)
                 words = (
                     f"The call of {decisions.name(call.tool)} was carried out by"

@@ -109,7 +109,8 @@ async def test_what_was_edited_is_what_runs_and_its_outcome_is_told() -> None:
         async with hooked(edit) as at, client(at) as http:
             answer = (await http.post("/hooks/claude-code", json=CLAUDE)).json()
             assert answer["hookSpecificOutput"]["updatedInput"] == {"command": "make -n"}
-            after = {**CLAUDE, "hook_event_name": "PostToolUse"}
+            ran = {"tool_input": {"command": "make -n"}}
+            after = {**CLAUDE, **ran, "hook_event_name": "PostToolUse"}
             after["tool_response"] = {"stdout": "done", "stderr": "", "interrupted": False}
             told = await http.post("/hooks/claude-code", json=after)
             assert (told.status_code, told.json()) == (200, {})
@@ -225,6 +226,21 @@ async def test_a_program_whose_host_is_gone_says_that_it_was_not_told() -> None:
             assert report.outcome == "not_run"
             again = (await http.post("/hooks/claude-code", json=CLAUDE)).json()
             assert verdict("claude-code", again)[0] == "deny"
+
+
+async def test_what_another_hook_has_changed_after_the_permit_is_told() -> None:
+    """Of two hooks that change a call the one that answers last counts."""
+    with anyio.fail_after(PATIENCE):
+        async with hooked(yes) as at, client(at) as http:
+            await http.post("/hooks/claude-code", json=CLAUDE)
+            ran = {"tool_input": {"command": "make install"}}
+            await http.post("/hooks/claude-code", json={**AFTER, **ran})
+            assert await settled(at.space) == "fulfilled"
+            report = at.space.proposals[0].report
+            assert report is not None
+            assert report.output == (
+                'RAN WITH OTHER ARGUMENTS THAN PERMITTED: {"command":"make install"}\ndone'
+            )
 
 
 @pytest.mark.parametrize("agent", ASKS)
