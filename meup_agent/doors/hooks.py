@@ -207,7 +207,8 @@ def _read_claude(agent: str, said: JsonObject, own_server: str) -> HookInput:
         session=session,
         worker=worker,
         prompt=prompt,
-        ends_turn=event in ("Stop", "SubagentStop"),
+        # Of a worker that does not say which it is, nothing ends.
+        ends_turn=event == "Stop" or (event == "SubagentStop" and bool(worker)),
         ends_session=event == "SessionEnd",
     )
     is_dialog = event == "PermissionRequest" and agent == "claude-code"

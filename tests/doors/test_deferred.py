@@ -146,6 +146,10 @@ async def test_a_call_that_its_agent_has_gone_on_without_is_taken_back(is_permit
             if is_permitted:
                 await decide(at)
             await http.post(WAIT, json={**STOP, "session_id": "s2"})
+            for worker in ({}, {"agent_id": "w1"}):
+                event = {"hook_event_name": "SubagentStop"}
+                await http.post(WAIT, json={**STOP, **event, **worker})
+            assert at.space.proposals[0].state in ("pending", "in_progress", "permitted")
             assert len(at.space.proposals) == 1
             await http.post(WAIT, json=STOP)
             assert await settled(at.space) == ("fulfilled" if is_permitted else "withdrawn")
