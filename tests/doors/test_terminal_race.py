@@ -161,6 +161,11 @@ async def test_a_yes_there_before_a_no_in_the_space_shows_once_it_ran(
         assert (record.state, record.report.output) == ("rejected", "done")
         (listed,) = [each async for each in claude.at.space.proposals.list(state="decided")]
         assert (listed.state, listed.report) == ("rejected", record.report)
+        async with client(claude.at, "ann") as http:
+            said = (await http.get("/spaces/demo/history")).json()["decisions"]
+        assert [(each["state"], each["failed"], each["ran_anyway"]) for each in said] == [
+            ("rejected", False, True)
+        ]
         tasks.cancel_scope.cancel()
 
 

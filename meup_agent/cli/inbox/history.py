@@ -197,7 +197,8 @@ async def _show(output: Output, found: Sequence[dict[str, Any]]) -> None:
 
 
 def _cells(each: dict[str, Any], ids: dict[str, str]) -> Iterator[str]:
-    state, failed = str(each.get("state", "")), each.get("failed") is True
+    failed, ran_anyway = (each.get(name) is True for name in ("failed", "ran_anyway"))
+    state = str(each.get("state", ""))
     by, reason = str(each.get("by", "")), str(each.get("reason", ""))
     waited = each.get("waited")
     yield "*" if each.get("seen") is False else ""
@@ -205,7 +206,7 @@ def _cells(each: dict[str, Any], ids: dict[str, str]) -> Iterator[str]:
     yield ids[str(each.get("id", ""))]
     yield shown_name(str(each.get("tool", ""))) or "-"
     yield shown_name(str(each.get("proposer", "")))
-    yield shown_name(state_name(state, failed=failed))
+    yield shown_name(state_name(state, failed=failed, ran_anyway=ran_anyway))
     why = f": {shown_name(describe_reason(reason))}" if by and reason else ""
     yield (shown_name(by) or "nobody") + why
     yield duration(waited) if isinstance(waited, int | float) else ""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals.lifecycle import UNPERMITTED, ProposalState
 
 MAX_SEARCHED: Final = 100_000
 """Decisions that one question looks through, newest first; a page says where it stopped, and the
@@ -19,6 +19,9 @@ second."""
 
 MAX_PERMITS: Final = 10_000
 """Permits whose report is waited for; of more, the oldest stay as they are."""
+
+MAX_UNPERMITTED: Final = 1_000
+"""Calls without a permit of which it is noted that they ran; of more, not of the oldest."""
 
 MAX_KEPT_TEXT: Final = 200
 """Characters of a rule's name and of a reason that a row keeps; a decider writes them."""
@@ -37,7 +40,8 @@ class ProposalChange(NamedTuple):
     ended: bool = False
     at: int = 0  # the time of this change, in microseconds since 1970 (UTC)
     # Of one that has ended: the participant that decided it, its reason code, and the rule that it
-    # named; empty: none. ``failed``: it was fulfilled, by an answer that is an error.
+    # named; empty: none. ``failed``: it was fulfilled, by an answer that is an error, or its call
+    # ran without a permit.
     by: str = ""
     reason: str = ""
     rule: str = ""
@@ -62,7 +66,12 @@ class DecisionRow(NamedTuple):
     by: str = ""
     reason: str = ""
     rule: str = ""
-    failed: int = 0  # 1: it was fulfilled, by an answer that is an error
+    failed: int = 0  # 1: it was fulfilled, by an answer that is an error, or ran without a permit
+
+    @property
+    def ran_anyway(self) -> bool:
+        """True if its call ran, though no permit was given."""
+        return bool(self.failed) and self.state in UNPERMITTED
 
     @property
     def waited(self) -> int:
@@ -77,6 +86,8 @@ class DecisionFollower:
         self._open = dict[tuple[str, str, str], DecisionRow]()
         # Those that wait for their reports, the oldest first.
         self._permits = dict[tuple[str, str, str], DecisionRow]()
+        # Those that got none, and may be reported to have run.
+        self._unpermitted = dict[tuple[str, str, str], DecisionRow]()
         for row in rows:
             waiting = self._permits if row.state == ProposalState.PERMITTED else self._open
             waiting[row.space, row.proposer, row.id] = row
@@ -97,6 +108,8 @@ class DecisionFollower:
             permitted = None if key in opened else self._permits.pop(key, None)
             if permitted is not None and each.state is ProposalState.FULFILLED:
                 rows.append(permitted._replace(state=each.state, failed=int(each.failed)))
+            if each.ended and key not in opened and key in self._unpermitted:
+                rows.append(self._unpermitted.pop(key)._replace(failed=int(each.failed)))
             known = opened.get(key)
             if known is None:
                 continue
@@ -118,10 +131,23 @@ class DecisionFollower:
                 )
                 rows.append(row)
                 if each.state is ProposalState.PERMITTED:
-                    self._permits[key] = row
-                    if len(self._permits) > MAX_PERMITS:
-                        del self._permits[next(iter(self._permits))]
+                    _keep(self._permits, key, row, MAX_PERMITS)
+                elif each.state in UNPERMITTED:
+                    _keep(self._unpermitted, key, row, MAX_UNPERMITTED)
         return rows
+
+
+def _keep(
+    kept: dict[tuple[str, str, str], DecisionRow],
+    key: tuple[str, str, str],
+    row: DecisionRow,
+    count: int,
+) -> None:
+    """Keep a row as the latest, and at most so many."""
+    kept.pop(key, None)
+    kept[key] = row
+    if len(kept) > count:
+        del kept[next(iter(kept))]
 
 
 SORT_KEYS: Final[dict[str, Callable[[DecisionRow], int | str]]] = {

@@ -552,18 +552,10 @@ class InFlight:
             if item is not None:
                 item.step(ProposalEvent.REPORT, item.decided_by or "", item.reason)
                 item.report = report
-            if not is_permit:
-                continue
+            failed = report.has_failed or not is_permit
             self._changes.append(
                 ProposalChange(
-                    sender,
-                    name,
-                    "",
-                    None,
-                    ended.state,
-                    ended=True,
-                    at=self.at,
-                    failed=report.has_failed,
+                    sender, name, "", None, ended.state, ended=True, at=self.at, failed=failed
                 )
             )
 
