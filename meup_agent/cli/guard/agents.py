@@ -190,8 +190,8 @@ class CodingAgent(NamedTuple):
     @property
     def is_guarded(self) -> bool:
         """True if its settings have a hook of ours."""
-        path = self.settings()
-        text = read_settings(path)
+        # Also behind a link, where its user has put the hook.
+        text = read_settings(self.settings().resolve())
         return text is not None and self.edited(text, None) != text
 
     def installed_hook(self) -> HookProgram | None:

@@ -290,6 +290,10 @@ def test_a_link_is_left(home: Home) -> None:
     (home.path / ".claude/settings.json").symlink_to(other)
     assert_fails(home.guard("claude-code", "--no-start"), exit_codes.USAGE, "symbolic link")
     assert other.read_text() == "{}"
+    home.write(".cursor/hooks.json", "oops")
+    home.write(".gemini/settings.json", "{}")
+    assert home.guard("gemini", "--no-start").returncode == exit_codes.OK
+    assert "Gemini CLI asks no more" in home.guard("remove").stdout
 
 
 def test_one_that_is_not_understood_leaves_the_others_too(full: Home) -> None:

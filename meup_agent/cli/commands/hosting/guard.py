@@ -312,7 +312,12 @@ def _chosen(
 
 
 def _is_guarded(agent: CodingAgent, record: GuardRecord) -> bool:
-    return any(file.agent == agent.name for file in record.values()) or agent.is_guarded
+    if any(file.agent == agent.name for file in record.values()):
+        return True
+    try:
+        return agent.is_guarded
+    except ConfigurationError:
+        return False  # guard writes no file that it cannot read, and it is another agent's
 
 
 def _install(
