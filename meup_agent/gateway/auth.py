@@ -109,7 +109,7 @@ def read_token(path: Path) -> str:
         raise ConfigurationError(f"{path} must hold a token and nothing else")
     if os.name == "posix" and mode & (stat.S_IRGRP | stat.S_IROTH):
         log.warning(
-            "%s holds a token and can be read by other users; run: chmod 600 %s", path, path
+            "%s holds a secret and can be read by other users; run: chmod 600 %s", path, path
         )
     return lines[0].decode()
 

@@ -203,7 +203,7 @@ def test_token_others_can_read_is_warned_of(
     path = written(tmp_path, MEW_V04)
     file = held(tmp_path, "human", "humans-own", 0o644)
     assert load(path).tokens().identify("humans-own") is not None
-    assert f"{file} holds a token and can be read by other users" in caplog.text
+    assert f"{file} holds a secret and can be read by other users" in caplog.text
     assert "humans-own" not in caplog.text
 
 
