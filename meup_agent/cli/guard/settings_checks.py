@@ -48,7 +48,7 @@ def is_set_up(agent: CodingAgent) -> bool:
 
 
 def check_settings(agent: CodingAgent) -> Iterator[Check]:
-    """What the settings of an agent say that is tried with no program."""
+    """Checks of the settings of an agent whose program is not run."""
     try:
         match agent.name:
             case "gemini":

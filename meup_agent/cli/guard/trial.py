@@ -266,7 +266,7 @@ def _codex_copy(agent: CodingAgent, folder: Path) -> tuple[Path, dict[str, str]]
 
 
 async def opens_terminals(agent: CodingAgent, program: str, folder: Path) -> bool | None:
-    """Whether Codex opens terminals with its settings; ``None``: it knows no such switch.
+    """True if Codex opens terminals with its settings; ``None``: it knows no such switch.
 
     Raises:
         ConfigurationError: Its settings cannot be read.

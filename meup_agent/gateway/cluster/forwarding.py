@@ -219,7 +219,7 @@ class ConnectionForwarder:
             close_soon(member[1])
 
     async def _read_join(self, member: StreamPair, here: StreamPair) -> tuple[bytes, str | None]:
-        """What came up to the join frame, and the space elsewhere that it names, or ``None``.
+        """The bytes up to the join frame, and the space elsewhere that it names, or ``None``.
 
         Meanwhile this gateway pings the connection, and ends it if no join frame comes.
         """
@@ -342,7 +342,7 @@ def _refusal(arrival: Arrival) -> bytes:
 
 
 def _refusal_in_websocket() -> bytes:
-    """The same, after a handshake: a close frame (RFC 6455 section 5.5.1)."""
+    """The refusal after a handshake: a close frame (RFC 6455 section 5.5.1)."""
     payload = (1013).to_bytes(2) + b"the space is at no gateway now; connect again"
     return bytes([0x88, len(payload)]) + payload
 

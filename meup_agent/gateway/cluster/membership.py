@@ -205,7 +205,7 @@ class ClusterMembership:
         return {self._own.nonce: self._own, **others}
 
     def nodes_for(self, spaces: Sequence[str]) -> dict[str, NodeHeartbeat]:
-        """The same; each also refuses those spaces that its configuration does not have."""
+        """The gateways, each of which refuses also spaces that its configuration does not have."""
         found = self.nodes
         for nonce, heartbeat in found.items():
             parts = self._parts.get(heartbeat.config)

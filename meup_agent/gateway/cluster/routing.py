@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from meup_agent.gateway.runtime import GatewayRuntime
 
 LOCAL_PATHS: Final = frozenset((b"/healthz", b"/health", b"/readyz", b"/metrics", b"/openapi.json"))
-"""What each gateway answers about itself."""
+"""Paths that each gateway answers itself, about itself."""
 
 SPACE_COOKIE: Final = "_space"
 """Ending of the name of the cookie by which the console says which space it shows."""
