@@ -315,14 +315,14 @@ Codex's settings. After *gateway restarted as it ran* the gateway still gets the
 that it had permitted.
 
 *Typed into a terminal* is `write_stdin` of Codex, which asks no hook: `meup guard codex` switches
-terminals off, and so does `meup codex`. Its hooks of the type `mcp_tool` ask a tool of an MCP
-server: whatever goes wrong with that tool (there *gateway killed* is its server's end, *500* its
-error), the call runs, so we offer none.
+terminals off, and so does `meup codex`. A hook of the type `mcp_tool`, which Codex has, too, asks a
+tool of an MCP server. Whatever goes wrong with that tool, the call runs, so we offer none; in that
+table *gateway killed* is the end of its server, and *500* its error.
 
 *Resumed* is `claude -p --resume` after `claude -p` was sent away with the answer *defer*, while its
 call waited on. *Too early* is before a decision: it is sent away again. If Claude Code is sent away
-with several calls at once, it asks about the last one again, and never about the others: they are
-taken back when its turn ends. At a terminal, in manual mode, *defer* is no answer to it: it goes by
+with several calls at once, it asks again about the last one, and never about the others: they are
+taken back when its turn ends. At a terminal, in manual mode, it passes over *defer*, and goes by
 its own rules, by which the call may run. So `meup-hook` gives that answer only where Claude Code
 says that it has no terminal.
 """
