@@ -21,8 +21,6 @@ from tests.patience import PATIENCE
 _in_thread = Gateway.in_thread
 
 ALONE = {
-    # A client that names its space in its join frame alone is let in by the space's owner alone.
-    "test_any_path_does_for_a_join_frame",
     # Each gateway counts what is at itself.
     "test_health_says_what_scripts_look_for",
     # One member has acted on a message before another, at another gateway, has it.
