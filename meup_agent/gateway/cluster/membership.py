@@ -6,9 +6,10 @@ process has ended, in order or not, and its spaces are free at once. No answer f
 hangs, or its machine does. A gateway that slept, or heard nothing itself, listens before it
 suspects another.
 
-All of that is signed with the cluster's token. Where there is none, whoever may publish under the
-prefix can name gateways that do not exist, and so keep spaces without an owner; into a space's log
-it gets nothing by that.
+All of that is signed with the cluster's token, and a gateway is there only once it has answered a
+question that was not asked before: what it said once is not said again for it. Where there is no
+token, whoever may publish under the prefix can name gateways that do not exist, and so keep spaces
+without an owner; into a space's log it gets nothing by that.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import msgspec
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.auth import digest_of_token
 from meup_agent.gateway.cluster.placement import NodeHeartbeat, owner_of
-from meup_agent.gateway.cluster.signing import Signer
+from meup_agent.gateway.cluster.signing import SignedMessage, Signer
 from meup_agent.protocol.wire.ttl_map import TTLMap
 from meup_agent.transport.base import Condition
 
@@ -64,6 +65,9 @@ STEADY_SECONDS: Final = 3.0
 
 MAX_NODES: Final = 64
 """Gateways of one prefix."""
+
+QUESTION_BYTES: Final = 16
+"""Random bytes of a question, which nobody has an answer to from before."""
 
 MAX_GONE: Final = 1_000
 """Gateways that have gone whose last number is known, so that nobody brings them back by it."""
@@ -182,6 +186,7 @@ class ClusterMembership:
         )
         self._signer = Signer(self.token)
         self._others: dict[str, KnownNode] = {}
+        self._met: dict[str, KnownNode] = {}  # those that have not answered yet
         self._gone: TTLMap[str, int] = TTLMap(count=MAX_GONE, seconds=math.inf)
         self._foreign: NodeHeartbeat | None = None  # the last one that was signed otherwise
         # The parts of other configurations than this one's that gateways have, by their digests.
@@ -275,6 +280,8 @@ class ClusterMembership:
         self._tell()
         # Those that are there say so at once, and so do those that begin with this one.
         await asyncio.sleep(SETTLE_SECONDS if said is None else HEARTBEAT_SECONDS + SETTLE_SECONDS)
+        if self._asking:
+            await asyncio.wait(self._asking.values())
         if self._foreign is not None:
             raise ConfigurationError(
                 f"journal.nats.cluster_token: the gateway {self._foreign.node!a} has another"
@@ -299,10 +306,8 @@ class ClusterMembership:
         self.link.call(lambda: asyncio.ensure_future(_unsubscribe(subscriptions)))
 
     async def _check(self, other: NodeHeartbeat) -> None:
-        body = await self._in_link(
-            self.link.request(self._subject(f"ask.{other.nonce}"), b"", HELLO_SECONDS)
-        )
-        theirs = self._note_parts(self._signer.read(body or b"").body)
+        answer = await self._ask(other.nonce, HELLO_SECONDS)
+        theirs = None if answer is None else self._note_parts(answer.body)
         if theirs is None:
             return  # it has gone meanwhile
         refuse_differing(self.parts, theirs, other.node)
@@ -332,7 +337,8 @@ class ClusterMembership:
 
     async def _on_question(self, message: Any) -> None:
         # On the gateway's loop, so that one that does not come round does not answer.
-        self._to_loop(self._answer, message.reply, lambda: _encode(dict(self.parts)))
+        answer = self._answer, message.reply, lambda: _encode(dict(self.parts)), message.data
+        self._to_loop(*answer)
 
     # --- who is there ---------------------------------------------------------------------------
 
@@ -349,17 +355,47 @@ class ClusterMembership:
             return
         known, now = self._others.get(heartbeat.nonce), self._loop.time()
         before = self._gone.get(heartbeat.nonce, now) if known is None else known.number
-        if number <= (before or 0) or (known is None and len(self._others) >= MAX_NODES):
+        if number <= (before or 0):
             return
-        since = now if known is None else known.since
-        self._others[heartbeat.nonce] = KnownNode(heartbeat, number, now, since)
+        if known is None:
+            self._meet(KnownNode(heartbeat, number, now, now))
+            return
+        self._others[heartbeat.nonce] = KnownNode(heartbeat, number, now, known.since)
         if heartbeat.config != self._own.config and heartbeat.config not in self._parts:
             self.suspect(heartbeat.nonce)  # its answer says which spaces it has
-        if known is None:
+        if known.heartbeat != heartbeat:
+            self.changed.notify_all()
+
+    def _meet(self, node: KnownNode) -> None:
+        """Ask a gateway that is not known yet: another may have kept what it said once."""
+        nonce = node.heartbeat.nonce
+        before = self._met.get(nonce)
+        if before is None:
+            if len(self._others) + len(self._met) >= MAX_NODES:
+                return
+            self._asking[nonce] = asyncio.ensure_future(self._greet(nonce))
+        if before is None or node.number > before.number:
+            self._met[nonce] = node
+
+    async def _greet(self, nonce: str) -> None:
+        answer = await self._ask(nonce, HELLO_SECONDS)
+        self._asking.pop(nonce, None)
+        node = self._met.pop(nonce)
+        if answer is not None and answer.is_genuine:
+            self._others[nonce] = node._replace(heard=self._loop.time())
+            if node.heartbeat.config != self._own.config:
+                self._note_parts(answer.body)
             self._tell()  # it may not know of this one
-        elif known.heartbeat == heartbeat:
-            return
-        self.changed.notify_all()
+
+    async def _ask(self, nonce: str, seconds: float) -> SignedMessage | None:
+        """A gateway's answer of now, which says its configuration; ``None``: nobody listens.
+
+        One that is not genuine is another's, or did not come in time.
+        """
+        question = secrets.token_bytes(QUESTION_BYTES)
+        asking = self.link.request(self._subject(f"ask.{nonce}"), question, seconds)
+        answer = await self._in_link(asking)
+        return None if answer is None else self._signer.read(answer, question)
 
     async def _tick(self) -> None:
         ticked = published = self._loop.time()
@@ -385,18 +421,14 @@ class ClusterMembership:
     async def _ask_late(self, nonce: str) -> None:
         """Find out about a gateway whose message is late: where nobody listens, it has ended."""
         # For a short time, since NATS may not know yet that it has; it is asked again.
-        body = await self._in_link(
-            self.link.request(self._subject(f"ask.{nonce}"), b"", HEARTBEAT_SECONDS)
-        )
+        answer = await self._ask(nonce, HEARTBEAT_SECONDS)
         self._asking.pop(nonce, None)
         known = self._others.get(nonce)
-        if body is None and self.link.is_connected:
+        if answer is None and self.link.is_connected:
             self._lose(nonce, "has ended")
-        elif body and known is not None:
-            is_genuine, number, parts = self._signer.read(body)
-            if is_genuine and number > known.number:
-                self._others[nonce] = known._replace(number=number, heard=self._loop.time())
-                self._note_parts(parts)
+        elif answer is not None and known is not None and answer.is_genuine:
+            self._others[nonce] = known._replace(heard=self._loop.time())
+            self._note_parts(answer.body)
 
     def _lose(self, nonce: str, why: str) -> None:
         known = self._others.pop(nonce, None)
@@ -420,9 +452,9 @@ class ClusterMembership:
         with suppress(Exception):  # the next one comes in a moment
             await self.link.client.publish(self._subject("beat"), message)
 
-    def _answer(self, reply: str, body: Callable[[], bytes]) -> None:
+    def _answer(self, reply: str, body: Callable[[], bytes], question: bytes = b"") -> None:
         if reply and not self._has_ended:
-            said = self._signer.sign(body())
+            said = self._signer.sign(body(), question)
             self.link.call(lambda: asyncio.ensure_future(self._reply(reply, said)))
 
     async def _reply(self, reply: str, body: bytes) -> None:

@@ -1,9 +1,11 @@
 """What is refused before a gateway on NATS begins, by ``--check`` as at the start, with its key."""
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, Callable
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx
@@ -144,6 +146,7 @@ async def test_a_message_that_no_owner_wrote(
 
 
 async def test_nobody_without_the_token_names_a_gateway(config: Config) -> None:
+    """Nor does who has kept what one with the token said once, its answers included."""
     (first, _), (second, _) = pairs = held_port(), held_port()
     ports = [port for _, port in pairs]
     here = replace(place_of(config), advertise=f"127.0.0.1:{ports[0]}", cluster_token="secret")
@@ -165,14 +168,32 @@ async def test_nobody_without_the_token_names_a_gateway(config: Config) -> None:
                 while (nonce in mine.nodes) is not there:
                     await mine.changed.wait()
 
+        @asynccontextmanager
+        async def answers(nonce: str, sign: Callable[[bytes], bytes]) -> AsyncGenerator[None]:
+            async def answer(message: Any) -> None:
+                await stranger.publish(message.reply, sign(message.data))
+
+            listening = await stranger.subscribe(f"{here.prefix}.ask.{nonce}", cb=answer)
+            yield
+            await listening.unsubscribe()
+
+        secret = Signer("secret")
         for token in ("", "another"):
             await says("liar", Signer(token))
-        old = await says("first", Signer("secret"))
-        await seen("first")
+        async with answers("first", partial(secret.sign, b"\x80")):
+            old = await says("first", secret)
+            await seen("first")
         await seen("first", there=False)  # nobody answers for it
         await says("first", Signer(""), old)
-        await says("second", Signer("secret"))
-        await seen("second")
+        kept = secret.sign(b"\x80", b"of before")
+        async with (
+            answers("kept", lambda _: kept),
+            answers("second", partial(secret.sign, b"\x80")),
+        ):
+            await says("kept", secret)
+            await says("silent", secret)
+            await says("second", secret)
+            await seen("second")
         names = list(mine.nodes)
         advertise = f"127.0.0.1:{ports[1]}"
         other = at(config, replace(here, advertise=advertise, cluster_token="another"))

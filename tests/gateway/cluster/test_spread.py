@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -338,7 +339,13 @@ async def test_a_heartbeat_that_lies_takes_nothing_away(tmp_path: Path, ports: l
         lie[5] = {NAMES[0]: 2**60}
         signer = Signer(TOKEN)
         stranger = await nats.connect(shared_server().url)
-        subject = f"{nats_config(tmp_path).prefix}.beat"
+        prefix = nats_config(tmp_path).prefix
+        subject = f"{prefix}.beat"
+
+        async def answer(message: Any) -> None:
+            await stranger.publish(message.reply, signer.sign(b"\x80", message.data))
+
+        await stranger.subscribe(f"{prefix}.ask.x", cb=answer)
         for number in range(3):
             for said in (lie, ["meup/node/2", "later"]):
                 await stranger.publish(subject, signer.sign(msgspec.msgpack.encode(said)))
