@@ -161,8 +161,10 @@ class ConnectionForwarder:
         """End connections whose space moves, until cancelled: an owner that hangs ends none."""
         ending = set[asyncio.Task[None]]()
         while True:
+            spaces = {space for space, _ in self._forwarded.values()}
+            owners = {space: self._membership.owner_of(space) for space in spaces}
             for relaying, (space, nonce) in tuple(self._forwarded.items()):
-                owner = self._membership.owner_of(space)
+                owner = owners[space]
                 if owner is not None and owner.nonce != nonce and relaying not in ending:
                     ending.add(relaying)
                     relaying.add_done_callback(ending.discard)
@@ -258,7 +260,8 @@ class ConnectionForwarder:
                 self._forwarded.pop(relaying, None)
         finally:
             close_soon(there[1])
-            forwarded_for.pop(own_end, None)
+            if owner is None:  # else another connection may go out from that place, to here
+                forwarded_for.pop(own_end, None)
 
     async def _dial_in_time(
         self, space: str, arrival: Arrival

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx
@@ -187,6 +188,40 @@ async def test_an_owner_that_ends_does_not_take_what_it_cannot_let_in(
         with anyio.fail_after(PATIENCE), suppress(ConnectionResetError):
             assert await reader.read() == b""  # so its forwarder looks for another
         writer.close()
+
+
+async def test_a_caller_of_another_machine_is_not_local_where_it_is_forwarded_to(
+    tmp_path: Path, ports: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two(tmp_path, ports) as (_, second, _, _):
+        async with httpx.AsyncClient(timeout=PATIENCE) as client:
+            place = f"http://127.0.0.1:{second.port}/participants?space=demo"
+            assert (await client.get(place)).json() == {"participants": []}
+            monkeypatch.setattr(forwarding, "address_of", lambda _: "192.0.2.1")
+            assert (await client.get(place)).status_code == 401
+
+
+async def test_an_address_of_a_member_is_known_while_another_is_forwarded_from_its_port(
+    tmp_path: Path, ports: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux gives one local port to connections to different places."""
+    async with two(tmp_path, ports) as (first, second, _, _):
+        url = f"ws://127.0.0.1:{second.port}/ws?space=demo"
+        dialled = list[tuple[forwarding.ConnectionForwarder, tuple[str, int]]]()
+        dial = forwarding.ConnectionForwarder._dial
+
+        async def note(self: Any, owner: Any, arrival: Any) -> relays.StreamPair:
+            there = await dial(self, owner, arrival)
+            dialled.append((self, there[1].get_extra_info("sockname")[:2]))
+            forwarded_for[dialled[0][1]] = "192.0.2.1"  # as if it were one of here to here
+            return there
+
+        monkeypatch.setattr(forwarding.ConnectionForwarder, "_dial", note)
+        async with open_websocket(url, first.token("alice")):
+            pass
+        ((forwarder, port),) = dialled
+        await forwarder.end()
+        assert forwarded_for.pop(port) == "192.0.2.1"
 
 
 @pytest.mark.parametrize("shown", ["its own", "another"])
