@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.config import JournalConfig
 from meup_agent.gateway.journal.archive import Archive, JournalArchive, ServerArchive
 from meup_agent.protocol.space.journal import Journal
 
@@ -121,6 +120,9 @@ def open_copy(place: JournalPlace, now: Callable[[], int]) -> CopyJournal:
     Raises:
         ConfigurationError: It cannot be used.
     """
+    # Here, since whoever reads a journal's file needs no configuration.
+    from meup_agent.gateway.config import JournalConfig
+
     node = "meup journal copy"
     if place.postgres is not None:
         from meup_agent.gateway.journal.postgres.journal import PostgresJournal
