@@ -6,28 +6,21 @@ import os
 from pydantic_ai import Agent as ModelAgent
 from pydantic_ai.capabilities import HandleDeferredToolCalls
 
-from meup_agent import Agent
-from meup_agent.adapters.approvals import SpaceApprovals
-
-approvals = SpaceApprovals()
-participant = Agent("cleaner")
-participant.include(approvals)
-
-agent = ModelAgent(
-    os.environ.get("MODEL", "test"),
-    capabilities=[HandleDeferredToolCalls(approvals.handler)],
-)
+from meup_agent.adapters.approvals import Door, approve_calls
 
 
-@agent.tool_plain(requires_approval=True)
 def delete(path: str) -> str:
     """Delete a file."""
     return f"deleted {path}"
 
 
 async def main() -> None:
-    async with participant.join() as space:
-        approvals.space = space
+    async with Door("cleaner").join() as space:
+        agent = ModelAgent(
+            os.environ.get("MODEL", "test"),
+            capabilities=[HandleDeferredToolCalls(approve_calls(space))],
+        )
+        agent.tool_plain(requires_approval=True)(delete)
         print((await agent.run("Delete the old logs.")).output)
 
 

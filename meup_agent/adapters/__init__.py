@@ -7,7 +7,7 @@ that is edited, crashes or is asked nicely gets no further. They are for asyncio
 are, import these only when they are imported themselves, and never decide anything.
 
 * :mod:`~meup_agent.adapters.pydantic_ai`: ``SpaceToolset``
-* :mod:`~meup_agent.adapters.approvals`: ``SpaceApprovals``, the other way, for pydantic-ai
+* :mod:`~meup_agent.adapters.approvals`: ``approve_calls``, for a pydantic-ai agent's own tools
 * :mod:`~meup_agent.adapters.openai_agents`: ``space_tools``
 * :mod:`~meup_agent.adapters.langchain`: ``space_tools``
 * :mod:`~meup_agent.adapters.ag_ui`: ``SpaceInterrupts``, for runs that end while a call waits
