@@ -5,11 +5,13 @@ requests of the agent: ``session/request_permission``, ``terminal/create`` and
 ``fs/write_text_file``. These are proposed in a space. A permission is answered here, once
 (``allow_once`` or ``reject_once``); of the other two an allowed one is passed on to the editor,
 which carries it out, and a denied one is answered with an error. The protocol has no answer that
-changes a call, so neither has a permit of this door.
+changes a call, so neither has a permit of this door. Another version of it may have other requests,
+so an agent that speaks one is not begun with.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import OrderedDict
 from functools import partial
@@ -20,6 +22,7 @@ import anyio
 from meup_agent.doors import acp_messages as acp
 from meup_agent.doors.acp_outcomes import PermitOutcomes, keep_last
 from meup_agent.doors.permit import Denied, HostCall, Permitted, Why
+from meup_agent.errors import printable
 from meup_agent.processes.guarded import LineLimiter
 from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.outcomes import PermitReport, ReportedOutcome
@@ -52,13 +55,16 @@ MAX_SESSIONS: Final = 1_024
 MAX_OPEN_REQUESTS: Final = 1_024
 """Requests of the editor whose answers are read; the oldest makes room."""
 
+VERSION: Final = 1
+"""The version of the protocol whose requests are known here."""
+
 UNNAMED: Final = "acp"
 """Name of an agent that tells none."""
 
 CANCELLED: Final = "its turn was cancelled as the permit came, so it was not passed on"
 """The report of a permit that came too late, for people."""
 
-TOO_MANY: Final = "as many calls of this agent as can wait for a decision do; wait for those"
+TOO_MANY: Final = "as many calls of this agent as can wait for a decision do"
 
 _READ: Final = frozenset(
     {"initialize", "session/new", "session/load", "session/resume", "session/prompt"}
@@ -108,6 +114,7 @@ class AcpProxy:
         self._folders: OrderedDict[str, str] = OrderedDict()
         self._editor_asked: OrderedDict[RpcId, _EditorRequest] = OrderedDict()
         self._agent: JsonObject = {}
+        self._is_known = True  # the version that the agent speaks
         self._log = LineLimiter(lambda line, _: log.warning("%s", line))
 
     async def run(self, from_editor: AsyncIterator[bytes], from_agent: AsyncIterator[bytes]) -> str:
@@ -188,6 +195,8 @@ class AcpProxy:
             # The editor could find a request in it that was not decided.
             self._log.line(f"left out a line of the agent that cannot be read: {error}")
             return
+        if not self._is_known:
+            return
         if message.method in acp.DECIDED:
             await self._begin(message, line, start_soon)
             return
@@ -196,27 +205,46 @@ class AcpProxy:
             if ask is not None:
                 ask.scope.cancel()
                 return  # the editor has not seen that request
+        elif message.method is None and isinstance(message.id, float):
+            self._log.line("left out an answer of the agent whose id some read as another")
+            return
         elif message.method is None and message.rpc_id is not None:
-            self._read_answer(message)
+            if why := self._read_answer(message):
+                log.error("%s", why)
+                self._is_known = False
+                line = acp.error_line(message.id, acp.REQUEST_CANCELLED, why).rstrip()
         else:
             self._outcomes.read_agent(message, line)
         await self._to_editor.send(line + b"\n")
 
-    def _read_answer(self, message: Message) -> None:
-        """Note the agent's name, the folders of its sessions, and the end of a turn."""
+    def _read_answer(self, message: Message) -> str:
+        """Note the agent's name, the folders of its sessions, and the end of a turn.
+
+        Returns:
+            Why the agent cannot be begun with; empty: it can.
+        """
         assert message.rpc_id is not None
         asked = self._editor_asked.pop(message.rpc_id, None)
         if asked is None:
-            return
+            return ""
         result = message.result_object
         if asked.method == "initialize":
             self._agent = payloads.as_object(result.get("agentInfo"))
+            version = result.get("protocolVersion")
+            is_begun = message.error == acp.NONE or result  # with both, some read the result
+            if is_begun and not payloads.is_same_json(version, VERSION):
+                return (
+                    f"the agent speaks version {printable(json.dumps(version)[:40])} of ACP"
+                    f" ('protocolVersion'), and meup acp knows {VERSION} alone, so nothing of the"
+                    " agent is passed on; update meup-agent, or start the agent without meup acp"
+                )
         elif asked.method == "session/prompt":
             self._forget_granted(asked.session)
         else:
             session = asked.session or result.get("sessionId")
             if isinstance(session, str) and isinstance(asked.folder, str):
                 keep_last(self._folders, session, asked.folder, MAX_SESSIONS)
+        return ""
 
     async def _begin(
         self, message: Message, line: bytes, start_soon: Callable[..., object]
@@ -231,7 +259,7 @@ class AcpProxy:
             request = acp.read_request(message)
             why = ""
         except acp.Unreadable as error:
-            why = f"it cannot be read ({error}); it was not carried out"
+            why = f"it cannot be read ({error})"
         if isinstance(request, acp.PermissionRequest) and not acp.allows_once(request):
             why = "it has no answer that allows it once"
         if rpc_id in self._open:
@@ -240,7 +268,7 @@ class AcpProxy:
             why = TOO_MANY
         if request is None or why:
             self._log.line(f"refused {message.method} of the agent: {why}")
-            await self._deny(message, request, Denied(Why.UNREACHABLE, why))
+            await self._deny(message, request, Denied(Why.UNREACHABLE, _words(why)))
             return
         if self._use_granted(request):
             await self._to_editor.send(line + b"\n")
@@ -272,7 +300,7 @@ class AcpProxy:
                 del self._open[rpc_id]
             return not ask.scope.cancel_called
 
-        answer: Answer = Denied(Why.WITHDRAWN, "it was cancelled before it was decided")
+        answer: Answer = Denied(Why.WITHDRAWN, _words("it was cancelled before"))
         try:
             with ask.scope:
                 answer = await self._ask(self._host_call(message, request))
@@ -281,7 +309,7 @@ class AcpProxy:
                 if await self._pass_permit(request, rpc_id, line, proposal, end_wait):
                     return
                 self._report(proposal, PermitReport.of(ReportedOutcome.NOT_RUN, CANCELLED))
-                answer = Denied(Why.WITHDRAWN, "it was cancelled as it was permitted")
+                answer = Denied(Why.WITHDRAWN, _words("it was cancelled"))
         finally:
             end_wait()
         await self._deny(message, request, answer)
@@ -358,6 +386,14 @@ class _Lines:
             except OSError:
                 self.on_end()
             return True
+
+
+def _words(why: str) -> str:
+    """The words to the model about a call that nobody has decided."""
+    return (
+        f"This call was not carried out: {why}. Nobody decided about it: do not try to do the same"
+        " by another way; tell the user."
+    )
 
 
 def _cancelled(message: Message) -> RpcId:

@@ -184,34 +184,79 @@ async def test_another_spelling_is_decided_as_well(line: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "params",
+    ("params", "field"),
     [
-        {"sessionId": "s"},
-        {"sessionId": "s", "command": ["ls"]},
-        {"sessionId": "s", "command": "ls", "args": ["-l", 5]},
-        {"sessionId": "s", "command": "ls", "cwd": 1},
-        {"sessionId": "s", "command": "ls", "Args": ["-l"]},
-        [],
+        ({"sessionId": "s"}, "`command`"),
+        ({"sessionId": "s", "command": ["ls"]}, "`$.command`"),
+        ({"sessionId": "s", "command": "ls", "args": ["-l", 5]}, "$.args["),
+        ({"sessionId": "s", "command": "ls", "cwd": 1}, "`$.cwd`"),
+        ({"sessionId": "s", "command": "ls", "Args": ["-l"]}, "'Args'"),
+        ([], "`object`"),
     ],
 )
-async def test_a_field_of_another_type_is_named_and_denied(params: Any) -> None:
+async def test_a_field_of_another_type_is_named_and_denied(params: Any, field: str) -> None:
     async with wire() as at:
         line = json.dumps({"id": 1, "method": "terminal/create", "params": params})
         await at.agent_sends(line.encode())
         await at.until(lambda: at.agent)
         said = json.loads(at.agent[0])
-        assert "it cannot be read" in said["error"]["message"]
+        words = said["error"]["message"]
+        assert "it cannot be read" in words
+        assert field in words
+        assert "Nobody decided about it: do not try to do the same by another way" in words
         assert (at.asked, at.editor) == ([], [])
 
 
 @pytest.mark.parametrize("line", [b'{"id":7,"result":{"n":1e999}}', CANCEL_UNREADABLE])
 async def test_what_only_we_cannot_read_passes(line: bytes) -> None:
     async with wire() as at:
-        await at.editor_sends(b'{"id":7,"method":"initialize"}')
+        await at.editor_sends(b'{"id":7,"method":"session/new"}')
         await at.until(lambda: at.agent)
         await at.agent_sends(line)
         await at.until(lambda: at.editor)
         assert at.editor == [line + b"\n"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"result": {"protocolVersion": 2}}, "version 2 of ACP"),
+        ({"result": {"protocolVersion": "1"}}, 'version "1" of ACP'),
+        ({"result": {"protocolVersion": True}}, "version true of ACP"),
+        ({"result": {}}, "version null of ACP ('protocolVersion')"),
+        ({"result": {"protocolVersion": 2}, "error": {"code": 1, "message": "x"}}, "version 2"),
+    ],
+)
+async def test_an_agent_of_another_version_is_not_begun_with(
+    answer: Any, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with wire() as at:
+        await at.editor_sends(b'{"id":0,"method":"initialize","params":{"protocolVersion":2}}')
+        await at.until(lambda: at.agent)
+        await at.agent_sends(json.dumps({"id": 0, **answer}).encode(), TERMINAL, MARK)
+        await at.agent_sends(b'{"id":2,"method":"command/run","params":{"command":"ls"}}')
+        await at.until(lambda: at.editor)
+        await anyio.wait_all_tasks_blocked()
+        assert (len(at.editor), at.asked, len(at.agent)) == (1, [], 1)
+    assert said in json.loads(at.editor[0])["error"]["message"]
+    assert "update meup-agent" in caplog.text
+
+
+async def test_an_agent_that_refuses_to_begin_says_so_itself() -> None:
+    async with wire() as at:
+        await at.editor_sends(b'{"id":0,"method":"initialize","params":{"protocolVersion":1}}')
+        await at.until(lambda: at.agent)
+        refusal = b'{"id":0,"error":{"code":-32000,"message":"sign in"}}'
+        await at.agent_sends(refusal)
+        await at.until(lambda: at.editor)
+    assert at.editor == [refusal + b"\n"]
+
+
+async def test_an_answer_whose_id_some_read_as_another_reaches_nobody() -> None:
+    async with wire() as at:
+        await at.agent_sends(b'{"id":0.0,"result":{"protocolVersion":2}}', MARK)
+        await at.until(lambda: at.editor)
+        assert at.editor == [MARK + b"\n"]
 
 
 async def test_the_agent_takes_a_request_back() -> None:
