@@ -15,6 +15,8 @@ Door = Literal[
     "codex-mcp-call",
     "codex-mcp-tool",
     "codex-app-server",
+    "claude-sdk",
+    "acp",
 ]
 What = Literal[
     "allow",
@@ -220,6 +222,53 @@ def _app_server_cases() -> tuple[Case, ...]:
 APP_SERVER_CASES: Final = _app_server_cases()
 """Those of ``meup codex``, which take a terminal, too."""
 
+
+def _sdk_cases() -> tuple[Case, ...]:
+    """Those of a callback, whose connection is its program's."""
+    door: Door = "claude-sdk"
+    return (
+        Case(door, "allow", True, "", "permitted"),
+        Case(door, "deny", False, "not on Fridays", "rejected"),
+        Case(door, "edit", True, "", "permitted"),
+        Case(door, "time-out", False, "No participant decided", "expired"),
+        Case(door, "gateway killed", False, "the connection was lost", ""),
+        Case(door, "interrupted by KILL", False, "", "withdrawn"),
+        Case(door, "interrupted by its own API", False, "", "withdrawn"),
+        Case(door, "answered too late", False, "", "withdrawn"),
+    )
+
+
+SDK_CASES: Final = _sdk_cases()
+"""Those of ``can_use_tool``."""
+
+
+def _acp_cases() -> tuple[Case, ...]:
+    """Those of a proxy, where the editor runs what its agent asks it to."""
+    door: Door = "acp"
+    return (
+        Case(door, "allow", True, "", "permitted"),
+        Case(door, "deny", False, "not on Fridays", "rejected"),
+        Case(door, "edit", False, "other arguments", "withdrawn"),
+        Case(door, "time-out", False, "No participant decided", "expired"),
+        Case(door, "gateway killed", False, "the connection was lost", ""),
+        Case(door, "refused connection", False, "no gateway has answered", ""),
+        Case(door, "500", False, "no gateway has answered", ""),
+        Case(door, "junk", False, "no gateway has answered", ""),
+        Case(door, "silence", False, "no gateway has answered", ""),
+        Case(door, "interrupted by KILL", False, "", "withdrawn"),
+        Case(door, "interrupted by its own API", False, "it was cancelled before", "withdrawn"),
+        Case(door, "answered too late", False, "it was cancelled before", "withdrawn"),
+    )
+
+
+ACP_VERSION: Final = "0.12.1"
+
+ACP_CASES: Final = _acp_cases()
+"""Those of ``meup acp``."""
+
+CONNECTED_CASES: Final = (*APP_SERVER_CASES, *SDK_CASES, *ACP_CASES)
+"""Those of doors that keep a connection."""
+
 TERMINAL_CASES: Final = (
     Case("claude-terminal", "allow", True, "", "fulfilled"),
     Case("claude-terminal", "deny", False, "not on Fridays", "rejected"),
@@ -256,6 +305,8 @@ NAMES: Final = {
     "codex-mcp-call": f"Codex {CODEX_VERSION}, hook `command`, a call of an MCP server's tool",
     "codex-mcp-tool": f"Codex {CODEX_VERSION}, hook `mcp_tool`: no door of ours",
     "codex-app-server": f"Codex {CODEX_VERSION}, app-server and its terminal (`meup codex`)",
+    "claude-sdk": f"Claude Code {CLAUDE_VERSION}, `can_use_tool` of the Claude Agent SDK",
+    "acp": f"ACP SDK {ACP_VERSION}, editor and agent, `terminal/create` (`meup acp`)",
 }
 
 NOT_RUN: Final = {
@@ -281,10 +332,13 @@ NOT_RUN: Final = {
     "Codex, app-server, `meup codex` killed": (
         "the app-server ends with it, and the call waits until it expires; it was tried by hand"
     ),
-    "Claude Agent SDK (`can_use_tool`)": (
-        "`interrupt()` withdraws the call, which does not run"
-        " (`tests/doors/hosts/check_claude_sdk.py`); the rest is not run"
+    "`can_use_tool`, refused connection": "the program cannot join, so it starts no agent",
+    "`can_use_tool`, `meup acp`, gateway restarted midway": (
+        "tried by hand: a yes just after the restart is refused (*not answering*), and a call that"
+        " nobody decides expires and does not run"
     ),
+    "`can_use_tool`, `meup acp`, *ask*": "they take allow and deny alone",
+    "`meup acp`, interrupted by INT or TERM": "an agent that ends withdraws, as by KILL",
     "Cursor, Copilot, Gemini": (
         "documented, not run: from inputs that their documentation shows (`tests/doors`)"
     ),
@@ -325,6 +379,9 @@ with several calls at once, it asks again about the last one, and never about th
 taken back when its turn ends. At a terminal, in manual mode, it passes over *defer*, and goes by
 its own rules, by which the call may run. So `meup-hook` gives that answer only where Claude Code
 says that it has no terminal.
+
+The editor and the agent of `meup acp` are small programs on the SDK of ACP, without a model; real
+ones are not tried.
 """
 
 
@@ -333,7 +390,14 @@ def page() -> str:
     lines = [HEAD]
     for door, name in NAMES.items():
         lines += [f"## {name}", "", "| what happens | ran | told | recorded |", "|---|---|---|---|"]
-        for case in (*CASES, *TERMINAL_CASES, *DEFERRED_CASES, *APP_SERVER_CASES):
+        for case in (
+            *CASES,
+            *TERMINAL_CASES,
+            *DEFERRED_CASES,
+            *APP_SERVER_CASES,
+            *SDK_CASES,
+            *ACP_CASES,
+        ):
             if case.door == door:
                 ran = "**ran**" if case.ran else "did not run"
                 told = f"“… {case.told} …”" if case.told else "–"

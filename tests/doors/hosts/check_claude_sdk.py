@@ -1,7 +1,9 @@
-"""The Claude Agent SDK with its own Claude Code: what `interrupt()` leaves of a call that waits."""
+"""The Claude Agent SDK with its own Claude Code, which asks a space by `can_use_tool`."""
 
 import importlib
 import os
+import signal
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,51 +12,93 @@ import pytest
 
 from meup_agent.doors.model_api import ModelApi
 from meup_agent.doors.permit import Door
+from meup_agent.errors import AlreadyDecided
 from tests.asyncio_alone import anyio_backend as anyio_backend
+from tests.doors.hooked import Hooked, hooked, proposed
+from tests.doors.hosts.cases import SDK_CASES, Case
+from tests.doors.hosts.check_doors import decided, decider
 from tests.doors.hosts.programs import CLAUDE, INSTALLED
-from tests.interaction.people import EVERYTHING, PROPOSALS, InMemory, join, until
+from tests.gateways import websocket_connector
+from tests.interaction.people import until
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_an_interrupted_call_is_withdrawn_and_does_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def claude_process(config: Path) -> int:
+    """The process of Claude Code, by its folder of settings."""
+    wanted = f"CLAUDE_CONFIG_DIR={config}\0".encode()
+    for each in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (each / "cmdline").read_bytes().split(b"\0")
+            if words[0] == str(CLAUDE).encode() and wanted in (each / "environ").read_bytes():
+                return int(each.name)
+    raise AssertionError("there is no Claude Code")
+
+
+async def happen(case: Case, at: Hooked, claude: Any, config: Path) -> None:
+    """Let happen to a call that waits what the case says."""
+    match case.what:
+        case "gateway killed":
+            await proposed(at.space)
+            at.kill()
+        case "interrupted by its own API" | "answered too late":
+            await proposed(at.space)
+            await claude.interrupt()
+        case "interrupted by KILL":
+            await proposed(at.space)
+            os.kill(claude_process(config), signal.SIGKILL)
+        case _:
+            pass
+
+
+@pytest.mark.parametrize("case", SDK_CASES, ids=lambda case: case.what)
+async def test_it_does_what_the_page_says(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(INSTALLED / "claude")  # pyright: ignore[reportUnknownMemberType]
     sdk: Any = importlib.import_module("claude_agent_sdk")
     adapter: Any = importlib.import_module("meup_agent.adapters.claude_agent")
-    mark = tmp_path / "mark"
-    meeting = InMemory({"coder": PROPOSALS, "ann": EVERYTHING})
+    mark, config = tmp_path / "mark", tmp_path / "claude"
     command = {"command": f"touch {mark}", "description": "leave a mark"}
-    with ModelApi("Bash", command) as api, anyio.fail_after(2 * PATIENCE):
+    async with AsyncExitStack() as stack:
+        stack.enter_context(anyio.fail_after(2 * PATIENCE))
+        api = stack.enter_context(ModelApi("Bash", command))
+        journal = tmp_path / "journal.db"
+        at = await stack.enter_async_context(hooked(decider(case, mark), journal=journal))
+        connector = websocket_connector(at.door_url, space="demo")
+        door = await stack.enter_async_context(Door().join(connector, token=at.tokens["coder"]))
+        ttl = 8.0 if case.what in ("time-out", "gateway killed") else 60.0
         env = {
             "PATH": os.environ["PATH"],
             "HOME": str(tmp_path),
             "ANTHROPIC_BASE_URL": api.url,
             "ANTHROPIC_API_KEY": "none",
-            "CLAUDE_CONFIG_DIR": str(tmp_path / "claude"),
+            "CLAUDE_CONFIG_DIR": str(config),
             "DISABLE_TELEMETRY": "1",
             "DISABLE_AUTOUPDATER": "1",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         }
-        async with (
-            join(meeting, "ann") as space,
-            Door().join(meeting.connector("coder"), token=meeting.token("coder")) as door,
-            sdk.ClaudeSDKClient(
-                sdk.ClaudeAgentOptions(
-                    can_use_tool=adapter.can_use_tool(door),
-                    cli_path=str(CLAUDE),
-                    cwd=str(tmp_path),
-                    env=env,
-                    setting_sources=[],
-                )
-            ) as claude,
-        ):
+        options = sdk.ClaudeAgentOptions(
+            can_use_tool=adapter.can_use_tool(door, ttl=ttl),
+            cli_path=str(CLAUDE),
+            cwd=str(tmp_path),
+            env=env,
+            setting_sources=[],
+        )
+        async with sdk.ClaudeSDKClient(options) as claude:
             await claude.query("go")
-            await until(lambda: len(space.proposals) == 1)
-            await claude.interrupt()
-            await until(lambda: space.proposals[0].state == "withdrawn")
-            async for _ in claude.receive_response():
-                pass
-    assert not mark.exists()
+            await happen(case, at, claude, config)
+            with suppress(sdk.ClaudeSDKError if case.what == "interrupted by KILL" else KeyError):
+                async for _ in claude.receive_response():
+                    pass
+        assert case.told in " ".join(api.results)
+        if case.recorded == "permitted":
+            await until(lambda: at.space.proposals[0].state == "permitted")
+        elif case.recorded:
+            assert await decided(at) == case.recorded
+        if case.what == "answered too late":
+            with pytest.raises(AlreadyDecided):
+                await at.space.proposals.get(at.space.proposals[0]).fulfill()
+    edited = mark.with_suffix(".edited").exists()
+    assert (mark.exists() or edited, edited) == (case.ran, case.what == "edit")
