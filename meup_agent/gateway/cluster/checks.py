@@ -33,11 +33,20 @@ def check_several(config: Config) -> None:
         log.warning(
             "journal.nats.replicas is 1: the gateways of this machine stop with one server of NATS"
         )
+    refuse_output_logs(config, "(journal.nats.advertise); remove one of them")
+
+
+def refuse_output_logs(config: Config, why: str) -> None:
+    """Refuse files of one machine where there are several gateways, for a reason.
+
+    Raises:
+        ConfigurationError: The configuration has such a file.
+    """
     for (_, name), entry in config.entries():
         if entry.output_log is not None:
             raise ConfigurationError(
                 f"output_log: {entry.output_log} of {name!r} is on one machine, and there are"
-                " several gateways (journal.nats.advertise); remove one of them"
+                f" several gateways {why}"
             )
 
 

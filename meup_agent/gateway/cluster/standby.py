@@ -18,6 +18,7 @@ import anyio
 import anyio.to_thread
 
 from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.cluster.checks import refuse_output_logs
 from meup_agent.gateway.cluster.membership import config_parts, refuse_differing
 from meup_agent.gateway.journal.postgres.journal import PostgresJournal, node_name, postgres_of
 from meup_agent.gateway.journal.postgres.log import InUse, OwnedLog
@@ -67,6 +68,8 @@ class StandbyKeeper:
         try:
             await self._take(waits=False)
         except InUse as error:
+            at_work = ascii(error.node or "another")
+            refuse_output_logs(self._runtime.config, f"({at_work} is at work); remove it")
             if error.parts:
                 refuse_differing(config_parts(self._runtime.config), error.parts, error.node)
             log.info(
@@ -115,6 +118,8 @@ class StandbyKeeper:
                 pause = min(2 * pause, MAX_PAUSE_SECONDS)
             else:
                 await self._lost.wait()
+                # An error may come again with the first message.
+                await asyncio.sleep(pause)
 
     async def _take(self, *, waits: bool) -> None:
         """Own the log, and begin all spaces."""
