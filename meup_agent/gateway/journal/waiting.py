@@ -18,7 +18,7 @@ from meup_agent.protocol.space.decisions import (
     HistoryQuery,
     select_decisions,
 )
-from meup_agent.protocol.space.journal import MAX_DECISIONS, Entry, ignore
+from meup_agent.protocol.space.journal import MAX_DECISIONS, Entry, FoldBegin, ignore
 
 MAX_PENDING: Final = 10_000
 """Envelopes, and calls that wait for them; with more, members are not read from until it is
@@ -141,6 +141,16 @@ class WaitingJournal(ABC, Generic[W]):
             self._room.enter(0)
         else:
             then()
+
+    def find_begin(self, space: str, *, proposals: int, then: Callable[[FoldBegin], None]) -> None:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.find_begin`; without an index."""
+        then(FoldBegin())
+
+    def find_chain(
+        self, space: str, number: int, then: Callable[[tuple[Entry, ...]], None]
+    ) -> None:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.find_chain`; without an index."""
+        then(())
 
     async def flush(self, timeout: float) -> None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.flush`."""

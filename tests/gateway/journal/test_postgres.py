@@ -1,6 +1,7 @@
 """The journal in PostgreSQL: its fence, its lock, and a server that goes away."""
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
@@ -17,11 +18,13 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import Config, Gateway, JournalConfig
 from meup_agent.gateway.config import PostgresConfig
 from meup_agent.gateway.journal.postgres import session as sessions
+from meup_agent.gateway.journal.postgres import tables
 from meup_agent.gateway.journal.postgres.archive import PostgresArchive, check
 from meup_agent.gateway.journal.postgres.journal import PostgresJournal
 from meup_agent.gateway.journal.postgres.log import OwnedLog
 from meup_agent.gateway.journal.postgres.session import Away, DatabaseSession
-from meup_agent.gateway.journal.postgres.tables import APPEND
+from meup_agent.gateway.journal.rows import row_of
+from meup_agent.gateway.journal.threads import WriteJob
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from tests.gateway.conftest import envelope
 from tests.gateway.journal.conftest import (
@@ -38,7 +41,7 @@ from tests.gateway.journal.conftest import (
 from tests.gateway.journal.test_gateway import config_with, dial, hear_chats
 from tests.patience import PATIENCE
 from tests.postgres_servers import PostgresServer, shared_postgres
-from tests.spaces import Entry, Fact, HistoryPage, HistoryQuery, ProposalChange
+from tests.spaces import DecisionRow, Entry, Fact, HistoryPage, HistoryQuery, ProposalChange
 from tests.wire import decode
 
 pytestmark = pytest.mark.anyio
@@ -142,6 +145,80 @@ async def test_an_owner_that_was_replaced_forgets_nothing(
             assert (await read(second))[-1] == two
 
 
+STALE: dict[str, tuple[str, Any]] = {
+    "append": (
+        tables.APPEND,
+        tables.batch_values(
+            [
+                WriteJob(
+                    row_of(Entry(NOW + 9, "other", NOW, chat(9))),
+                    (Fact("grant/b", {"n": 1}),),
+                    NOW,
+                    (),
+                    (DecisionRow(1, "demo", "alice", "9", "ls", NOW, None, "pending"),),
+                ),
+                WriteJob(row_of(Entry(NOW + 10, "demo", NOW, chat(10))), (Fact("grant/a", None),)),
+            ]
+        )
+        | {"is_part": False},
+    ),
+    "forget": (tables.FORGET, (1, 0, 2**60, 2**60, [b"demo"], [2**60])),
+    "seen": (tables.SEEN, ([b"demo"], [b"alice"], [9], 0)),
+    "tell": (tables.TELL, (b"", 0)),
+}
+"""Each statement that writes, as a gateway whose epoch was 0 says it."""
+
+
+@pytest.mark.parametrize("name", STALE)
+async def test_nothing_of_an_older_epoch_takes_effect(
+    config: PostgresConfig, clock: Clock, name: str
+) -> None:
+    def all_rows() -> list[Any]:
+        names = ("owner", "entry", "fact", "proposal", "seen", "space")
+        return [execute(config, f"SELECT * FROM {each}") for each in names]
+
+    async with journal_at(config, clock) as journal:
+        begins = ProposalChange("alice", "1", "ls", NOW, begins=True, at=NOW)
+        journal.append("demo", NOW, chat(1), (Fact("grant/a", {}),), lambda _: None, (begins,))
+        await settled(journal)
+    before = all_rows()
+    ((_, _, epoch, last, *_),) = before[0]
+    assert epoch == 1
+    sql, values = STALE[name]
+    if name == "append":
+        values = values | {"epoch": 0, "before": last}
+    with psycopg.connect(config.url, autocommit=True) as connection:
+        connection.execute(f'SET search_path TO "{config.schema}"'.encode())
+        connection.execute(sql.encode(), values)
+    assert all_rows() == before
+
+
+@pytest.mark.usefixtures("a_lock_that_lies")
+async def test_one_that_is_replaced_while_it_forgets_learns_it(
+    config: PostgresConfig, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, reached = DatabaseSession.ask, asyncio.Event()
+    taken_over = threading.Event()
+
+    async def held(session: DatabaseSession, sql: str, *values: object, **more: Any) -> Any:
+        if sql is tables.FORGET and not reached.is_set():
+            loop.call_soon_threadsafe(reached.set)
+            await asyncio.to_thread(taken_over.wait, PATIENCE)
+        return await ask(session, sql, *values, **more)
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(DatabaseSession, "ask", held)
+    async with journal_at(config, clock, max_bytes=1) as first:
+        failure = asyncio.ensure_future(failure_of(first))
+        await kept(first, chat(1))
+        with anyio.fail_after(PATIENCE):
+            await reached.wait()
+        async with journal_at(config, clock) as second:
+            taken_over.set()
+            assert "has taken over" in await failure
+            assert ids(await read(second)) == ["1"]
+
+
 async def test_only_one_has_it(config: PostgresConfig, clock: Clock) -> None:
     first_one = replace(config, node="first")
     async with journal_at(first_one, clock) as first:
@@ -168,7 +245,7 @@ async def test_an_answer_that_got_lost_is_asked_for_again(
 
     async def forgetful(session: DatabaseSession, sql: str, *values: object, **more: Any) -> Any:
         rows = await ask(session, sql, *values, **more)
-        if sql is APPEND and not lost:
+        if sql is tables.APPEND and not lost:
             lost.append(1)
             raise Away("it got lost")
         return rows
@@ -419,6 +496,14 @@ async def test_tables_of_another_version_are_refused(config: PostgresConfig, clo
     for use in (check, lambda journal: PostgresJournal(journal, clock)):
         with pytest.raises(ConfigurationError, match=r"of another version .*\(99, not 1\)"):
             use(JournalConfig(postgres=config))
+
+
+async def test_a_server_that_loses_all_in_a_power_cut_is_warned_of(
+    config: PostgresConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert execute(config, "SHOW fsync") == [("off",)]
+    check(JournalConfig(postgres=config))
+    assert f"(schema {config.schema}) has fsync off" in caplog.text
 
 
 async def test_nothing_is_made_by_looking(config: PostgresConfig) -> None:

@@ -45,7 +45,6 @@ from meup_agent.protocol.space.decisions import (
 from meup_agent.protocol.space.journal import (
     Entry,
     Fact,
-    FoldBegin,
     NumberRange,
     Recovered,
 )
@@ -254,21 +253,11 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
             page = partial(self._space(space).log.page, after=after, until=until, limit=limit)
             self._link.begin(lambda: self._read(page, then))
 
-    def find_begin(self, space: str, *, proposals: int, then: Callable[[FoldBegin], None]) -> None:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.find_begin`; it has no index."""
-        then(FoldBegin())
-
     def find_decisions(
         self, space: str, query: HistoryQuery, then: Callable[[HistoryPage], None]
     ) -> None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.find_decisions`."""
         then(self._space(space).decisions.find(space, query))
-
-    def find_chain(
-        self, space: str, number: int, then: Callable[[tuple[Entry, ...]], None]
-    ) -> None:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.find_chain`; it has no index."""
-        then(())
 
     def seen(self, space: str, participant: str) -> int:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.seen`."""

@@ -6,7 +6,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.journal.postgres.log import look
+from meup_agent.gateway.journal.postgres import tables
+from meup_agent.gateway.journal.postgres.log import READ_SECONDS, incomplete, look
 from meup_agent.gateway.journal.postgres.session import (
     Away,
     SessionThread,
@@ -14,24 +15,12 @@ from meup_agent.gateway.journal.postgres.session import (
     place_of,
     unreachable,
 )
-from meup_agent.gateway.journal.postgres.tables import (
-    FACTS,
-    LOCK_KEY,
-    PAGE,
-    SPACES,
-    entries_of,
-    name_bytes,
-    name_of,
-    read_value,
-)
+from meup_agent.gateway.journal.postgres.tables import entries_of, facts_of, name_bytes, name_of
 from meup_agent.protocol.space.journal import MAX_SEQ, Entry, NumberRange
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import JournalConfig, PostgresConfig
     from meup_agent.gateway.journal.decisions import Chains, DecisionQuery
-
-READ_SECONDS: Final = 30.0
-"""For a page of entries, some mebibytes."""
 
 
 class PostgresArchive:
@@ -46,7 +35,7 @@ class PostgresArchive:
         try:
             self._session = self._thread.wait(self._thread.open())
             self.is_there = self._thread.wait(look(self._session, self._thread.place))
-            rows = self.ask(SPACES) if self.is_there else []
+            rows = self.ask(tables.SPACES) if self.is_there else []
             self._latest = {name_of(name): latest or 0 for name, _, _, latest in rows}
             self._parts = {name_of(name) for name, _, is_part, _ in rows if is_part}
         except BaseException as error:
@@ -75,7 +64,7 @@ class PostgresArchive:
         self, space: str, *, after: int, until: int, limit: int, kinds: tuple[str, ...] = ()
     ) -> tuple[Entry, ...]:
         while after < until:
-            rows = self.ask(PAGE, name_bytes(space), after, min(until, MAX_SEQ), limit)
+            rows = self.ask(tables.PAGE, name_bytes(space), after, min(until, MAX_SEQ), limit)
             if not rows:
                 break
             page = entries_of(space, rows)
@@ -86,9 +75,7 @@ class PostgresArchive:
         return ()
 
     def facts(self, space: str) -> dict[str, dict[str, Any]]:
-        return {
-            name_of(key): read_value(value) for key, value in self.ask(FACTS, name_bytes(space))
-        }
+        return facts_of(self.ask(tables.FACTS, name_bytes(space)))
 
     def seen(self, space: str) -> dict[str, int]:
         rows = self.ask("SELECT participant, at FROM seen WHERE space = %s", name_bytes(space))
@@ -111,9 +98,9 @@ class PostgresArchive:
     def find_owner(self) -> str | None:
         if not self.is_there:
             return None
-        ((is_free,),) = self.ask(f"SELECT pg_try_advisory_lock_shared({LOCK_KEY})")
+        ((is_free,),) = self.ask(f"SELECT pg_try_advisory_lock_shared({tables.LOCK_KEY})")
         if is_free:
-            self.ask(f"SELECT pg_advisory_unlock_shared({LOCK_KEY})")
+            self.ask(f"SELECT pg_advisory_unlock_shared({tables.LOCK_KEY})")
             return None
         ((node,),) = self.ask("SELECT node FROM owner")
         return name_of(node)
@@ -163,8 +150,5 @@ def check(config: JournalConfig) -> str:
                 )
         for space in archive.spaces:
             if archive.is_part(space):
-                raise ConfigurationError(
-                    f"space {space!r} of {place_of(postgres)} is a copy that is not complete; run"
-                    " 'meup journal copy' again, or remove that schema"
-                )
+                raise incomplete(space, place_of(postgres))
     return place_of(postgres)

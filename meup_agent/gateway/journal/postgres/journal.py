@@ -14,38 +14,18 @@ import anyio.to_thread
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.numbered import NumberedEntry, NumberedJournal, latest_entries
+from meup_agent.gateway.journal.postgres import tables
 from meup_agent.gateway.journal.postgres.log import OwnedLog
 from meup_agent.gateway.journal.postgres.session import Away, SessionThread, unreachable
-from meup_agent.gateway.journal.postgres.tables import (
-    FACTS,
-    PAGE,
-    PAGE_BACK,
-    entries_of,
-    name_bytes,
-    name_of,
-    read_value,
-)
+from meup_agent.gateway.journal.postgres.tables import entries_of, facts_of, name_bytes
 from meup_agent.gateway.journal.waiting import DecisionTable
 from meup_agent.protocol.proposals.lifecycle import ProposalState, first_moment
-from meup_agent.protocol.space.decisions import (
-    DecisionFollower,
-    HistoryPage,
-    HistoryQuery,
-    ProposalChange,
-)
-from meup_agent.protocol.space.journal import (
-    MAX_SEQ,
-    Entry,
-    Fact,
-    FoldBegin,
-    NumberRange,
-    Recovered,
-)
+from meup_agent.protocol.space.decisions import DecisionFollower, HistoryPage, HistoryQuery
+from meup_agent.protocol.space.journal import MAX_SEQ, Entry, NumberRange, Recovered
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import JournalConfig, PostgresConfig
     from meup_agent.gateway.journal.threads import WriteJob
-    from meup_agent.protocol.wire.envelope import Envelope
 
 log = logging.getLogger("meup_agent.gateway")
 
@@ -110,20 +90,6 @@ class PostgresJournal(NumberedJournal):
 
     # --- the contract -----------------------------------------------------------------------
 
-    def append(
-        self,
-        space: str,
-        at: int,
-        envelope: Envelope,
-        facts: tuple[Fact, ...],
-        then: Callable[[Entry], None],
-        changes: tuple[ProposalChange, ...] = (),
-    ) -> None:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.append`."""
-        super().append(space, at, envelope, facts, then, changes)
-        if changes and self._work:
-            self._decisions.put(self._work[-1].proposals)
-
     def read(
         self,
         space: str,
@@ -138,7 +104,7 @@ class PostgresJournal(NumberedJournal):
         async def read() -> None:
             values = name_bytes(space), after, min(until, MAX_SEQ), limit
             try:
-                rows = await self._log.read(PAGE, *values)
+                rows = await self._log.read(tables.PAGE, *values)
                 self._to_loop(then, entries_of(space, rows))
             except Exception as error:
                 self._to_loop(self._fail, f"the journal cannot be read: {error}")
@@ -146,21 +112,11 @@ class PostgresJournal(NumberedJournal):
         if not self._ended:
             self._thread.begin(read)
 
-    def find_begin(self, space: str, *, proposals: int, then: Callable[[FoldBegin], None]) -> None:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.find_begin`; it has no index."""
-        then(FoldBegin())
-
     def find_decisions(
         self, space: str, query: HistoryQuery, then: Callable[[HistoryPage], None]
     ) -> None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.find_decisions`."""
         then(self._decisions.find(space, query))
-
-    def find_chain(
-        self, space: str, number: int, then: Callable[[tuple[Entry, ...]], None]
-    ) -> None:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.find_chain`; it has no index."""
-        then(())
 
     def size(self) -> int | None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.size`; of the entries alone."""
@@ -181,10 +137,11 @@ class PostgresJournal(NumberedJournal):
         """See :meth:`~meup_agent.protocol.space.journal.Journal.recover`."""
 
         def read_back(until: int, count: int) -> tuple[Entry, ...]:
-            return entries_of(space, self._read_now(PAGE_BACK, name_bytes(space), 0, until, count))
+            return entries_of(
+                space, self._read_now(tables.PAGE_BACK, name_bytes(space), 0, until, count)
+            )
 
-        rows = self._read_now(FACTS, name_bytes(space))
-        facts = {name_of(key): read_value(value) for key, value in rows}
+        facts = facts_of(self._read_now(tables.FACTS, name_bytes(space)))
         latest = latest_entries(read_back, since, limit)
         before = latest[0].seq if latest else MAX_SEQ
         older = () if open_at is None else self._read_open(space, open_at, before)
@@ -206,7 +163,7 @@ class PostgresJournal(NumberedJournal):
         )
         after = first - 1
         while after < before - 1:
-            rows = self._read_now(PAGE, name_bytes(space), after, before - 1, OPEN_PAGE)
+            rows = self._read_now(tables.PAGE, name_bytes(space), after, before - 1, OPEN_PAGE)
             if not rows:
                 break
             after = rows[-1][0]
@@ -254,6 +211,8 @@ class PostgresJournal(NumberedJournal):
     # --- the thread -------------------------------------------------------------------------
 
     def _write(self, work: list[WriteJob]) -> None:
+        for each in work:
+            self._decisions.put(each.proposals)
         self._thread.call(self._log.put, work)
 
     def _note_seen(self, space: str, participant: str, at: int) -> None:

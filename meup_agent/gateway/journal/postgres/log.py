@@ -22,35 +22,15 @@ import msgspec
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.decisions import MAX_FOLLOWED
+from meup_agent.gateway.journal.postgres import tables
 from meup_agent.gateway.journal.postgres.session import (
+    ANSWER_SECONDS,
     Away,
-    Busy,
     DatabaseSession,
     SessionThread,
     StatementRefused,
 )
-from meup_agent.gateway.journal.postgres.tables import (
-    APPEND,
-    DECISIONS,
-    FORGET,
-    FORMAT,
-    HOLD,
-    LOCK_KEY,
-    MAKE,
-    OLDEST,
-    OWN,
-    ROW_BYTES,
-    SEEN,
-    SPACES,
-    STATE,
-    TELL,
-    WAITING,
-    batch_size,
-    batch_values,
-    decisions_of,
-    name_bytes,
-    name_of,
-)
+from meup_agent.gateway.journal.postgres.tables import name_bytes, name_of
 from meup_agent.gateway.journal.waiting import Lost, Replaced
 from meup_agent.protocol.space.journal import MAX_DECISIONS
 from meup_agent.protocol.wire.envelope import encode_leniently
@@ -74,9 +54,12 @@ WATCH_SECONDS: Final = 1.0
 RETRY_SECONDS: Final = 0.25
 """Between two attempts to reach the server."""
 
-ATTEMPTS: Final = 2
+ATTEMPTS: Final = 8
 """Attempts to take the lock until another gateway is taken to have it: a server may learn a little
 later that one has gone."""
+
+READ_SECONDS: Final = 30.0
+"""For a page of entries, some mebibytes."""
 
 FORGET_ENTRIES: Final = 500
 """Entries that are forgotten at a time, so that writing waits for no more than that."""
@@ -148,9 +131,13 @@ class OwnedLog:
                 if not waits and attempts == ATTEMPTS:
                     await self._refuse(session)
                 attempts += 1
-            await make_tables(session, self._thread, self._journal)
+                await asyncio.sleep(RETRY_SECONDS)
+            if not await look(session, self._thread.place):
+                ((schema, is_there),) = await session.ask(tables.SCHEMA)
+                begin = "" if is_there else f"CREATE SCHEMA {schema}; "
+                await session.ask(begin + tables.MAKE)
             parts = _encode_parts(dict(self._parts))
-            rows = await session.ask(OWN, name_bytes(self._node), parts)
+            rows = await session.ask(tables.OWN, name_bytes(self._node), parts)
             ((self.epoch, self._last, self.size),) = rows
             # Numbers do not go back, whatever the clock does (PROTOCOL 6).
             self.start = max(self._now(), self._last)
@@ -166,35 +153,29 @@ class OwnedLog:
         self._running = asyncio.ensure_future(self._until_lost())
 
     async def _lock(self, session: DatabaseSession) -> bool:
-        """Take the lock, as soon as it is free within a moment."""
-        try:
-            await session.ask(f"SELECT pg_advisory_lock({LOCK_KEY})")
-        except Busy:
-            return False
-        return True
+        """Take the lock, if it is free."""
+        ((taken,),) = await session.ask(f"SELECT pg_try_advisory_lock({tables.LOCK_KEY})")
+        return bool(taken)
 
     async def _refuse(self, session: DatabaseSession) -> None:
         """Say who has the log."""
         with suppress(StatementRefused):  # the tables are being made
-            ((_, _, node, parts),) = await session.ask(STATE)
+            ((_, _, _, node, parts),) = await session.ask(tables.STATE)
             raise InUse(name_of(node), _read_parts(parts))
         raise InUse("", {})
 
     async def _read(self, session: DatabaseSession) -> None:
-        for name, floor, is_part, latest in await session.ask(SPACES):
+        for name, floor, is_part, latest in await session.ask(tables.SPACES):
             space = name_of(name)
             if is_part and not self._is_copy:
-                raise ConfigurationError(
-                    f"space {space!r} of {self._thread.place} is a copy that is not complete; run"
-                    " 'meup journal copy' again, or remove that schema"
-                )
+                raise incomplete(space, self._thread.place)
             self.floors[space] = floor
             if latest is not None:
                 self.latest[space] = latest
         for name, participant, at in await session.ask("SELECT * FROM seen"):
             self.seen[name_of(name), name_of(participant)] = at
-        self.decisions = decisions_of(await session.ask(DECISIONS, MAX_DECISIONS))
-        self.waiting = decisions_of(await session.ask(WAITING, MAX_FOLLOWED))
+        self.decisions = tables.decisions_of(await session.ask(tables.DECISIONS, MAX_DECISIONS))
+        self.waiting = tables.decisions_of(await session.ask(tables.WAITING, MAX_FOLLOWED))
 
     # --- writing ------------------------------------------------------------------------------
 
@@ -215,7 +196,7 @@ class OwnedLog:
 
     async def _until_lost(self) -> None:
         try:
-            while True:
+            while self._unwritten or not self._ended:
                 try:
                     if not (self._work or self._unwritten or self._more):
                         with suppress(TimeoutError):
@@ -252,9 +233,8 @@ class OwnedLog:
             await self._write_seen(session)
         else:
             await self._judge(session, self._last)
-        if self._told_parts is not self._parts:
-            parts = self._parts
-            await session.ask(TELL, _encode_parts(dict(parts)), self.epoch)
+        if self._told_parts is not (parts := self._parts):
+            await session.ask(tables.TELL, _encode_parts(dict(parts)), self.epoch)
             self._told_parts = parts
         await self._forget(session)
 
@@ -265,41 +245,39 @@ class OwnedLog:
             if len(batch) == MAX_BATCH or (batch and size > MAX_BATCH_BYTES):
                 break
             batch.append(each)
-        values = batch_values(batch) | {
-            "epoch": self.epoch,
-            "before": self._last,
-            "is_part": self._is_copy,
-        }
+        values = tables.batch_values(batch)
         last = values["last"]
-        ((taken,),) = await session.ask(APPEND, values)
-        # Otherwise it was taken before, when no answer came, or another gateway owns the log.
-        if taken or await self._judge(session, last):
-            self._last = last
-            self.size += batch_size(batch)
-            for _ in batch:
-                self._work.popleft()
-            self.on_written(last)
+        values |= {"epoch": self.epoch, "before": self._last, "is_part": self._is_copy}
+        if taken := await session.ask(tables.APPEND, values):
+            ((self.size,),) = taken
+        # It was taken before, when no answer came, or another gateway owns the log.
+        elif await self._judge(session, self._last, last) != last:
+            return
+        self._last = last
+        for _ in batch:
+            self._work.popleft()
+        self.on_written(last)
 
-    async def _judge(self, session: DatabaseSession, last: int) -> bool:
-        """True if the log is this gateway's, and ends with a number; false if it ends before.
+    async def _judge(self, session: DatabaseSession, *ends: int) -> int:
+        """The number with which the log ends, which is to be one of these, if any are given.
 
         Raises:
-            Lost: It is another's, or has lost its end.
+            Lost: The log is another's, or ends elsewhere.
         """
-        ((epoch, found, node, _),) = await session.ask(STATE)
+        ((epoch, found, self.size, node, _),) = await session.ask(tables.STATE)
         if epoch != self.epoch:
             raise Replaced(f"the gateway {name_of(node)} has taken over {self._thread.place}")
-        if found not in (last, self._last):
+        if ends and found not in ends:
             raise Lost(
-                f"{self._thread.place} ends with number {found}, and {self._last} was kept: its"
+                f"{self._thread.place} ends with number {found}, and {ends[0]} was kept: its"
                 " server has lost the end, or something else wrote there"
             )
-        return bool(found == last)
+        return int(found)
 
     async def _write_seen(self, session: DatabaseSession) -> None:
         said = dict(self._unwritten)
         spaces, names = ([name_bytes(key[part]) for key in said] for part in (0, 1))
-        await session.ask(SEEN, spaces, names, list(said.values()), self.epoch)
+        await session.ask(tables.SEEN, spaces, names, list(said.values()), self.epoch)
         for key, at in said.items():
             if self._unwritten[key] == at:
                 del self._unwritten[key]
@@ -311,21 +289,22 @@ class OwnedLog:
         if (age is None and most is None) or not is_time:
             return
         oldest = 0 if age is None else now - round(age * 1_000_000)
-        self._looked, self._more = now, False
         until, freed, floors = 0, 0, dict[bytes, int]()
-        for seq, space, at, size in await session.ask(OLDEST, FORGET_ENTRIES):
+        rows = await session.ask(tables.OLDEST, FORGET_ENTRIES)
+        for seq, space, at, size in rows:
             if at >= oldest and (most is None or self.size - freed <= most):
                 break
-            until, freed = seq, freed + size + ROW_BYTES
+            until, freed = seq, freed + size + tables.ROW_BYTES
             floors[space] = seq
-        else:
-            self._more = bool(until)
         if until:
-            for space, floor in floors.items():
-                self.floors[name_of(space)] = floor
+            # Before they are gone, so that nobody reads over the gap.
+            self.floors |= {name_of(space): floor for space, floor in floors.items()}
             places = list(floors), list(floors.values())
-            await session.ask(FORGET, freed, self.epoch, until, until, *places)
-            self.size -= freed
+            left = await session.ask(tables.FORGET, freed, self.epoch, until, until, *places)
+            if not left:
+                await self._judge(session)
+            ((self.size,),) = left
+        self._looked, self._more = now, bool(rows) and until == rows[-1][0]
 
     async def _reconnect(self) -> None:
         """Have a connection again, and the lock with it, however long it takes.
@@ -333,16 +312,16 @@ class OwnedLog:
         Raises:
             Lost: Another gateway has taken over.
         """
-        self._owned.drop()
         while True:
+            self._owned.drop()
             try:
                 session = await self._thread.open(owns=True)
-                self._thread.sessions.discard(self._owned)
                 self._session = session
                 # The server may not know yet that the connection before it has gone.
                 while not await self._lock(session):
-                    await self._judge_owner(session)
-                await self._judge_owner(session)
+                    await self._judge(session)
+                    await asyncio.sleep(RETRY_SECONDS)
+                await self._judge(session)
             except (Away, ConfigurationError, StatementRefused) as error:
                 self.on_problem(f"{self._thread.place} cannot be reached: {error}")
                 await asyncio.sleep(RETRY_SECONDS)
@@ -350,25 +329,18 @@ class OwnedLog:
                 self.on_problem("")
                 return
 
-    async def _judge_owner(self, session: DatabaseSession) -> None:
-        ((epoch, _, node, _),) = await session.ask(STATE)
-        if epoch != self.epoch:
-            raise Replaced(f"the gateway {name_of(node)} has taken over {self._thread.place}")
-
     # --- reading ------------------------------------------------------------------------------
 
     async def read(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         """Rows, however long it takes to reach the server."""
         while True:
             try:
-                if self._pages is None:
+                if self._pages is None or self._pages.is_dropped:
                     self._pages = await self._thread.open()
                 return await self._pages.ask(sql, *values, seconds=READ_SECONDS)
             except Away:
                 if self._pages is not None:
                     self._pages.drop()
-                    self._thread.sessions.discard(self._pages)
-                    self._pages = None
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def replace_facts(self, space: str, facts: Mapping[str, Any]) -> None:
@@ -381,32 +353,25 @@ class OwnedLog:
         await self.read("DELETE FROM fact WHERE space = %s", name)
         for key, value in facts.items():
             said = encode_leniently(value).decode()
-            await self.read(HOLD, name, name_bytes(key), said)
+            await self.read(tables.HOLD, name, name_bytes(key), said)
 
     # --- the end ------------------------------------------------------------------------------
 
     async def end(self) -> None:
         """Write what was seen, and let the next gateway have the log."""
-        if self._running is not None:
-            self._running.cancel()
-        if not self._ended and self._unwritten:
-            with suppress(Away, StatementRefused):
-                await self._write_seen(self._owned)
+        self._ended = True
+        if self._running is not None and self._unwritten:
+            await asyncio.wait([self._running], timeout=ANSWER_SECONDS)
         await self.let_go()
 
     async def let_go(self) -> None:
         """Let the next gateway have the log, at once."""
+        self._ended = True
         if self._running is not None:
             self._running.cancel()
-        self._ended = True
         for session in (self._session, self._pages):
             if session is not None:
                 session.drop()
-                self._thread.sessions.discard(session)
-
-
-READ_SECONDS: Final = 30.0
-"""For a page of entries, some mebibytes."""
 
 
 class InUse(ConfigurationError):
@@ -421,21 +386,12 @@ class InUse(ConfigurationError):
         self.parts = parts
 
 
-async def make_tables(
-    session: DatabaseSession, thread: SessionThread, journal: JournalConfig
-) -> None:
-    """Make the tables where there are none.
-
-    Raises:
-        ConfigurationError: They are another program's, or of another version.
-        StatementRefused: The user may not.
-    """
-    assert journal.postgres is not None, "who calls this asked before"
-    if not await look(session, thread.place):
-        schema = journal.postgres.schema
-        ((found,),) = await session.ask("SELECT to_regnamespace(quote_ident(%s))::text", schema)
-        begin = "" if found else f'CREATE SCHEMA "{schema}"; '
-        await session.ask(begin + MAKE)
+def incomplete(space: str, place: str) -> ConfigurationError:
+    """The refusal to begin with a part of a copy."""
+    return ConfigurationError(
+        f"space {space!r} of {place} is a copy that is not complete; run 'meup journal copy' again,"
+        " or remove that schema"
+    )
 
 
 async def look(session: DatabaseSession, place: str) -> bool:
@@ -444,28 +400,19 @@ async def look(session: DatabaseSession, place: str) -> bool:
     Raises:
         ConfigurationError: They are another program's, or of another version.
     """
-    found = {
-        name
-        for (name,) in await session.ask(
-            "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
-        )
-    }
-    ours = {"owner", "entry", "fact", "proposal", "seen", "space"}
-    if not found & ours:
+    columns = await session.ask(tables.COLUMNS)
+    found = {table for table, _ in columns}
+    if not found & tables.NAMES:
         return False
-    columns = await session.ask(
-        "SELECT 1 FROM information_schema.columns WHERE table_schema = current_schema()"
-        " AND table_name = 'owner' AND column_name = 'format'"
-    )
-    if ours - found or not columns:
+    if tables.NAMES - found or ("owner", "format") not in columns:
         raise ConfigurationError(
             f"journal.postgres.schema: {place} has tables that are not a journal's; give another"
             " schema"
         )
     ((version,),) = await session.ask("SELECT format FROM owner")
-    if version != FORMAT:
+    if version != tables.FORMAT:
         raise ConfigurationError(
             f"journal.postgres: the tables of {place} are of another version of this package"
-            f" ({version}, not {FORMAT}); run that one, or give another schema"
+            f" ({version}, not {tables.FORMAT}); run that one, or give another schema"
         )
     return True

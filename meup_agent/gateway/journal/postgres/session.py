@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Mapping
@@ -24,6 +25,8 @@ except ImportError as error:  # also where it has no library of PostgreSQL
 if TYPE_CHECKING:
     from meup_agent.gateway.config import PostgresConfig
 
+log = logging.getLogger("meup_agent.gateway")
+
 CONNECT_SECONDS: Final = 10
 """For a server to take a connection."""
 
@@ -43,23 +46,19 @@ OLDEST_SERVER: Final = 140_000
 MAX_REASON: Final = 300
 """Characters of an error of the server that are shown."""
 
-LOCKED: Final = "55P03"
 ONLY_READS: Final = "25006"  # it has become a replica
 
 _SET_UP: Final = """
-SELECT pg_backend_pid(), pg_is_in_recovery(), set_config('search_path', quote_ident(%s), false),
-    set_config('synchronous_commit', 'on', false), set_config('statement_timeout', '0', false),
-    set_config('idle_session_timeout', %s, false), set_config('lock_timeout', %s, false),
+SELECT pg_backend_pid(), current_setting('fsync'),
+    set_config('search_path', quote_ident(%s), false),
+    set_config('idle_session_timeout', %s, false), set_config('statement_timeout', '0', false),
+    set_config('synchronous_commit', 'on', false),
     set_config('default_transaction_isolation', 'read committed', false)
 """
 
 
 class Away(Exception):
     """The server cannot be reached, or does not answer: whether it did it is not known."""
-
-
-class Busy(Away):
-    """Another has what was to be locked, for too long."""
 
 
 class StatementRefused(Exception):
@@ -72,7 +71,7 @@ class DatabaseSession:
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
         self._connection = connection
         self._asked: asyncio.Future[Any] | None = None
-        self._is_dropped = False
+        self.is_dropped = False
 
     @classmethod
     async def open(cls, config: PostgresConfig, *, owns: bool = False) -> DatabaseSession:
@@ -97,16 +96,15 @@ class DatabaseSession:
                     f" journal needs {OLDEST_SERVER // 10_000} or later"
                 )
             silence = f"{round(SILENT_SECONDS * 1000)}ms" if owns else "0"
-            wait = f"{round(ANSWER_SECONDS * 1000 / 2)}ms"
-            ((pid, only_reads, *_),) = await session.ask(_SET_UP, config.schema, silence, wait)
+            ((pid, fsync, *_),) = await session.ask(_SET_UP, config.schema, silence)
+            if fsync == "off" and not owns:  # which is told once, of the other one
+                log.warning("%s has fsync off: a power cut can lose it all", place_of(config))
             if pid != connection.info.backend_pid:
                 raise ConfigurationError(
                     f"journal.postgres.url: {place_of(config)} is a pool of connections, such as"
                     " PgBouncer, and the lock of the gateway that is at work is held by one"
                     " connection; give the server's own address"
                 )
-            if only_reads:
-                raise Away("it is a replica, which takes nothing")
         except BaseException:
             session.drop()
             raise
@@ -129,12 +127,9 @@ class DatabaseSession:
                 rows: list[tuple[Any, ...]] = asked.result()
                 return rows
         except psycopg.Error as error:
-            if error.sqlstate == LOCKED:
-                raise Busy(reason_of(error)) from None
             passes = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-            if passes or error.sqlstate == ONLY_READS:
-                raise Away(reason_of(error)) from None
-            raise StatementRefused(reason_of(error)) from None
+            kind = Away if passes or error.sqlstate == ONLY_READS else StatementRefused
+            raise kind(reason_of(error)) from None
         finally:
             if not asked.done():
                 self.drop()
@@ -150,9 +145,9 @@ class DatabaseSession:
 
     def drop(self) -> None:
         """End it at once: a question that is out gets no answer; harmless the second time."""
-        if self._is_dropped:
+        if self.is_dropped:
             return
-        self._is_dropped = True
+        self.is_dropped = True
         with suppress(OSError, psycopg.Error):
             # The library itself would wait for the server once more.
             with socket.socket(fileno=os.dup(self._connection.fileno())) as way:
@@ -168,7 +163,7 @@ class DatabaseSession:
     def _on_answered(self, asked: asyncio.Future[Any]) -> None:
         if not asked.cancelled():
             asked.exception()  # also where nobody waits for it any more
-        if self._is_dropped:
+        if self.is_dropped:
             self._connection.pgconn.finish()
 
 
@@ -178,7 +173,7 @@ class SessionThread(LoopThread):
     def __init__(self, config: PostgresConfig) -> None:
         super().__init__("postgres")
         self._config = config
-        self.sessions = set[DatabaseSession]()
+        self._sessions: list[DatabaseSession] = []
         self.start()
 
     @property
@@ -188,13 +183,12 @@ class SessionThread(LoopThread):
     async def open(self, *, owns: bool = False) -> DatabaseSession:
         """A connection, which is ended with the thread; see :meth:`DatabaseSession.open`."""
         session = await DatabaseSession.open(self._config, owns=owns)
-        self.sessions.add(session)
+        self._sessions = [*(each for each in self._sessions if not each.is_dropped), session]
         return session
 
     async def _disconnect(self) -> None:
-        for session in self.sessions:
+        for session in self._sessions:
             session.drop()
-        for session in self.sessions:
             await session.settle()
 
 
@@ -237,10 +231,6 @@ def _parameters(config: PostgresConfig) -> dict[str, Any]:
         "application_name": "meup",
         "connect_timeout": CONNECT_SECONDS,
         "target_session_attrs": "read-write",
-        # So that one that waits for its turn learns of a machine that has gone.
-        "keepalives_idle": 5,
-        "keepalives_interval": 2,
-        "keepalives_count": 3,
         **_read_address(config),
     }
     if config.user is not None:

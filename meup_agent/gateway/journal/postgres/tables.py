@@ -78,20 +78,29 @@ INSERT INTO owner VALUES (true, {FORMAT}, 0, 0, 0, '', '\\x80');
 # "at" is in microseconds since 1970 (UTC), "correlation" and "facts" are lists in JSON. "last" is
 # the number of the last entry, "size" the bytes of all. "is_part": more of it is being copied here.
 
+NAMES: Final = frozenset({"owner", "entry", "fact", "proposal", "seen", "space"})
+
+COLUMNS: Final = """
+SELECT relname, attname FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
+WHERE relkind = 'r' AND relnamespace = to_regnamespace(quote_ident(current_schema()))
+"""
+
+SCHEMA: Final = "SELECT p, to_regnamespace(p) IS NOT NULL FROM current_setting('search_path') AS p"
+
 OWN: Final = """
 UPDATE owner SET epoch = epoch + 1, node = %s, parts = %s RETURNING epoch, last, size
 """
 
 TELL: Final = "UPDATE owner SET parts = %s WHERE epoch = %s"
 
-STATE: Final = "SELECT epoch, last, node, parts FROM owner"
+STATE: Final = "SELECT epoch, last, size, node, parts FROM owner"
 
 # One statement, so one transaction and one way there and back. Where the epoch is another's, or the
 # batch is there already, `fence` is empty, and so is all that is made with it.
 APPEND: Final = """
 WITH fence AS (
     UPDATE owner SET last = %(last)s, size = size + %(size)s
-    WHERE epoch = %(epoch)s AND last = %(before)s RETURNING 1
+    WHERE epoch = %(epoch)s AND last = %(before)s RETURNING size
 ), entries AS (
     INSERT INTO entry SELECT e.* FROM unnest(
         %(seq)b::bigint[], %(space)b::bytea[], %(at)b::bigint[], %(correlation)b::text[],
@@ -113,7 +122,7 @@ WITH fence AS (
     ) AS p, fence ON CONFLICT (seq) DO UPDATE
     SET waits = excluded.waits, said = excluded.said
 )
-SELECT count(*) FROM fence
+SELECT size FROM fence
 """
 
 HOLD: Final = "INSERT INTO fact (space, key, value) VALUES (%s, %s, %s)"
@@ -128,7 +137,7 @@ OLDEST: Final = "SELECT seq, space, at, octet_length(frame) FROM entry ORDER BY 
 
 FORGET: Final = """
 WITH fence AS (
-    UPDATE owner SET size = size - %s WHERE epoch = %s RETURNING 1
+    UPDATE owner SET size = size - %s WHERE epoch = %s RETURNING size
 ), gone AS (
     DELETE FROM entry USING fence WHERE seq <= %s
 ), decided AS (
@@ -137,7 +146,7 @@ WITH fence AS (
     UPDATE space SET floor = f.floor FROM unnest(%s::bytea[], %s::bigint[]) AS f(name, floor), fence
     WHERE space.name = f.name
 )
-SELECT count(*) FROM fence
+SELECT size FROM fence
 """
 
 SPACES: Final = """
@@ -178,10 +187,9 @@ def name_of(kept: bytes) -> str:
     return kept.decode(errors="surrogatepass")
 
 
-def read_value(kept: str) -> dict[str, Any]:
-    """The value of a fact, whose numbers have any size."""
-    value: dict[str, Any] = json.loads(kept)
-    return value
+def facts_of(rows: Iterable[Sequence[Any]]) -> dict[str, dict[str, Any]]:
+    """What holds in a space, whose numbers have any size."""
+    return {name_of(key): json.loads(value) for key, value in rows}
 
 
 def entries_of(space: str, rows: Iterable[Sequence[Any]]) -> tuple[Entry, ...]:
@@ -198,11 +206,6 @@ def decisions_of(rows: Sequence[Sequence[Any]]) -> list[DecisionRow]:
     return [_decode_row(said) for (said,) in reversed(rows)]
 
 
-def batch_size(work: Sequence[WriteJob]) -> int:
-    """Bytes by which a batch makes the journal larger."""
-    return sum(len(each.row.frame) + ROW_BYTES for each in work)
-
-
 def batch_values(work: Sequence[WriteJob]) -> dict[str, Any]:
     """What :data:`APPEND` writes of a batch."""
     rows = [each.row for each in work]
@@ -214,7 +217,7 @@ def batch_values(work: Sequence[WriteJob]) -> dict[str, Any]:
     proposals = {row.seq: row for each in work for row in each.proposals}
     return {
         "last": rows[-1].seq,
-        "size": batch_size(work),
+        "size": sum(len(row.frame) + ROW_BYTES for row in rows),
         "seq": [row.seq for row in rows],
         "space": [name_bytes(row.space) for row in rows],
         "at": [row.at for row in rows],
