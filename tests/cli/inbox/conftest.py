@@ -16,7 +16,7 @@ from meup_agent.gateway import Gateway, ThreadedGateway
 from tests.cli.commands import run
 from tests.cli.conftest import Done
 from tests.cli.participants import variables_of
-from tests.interaction.views import taped
+from tests.interaction.views import is_, taped
 from tests.wire import build_proposal, kinds
 
 PROPOSE = [{"kind": "mcp/proposal"}, {"kind": "mcp/withdraw"}]
@@ -90,9 +90,15 @@ class Office:
             target="files",
             expires=datetime.now(UTC) + timedelta(seconds=seconds),
         )
-        send = partial(self.spaces[by].send, kinds.MCP_PROPOSAL, payload, to=to)
-        sent: str = self._portal.call(send)
-        return sent
+        space = self.spaces[by]
+
+        async def propose() -> str:
+            async with taped(space) as tape:
+                sent = await space.send(kinds.MCP_PROPOSAL, payload, to=to)
+                await tape.until(is_(sent))  # from then on the gateway knows it
+            return sent
+
+        return self._portal.call(propose)
 
     def until_decided(self, proposal: str, by: str = "bot2") -> None:
         """Wait until a proposal is decided, by whomever."""
