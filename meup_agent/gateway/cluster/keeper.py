@@ -198,10 +198,12 @@ class SpaceKeeper:
     async def _follow(self, name: str, journal: NatsJournal) -> None:
         """Read what is said in a space of another gateway, until it is to be followed no more."""
         begin, told = partial(self._runtime.begin_fold, name, journal), ""
-        while self._followed.get(name) is journal:
+        while True:
             is_quiet = True
             try:
                 async with self._reads:
+                    if self._followed.get(name) is not journal:
+                        return
                     is_quiet = not await journal.follow(name, begin)
             except Exception as error:
                 # A takeover finds the same, and stops the space.
@@ -222,8 +224,13 @@ class SpaceKeeper:
 
     async def _open(self, name: str) -> None:
         journal = self._followed.pop(name, None) or self._journal_of(name)
+        config = self._runtime.config
         try:
             fold = await journal.open(name, partial(self._runtime.begin_fold, name, journal))
+            if self._runtime.config is not config:
+                # What may be done there was read again meanwhile: it is begun anew at once.
+                journal.abandon()
+                return
             self._runtime.open_space(name, journal, fold)
         except Exception as error:
             journal.abandon()

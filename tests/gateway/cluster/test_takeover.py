@@ -1,10 +1,12 @@
 """Several gateways with one configuration: who is active, and what members see of a change."""
 
 import signal
-from collections.abc import Generator
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import anyio
 import anyio.to_thread
@@ -14,12 +16,16 @@ from websockets.exceptions import InvalidStatus
 from meup_agent.cli import exit_codes
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import Config, Gateway, JournalConfig
+from meup_agent.gateway.cluster import keeper
+from meup_agent.gateway.config import NO_CAPABILITIES
+from meup_agent.gateway.journal.nats.follower import LogFollower
+from meup_agent.gateway.journal.nats.journal import NatsJournal
 from tests.cli.processes import Running, running
 from tests.gateway.conftest import envelope
 from tests.gateway.journal.conftest import nats_config, postgres_config
 from tests.gateway.journal.test_gateway import config_with, dial, hear_chats, rest
 from tests.gateway.own_loop import anyio_backend as anyio_backend
-from tests.gateway.websocket_client import open_websocket
+from tests.gateway.websocket_client import hear_until, open_websocket
 from tests.nats_servers import shared_server
 from tests.patience import PATIENCE, patient
 from tests.postgres_servers import shared_postgres
@@ -68,11 +74,19 @@ class Standby:
 
     def __init__(self, config: Config) -> None:
         self.gateway = Gateway(config=config)
-        self.active = anyio.Event()
+        self.begun, self.active = anyio.Event(), anyio.Event()
         self.over = anyio.Event()
+
+    @property
+    def keeper(self) -> keeper.SpaceKeeper:
+        """That of its spaces, once it has begun."""
+        found = self.gateway._gateway.keeper
+        assert isinstance(found, keeper.SpaceKeeper)
+        return found
 
     async def run(self) -> None:
         async with self.gateway:
+            self.begun.set()
             while not self.gateway._gateway.runtime.spaces:  # noqa: ASYNC110 - nobody is told of it
                 await anyio.sleep(0.01)
             self.active.set()
@@ -116,6 +130,79 @@ async def test_one_that_waits_takes_over(
             said = await hear_chats(again, 1 if way == "killed" else 2)
             assert [each["id"] for each in said] == (["3"] if way == "killed" else ["2", "3"])
         standby.over.set()
+
+
+@asynccontextmanager
+async def taken_over(config: Config, late: anyio.Event) -> AsyncGenerator[Standby]:
+    """One that waits, whose first gateway ends in order once it follows the log, or wants to.
+
+    It has read the space's log when the event comes, and goes on when that is set.
+    """
+    standby, reads = Standby(second_of(config)), anyio.Event()
+    finish = LogFollower[Any].finish
+
+    async def finish_late(follower: LogFollower[Any]) -> None:
+        await finish(follower)
+        reads.set()
+        await late.wait()
+
+    async with anyio.create_task_group() as tasks:
+        async with Gateway(config=config):
+            tasks.start_soon(standby.run)
+            with anyio.fail_after(PATIENCE):
+                await standby.begun.wait()
+                while not standby.keeper._followed:  # noqa: ASYNC110 - nobody is told of it
+                    await anyio.sleep(0.01)
+            patched = mock.patch.object(LogFollower, "finish", finish_late)
+            patched.start()
+        try:
+            with anyio.fail_after(PATIENCE):
+                await reads.wait()
+        finally:
+            patched.stop()
+        yield standby
+        standby.over.set()
+
+
+@pytest.mark.parametrize("engine", ["NATS"], indirect=True)
+@pytest.mark.usefixtures("nobody_hangs")
+async def test_what_is_read_again_while_a_space_is_taken_over_holds_there(config: Config) -> None:
+    late = anyio.Event()
+    async with taken_over(config, late) as standby:
+        (space,) = config.spaces
+        alice = replace(space.participants["alice"], capabilities=NO_CAPABILITIES)
+        less = replace(space, participants={**space.participants, "alice": alice})
+        gateway = standby.gateway
+        gateway._gateway.runtime.reload(replace(second_of(config), spaces=(less,)))
+        late.set()
+        with anyio.fail_after(PATIENCE):
+            await standby.active.wait()
+        async with dial(gateway, gateway.token("alice")) as client:
+            await client.send(envelope("alice", id="1"))
+            await hear_until(client, kind="system.error")
+
+
+@pytest.mark.parametrize("engine", ["NATS"], indirect=True)
+@pytest.mark.usefixtures("nobody_hangs")
+async def test_a_log_is_not_followed_once_the_space_is_there(config: Config) -> None:
+    """Also where its turn to be read comes late."""
+    late, read = anyio.Event(), list[str]()
+    late.set()
+
+    async def follow(journal: NatsJournal, space: str, begin: object) -> bool:
+        read.append(space)
+        return False
+
+    with (
+        mock.patch.object(keeper, "READS_AT_ONCE", 0),
+        mock.patch.object(NatsJournal, "follow", follow),
+    ):
+        async with taken_over(config, late) as standby:
+            with anyio.fail_after(PATIENCE):
+                await standby.active.wait()
+                standby.keeper._reads.release()
+                await standby.keeper._reads.acquire()  # its turn has been
+    assert read == []
 
 
 @pytest.mark.usefixtures("nobody_hangs")
