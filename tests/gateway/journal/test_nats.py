@@ -23,6 +23,7 @@ from meup_agent.gateway import Config, Gateway, JournalConfig, RunningGateway, s
 from meup_agent.gateway.config import NatsConfig
 from meup_agent.gateway.console import Console
 from meup_agent.gateway.journal.nats import link
+from meup_agent.gateway.journal.nats.follower import NoFold
 from meup_agent.gateway.journal.nats.journal import NatsJournal
 from meup_agent.gateway.journal.nats.link import NoAnswer
 from meup_agent.gateway.journal.nats.records import token_of
@@ -213,6 +214,26 @@ async def test_a_strangers_message_ends_it(
     assert "are lost" not in caplog.text  # its senders were told
 
 
+@pytest.mark.parametrize("says", [True, False])
+async def test_a_log_that_loses_its_end_ends_it(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, says: bool
+) -> None:
+    """Also where nothing is said, and however much is written there by others later."""
+    monkeypatch.setattr("meup_agent.gateway.journal.nats.log.INSIST_SECONDS", 0)
+    config = nats_config(path)
+    async with journal_at(config, clock) as journal:
+        await kept(journal, chat(1))
+        client = await nats.connect(config.servers[0])
+        stream, kept_there = client.jetstream(), f"{config.prefix}-demo"
+        info = await stream.stream_info(kept_there)
+        await stream.delete_stream(kept_there)
+        await stream.add_stream(info.config)
+        await client.close()
+        if says:
+            journal.append("demo", NOW, chat(2), (), lambda _: pytest.fail("it is not kept"))
+        assert "ends with message 0, and had 2" in await failure_of(journal)
+
+
 async def test_what_waits_at_the_end_is_counted(
     wire: Wire, path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -348,6 +369,23 @@ async def test_facts_of_a_later_owner_stay(path: Path, clock: Clock) -> None:
         second._link.wait(space.log.write_checkpoint(second._checkpoint(space)))
         first._link.wait(first._spaces["demo"].log.write_checkpoint(late))
         assert second._link.wait(space.log.read_checkpoint()).facts == {"grant/b": {}}
+
+
+async def test_facts_that_are_written_down_while_a_log_is_looked_at_are_read(
+    path: Path, clock: Clock
+) -> None:
+    """They may go further than the end that it had a moment before."""
+    config = nats_config(path)
+    async with journal_at(config, clock) as owner, journal_at(config, clock) as other:
+        await kept(owner, chat(1))
+        follower = other._follower_of("demo", NoFold)
+        assert other._link.wait(follower.log.find())
+        await kept(owner, chat(2), facts=(Fact("grant/a", {"n": 1}),))
+        log = owner._spaces["demo"].log
+        owner._link.wait(log.write_checkpoint(owner._checkpoint(owner._spaces["demo"])))
+        assert other._link.wait(follower.log.read_checkpoint()).facts == {"grant/a": {"n": 1}}
+        await follower.look()
+        assert follower.known.facts == {"grant/a": {"n": 1}}
 
 
 async def test_where_nothing_was_said_nothing_is_lost(path: Path, clock: Clock) -> None:

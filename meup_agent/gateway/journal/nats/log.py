@@ -459,13 +459,24 @@ class SpaceLog:
         """The sequence of a message that is in the log behind all that is known of it, or ``None``.
 
         Raises:
-            Lost: Something else is there.
+            Lost: Something else is there, or what was there is not.
         """
+        deadline = asyncio.get_running_loop().time() + INSIST_SECONDS
         while True:
             with suppress(NoAnswer, ApiError):
                 info = await self.link.ask(f"STREAM.INFO.{self.stream}")
-                if info["state"]["last_seq"] <= self.last:
+                end: int = info["state"]["last_seq"]
+                if end == self.last:
                     return None
+                if end < self.last:
+                    # A server that leads from now on may not have come to its end yet.
+                    if asyncio.get_running_loop().time() > deadline:
+                        raise Lost(
+                            f"the stream {self.stream} ends with message {end}, and had"
+                            f" {self.last}: its server has lost what was accepted"
+                        )
+                    await asyncio.sleep(RETRY_SECONDS)
+                    continue
                 found = [
                     each
                     async for each in self.link.fetch(
@@ -638,7 +649,8 @@ class SpaceLog:
                 f"the facts of space {self.space!r} in the bucket {self._bucket} are damaged"
                 f" ({error}); restore that bucket"
             ) from None
-        if found.until > self.last:
+        # The owner may have written both since a gateway that follows asked for the end.
+        if found.until > self.last and found.until > await self.refresh():
             # What is written there from now on would be taken for what the facts have already.
             if not self.accepts_damage:
                 raise ConfigurationError(
