@@ -90,9 +90,11 @@ class LoopThread(ABC):
 
     async def _end(self) -> None:
         await self._disconnect()
-        for task in asyncio.all_tasks(self._loop):
-            if task is not asyncio.current_task():
-                task.cancel()
+        tasks = asyncio.all_tasks(self._loop) - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:  # a connection that is being opened is closed by its own task
+            await asyncio.wait(tasks, timeout=END_SECONDS / 2)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
