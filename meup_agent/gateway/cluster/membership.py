@@ -324,6 +324,12 @@ class ClusterMembership:
             needed = {known.heartbeat.config for known in self._others.values()}
             kept = {each: found for each, found in self._parts.items() if each in needed}
             self._parts = {**kept, digest: parts}
+            if differing := differing_parts(self.parts, parts):
+                log.warning(
+                    "another gateway has another configuration at %s: who takes a space over"
+                    " decides by its own; give all one file, and run meup gateway reload at each",
+                    ascii(differing[0]),
+                )
             self.changed.notify_all()
         return parts
 

@@ -183,6 +183,26 @@ async def test_what_is_read_again_while_a_space_is_taken_over_holds_there(config
 
 
 @pytest.mark.parametrize("engine", ["NATS"], indirect=True)
+async def test_who_reads_a_file_again_is_told_of_by_one_that_did_not(
+    config: Config, caplog: pytest.LogCaptureFixture
+) -> None:
+    standby = Standby(second_of(config))
+    async with Gateway(config=config) as first, anyio.create_task_group() as tasks:
+        tasks.start_soon(standby.run)
+        with anyio.fail_after(PATIENCE):
+            await standby.begun.wait()
+        (space,) = config.spaces
+        alice = replace(space.participants["alice"], capabilities=NO_CAPABILITIES)
+        less = replace(space, participants={**space.participants, "alice": alice})
+        first._gateway.runtime.reload(replace(config, spaces=(less,)))
+        with anyio.fail_after(PATIENCE):
+            told = f"another configuration at 'spaces.{space.id}'"
+            while told not in caplog.text:  # noqa: ASYNC110 - nobody is told of it
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("engine", ["NATS"], indirect=True)
 @pytest.mark.usefixtures("nobody_hangs")
 async def test_a_log_is_not_followed_once_the_space_is_there(config: Config) -> None:
     """Also where its turn to be read comes late."""
