@@ -189,6 +189,7 @@ class SpaceKeeper:
     def _journal_of(self, name: str) -> NatsJournal:
         journal = NatsJournal(self._config, self._now, self._link, self._room)
         journal.on_failed = partial(self._lose, name, journal)
+        journal.configuration = partial(self.membership.parts_of, name)
         return journal
 
     def _unfollow(self, names: Iterable[str]) -> None:

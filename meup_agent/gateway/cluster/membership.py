@@ -209,6 +209,15 @@ class ClusterMembership:
         others = {nonce: known.heartbeat for nonce, known in self._others.items()}
         return {self._own.nonce: self._own, **others}
 
+    def parts_of(self, space: str) -> dict[str, str]:
+        """The parts of the configuration by which a space is decided."""
+        own = f"spaces.{space}"
+        return {
+            key: digest
+            for key, digest in self.parts.items()
+            if key == own or not key.startswith("spaces.")
+        }
+
     def nodes_for(self, spaces: Sequence[str]) -> dict[str, NodeHeartbeat]:
         """The gateways, each of which refuses also spaces that its configuration does not have."""
         found = self.nodes

@@ -17,10 +17,16 @@ from meup_agent.cli import exit_codes
 from meup_agent.cli.commands.hosting.gateway import describe_checked
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import Config, Gateway, JournalConfig
+from meup_agent.gateway.cluster.membership import config_parts
 from meup_agent.gateway.cluster.placement import NodeHeartbeat
 from meup_agent.gateway.cluster.signing import Signer
 from meup_agent.gateway.config import NatsConfig
-from meup_agent.gateway.journal.nats.records import encode_batch
+from meup_agent.gateway.journal.nats.records import (
+    Ownership,
+    decode_message,
+    encode_batch,
+    token_of,
+)
 from tests.cli.processes import meup
 from tests.gateway.journal.conftest import nats_config
 from tests.gateway.journal.test_gateway import config_with
@@ -212,3 +218,14 @@ async def test_metrics_say_whose_they_are(config: Config) -> None:
         lines = (await client.get(f"{gateway.http_url}/metrics")).text.splitlines()
     assert 'meup_connections{node="here"} 0.0' in lines
     assert 'meup_members{node="here",space="demo"} 0.0' in lines
+
+
+async def test_who_owns_writes_down_by_which_configuration(config: Config) -> None:
+    async with Gateway(config=config):
+        client = await nats.connect(shared_server().url)
+        stream = f"{place_of(config).prefix}-{token_of('demo')}"
+        first = await client.jetstream().get_msg(stream, seq=1)
+        await client.close()
+    own = decode_message(1, first.data or b"")
+    assert isinstance(own, Ownership)
+    assert own.config == config_parts(config)

@@ -107,6 +107,8 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
         """See :attr:`~meup_agent.protocol.space.journal.Journal.max_bytes`; of each space."""
         self.problem = ""
         """See :attr:`~meup_agent.protocol.space.journal.Journal.problem`."""
+        self.configuration: Callable[[], dict[str, str]] = dict
+        """Digests of the parts of the gateway's configuration, for the record of who owns."""
         self._config = config
         self._is_copy = is_copy
         self._nats = nats
@@ -202,7 +204,8 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
         return self._follower
 
     def _owning(self) -> Ownership:
-        return msgspec.structs.replace(self._ownership, at=self._now())
+        config = self.configuration()
+        return msgspec.structs.replace(self._ownership, at=self._now(), config=config)
 
     def _add(self, follower: LogFollower[Any]) -> KeptSpace:
         known = self._spaces[follower.log.space] = follower.known
