@@ -202,13 +202,6 @@ class Link(LoopThread):
     def is_connected(self) -> bool:
         return bool(self.client.is_connected)
 
-    async def works(self) -> bool:
-        """True if JetStream answers."""
-        with suppress(NoAnswer, ApiError):
-            await self.ask("INFO")
-            return True
-        return False
-
     async def request(self, subject: str, body: bytes, timeout: float) -> bytes | None:
         """Ask whoever listens at a subject: the answer, ``None`` if nobody listens there.
 
