@@ -101,7 +101,7 @@ def _states(answer: Any) -> list[Any]:
         ("journal.db", "journal.db", "meup: --from and --to are both "),
         ("journal.db", "nowhere/copy.db", "meup: there is no folder "),
         ("memory.yaml", "copy.db", "meup: memory.yaml: its journal is in memory; set journal.path"),
-        ("nats://127.0.0.1", "copy.db", "nats:/127.0.0.1 is an address; give the space's file"),
+        ("nats://127.0.0.1", "copy.db", "this is an address; give the space's file"),
     ],
 )
 def test_what_cannot_be_copied_is_said(
