@@ -14,9 +14,19 @@ from meup_agent.approval import Inbox, Reviewer
 from meup_agent.cli.inbox.card import ShownValue, card_rows
 from meup_agent.doors.permit import Denied, Door, HostCall, Permitted, Why
 from meup_agent.errors import AlreadyDecided, MeupError, NotOffered, Refused, UsageError
+from meup_agent.gateway import Gateway, JournalConfig
 from meup_agent.protocol.wire.outcomes import PermitReport, ReportedOutcome
 from meup_agent.wording import AT_TERMINAL
-from tests.interaction.people import EVERYTHING, PROPOSALS, Meeting, join, open_meeting, until
+from tests.gateways import one_space_config
+from tests.interaction.people import (
+    EVERYTHING,
+    PROPOSALS,
+    Meeting,
+    OverSockets,
+    join,
+    open_meeting,
+    until,
+)
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -213,6 +223,47 @@ async def test_a_cancelled_wait_withdraws_and_is_permitted_no_more(meeting: Meet
         await until(lambda: record.state == "withdrawn")
         with pytest.raises(AlreadyDecided):
             await ann.proposals.get(record).fulfill()
+
+
+@pytest.fixture
+def with_file(tmp_path: Path) -> Generator[Meeting]:
+    """A gateway that remembers when it is started again."""
+    config = one_space_config("demo", PARTICIPANTS)
+    config = replace(config, journal=JournalConfig(tmp_path / "journal.db"))
+    with Gateway(config=config).in_thread() as gateway:
+        yield OverSockets(gateway)
+
+
+async def ask_and_interrupt(meeting: Meeting, interrupt: Callable[[], object]) -> object:
+    """The answer to a call that is decided once the door has come back."""
+    answers: list[object] = []
+    async with doors(meeting, "ann") as ((door,), (ann,)):
+        space = door.space
+        assert space is not None
+
+        async def ask() -> None:
+            answers.append(await door.ask(bash("ls")))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            await until(lambda: len(ann.proposals) == 1)
+            interrupt()
+            await until(lambda: not space.connected)
+            await until(lambda: space.connected and ann.connected)
+            await ann.proposals.get(ann.proposals[0]).fulfill()
+    (answer,) = answers
+    return answer
+
+
+@pytest.mark.rule("3.beside.own", "4.20.permit")
+async def test_one_that_lost_its_connection_is_permitted_on_the_next(meeting: Meeting) -> None:
+    answer = await ask_and_interrupt(meeting, lambda: meeting.drop("coder"))
+    assert isinstance(answer, Permitted)
+
+
+@pytest.mark.rule("3.beside.own", "4.20.permit")
+async def test_one_whose_gateway_starts_again_is_permitted(with_file: Meeting) -> None:
+    assert isinstance(await ask_and_interrupt(with_file, with_file.restart), Permitted)
 
 
 @pytest.mark.rule("4.20.permit")

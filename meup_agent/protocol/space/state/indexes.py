@@ -50,6 +50,9 @@ _NOBODY: Final[Mapping[str, Reason]] = MappingProxyType({})
 OVER_HTTP: Final = 0
 """Number for what was begun over HTTP, which leaves no connection beside."""
 
+BEFORE_RESTART: Final = -1
+"""Number for what a connection beside, or one over HTTP, began before the gateway did."""
+
 
 class OpenItem(ProposalProgress[NotedRejection], eq=False):
     """A request or a proposal that has not ended; of a proposal, how far it has come."""
@@ -78,7 +81,7 @@ class OpenItem(ProposalProgress[NotedRejection], eq=False):
     cancelled: dict[int, OpenItem] = {}  # noqa: RUF012
     whole: bool = True  # false if the payload was too large to keep
     # The number of the connection beside that began it, since a reference would keep that alive; or
-    # OVER_HTTP. None: the connection that answers for its sender.
+    # OVER_HTTP or BEFORE_RESTART. None: the connection that answers for its sender.
     beside: int | None = None
     orphaned: bool = False  # the process that began it is gone for good
     outlives: bool = False  # a proposal that is wanted also when that is so

@@ -20,7 +20,7 @@ from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.space.allowance import Allowance
 from meup_agent.protocol.space.state.control import ParticipantControl
 from meup_agent.protocol.space.state.grants import GrantStore
-from meup_agent.protocol.space.state.indexes import KnownItem, OpenItem
+from meup_agent.protocol.space.state.indexes import OVER_HTTP, KnownItem, OpenItem
 from meup_agent.protocol.space.state.inflight import InFlight, is_notification
 from meup_agent.protocol.space.state.listing import call_of
 from meup_agent.protocol.space.state.management import KICKED, REMOVED, SpaceManager
@@ -249,6 +249,7 @@ class Rules:
     _present: Mapping[str, str]
     _aside: Collection[str]
     _beside: Container[int]
+    _returned: Mapping[int, str]
     _checked_at: dict[str, int] = field(default_factory=dict[str, int])
 
     def check_sender(self, participant: str, arrival: InboundFrame) -> Refusal | None:
@@ -485,10 +486,16 @@ class Rules:
             return participant not in self._aside
         for item in self._open.begun(participant, names):
             if item.beside is not None:
-                return item.beside in self._beside
+                return item.beside in self._beside or self._may_be_back(participant, item.beside)
         asked_about = names[len(request.correlation) :]
         is_unknown = bool(asked_about) and not self._open.has_begun(participant, asked_about)
         return not is_unknown and participant not in self._aside
+
+    def _may_be_back(self, participant: str, beside: int) -> bool:
+        """True if one of its connections came back later, and so may be the one that was lost."""
+        return beside != OVER_HTTP and any(
+            number > beside for number, who in self._returned.items() if who == participant
+        )
 
     def _check_proposals(self, arrival: InboundFrame) -> Refusal | None:
         """Refuse a request that names a decided proposal, or more than one (PROTOCOL 4.4).

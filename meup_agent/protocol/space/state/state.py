@@ -31,6 +31,7 @@ from meup_agent.protocol.space.journal import (
 from meup_agent.protocol.space.state.control import ParticipantControl
 from meup_agent.protocol.space.state.grants import GrantStore
 from meup_agent.protocol.space.state.indexes import (
+    BEFORE_RESTART,
     OVER_HTTP,
     AcceptedEnvelope,
     Deduplicator,
@@ -140,6 +141,8 @@ class SpaceState:
         self._aside: set[str] = set()
         # The numbers of the connections beside.
         self._beside: set[int] = set()
+        # The participants of those among them that have come back.
+        self._returned: dict[int, str] = {}
         self.streams = StreamStore(self._present, self._allowance, new_id, now())
         self._welcomes = WelcomeWriter(self.grants, self._present, self._aside, self.streams)
         self.management = SpaceManager(self.grants, self._present, invites)
@@ -158,6 +161,7 @@ class SpaceState:
             self._present,
             self._aside,
             self._beside,
+            self._returned,
         )
         self._deduplicator = Deduplicator()
         # Only where a dialect is spoken in which a response names its request by a JSON-RPC id.
@@ -219,6 +223,8 @@ class SpaceState:
         then = self.streams.joined(participant, is_new=join_state.is_new, beside=beside)
         if beside is not None:
             self._beside.add(beside)
+            if join_state.resumed:
+                self._returned[beside] = participant
             if participant in self._present:
                 return JoinDrafts(welcome(join_state.welcome_fields), None)
         else:
@@ -310,6 +316,7 @@ class SpaceState:
     def beside_left(self, participant: str, beside: int, at: int) -> None:
         """Note that a connection beside has ended, and is asked nothing any more."""
         self._beside.discard(beside)
+        self._returned.pop(beside, None)
         self.streams.stopped(participant, at, beside)
 
     def stop_answering(self, participant: str, dialect: str, at: int) -> tuple[Consequence, ...]:
@@ -606,7 +613,7 @@ class SpaceState:
         self._deduplicator.remember(envelope, entry.at, entry.seq)
         if envelope.kind == kinds.SYSTEM_PRESENCE:
             self._apply_presence(payload, entry.at)
-        beside = OVER_HTTP if BESIDE_MARK in entry.facts else None
+        beside = BEFORE_RESTART if BESIDE_MARK in entry.facts else None
         begun = self._fold(envelope, payload, entry.at, entry.facts, beside)
         if begun is not None:
             begun.seq = entry.seq
