@@ -176,6 +176,17 @@ async def proposed(space: Space, count: int = 1) -> None:
             await anext(heard)
 
 
+async def permitted_after_a_restart(at: Hooked) -> None:
+    """Wait for a call, start the gateway again, and let the call run once its door is back."""
+    await proposed(at.space)
+    await at.restart()
+    with at.space.watch() as heard:
+        while "coder" not in [each.id for each in at.space.participants]:
+            await anext(heard)
+    await proposed(at.space)
+    await at.space.proposals.get(at.space.proposals[0]).fulfill()
+
+
 async def settled(space: Space, nth: int = 0) -> str:
     """Wait until a proposal is decided for good, and reported where it was permitted; its state."""
     with anyio.fail_after(PATIENCE):

@@ -232,6 +232,7 @@ def _sdk_cases() -> tuple[Case, ...]:
         Case(door, "edit", True, "", "permitted"),
         Case(door, "time-out", False, "No participant decided", "expired"),
         Case(door, "gateway killed", False, "the connection was lost", ""),
+        Case(door, "gateway restarted midway", True, "", "permitted"),
         Case(door, "interrupted by KILL", False, "", "withdrawn"),
         Case(door, "interrupted by its own API", False, "", "withdrawn"),
         Case(door, "answered too late", False, "", "withdrawn"),
@@ -251,6 +252,7 @@ def _acp_cases() -> tuple[Case, ...]:
         Case(door, "edit", False, "other arguments", "withdrawn"),
         Case(door, "time-out", False, "No participant decided", "expired"),
         Case(door, "gateway killed", False, "the connection was lost", ""),
+        Case(door, "gateway restarted midway", True, "", "permitted"),
         Case(door, "refused connection", False, "no gateway has answered", ""),
         Case(door, "500", False, "no gateway has answered", ""),
         Case(door, "junk", False, "no gateway has answered", ""),
@@ -333,12 +335,8 @@ NOT_RUN: Final = {
         "the app-server ends with it, and the call waits until it expires; it was tried by hand"
     ),
     "`can_use_tool`, refused connection": "the program cannot join, so it starts no agent",
-    "`can_use_tool`, `meup acp`, gateway restarted midway": (
-        "tried by hand: a yes just after the restart is refused (*not answering*), and a call that"
-        " nobody decides expires and does not run"
-    ),
     "`can_use_tool`, `meup acp`, *ask*": "they take allow and deny alone",
-    "`meup acp`, interrupted by INT or TERM": "an agent that ends withdraws, as by KILL",
+    "`meup acp`, interrupted by INT or TERM": "not run; by KILL it withdraws",
     "Cursor, Copilot, Gemini": (
         "documented, not run: from inputs that their documentation shows (`tests/doors`)"
     ),

@@ -17,7 +17,7 @@ import pytest
 from meup_agent.errors import AlreadyDecided
 from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.cli.processes import environment
-from tests.doors.hooked import Hooked, hooked, proposed
+from tests.doors.hooked import Hooked, hooked, permitted_after_a_restart, proposed
 from tests.doors.hosts.cases import ACP_CASES, ACP_VERSION, Case
 from tests.doors.hosts.check_doors import FAKED, broken, decided, decider
 from tests.doors.test_acp import AGENT, Editor, sdk, terminal
@@ -60,6 +60,8 @@ async def happen(
         case "gateway killed":
             await proposed(at.space)
             at.kill()
+        case "gateway restarted midway":
+            await permitted_after_a_restart(at)
         case "interrupted by its own API" | "answered too late":
             await proposed(at.space)
             await cancel()
@@ -84,7 +86,9 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
         else:
             journal = tmp_path / "journal.db"
             at = await stack.enter_async_context(hooked(decider(case, mark), journal=journal))
-            url, token = at.door_url, at.tokens["coder"]
+            # The other way to the gateway ends with it.
+            url = at.gateway.url if case.what == "gateway restarted midway" else at.door_url
+            token = at.tokens["coder"]
         if case.what in ("time-out", "gateway killed"):
             ttl = 8.0
         where = ["acp", "--url", url, "--space", "demo", "--ttl", f"{ttl:g}"]

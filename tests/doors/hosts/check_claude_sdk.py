@@ -14,7 +14,7 @@ from meup_agent.doors.model_api import ModelApi
 from meup_agent.doors.permit import Door
 from meup_agent.errors import AlreadyDecided
 from tests.asyncio_alone import anyio_backend as anyio_backend
-from tests.doors.hooked import Hooked, hooked, proposed
+from tests.doors.hooked import Hooked, hooked, permitted_after_a_restart, proposed
 from tests.doors.hosts.cases import SDK_CASES, Case
 from tests.doors.hosts.check_doors import decided, decider
 from tests.doors.hosts.programs import CLAUDE, INSTALLED
@@ -42,6 +42,8 @@ async def happen(case: Case, at: Hooked, claude: Any, config: Path) -> None:
         case "gateway killed":
             await proposed(at.space)
             at.kill()
+        case "gateway restarted midway":
+            await permitted_after_a_restart(at)
         case "interrupted by its own API" | "answered too late":
             await proposed(at.space)
             await claude.interrupt()
@@ -66,7 +68,9 @@ async def test_it_does_what_the_page_says(
         api = stack.enter_context(ModelApi("Bash", command))
         journal = tmp_path / "journal.db"
         at = await stack.enter_async_context(hooked(decider(case, mark), journal=journal))
-        connector = websocket_connector(at.door_url, space="demo")
+        # The other way to the gateway ends with it.
+        url = at.gateway.url if case.what == "gateway restarted midway" else at.door_url
+        connector = websocket_connector(url, space="demo")
         door = await stack.enter_async_context(Door().join(connector, token=at.tokens["coder"]))
         ttl = 8.0 if case.what in ("time-out", "gateway killed") else 60.0
         env = {
