@@ -145,7 +145,7 @@ class _Quiet:
 async def _check_gateway(
     agent: CodingAgent, hook: HookProgram, listener: DoctorListener, timeout: float
 ) -> Check:
-    """Whether the gateway that the hook asks is there, and takes proposals of the agent."""
+    """Check that the gateway which the hook asks is there, and takes proposals of the agent."""
     where = SpaceOptions(
         url=hook.url, space=SPACE, token_file=hook.token_file, participant=agent.name
     )
@@ -196,7 +196,7 @@ async def _try(
 
 
 def _judge(name: str, agent: str, result: TrialResult, words: str, *, watches: bool) -> Check:
-    """Whether a command that was not to run did not, and the model was told why."""
+    """Check that a command that was not to run did not, and the model was told why."""
     told = visible(result.told or "", 200)
     if result.has_run:
         if watches:
@@ -247,7 +247,7 @@ async def _check_terminals(agent: CodingAgent, program: str, folder: Path) -> Ch
 
 
 def _open(agent: CodingAgent) -> Iterator[Check]:
-    """What goes past the hook, and how it is closed."""
+    """The ways past the hook, and how each is closed."""
     if agent.name == "claude-code":
         yield from _open_claude()
         return

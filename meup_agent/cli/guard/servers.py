@@ -129,7 +129,7 @@ _URL: Final = re.compile(r"\w+://(?:[^/@\s]*:(?P<password>[^/@\s]+)@)?[^?\s]*\??
 
 
 def secrets_in(change: FileChange) -> list[str]:
-    """What may be a secret in a settings file, as it is written there; the longest first.
+    """Texts of a settings file that may be secrets, as they stand there; the longest first.
 
     These are the values of variables and headers, those of keys and options that are named like
     one, and what stands in an address for a password or behind ``?``.

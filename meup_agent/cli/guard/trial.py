@@ -210,7 +210,7 @@ _STARTS: Final[Mapping[str, Callable[[CodingAgent, HookProgram, Path, str], Star
 
 
 async def hook_trust(agent: CodingAgent, program: str, folder: Path) -> bool | None:
-    """Whether Codex trusts the hook that asks before a call; ``None``: it does not say.
+    """True if Codex trusts the hook that asks before a call; ``None``: it does not say.
 
     Codex says what it knows a hook by, of a copy of its settings; the settings themselves have what
     the person has trusted.

@@ -1,4 +1,4 @@
-"""What several gateways, or one replica of their logs, need to be safe; each refusal says a key."""
+"""The needs of several gateways, or of one replica of their logs; each refusal says a key."""
 
 from __future__ import annotations
 

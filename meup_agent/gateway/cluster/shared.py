@@ -1,4 +1,4 @@
-"""What gateways share beside the logs of their spaces: values by key, each for some time."""
+"""Values by key that gateways share beside the logs of their spaces, each for some time."""
 
 from __future__ import annotations
 

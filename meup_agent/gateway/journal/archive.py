@@ -95,7 +95,7 @@ class JournalArchive(Protocol):
         ...
 
     def facts(self, space: str) -> dict[str, dict[str, Any]]:
-        """What holds in a space."""
+        """The facts that hold in a space."""
         ...
 
     def seen(self, space: str) -> dict[str, int]:

@@ -47,7 +47,7 @@ AT_ONCE_BYTES: Final = 8 * 1024 * 1024
 
 
 class Copied(NamedTuple):
-    """What was copied."""
+    """The result of a copy."""
 
     envelopes: int
     spaces: int
@@ -58,7 +58,7 @@ class Copied(NamedTuple):
 
 @dataclass
 class _Content:
-    """What a journal has about a space, as far as it was read: told from another by its digest."""
+    """A journal's content of a space, as far as it was read: told from another by its digest."""
 
     count: int = 0
     entries: Any = field(default_factory=sha256)  # of all entries, in order
@@ -76,7 +76,7 @@ def _seal(entry: Entry) -> bytes:
 
 
 def _digest(contents: dict[str, _Content], held: dict[str, Any]) -> str:
-    """That of a whole journal."""
+    """The content of a whole journal."""
     all_of_it = sha256()
     for space in sorted(contents):
         content = contents[space]
@@ -164,7 +164,7 @@ class _FileTarget:
 
     @contextmanager
     def opened(self, spaces: list[str]) -> Generator[JournalArchive | None]:
-        """What is there already, if anything is."""
+        """The content that is there already, if any is."""
         if self._path.exists():
             with open_archive(self._place) as archive:
                 yield archive
@@ -222,7 +222,7 @@ class _ServerTarget:
 
     @contextmanager
     def opened(self, spaces: list[str]) -> Generator[JournalArchive | None]:
-        """What is there already, if anything is."""
+        """The content that is there already, if any is."""
         self._place = self._place._replace(spaces=tuple(spaces))
         with open_server(self._place) as archive:
             self._whole = {space for space in archive.spaces if not archive.is_part(space)}

@@ -443,7 +443,7 @@ def make_index(connection: sqlite3.Connection, path: object) -> None:
 
 
 def changes_of(entry: Entry, spaces: dict[str, SpaceState]) -> tuple[ProposalChange, ...]:
-    """What an entry changes of its space's proposals; the entries of a space come in order."""
+    """Changes that an entry makes to proposals; the entries of a space come in order."""
     from meup_agent.protocol.space.state.state import (
         SpaceState,  # a command that reads a file folds none
     )

@@ -1,4 +1,4 @@
-"""What engines share that number the entries themselves, over all spaces of the one gateway."""
+"""The base of engines that number the entries themselves, over all spaces of the one gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What engines share that keep an envelope later than they are given it: what waits for that."""
+"""The base of engines that keep an envelope later than they are given it: what waits for that."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class EnvelopeBody(_ExtensibleBody):
 
 
 class GrantsBody(_ExtensibleBody):
-    """What a message did to the grants of its space."""
+    """Changes that a message made to the grants of its space."""
 
     rests_on: list[str] = Field(
         description="The grants to its granter that a grant rests on; none: the configuration."

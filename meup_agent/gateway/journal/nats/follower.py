@@ -1,4 +1,4 @@
-"""What is folded from a space's log, by a gateway that owns it or is the next to.
+"""The fold of a space's log, at a gateway that owns it or is the next to.
 
 A log is read once, each message when it is there, and taken into a :class:`KeptSpace` and into the
 fold of the space. So a gateway that follows a log has little left to read when it takes the space
@@ -45,7 +45,7 @@ class NoFold:
 
 @dataclass(eq=False)
 class KeptSpace:
-    """What holds in a space after the entries of its log that were taken in."""
+    """The facts that hold in a space after the entries of its log that were taken in."""
 
     log: SpaceLog
     facts: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
@@ -101,7 +101,7 @@ class LogFollower(Generic[F]):
         self.turn: Final = asyncio.Lock()
         """Held by a reading, and by who makes the log the gateway's own."""
         self.known = KeptSpace(space_log)
-        """What holds after all that was read."""
+        """The facts that hold after all that was read."""
         self.fold = begin()
         """The fold of all that was read."""
         self.is_stopped = False

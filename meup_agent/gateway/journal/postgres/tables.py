@@ -188,7 +188,7 @@ def name_of(kept: bytes) -> str:
 
 
 def facts_of(rows: Iterable[Sequence[Any]]) -> dict[str, dict[str, Any]]:
-    """What holds in a space, whose numbers have any size."""
+    """The facts that hold in a space, whose numbers have any size."""
     return {name_of(key): json.loads(value) for key, value in rows}
 
 
@@ -207,7 +207,7 @@ def decisions_of(rows: Sequence[Sequence[Any]]) -> list[DecisionRow]:
 
 
 def batch_values(work: Sequence[WriteJob]) -> dict[str, Any]:
-    """What :data:`APPEND` writes of a batch."""
+    """The values of :data:`APPEND` for a batch."""
     rows = [each.row for each in work]
     floors = {each.row.space: each.floor for each in work if each.floor is not None}
     # Each once, since one statement writes a row once: what holds after the batch.

@@ -731,7 +731,7 @@ class SpaceState:
     def _follow_changes(
         self, changed: Iterable[str], leaving: tuple[str, ...], at: int
     ) -> tuple[tuple[Notice, ...], list[Consequence], tuple[Fact, ...]]:
-        """What follows from other capabilities and removals: welcomes, then the rest; facts."""
+        """Consequences of other capabilities and removals: welcomes, then the rest; facts."""
         told = [each for each in changed if each in self._present and each not in leaving]
         then: list[Consequence] = [*map(self._announce_update, told)]
         facts: list[Fact] = []
