@@ -60,7 +60,9 @@ class Runs:
         }
         hooks |= {each: [{"hooks": [given]}] for each in ("Stop", "SessionEnd")}
         file = self._home / "settings.json"
-        file.write_text(json.dumps({"permissions": {"allow": ["Bash"]}, "hooks": hooks}))
+        settings = json.dumps({"permissions": {"allow": ["Bash"]}, "hooks": hooks})
+        if not file.exists() or file.read_text() != settings:  # another run may be reading it
+            file.write_text(settings)
         words = ["--resume", self.session] if self.session else ["go"]
         command = [str(CLAUDE), "-p", "--settings", str(file), "--output-format", "json", *words]
         # In a group of its own, and to its end.
