@@ -12,7 +12,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
-import msgspec
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from meup_agent.errors import (
@@ -39,17 +38,12 @@ from meup_agent.protocol.exchange import Mode, Priority
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import check_frame, draft
 from meup_agent.protocol.wire.kinds import MCP_PROPOSAL
-from meup_agent.protocol.wire.membership import (
-    AckFrame,
-    read_ack,
-    read_seq,
-)
+from meup_agent.protocol.wire.membership import read_seq
 from meup_agent.session.outbox import QueuedFrame
 from meup_agent.session.session import Session
 from meup_agent.session.settings import read_token
 from meup_agent.transport.base import (
     ABNORMAL,
-    ACK_HEADER,
     BESIDE_HEADER,
     DIALECT_HEADER,
     INVALID,
@@ -183,8 +177,6 @@ class ConnectedSession(Session):
         """One connection, from the handshake to its end; always ends with an exception."""
         self._welcomed_for = None
         headers = {DIALECT_HEADER: self._settings.dialect, RESUME_HEADER: "1"}
-        if self._settings.dialect != BY_RPC_ID:  # whose ids are learned from what comes back
-            headers[ACK_HEADER] = "1"
         required, seq = _ECHOES.get(self._settings.mode), self.table.seq
         if required is not None:
             headers[required.header] = "1"
@@ -443,10 +435,6 @@ class SessionConnection:
                 if self._welcomed_at is not None:
                     self._session.receive_frame(frame)
                 continue
-            acknowledged = read_ack(frame)
-            if acknowledged is not None:
-                self._acknowledge(acknowledged)
-                continue
             try:
                 envelope = decode(frame, unnamed=self._dialect)
             except InvalidEnvelope as error:
@@ -505,14 +493,6 @@ class SessionConnection:
             self._outbox.send_again()
         self._may_talk = True
         self._changed.notify_all()
-
-    def _acknowledge(self, told: AckFrame) -> None:
-        """Take what we sent as if it had come back, with its number (PROTOCOL 6)."""
-        envelope = self._outbox.sent(told.id)
-        if envelope is not None and self._numbered:
-            self._see_taken(envelope)
-            self._see_accepted(envelope)
-            self._session.receive(envelope, told.seq)
 
     def _see_accepted(self, envelope: Envelope) -> None:
         """Note that an envelope with a number was accepted, and is not sent again (PROTOCOL 6)."""
@@ -630,9 +610,7 @@ class SessionConnection:
             self._outbox.gone()
             return True
         if self._numbered:
-            # With its frame, as it would come back.
-            said = msgspec.structs.replace(draft, protocol=self._dialect, frame=frame)
-            self._outbox.keep(msgspec.structs.replace(waiting, draft=said))
+            self._outbox.keep(waiting)
         self._before_last, self._last = self._last, draft.id
         self._largest = max(self._largest, (len(frame), draft.id))
         sent = False

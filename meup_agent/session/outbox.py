@@ -31,7 +31,7 @@ MAX_UNACCEPTED: Final = 4096
 follows waits."""
 
 MAX_UNACCEPTED_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of the same, of payloads and frames."""
+"""Payload bytes of the same."""
 
 SECONDS_TO_LIVE: Final = {
     Priority.END: 300.0,
@@ -60,10 +60,6 @@ class QueuedFrame(msgspec.Struct, frozen=True):
 
 
 Queued = QueuedEnvelope | QueuedFrame
-
-
-def _size(draft: Envelope) -> int:
-    return len(draft.raw_payload) + len(draft.frame)
 
 
 class Outbox:
@@ -171,12 +167,7 @@ class Outbox:
     def keep(self, waiting: QueuedEnvelope) -> None:
         """The envelope that was taken may be sent again until the gateway has accepted it."""
         self._unaccepted[waiting.draft.id] = waiting
-        self._unaccepted_bytes += _size(waiting.draft)
-
-    def sent(self, envelope_id: str) -> Envelope | None:
-        """The envelope of that id that was sent, while it has not come back."""
-        waiting = self._unaccepted.get(envelope_id)
-        return None if waiting is None else waiting.draft
+        self._unaccepted_bytes += len(waiting.draft.raw_payload)
 
     def accepted(self, envelope_id: str, *, replayed: bool = False) -> None:
         """Note that the gateway has numbered an envelope of ours, or has refused it.
@@ -212,7 +203,7 @@ class Outbox:
     def _pop_unaccepted(self, envelope_id: str) -> None:
         waiting = self._unaccepted.pop(envelope_id, None)
         if waiting is not None:
-            self._unaccepted_bytes -= _size(waiting.draft)
+            self._unaccepted_bytes -= len(waiting.draft.raw_payload)
             self._accepted.notify_all()
 
     async def wait_filled(self) -> None:

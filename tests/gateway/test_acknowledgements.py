@@ -6,7 +6,6 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent
 from tests.gateway.conftest import Site, envelope, hear
 from tests.gateways import BESIDE_HEADER, OBSERVE_HEADER, Transport
 from tests.patience import PATIENCE
@@ -82,16 +81,3 @@ async def test_who_comes_back_reads_its_own_envelopes_whole(site: Site) -> None:
     async with site.dial("bob", headers=back) as bob:
         heard = await welcomed(bob)
         assert (heard["id"], heard["payload"]) == ("e2", {"text": "lost"})
-
-
-@pytest.mark.rule("6.ack.agent")
-async def test_an_agent_hears_what_it_said_as_if_it_had_come_back(site: Site) -> None:
-    agent = Agent("bob")
-    async with agent.join(site.connector("demo"), token=site.place.token("bob")) as space:
-        with space.watch() as heard:
-            await space.chat("hello")
-            with anyio.fail_after(PATIENCE):
-                while (own := await anext(heard)).kind != "chat":
-                    pass
-    assert (own.sender, own.payload["message"], own.protocol) == ("bob", "hello", "meup/v0.1")
-    assert json.loads(own.frame)["payload"] == own.payload
