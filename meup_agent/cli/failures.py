@@ -92,10 +92,21 @@ def require_extra(what: str) -> None:
     extra, modules = _EXTRAS[what]
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
-        raise Failure(
-            f"{what} needs {', '.join(missing)}, not installed here;"
-            f" run: pip install 'meup-agent[{extra}]'"
-        )
+        raise Failure(_say_missing(what, extra, missing))
+
+
+def explain_missing(module: str) -> str:
+    """The sentence that says which extra has a module; empty: none has."""
+    name = module.partition(".")[0]
+    for what, (extra, modules) in _EXTRAS.items():
+        if name in modules:
+            return _say_missing(what, extra, [name])
+    return ""
+
+
+def _say_missing(what: str, extra: str, missing: list[str]) -> str:
+    names = ", ".join(missing)
+    return f"{what} needs {names}, not installed here; run: pip install 'meup-agent[{extra}]'"
 
 
 @contextmanager

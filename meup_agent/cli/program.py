@@ -14,7 +14,13 @@ from typer.main import get_command
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.commands import CommandGroup, CommandLineError
-from meup_agent.cli.failures import Failure, OutputClosed, code_for, sentence_for
+from meup_agent.cli.failures import (
+    Failure,
+    OutputClosed,
+    code_for,
+    explain_missing,
+    sentence_for,
+)
 from meup_agent.cli.options import flag, wants_colour
 from meup_agent.cli.render.logs import write_failure
 from meup_agent.errors import MeupError
@@ -117,6 +123,8 @@ def _run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (told := explain_missing(error.name or "")):
+            return _failed(error, f"meup: {told}", exit_codes.FAILED)
         kind = type(error).__name__
         return _failed(
             error, f"{sentence_for(error)} ({kind}; meup --debug shows more)", exit_codes.FAILED

@@ -1,6 +1,7 @@
 """The program as a whole: help, version, usage, and how it fails."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -248,3 +249,10 @@ def test_a_defect_is_a_sentence_and_a_traceback_only_on_demand() -> None:
     )
     assert "Traceback" in meup("--debug", "tail", command=command).stderr
     assert "Traceback" in meup("tail", command=command, variables={"MEUP_DEBUG": "1"}).stderr
+
+
+def test_a_part_that_is_not_installed_is_named_with_its_extra(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['httpx2'] = None; from meup_agent.cli import main; main()"
+    file = tmp_path / "mcp.json"
+    done = meup("up", "--servers", str(file), command=(sys.executable, "-c", program))
+    assert_fails(done, exit_codes.FAILED, "MCP needs httpx2, not installed here; run: pip install")

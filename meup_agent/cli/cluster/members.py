@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +17,7 @@ from meup_agent.cli.cluster.programs import SPACE, Cluster, ClusterProgram
 from meup_agent.errors import InvalidEnvelope, MeupError
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.wire import kinds
-from meup_agent.protocol.wire.membership import read_ack, read_seq
+from meup_agent.protocol.wire.membership import read_seq
 from meup_agent.transport.base import CloseInfo, Connector, Transport
 from meup_agent.transport.websocket import websocket_connector
 
@@ -64,7 +64,6 @@ class Record:
         heard: The numbered envelopes, in the order in which it read them.
         refused: The ids of what a gateway refused.
         waiting: The ids of what was said, and not accepted yet.
-        sent: The kind of each envelope that was handed to a gateway, by its id.
         gaps: Times that a gateway said that it cannot hand over all that was missed.
         connections: Connections that it has had.
     """
@@ -75,7 +74,6 @@ class Record:
     heard: list[ReadEntry] = field(default_factory=list[ReadEntry])
     refused: list[str] = field(default_factory=list[str])
     waiting: set[str] = field(default_factory=set[str])
-    sent: dict[str, str] = field(default_factory=dict[str, str])
     gaps: int = 0
     connections: int = 0
 
@@ -90,21 +88,8 @@ class Record:
         self.accepted.setdefault(envelope_id, anyio.current_time())
         self.waiting.discard(envelope_id)
 
-    def send(self, frame: bytes) -> None:
-        """Take down a frame that is handed to a gateway."""
-        with suppress(InvalidEnvelope):  # of a stream
-            envelope = decode(frame)
-            self.sent[envelope.id] = envelope.kind
-
     def read(self, frame: bytes) -> None:
         """Take down a frame that came."""
-        acknowledged = read_ack(frame)
-        if acknowledged is not None:
-            kind = self.sent.get(acknowledged.id, "")
-            own = ReadEntry(acknowledged.seq, acknowledged.id, self.name, kind)
-            self.heard.append(own)
-            self.accept(own.id)
-            return
         try:
             envelope = decode(frame)
         except InvalidEnvelope:
@@ -130,7 +115,6 @@ class RecordedTransport:
 
     async def send(self, frame: bytes) -> None:
         """See :meth:`~meup_agent.transport.base.Transport.send`."""
-        self._record.send(frame)
         await self._transport.send(frame)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
