@@ -62,7 +62,7 @@ REMOVE: Final = "remove"
 
 
 class Preferred(StrEnum):
-    """Who decides where a person is at the agent's own terminal."""
+    """The place that decides for a person at the terminal of the agent."""
 
     SPACE = "space"
     TERMINAL = "terminal"
