@@ -25,6 +25,7 @@ from meup_agent.gateway.journal.decisions import MAX_FOLLOWED
 from meup_agent.gateway.journal.postgres import tables
 from meup_agent.gateway.journal.postgres.session import (
     ANSWER_SECONDS,
+    SILENT_SECONDS,
     Away,
     DatabaseSession,
     SessionThread,
@@ -54,9 +55,9 @@ WATCH_SECONDS: Final = 1.0
 RETRY_SECONDS: Final = 0.25
 """Between two attempts to reach the server."""
 
-ATTEMPTS: Final = 8
-"""Attempts to take the lock until another gateway is taken to have it: a server may learn a little
-later that one has gone."""
+ATTEMPTS: Final = round((SILENT_SECONDS + 2) / RETRY_SECONDS)
+"""Attempts to take the lock until another gateway is taken to have it: a server that was not told
+learns only by their silence that a gateway has gone."""
 
 READ_SECONDS: Final = 30.0
 """For a page of entries, some mebibytes."""
