@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from meup_agent.gateway.runtime import GatewayRuntime
 
 log = logging.getLogger("meup_agent.gateway")
+
+SHORT_SECONDS: Final = 2.0
+"""For a gateway that has just gone, until this one says that it waits."""
 
 FIRST_PAUSE_SECONDS: Final = 1.0
 """Pause until the log is tried again that could not be opened or written; it doubles each time."""
@@ -66,7 +70,7 @@ class StandbyKeeper:
             ConfigurationError: They cannot be begun, or that gateway has another configuration.
         """
         try:
-            await self._take(waits=False)
+            await self._take(SHORT_SECONDS)
         except InUse as error:
             at_work = ascii(error.node or "another")
             refuse_output_logs(self._runtime.config, f"({at_work} is at work); remove it")
@@ -102,7 +106,7 @@ class StandbyKeeper:
         while True:
             if self._journal is None:
                 try:
-                    await self._take(waits=True)
+                    await self._take(inf)
                 except (ConfigurationError, Away) as error:
                     why = str(error)
                 except Exception as error:
@@ -121,13 +125,13 @@ class StandbyKeeper:
                 # An error may come again with the first message.
                 await asyncio.sleep(pause)
 
-    async def _take(self, *, waits: bool) -> None:
-        """Own the log, and begin all spaces."""
+    async def _take(self, seconds: float) -> None:
+        """Own the log, once no other gateway does, and begin all spaces."""
         parts = config_parts(self._runtime.config)
         node = node_name(self._postgres)
         owned = OwnedLog(self._thread, self._config, self._now, node, parts)
         try:
-            opening = asyncio.run_coroutine_threadsafe(owned.open(waits=waits), self._thread.loop)
+            opening = asyncio.run_coroutine_threadsafe(owned.open(seconds=seconds), self._thread.loop)
             await asyncio.wrap_future(opening)
             journal = PostgresJournal(self._config, self._now, (owned, self._thread))
             self._lost = asyncio.Event()

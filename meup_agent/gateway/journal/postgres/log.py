@@ -55,9 +55,8 @@ WATCH_SECONDS: Final = 1.0
 RETRY_SECONDS: Final = 0.25
 """Between two attempts to reach the server."""
 
-ATTEMPTS: Final = round((SILENT_SECONDS + 2) / RETRY_SECONDS)
-"""Attempts to take the lock until another gateway is taken to have it: a server that was not told
-learns only by their silence that a gateway has gone."""
+GONE_SECONDS: Final = SILENT_SECONDS + 2
+"""For a server to notice that a gateway is gone, which it may do only by its silence."""
 
 READ_SECONDS: Final = 30.0
 """For a page of entries, some mebibytes."""
@@ -118,8 +117,11 @@ class OwnedLog:
 
     # --- the beginning ------------------------------------------------------------------------
 
-    async def open(self, *, waits: bool = False) -> None:
-        """Own the log, and read what is known of it; ``waits``: until nobody else does.
+    async def open(self, *, seconds: float = GONE_SECONDS) -> None:
+        """Own the log, and read what is known of it.
+
+        Args:
+            seconds: How long to wait while another gateway has it.
 
         Raises:
             ConfigurationError: It cannot be owned: by a gateway that has it, say.
@@ -127,11 +129,10 @@ class OwnedLog:
         """
         try:
             self._session = session = await self._thread.open(owns=True)
-            attempts = 1
             while not await self._lock(session):
-                if not waits and attempts == ATTEMPTS:
+                if seconds <= 0:
                     await self._refuse(session)
-                attempts += 1
+                seconds -= RETRY_SECONDS
                 await asyncio.sleep(RETRY_SECONDS)
             if not await look(session, self._thread.place):
                 ((schema, is_there),) = await session.ask(tables.SCHEMA)
