@@ -131,7 +131,9 @@ class StandbyKeeper:
         node = node_name(self._postgres)
         owned = OwnedLog(self._thread, self._config, self._now, node, parts)
         try:
-            opening = asyncio.run_coroutine_threadsafe(owned.open(seconds=seconds), self._thread.loop)
+            opening = asyncio.run_coroutine_threadsafe(
+                owned.open(seconds=seconds), self._thread.loop
+            )
             await asyncio.wrap_future(opening)
             journal = PostgresJournal(self._config, self._now, (owned, self._thread))
             self._lost = asyncio.Event()
