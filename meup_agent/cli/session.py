@@ -18,7 +18,7 @@ import anyio
 
 from meup_agent.agent.agent import Agent
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import Address, JoinOptions
+from meup_agent.cli.address import Address, JoinOptions, TimedOptions
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.render.formatting import as_text, name_some
 from meup_agent.cli.render.logs import log_nothing
@@ -138,6 +138,8 @@ class CommandSession:
         self.given_up = ""
         # Told of lost connections in place of standard error, where a screen is drawn.
         self.on_report: Callable[[str], None] = self.stderr.note
+        if isinstance(options, TimedOptions) and welcome_seconds is not None:
+            welcome_seconds = min(welcome_seconds, options.seconds or welcome_seconds)
         self._welcome_seconds = welcome_seconds
         self._mode = mode
         self._take_over = take_over

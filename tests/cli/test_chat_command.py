@@ -7,6 +7,7 @@ from meup_agent import Envelope, Space
 from tests.cli.commands import exit_codes
 from tests.cli.conftest import Here, assert_fails
 from tests.cli.processes import meup
+from tests.cli.servers import listening
 from tests.cli.stage import Stage
 
 
@@ -52,3 +53,12 @@ def test_nobody_to_hear_it_is_told(here: Here) -> None:
 
 def test_nothing_to_say_is_wrong(here: Here) -> None:
     assert here("chat", " ").code == exit_codes.USAGE
+
+
+def test_the_wait_for_a_gateway_that_lets_nobody_in_is_what_was_asked(command: Here) -> None:
+    with listening() as server:
+        url = f"ws://127.0.0.1:{server.getsockname()[1]}"
+        words = ("chat", "hello", "--timeout", "0.5", "--space", "demo")
+        done = command(*words, MEUP_URL=url, MEUP_TOKEN="t")
+    assert done.code != 0
+    assert done.err == f"meup: no welcome came from {url} in 0.5 s\n"

@@ -117,7 +117,11 @@ class Demo:
         record = Record(self._killed_agent)
         self._checker.others.append(record)
         self._separate = AgentProcess(self._cluster, self._killed_agent, record, PACE)
-        await tasks.start(self._separate.run)
+        try:
+            with anyio.fail_after(GOES_ON_SECONDS):
+                await tasks.start(self._separate.run)
+        except TimeoutError:
+            raise NoProgress(f"{self._killed_agent} does not join") from None
 
     async def _work(self) -> None:
         await self._checker.works(ENOUGH, GOES_ON_SECONDS)
