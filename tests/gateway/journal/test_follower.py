@@ -226,6 +226,7 @@ async def _read_after_a_while(patch: pytest.MonkeyPatch) -> int:
     for _ in range(1_000):
         log.say()
     assert await follower.look()
+    assert log.fetched < 1_020  # each once, and the last one of each page again
     assert not await follower.look()
     for _ in range(3):
         log.say()

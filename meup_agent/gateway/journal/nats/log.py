@@ -56,6 +56,9 @@ log = logging.getLogger("meup_agent.gateway")
 PAGE: Final = 256
 """Messages that are read at a time."""
 
+FETCH_BYTES: Final = MAX_PAGE_BYTES + PAGE * 1024
+"""Bytes of those, with their headers: as many as a reader takes at a time."""
+
 CHECKPOINT_ENTRIES: Final = 1_000
 """Entries with facts after which the facts are written down, so that a start reads few of them."""
 
@@ -511,7 +514,7 @@ class SpaceLog:
             begin = at
             count = min(PAGE, last + 1 - at)
             async for message in self.link.fetch(
-                self.stream, at, count=count, max_bytes=4 * MAX_PAGE_BYTES
+                self.stream, at, count=count, max_bytes=FETCH_BYTES
             ):
                 if message.sequence > at:
                     await self._look_at_gap(at, message.sequence)
@@ -578,16 +581,18 @@ class SpaceLog:
             async for each in messages:
                 self._check_forgotten(at, each.sequence)
                 at = each.sequence + 1
+                # Also of the known one, so that one question to the server is enough.
+                count, size = count + 1, size + len(each.body)
                 if place is not None and message is None:
                     if (each.sequence, _digest(each)) != (place.sequence, place.digest):
                         raise OtherLog
                     message = each
                     continue
-                message, count, size = each, count + 1, size + len(each.body)
+                message = each
                 epoch, batch = _read_message(each, epoch)
                 if batch is not None:
                     found.append((self.number(each.sequence), batch))
-                if count == PAGE or size >= MAX_PAGE_BYTES:
+                if count >= PAGE or size >= MAX_PAGE_BYTES:
                     break
             else:
                 self._check_forgotten(at, last + 1)
