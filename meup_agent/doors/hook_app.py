@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import OrderedDict
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
@@ -142,8 +141,8 @@ class JoinDoor(Protocol):
         ...
 
 
-class _Seat:
-    """The door of a token, from when it is wanted to the end of its connection."""
+class _HookMember:
+    """A participant as the hooks of one token are it, until its connection ends."""
 
     def __init__(self, login: HookLogin) -> None:
         self.door = Door(f"hooks of {login.key}")
@@ -192,7 +191,7 @@ class HookApp:
         self._log_in = log_in
         self._mode = mode
         # By tokens: a participant may have several, and what one is told ends with that one.
-        self._seats: OrderedDict[str, _Seat] = OrderedDict()
+        self._members: dict[str, _HookMember] = {}
         self._tasks: TaskGroup | None = None
         self._watched = 0
 
@@ -205,9 +204,9 @@ class HookApp:
 
     def check_found(self, find: Callable[[str], str | None]) -> None:
         """End the doors of tokens that are void by now, or another's; what waits is denied."""
-        for seat in self._seats.values():
-            if find(seat.login.token) != seat.login.key:
-                seat.scope.cancel()
+        for member in self._members.values():
+            if find(member.login.token) != member.login.key:
+                member.scope.cancel()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -286,7 +285,7 @@ class HookApp:
         assert call is not None
         answer: Permitted | Denied | DeferredCall | None = None
         hung_up = False
-        seat: _Seat | None = None
+        member: _HookMember | None = None
 
         async def wait_for_end(scope: anyio.CancelScope) -> None:
             nonlocal hung_up
@@ -299,21 +298,21 @@ class HookApp:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(wait_for_end, tasks.cancel_scope)
                 with anyio.move_on_after(max(wait, 0.0) + GRACE_SECONDS):
-                    seat = await self._seat(login)
-                    deferred = seat.deferred.find(call)
-                    if deferred is None and seat.held >= MAX_WAITING:
+                    member = await self._join_member(login)
+                    deferred = member.deferred.find(call)
+                    if deferred is None and member.held >= MAX_WAITING:
                         raise _Full(f"{MAX_WAITING} calls of this participant wait already")
-                    ttl = _seconds(query, "ttl", _space_ttl(seat))
-                    has_room = len(seat.deferred) < MAX_DEFERRED
+                    ttl = _seconds(query, "ttl", _space_ttl(member))
+                    has_room = len(member.deferred) < MAX_DEFERRED
                     if deferred is None and defers and call.key and has_room:
-                        deferred = self._begin(seat, hook, ttl)
+                        deferred = self._begin(member, hook, ttl)
                     if deferred is not None:
                         told = {DEFER: (after or b"").decode("latin-1")}
                         seconds = min(_seconds(told, DEFER, math.inf), wait) if defers else math.inf
-                        answer = await seat.deferred.take(call, deferred, seconds)
+                        answer = await member.deferred.take(call, deferred, seconds)
                     else:
                         ttl = max(min(wait, ttl), 0.001)
-                        answer = await self._ask(seat, hook, ttl, races=there is not None)
+                        answer = await self._ask(member, hook, ttl, races=there is not None)
                 tasks.cancel_scope.cancel()
         except* (MeupError, _Full) as group:
             error = group.exceptions[0]
@@ -321,17 +320,17 @@ class HookApp:
             answer = Denied(Why.UNREACHABLE, decisions.failed(call.tool, str(error)) + NOBODY)
         hung_up = hung_up or await _has_hung_up(receive)
         if isinstance(answer, Permitted):
-            assert seat is not None
-            answer = seat.door.check(call, answer)
+            assert member is not None
+            answer = member.door.check(call, answer)
             if isinstance(answer, Permitted):
                 if hung_up and hook.kind is HookKind.RACES:
                     # Its terminal was answered, perhaps by a yes: what comes later tells.
-                    seat.race.leave(hook, answer.proposal)
+                    member.race.leave(hook, answer.proposal)
                 else:
-                    seat.tell(answer.proposal, 0 if hung_up else 1)
+                    member.tell(answer.proposal, 0 if hung_up else 1)
                 if hook.kind is HookKind.RACES:
                     key, at = _dialog_key(call, answer), anyio.current_time()
-                    seat.dialogs.put(key, answer.proposal, at)
+                    member.dialogs.put(key, answer.proposal, at)
         if hung_up:
             if isinstance(answer, DeferredCall) and not answer.hosts:
                 answer.scope.cancel()  # it does not know that it is to come back
@@ -356,29 +355,29 @@ class HookApp:
         await _answer(send, 200, body)
 
     async def _ask(
-        self, seat: _Seat, hook: HookInput, ttl: float, *, races: bool
+        self, member: _HookMember, hook: HookInput, ttl: float, *, races: bool
     ) -> Permitted | Denied | None:
         """The answer of the space; ``None``: there is none yet, and the terminal decides, too."""
         assert hook.call is not None
         is_dialog = hook.kind is HookKind.RACES
         if not is_dialog and not races:
-            seat.waiting += 1
+            member.waiting += 1
             try:
-                return await seat.door.ask(hook.call, ttl=ttl)
+                return await member.door.ask(hook.call, ttl=ttl)
             finally:
-                seat.waiting -= 1
-        raced = seat.race.claim(hook) if is_dialog else None
+                member.waiting -= 1
+        raced = member.race.claim(hook) if is_dialog else None
         if raced is None:
-            assert self._tasks is not None  # there is a seat
-            raced = seat.race.enter(hook)
-            self._tasks.start_soon(seat.race.wait, raced, ttl)
+            assert self._tasks is not None  # there is a member
+            raced = member.race.enter(hook)
+            self._tasks.start_soon(member.race.wait, raced, ttl)
         return await raced.wait_for(is_dialog=is_dialog)
 
-    def _begin(self, seat: _Seat, hook: HookInput, ttl: float) -> DeferredCall:
+    def _begin(self, member: _HookMember, hook: HookInput, ttl: float) -> DeferredCall:
         """A call that begins to wait, and goes on if its host is to come back."""
-        assert self._tasks is not None  # there is a seat
-        entered = seat.deferred.enter(hook)
-        self._tasks.start_soon(seat.deferred.wait, entered, None if math.isinf(ttl) else ttl)
+        assert self._tasks is not None  # there is a member
+        entered = member.deferred.enter(hook)
+        self._tasks.start_soon(member.deferred.wait, entered, None if math.isinf(ttl) else ttl)
         return entered
 
     def _watch(self, login: HookLogin, hook: HookInput) -> None:
@@ -390,8 +389,8 @@ class HookApp:
             self._watched += 1
             try:
                 with anyio.move_on_after(WATCH_SECONDS):
-                    seat = await self._seat(login)
-                    await seat.door.ask(call, ttl=0.001)
+                    member = await self._join_member(login)
+                    await member.door.ask(call, ttl=0.001)
             except (MeupError, _Full) as error:
                 log.warning("a call of %s is not recorded: %s", call.agent, error)
             finally:
@@ -407,78 +406,82 @@ class HookApp:
         if hook.call is None:
             return
         try:
-            seat = await self._seat(login)
+            member = await self._join_member(login)
         except (MeupError, _Full) as error:
             log.warning("what came of a call of %s is not reported: %s", hook.call.agent, error)
             return
-        permit = seat.door.permit_of(hook.call)
+        permit = member.door.permit_of(hook.call)
         if permit is None:
-            permit = seat.dialogs.get(_dialog_key(hook.call), anyio.current_time())
+            permit = member.dialogs.get(_dialog_key(hook.call), anyio.current_time())
         if permit is None and hook.report is not None and hook.report.has_run:
             # Its terminal has said yes before, or its program asked nobody.
-            permit = seat.door.rejected_as(hook.call)
+            permit = member.door.rejected_as(hook.call)
         if permit is not None and hook.report is not None:
             report, ran = hook.report, hook.call.arguments
-            if hook.tells_input and report.has_run and not seat.door.ran_as_permitted(permit, ran):
+            if (
+                hook.tells_input
+                and report.has_run
+                and not member.door.ran_as_permitted(permit, ran)
+            ):
                 log.warning("a call of %s ran with other arguments than permitted", hook.call.agent)
                 said = msgspec.json.encode(ran).decode()[:MAX_TOLD_CHARS]
                 output = f"{RAN_OTHERWISE}: {said}\n{report.output}"
                 report = PermitReport.of(report.outcome, output, report.exit_code)
-            seat.door.report(permit, report)
+            member.door.report(permit, report)
         elif permit is not None:
-            seat.tell(permit, -1)
+            member.tell(permit, -1)
 
     async def _settle(self, login: HookLogin, dialect: HookDialect, hook: HookInput) -> None:
         """Take back what was answered at the terminal, as a later hook shows."""
-        seat = self._seats.get(login.token)
-        if seat is not None:
-            await seat.race.settle(dialect.agent, hook)
-            seat.deferred.settle(dialect.agent, hook)
+        member = self._members.get(login.token)
+        if member is not None:
+            await member.race.settle(dialect.agent, hook)
+            member.deferred.settle(dialect.agent, hook)
 
     # --- the doors ---
 
-    async def _seat(self, login: HookLogin) -> _Seat:
-        """The door of a participant, in its space.
+    async def _join_member(self, login: HookLogin) -> _HookMember:
+        """The member of a token, in its space.
 
         Raises:
             MeupError: It cannot join.
         """
-        seat = self._seats.get(login.token)
-        if seat is None:
+        member = self._members.get(login.token)
+        if member is None:
             if self._tasks is None:
                 raise _Full("the gateway starts or stops")
-            if len(self._seats) >= MAX_DOORS:
+            if len(self._members) >= MAX_DOORS:
                 raise _Full(f"the hooks of {MAX_DOORS} tokens are answered already")
-            seat = self._seats[login.token] = _Seat(login)
-            self._tasks.start_soon(self._keep, seat)
-        await seat.ready.wait()
-        if seat.error is not None:
-            raise seat.error
-        return seat
+            member = self._members[login.token] = _HookMember(login)
+            self._tasks.start_soon(self._keep, member)
+        await member.ready.wait()
+        if member.error is not None:
+            raise member.error
+        return member
 
-    async def _keep(self, seat: _Seat) -> None:
+    async def _keep(self, member: _HookMember) -> None:
         """Keep a door in its space, until the connection or its token ends for good."""
-        login = seat.login
+        login = member.login
         try:
-            with seat.scope, anyio.fail_after(JOIN_SECONDS) as joining:
-                async with seat.door.join_by(lambda agent: self._join(agent, login.token)):
-                    await self._recall(seat.door)
+            with member.scope, anyio.fail_after(JOIN_SECONDS) as joining:
+                async with member.door.join_by(lambda agent: self._join(agent, login.token)):
+                    await self._recall(member.door)
                     joining.deadline = math.inf
-                    seat.ready.set()
+                    member.ready.set()
                     try:
                         await anyio.sleep_forever()
                     finally:
-                        seat.deferred.leave()
+                        member.deferred.leave()
         except TimeoutError:
-            seat.error = _Full("the space could not be joined in time")
+            member.error = _Full("the space could not be joined in time")
         except (MeupError, OSError) as error:
-            seat.error = error
+            member.error = error
             log.info("hooks of %s: %s", login.key, error)
         finally:
-            seat.error = seat.error or _Full("its connection to the space has ended")
-            seat.ready.set()
-            if self._seats.get(login.token) is seat:
-                del self._seats[login.token]
+            member.error = member.error or _Full("its connection to the space has ended")
+            member.ready.set()
+            if self._members.get(login.token) is member:
+                del self._members[login.token]
 
     async def _recall(self, door: Door) -> None:
         try:
@@ -498,9 +501,9 @@ class _Full(Exception):
     """A call is denied for want of room, or of a space."""
 
 
-def _space_ttl(seat: _Seat) -> float:
+def _space_ttl(member: _HookMember) -> float:
     """The seconds that a proposal of a door waits where its hook does not say."""
-    space = seat.door.space
+    space = member.door.space
     default = None if space is None else space.proposals.ttl
     return math.inf if default is None else default
 

@@ -14,12 +14,13 @@ from urllib.parse import quote
 import anyio
 from anyio import to_thread
 
+from meup_agent.cli.up.late_app import LateApp
 from meup_agent.gateway.network import serves_http
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import Scope
 
     from meup_agent.agent.agent import Agent
     from meup_agent.client.space import Space
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from meup_agent.gateway.server import RunningGateway
 
 HOOKS_PATH: Final = "/hooks/{agent}"
-
-LOADING_SECONDS: Final = 30.0
-"""Wait of a hook for the doors, which are loaded after the gateway listens."""
 
 
 class _Login(NamedTuple):
@@ -48,24 +46,12 @@ def serves_hooks(settings: Config) -> bool:
     return serves_http(settings)
 
 
-class HookEndpoint:
+class HookEndpoint(LateApp):
     """An ASGI application that answers hooks while :meth:`run` runs."""
 
     def __init__(self, mode: Any = "enforce") -> None:
+        super().__init__()
         self._mode = mode
-        self._app: ASGIApp | None = None
-        self._begun = anyio.Event()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; 503 where the doors have not begun, or have ended."""
-        with anyio.move_on_after(LOADING_SECONDS):
-            await self._begun.wait()
-        app = self._app
-        if app is None:
-            from starlette.responses import PlainTextResponse
-
-            app = PlainTextResponse("the gateway starts or stops; try again soon", 503)
-        await app(scope, receive, send)
 
     async def run(self, gateway: RunningGateway) -> None:
         """Answer the hooks of a gateway's participants, until cancelled."""
@@ -104,10 +90,8 @@ class HookEndpoint:
 
         runtime.on_reload.append(check_tokens)
         try:
-            async with app.run() as self._app:
-                self._begun.set()
-                await anyio.sleep_forever()
+            async with app.run():
+                with self.answering(app):
+                    await anyio.sleep_forever()
         finally:
             runtime.on_reload.remove(check_tokens)
-            self._app = None
-            self._begun.set()

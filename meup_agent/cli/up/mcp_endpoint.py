@@ -17,13 +17,12 @@ from urllib.parse import quote
 import anyio
 from anyio import to_thread
 
+from meup_agent.cli.up.late_app import LateApp
 from meup_agent.errors import TokenRefused
 from meup_agent.gateway.network import is_loopback, serves_http
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
-
-    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from meup_agent.agent.agent import Agent
     from meup_agent.client.space import Space
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
     from meup_agent.gateway.server import RunningGateway
 
 MCP_PATH: Final = "/mcp"
-
-LOADING_SECONDS: Final = 30.0
-"""Wait of a request for the server, which is loaded after the gateway listens."""
 
 log = logging.getLogger("meup_agent.mcp")
 
@@ -43,7 +39,7 @@ def serves_mcp(settings: Config) -> bool:
     return serves_http(settings) and find_spec("mcp") is not None
 
 
-class McpEndpoint:
+class McpEndpoint(LateApp):
     """An ASGI application that serves MCP clients while :meth:`run` runs.
 
     Args:
@@ -52,21 +48,8 @@ class McpEndpoint:
     """
 
     def __init__(self, answer_within: float | None = None) -> None:
+        super().__init__()
         self._answer_within = answer_within
-        self._app: ASGIApp | None = None
-        self._begun = anyio.Event()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; 503 where the server has not begun, or has ended."""
-        with anyio.move_on_after(LOADING_SECONDS):
-            await self._begun.wait()
-        app = self._app
-        if app is None:
-            from starlette.responses import PlainTextResponse
-
-            said = "the gateway starts or stops; try again soon"
-            app = PlainTextResponse(said, 503, {"Retry-After": "1"})
-        await app(scope, receive, send)
 
     async def run(self, gateway: RunningGateway, host: str) -> None:
         """Serve the spaces of a gateway that listens at a host, until cancelled."""
@@ -102,11 +85,8 @@ class McpEndpoint:
         gateway.runtime.on_reload.append(members.check_found)
         try:
             async with app.lifespan():
-                self._app = app
-                self._begun.set()
                 log.info("MCP clients find the space at %s%s", gateway.http_url, MCP_PATH)
-                await anyio.sleep_forever()
+                with self.answering(app):
+                    await anyio.sleep_forever()
         finally:
             gateway.runtime.on_reload.remove(members.check_found)
-            self._app = None
-            self._begun.set()
