@@ -210,13 +210,17 @@ class CodingAgent(NamedTuple):
         served = OWN_SERVER in as_object(document.get("mcp_servers"))
         return None if found is None else found._replace(serves=served)
 
-    def edited(self, text: str | None, hook: HookProgram | None) -> str | None:
+    def edited(
+        self, text: str | None, hook: HookProgram | None, path: Path | None = None
+    ) -> str | None:
         """The text of its settings with its hook, or without (``None``), of what it is now.
+
+        A path is that of settings in another folder than the variables name now.
 
         Raises:
             ConfigurationError: It cannot be read, or is not what it reads.
         """
-        path = self.settings()
+        path = path or self.settings()
         if text is None and hook is None:
             return None
         after = self.edit(text, path, hook)

@@ -34,7 +34,7 @@ class FileChange(NamedTuple):
     Attributes:
         path: The file.
         before: What it is; ``None``: it is not there.
-        after: What it is to be.
+        after: What it is to be; empty: it is taken away.
     """
 
     path: Path
@@ -107,10 +107,21 @@ def write_change(change: FileChange) -> Path | None:
             if os.path.lexists(backup):
                 backup = path.with_name(path.name + LAST_SUFFIX)
             _replace(backup, change.before, NEW_MODE, None)
-        _replace(path, change.after, mode, change)
+        if change.after:
+            _replace(path, change.after, mode, change)
+        elif change.before is not None:
+            _check_unchanged(change)
+            path.unlink()
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be written ({system_reason(error)})") from None
     return backup
+
+
+def _check_unchanged(change: FileChange) -> None:
+    if read_settings(change.path) != change.before:
+        raise ConfigurationError(
+            f"{change.path} was changed by another program meanwhile, so it is left; run it again"
+        )
 
 
 def _replace(path: Path, text: str, mode: int, change: FileChange | None) -> None:
@@ -122,10 +133,8 @@ def _replace(path: Path, text: str, mode: int, change: FileChange | None) -> Non
             os.fchmod(file.fileno(), mode)
             file.flush()
             os.fsync(file.fileno())
-        if change is not None and read_settings(path) != change.before:
-            raise ConfigurationError(
-                f"{path} was changed by another program meanwhile, so it is left; run it again"
-            )
+        if change is not None:
+            _check_unchanged(change)
         os.replace(temporary, path)
     finally:
         with suppress(FileNotFoundError):

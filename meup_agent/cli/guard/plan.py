@@ -107,8 +107,9 @@ def plan_install(
             known = record.get(key, GuardedFile(owners[change.path]))
             is_first = not known.after
             # As it was at first: a guard before this one has ended before it wrote the file.
-            is_ours = is_first or change.before in (known.after, known.before)
-            first = change.before if is_first else known.before
+            now = change.before or ""
+            is_ours = is_first or now in (known.after, known.before)
+            first = now if is_first else known.before
             record[key] = GuardedFile(
                 known.agent, known.servers, first if is_ours else None, change.after
             )
@@ -124,9 +125,16 @@ def plan_removal(agents: Iterable[CodingAgent], record: GuardRecord) -> GuardPla
     texts, record = _Texts(), dict(record)
     for agent in agents:
         lists = {each.path: each for each in server_lists(agent.name)}
-        paths = {agent.settings(), *lists}
-        paths |= {Path(key) for key, file in record.items() if file.agent == agent.name}
-        for path in sorted(paths):
+        recorded = {Path(key) for key, file in record.items() if file.agent == agent.name}
+        hooked = {agent.settings()}
+        # A variable may have named another folder, with files of the same names.
+        for path in recorded - lists.keys() - hooked:
+            same = (each for each in [*lists.values()] if each.path.name == path.name)
+            if (listed := next(same, None)) is not None:
+                lists[path] = listed._replace(path=path)
+            if path.name == agent.settings().name:
+                hooked.add(path)
+        for path in sorted(recorded | lists.keys() | hooked):
             known = record.pop(str(path), GuardedFile(agent.name))
             text = texts[path]
             if text is None:
@@ -138,8 +146,7 @@ def plan_removal(agents: Iterable[CodingAgent], record: GuardRecord) -> GuardPla
                 text = put_back(path, text, known.servers, key)
             if path in lists and path.suffix == ".json":
                 text = with_own(text, lists[path], None)
-            texts[path] = text
-        texts[agent.settings()] = agent.edited(texts[agent.settings()], None)
+            texts[path] = agent.edited(text, None, path) if path in hooked else text
     return GuardPlan(texts.changes(), record, [])
 
 

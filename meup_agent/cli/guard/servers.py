@@ -101,7 +101,8 @@ class GuardedFile(msgspec.Struct):
     Attributes:
         agent: Whose it is.
         servers: The MCP servers that were moved out of it, by their names there.
-        before: Its text at first; ``None``: another program has changed it since.
+        before: Its text at first, empty where it was not there; ``None``: another program has
+            changed it since.
         after: Its text after our last change.
     """
 

@@ -123,6 +123,31 @@ def test_twice_is_once_and_remove_leaves_what_was_there(full: Home) -> None:
     assert "no agent has a hook" in full.guard("remove").stdout
 
 
+def test_remove_leaves_no_file_where_there_was_none(home: Home) -> None:
+    home.write(".codex/config.toml", "")
+    names = (".claude/settings.json", ".codex/config.toml", ".cursor/hooks.json")
+    home.guard("claude-code", "codex", "cursor", "--no-start")
+    home.guard("claude-code", "codex", "cursor", "--no-start")
+    assert all((home.path / name).is_file() for name in names)
+    done = home.guard("remove", "--yes")
+    assert (done.returncode, done.stderr) == (exit_codes.OK, "")
+    assert not any((home.path / name).exists() for name in names)
+    assert "no agent has a hook" in home.guard("remove").stdout
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_remove_finds_the_folder_that_a_variable_named(home: Home, *, changed: bool) -> None:
+    home.variables["CLAUDE_CONFIG_DIR"] = str(home.path / "work")
+    path = home.write("work/settings.json", '{"model": "a"}')
+    home.guard("claude-code", "--no-start")
+    assert "meup-hook" in path.read_text()
+    if changed:  # by Claude Code, so it is not put back as a whole
+        home.write("work/settings.json", path.read_text().replace('"a"', '"b"'))
+    home.variables["CLAUDE_CONFIG_DIR"] = ""
+    home.guard("remove", "claude-code")
+    assert json.loads(path.read_text()) == {"model": "b" if changed else "a"}
+
+
 def test_what_codex_adds_to_our_block_stays(home: Home) -> None:
     """It writes before the last comment of its file: into our block, at its end."""
     name = ".codex/config.toml"
