@@ -195,6 +195,7 @@ class ClusterMembership:
         self._subscriptions: list[Any] = []
         self._ticking: asyncio.Task[None] | None = None
         self._has_ended = False
+        self._echoed = -math.inf  # when this gateway heard a message of its own
 
     # --- what the gateway asks and says ---------------------------------------------------------
 
@@ -363,6 +364,8 @@ class ClusterMembership:
             heartbeat = _read_heartbeat(body)
         except msgspec.MsgspecError:
             return  # a stranger's, or one of a gateway that has no answer
+        if heartbeat.nonce == self.nonce and is_genuine:
+            self._echoed = self._loop.time()
         if heartbeat.nonce == self.nonce or self._has_ended:
             return
         if not is_genuine:
@@ -417,8 +420,9 @@ class ClusterMembership:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = self._loop.time()
-            if now - ticked > SLEPT_SECONDS or not self.link.is_connected:
-                # This gateway slept, or hears nothing: it listens before it suspects another.
+            if max(now - ticked, now - self._echoed) > SLEPT_SECONDS or not self.link.is_connected:
+                # This gateway slept, or hears nothing, not even itself: a connection that broke
+                # meanwhile looks whole for a while. It listens before it suspects another.
                 self._others = {
                     nonce: known._replace(heard=now) for nonce, known in self._others.items()
                 }
