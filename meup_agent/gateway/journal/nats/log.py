@@ -412,8 +412,7 @@ class SpaceLog:
 
     def _lose(self, sentence: str) -> None:
         if not self.ended:
-            self.ended = True
-            self.waiting.clear()
+            self.stop()
             self.on_lost(sentence)
 
     async def _write_next(self) -> None:
