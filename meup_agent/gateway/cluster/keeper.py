@@ -96,6 +96,7 @@ class SpaceKeeper:
         self._room.on_full = runtime.hold
         self._owned: dict[str, NatsJournal] = {}
         self._followed: dict[str, NatsJournal] = {}  # spaces of others
+        self._read: set[str] = set()  # those of them whose logs were read to their end
         self._working: set[str] = set()  # spaces that are being begun or handed over
         self._moving: dict[str, float] = {}  # handed over at a time
         self._pauses: dict[str, RetryPause] = {}
@@ -180,7 +181,9 @@ class SpaceKeeper:
                 tasks.start_soon(self._hand_over, name, "the space moves; connect again")
 
         if not self._is_first:  # else its end would be waited for
-            self._unfollow({*self._followed}.difference(plan.follow, self._working))
+            # One that nobody has is followed on: another one is about to take it.
+            owned = {name for name in self._followed if membership.owner_of(name) is not None}
+            self._unfollow(owned.difference(plan.follow, self._working))
             for name in plan.follow:
                 if name not in self._followed and name not in self._working:
                     self._followed[name] = journal = self._journal_of(name)
@@ -195,6 +198,12 @@ class SpaceKeeper:
     def _unfollow(self, names: Iterable[str]) -> None:
         for name in names:
             self._followed.pop(name).abandon()
+        self._note_read()
+
+    def _note_read(self) -> None:
+        # What is being begun here is read: nobody else is to begin it meanwhile.
+        self._read.intersection_update({*self._followed, *self._working})
+        self.membership.follow(self._read)
 
     async def _follow(self, name: str, journal: NatsJournal) -> None:
         """Read what is said in a space of another gateway, until it is to be followed no more."""
@@ -206,7 +215,13 @@ class SpaceKeeper:
                     if self._followed.get(name) is not journal:
                         return
                     is_quiet = not await journal.follow(name, begin)
+                if name not in self._read and self._followed.get(name) is journal:
+                    self._read.add(name)
+                    self._note_read()
             except Exception as error:
+                if self._followed.get(name) is journal:
+                    self._read.discard(name)
+                    self._note_read()
                 # A takeover finds the same, and stops the space.
                 if told != str(error):
                     told = str(error)
@@ -221,6 +236,7 @@ class SpaceKeeper:
                     await self._open(name)
         finally:
             self._working.discard(name)
+            self._note_read()
             self.membership.changed.notify_all()
 
     async def _open(self, name: str) -> None:

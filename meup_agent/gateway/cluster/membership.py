@@ -252,6 +252,13 @@ class ClusterMembership:
         if self._own.spaces.pop(space, None) is not None:
             self._tell()
 
+    def follow(self, spaces: Iterable[str]) -> None:
+        """Have read the logs of these spaces of others, and follow them."""
+        follows = sorted(spaces)
+        if self._own.follows != follows:
+            self._own.follows = follows
+            self._tell()
+
     def refuse(self, spaces: Iterable[str]) -> None:
         """Let others begin spaces that could not be begun here a moment ago."""
         refused = sorted(spaces)

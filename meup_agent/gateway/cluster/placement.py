@@ -2,7 +2,8 @@
 
 Rendezvous hashing: each space ranks all gateways by a hash of its name and theirs, and is to be at
 the first that is there. So spaces are spread evenly, and when a gateway goes, or comes, only those
-move that were at it, or are to be.
+move that were at it, or are to be. A gateway that has read a space's log takes it sooner than one
+that still has to, and no space moves to one that has not: its members would wait for that.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class NodeHeartbeat(msgspec.Struct, array_like=True, tag="meup/node/1"):
     spaces: dict[str, int] = {}  # those that it owns, with the epoch since when it does
     refused: list[str] = []  # those that it could not begin a moment ago
     leaves: bool = False
+    follows: list[str] = []  # those of others whose logs it has read, and follows
 
 
 class Placement(NamedTuple):
@@ -54,6 +56,13 @@ def preferred_owner(space: str, nodes: Iterable[NodeHeartbeat]) -> NodeHeartbeat
     return max(ranked, key=lambda each: _rank(name, each), default=None)
 
 
+def next_owner(space: str, nodes: Iterable[NodeHeartbeat]) -> NodeHeartbeat | None:
+    """The gateway that is to take a space which nobody has."""
+    here = list(nodes)
+    ready = [each for each in here if each.advertise and space in each.follows]
+    return preferred_owner(space, ready) or preferred_owner(space, here)
+
+
 def plan_for(
     nonce: str, nodes: Mapping[str, NodeHeartbeat], spaces: Iterable[str], steady: Iterable[str]
 ) -> Placement:
@@ -66,20 +75,29 @@ def plan_for(
         steady: The nonces of those that spaces are handed over to: not of one that may go at once.
     """
     plan, steady = Placement([], [], []), {*steady}
-    here = nodes.values()
+    here, follows = nodes.values(), {*nodes[nonce].follows}
     for space in spaces:
         preferred, owner = preferred_owner(space, here), owner_of(space, here)
         if owner is None:
-            if preferred is not None and preferred.nonce == nonce:
+            taking = next_owner(space, here)
+            if taking is not None and taking.nonce == nonce:
                 plan.take.append(space)
         elif owner.nonce != nonce:
             following = preferred_owner(space, [each for each in here if each is not owner])
-            if following is not None and following.nonce == nonce:
+            if following is None:
+                continue
+            # Who has read a log follows it until the space is where it is to be, and another one
+            # has read it: at every moment its owner may end.
+            is_settled = owner is preferred and space in following.follows
+            if following.nonce == nonce or (
+                space in follows and following.advertise and not is_settled
+            ):
                 plan.follow.append(space)
         elif (
             preferred is not None
             and preferred.nonce != nonce
             and preferred.nonce in steady
+            and space in preferred.follows
             and preferred.advertise
         ):
             plan.hand_over.append(space)

@@ -80,11 +80,43 @@ def test_a_gateway_takes_what_nobody_has_and_hands_over_what_is_another_s() -> N
     two = there("a", "b", a=NAMES)
     theirs = [name for name in NAMES if preferred_owner(name, two.values()) is two["b"]]
     assert 0 < len(theirs) < len(NAMES)
+    assert plan_for("a", two, NAMES, ["b"]).hand_over == []  # it has not read their logs
+    two["b"].follows = NAMES
     assert plan_for("a", two, NAMES, []).hand_over == []  # it may go at once
     assert plan_for("a", two, NAMES, ["b"]).hand_over == theirs
     assert plan_for("b", two, NAMES, ["a"]) == ([], [], NAMES)
     two["b"].leaves = True
     assert plan_for("a", two, NAMES, ["b"]).hand_over == []
+
+
+def test_who_has_read_a_log_takes_the_space_and_follows_it_until_it_is_settled() -> None:
+    nodes = there("a", "b", "c")
+    left, ranked = list(nodes.values()), list[NodeHeartbeat]()
+    while (best := preferred_owner("demo", left)) is not None:
+        ranked.append(best)
+        left.remove(best)
+    first, second, third = ranked
+
+    def follow() -> list[str]:
+        return sorted(name for name in nodes if plan_for(name, nodes, ["demo"], []).follow)
+
+    # The first comes back, and has to read the log yet.
+    second.spaces["demo"], third.follows = 1, ["demo"]
+    assert follow() == sorted([first.node, third.node])
+    # It has: the third goes on until the space is there, and the second has read it as well.
+    first.follows = ["demo"]
+    assert follow() == sorted([first.node, third.node])
+    assert plan_for(second.node, nodes, ["demo"], [first.nonce]).hand_over == ["demo"]
+    del second.spaces["demo"]
+    first.spaces["demo"], first.follows = 1, []
+    assert follow() == sorted([second.node, third.node])
+    # The first ends before that.
+    del nodes[first.node]
+    takes = {name: plan_for(name, nodes, ["demo"], []).take for name in nodes}
+    assert takes == {second.node: [], third.node: ["demo"]}
+    nodes[first.node] = first
+    second.follows = ["demo"]
+    assert follow() == [second.node]
 
 
 def test_one_that_could_not_begin_a_space_lets_another_try() -> None:
