@@ -19,6 +19,7 @@ AFTER = (
         "gateway_inbound",
         "gateway_setup",
         "gateway_forwarding",
+        "gateway_faults",
         "gateway_stalled",
         "gateway_streams",
     ),

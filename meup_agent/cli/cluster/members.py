@@ -153,14 +153,15 @@ class ClusterConnector:
         urls: Their addresses.
         first: The place of the one that is dialled first.
         record: Where what comes is taken down.
+        space: The space.
     """
 
-    def __init__(self, urls: Sequence[str], first: int, record: Record) -> None:
+    def __init__(self, urls: Sequence[str], first: int, record: Record, space: str = SPACE) -> None:
         self.where = ", ".join(urls)
         self._connectors: list[Connector] = [
             websocket_connector(
                 url,
-                space=SPACE,
+                space=space,
                 handshake_timeout=3.0,
                 close_timeout=0.5,
                 ping_interval=PING_SECONDS,

@@ -211,7 +211,7 @@ class Cluster:
     Attributes:
         servers: Those of NATS, by name.
         gateways: The gateways, by name.
-        tokens: The tokens of the participants.
+        tokens: The tokens of the participants, in the space of the demo.
         urls: The addresses of the gateways, for members.
     """
 
@@ -275,20 +275,24 @@ class Cluster:
             )
         self.nats_urls = tuple(f"nats://127.0.0.1:{port}" for port in ports.values())
 
-    def add_gateways(self, count: int, *, route: Route | None = None) -> None:
-        """Make gateways of one space, and start none.
+    def add_gateways(
+        self, count: int, *, spaces: Iterable[str] = (SPACE,), route: Route | None = None
+    ) -> None:
+        """Make gateways of the same spaces, and start none.
 
         Args:
             count: So many.
+            spaces: The spaces, each with all participants.
             route: The port by which one reaches the port of a server of NATS; else that itself.
         """
         secret = new_token()
         ports: list[int] = []
+        wanted = {space: {"participants": self._participants(space)} for space in spaces}
         for name in (f"gateway-{number}" for number in range(1, count + 1)):
             port = self.port()
             ports.append(port)
             settings: dict[str, Any] = {
-                "spaces": {SPACE: {"participants": self._participants()}},
+                "spaces": wanted,
                 "gateway": {
                     "port": port,
                     "messages_per_second": 100_000,
@@ -318,11 +322,15 @@ class Cluster:
             )
         self.urls = tuple(f"ws://127.0.0.1:{port}" for port in ports)
 
-    def _participants(self) -> dict[str, Any]:
+    def token(self, name: str, space: str) -> str:
+        """The token of a participant in a space: each has one of its own."""
+        return f"{self.tokens[name]}-{space}" if space != SPACE else self.tokens[name]
+
+    def _participants(self, space: str) -> dict[str, Any]:
         everything = [{"kind": "**"}]
         return {
-            name: {"tokens": [token], "capabilities": everything}
-            for name, token in self.tokens.items()
+            name: {"tokens": [self.token(name, space)], "capabilities": everything}
+            for name in self.tokens
         }
 
 
