@@ -482,20 +482,36 @@ class ProposalRecord:
 
     @property
     def outcome(self) -> Fulfillment | None:
-        """The fulfillment of a proposal of ours that outlives its process, as it was listed.
+        """The fulfillment of a proposal of ours, as it was listed.
 
-        ``None``: it was not fulfilled, or the gateway keeps no answer to it.
+        ``None``: it was not fulfilled, or the gateway keeps no answer to it. It keeps those of
+        proposals that outlive their process, and of permits.
         """
-        told = [] if self._decision is None else self._decision.carried_out
-        try:
-            request, response = (decode(bytes(each)) for each in told)
-        except (ValueError, InvalidEnvelope):
+        told = self._carried_out
+        if told is None:
             return None
+        request, response = told
         fulfilled = payloads.read_call(request.payload)
         executor = request.to[0] if len(request.to) == 1 else response.sender
         edits = payloads.changes(self._read(), fulfilled, executor)
         answer = payloads.read_response(response.payload)
         return Fulfillment(self.id, request.sender, executor, *answer, edits)
+
+    @property
+    def fulfilled_arguments(self) -> dict[str, Any] | None:
+        """The arguments with which it was fulfilled; ``None`` where :attr:`outcome` is."""
+        told = self._carried_out
+        return None if told is None else payloads.read_call(told[0].payload).arguments
+
+    @property
+    def _carried_out(self) -> tuple[Envelope, Envelope] | None:
+        """The request by which it was fulfilled, and the response."""
+        told = [] if self._decision is None else self._decision.carried_out
+        try:
+            request, response = (decode(bytes(each)) for each in told)
+        except (ValueError, InvalidEnvelope):
+            return None
+        return request, response
 
     @property
     def _decision(self) -> ListedDecision | None:

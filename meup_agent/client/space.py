@@ -39,7 +39,12 @@ from meup_agent.errors import ParticipantGone, UsageError
 from meup_agent.protocol.exchange import Participant, Wait
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
-from meup_agent.protocol.wire.outcomes import CallOutcome, result_of
+from meup_agent.protocol.wire.outcomes import (
+    CallOutcome,
+    PermitReport,
+    ReportedOutcome,
+    result_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -632,6 +637,23 @@ def send_report(space: Space, proposal: str, report: PermitReport) -> None:
     """
     session = space._session  # pyright: ignore[reportPrivateUsage]
     session.send_message(kinds.MCP_REPORT, to_builtins(report), to=(), correlation=(proposal,))
+
+
+async def take_permit(space: Space, proposal: str) -> None:
+    """Tell that the program that asked has come back for its permit, which is told once.
+
+    Returns only once the gateway has taken it, so that of several that tell it one goes on.
+
+    Raises:
+        MeupError: The gateway did not let it through: it was told before, say.
+    """
+    session = space._session  # pyright: ignore[reportPrivateUsage]
+    payload = to_builtins(PermitReport(ReportedOutcome.TAKEN))
+    with space.watch(lambda each: each.kind == kinds.MCP_REPORT and each.id == sent.id) as heard:
+        sent = session.send_message(kinds.MCP_REPORT, payload, to=(), correlation=(proposal,))
+        await session.taken((sent.id,))
+        # After a lost connection it is said again, and its echo comes then.
+        await anext(heard)
 
 
 def send_note(

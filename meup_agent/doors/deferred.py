@@ -2,7 +2,7 @@
 
 Claude Code without a terminal takes the answer *defer*: it ends, its call undone, and asks again
 under the same id once its session is resumed. In between the proposal stays open, for days. Its
-permit is handed out once, to the first host that comes for it.
+permit is handed out once, to the first host that comes for it, also after a new start.
 """
 
 from __future__ import annotations
@@ -102,17 +102,20 @@ class DeferredCalls:
         assert call.key is not None
         try:
             with deferred.scope:
-                deferred.answer = await self._door.ask(call, ttl=ttl)
+                deferred.answer = await self._door.ask(
+                    call, ttl=ttl, is_away=lambda: deferred.is_deferred and not deferred.hosts
+                )
                 deferred.ended.set()
                 # One that nobody decided is asked about anew, once its host comes back.
                 if isinstance(deferred.answer, Permitted) or is_decision(deferred.answer):
                     with anyio.move_on_after(KEPT_SECONDS):
                         await deferred.taken.wait()
+            # Not where the door itself ends: a later one hands it out.
+            if isinstance(deferred.answer, Permitted) and not deferred.taken.is_set():
+                self._untold(deferred.answer.proposal)
         finally:
             deferred.ended.set()
             del self._calls[call.key]
-            if isinstance(deferred.answer, Permitted) and not deferred.taken.is_set():
-                self._untold(deferred.answer.proposal)
 
     async def take(
         self, call: HostCall, deferred: DeferredCall, seconds: float
@@ -124,17 +127,17 @@ class DeferredCalls:
         if not await deferred.wait_for(seconds):
             return deferred
         deferred.taken.set()
-        if deferred.answer is None or not deferred.is_deferred:
-            return deferred.answer
+        answer = deferred.answer
+        is_kept = isinstance(answer, Permitted) and answer.kept
+        if answer is None or not (deferred.is_deferred or is_kept):
+            return answer
         # Two that resume one session do not both run its call.
-        return self._door.spend(call, deferred.answer)
+        return await self._door.spend(call, answer)
 
     def leave(self) -> None:
-        """Tell, while the door is in its space, of the permits that no host has come for."""
+        """Forget what no host has come for: the space knows it, and tells a later door of it."""
         for each in self._calls.values():
-            if isinstance(each.answer, Permitted) and not each.taken.is_set():
-                each.taken.set()
-                self._untold(each.answer.proposal)
+            each.taken.set()
 
     def settle(self, agent: str, hook: HookInput) -> None:
         """Take back what an agent has gone on without: of several at once it asks one again."""

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -49,7 +49,7 @@ import anyio
 from meup_agent.agent.agent import Agent
 from meup_agent.client.messages import Request
 from meup_agent.client.proposal_handle import resolve_ttl
-from meup_agent.client.space import send_report
+from meup_agent.client.space import send_report, take_permit
 from meup_agent.errors import MeupError, Refused, RequestError, UsageError
 from meup_agent.mcp.sdk import decisions
 from meup_agent.protocol.proposals.lifecycle import ProposalState
@@ -81,6 +81,9 @@ MAX_ANSWERED: Final = 4_096
 
 ANSWERED_SECONDS: Final = 24 * 3_600.0
 """Time for which it is."""
+
+TAKE_SECONDS: Final = 10.0
+"""For the gateway to take that a host has come back for a permit, before it is told of it."""
 
 MAX_TOLD_CHARS: Final = 1_024
 """Characters of each thing that a host tells of itself: they are labels for people."""
@@ -159,12 +162,14 @@ class Permitted:
         arguments: The arguments to run it with.
         by: The participant that permitted it.
         edited: They are others than it was proposed with.
+        kept: Its host was away; :meth:`Door.spend` hands it out, to the first that comes back.
     """
 
     proposal: str
     arguments: dict[str, Any]
     by: str
     edited: bool = False
+    kept: bool = False
 
 
 class Why(StrEnum):
@@ -216,6 +221,7 @@ class _Asked:
     """A call that waits."""
 
     call: HostCall
+    is_away: Callable[[], bool] | None
     ended: anyio.Event = field(default_factory=anyio.Event)
     proposal: str = ""
     handle: ProposalHandle | None = None
@@ -277,7 +283,12 @@ class Door:
                 self.space = None
 
     async def ask(
-        self, call: HostCall, *, ttl: Ttl = "space", to: str | Iterable[str] = ()
+        self,
+        call: HostCall,
+        *,
+        ttl: Ttl = "space",
+        to: str | Iterable[str] = (),
+        is_away: Callable[[], bool] | None = None,
     ) -> Answer:
         """Propose a call, and wait until it may run, or must not.
 
@@ -289,6 +300,9 @@ class Door:
             ttl: Seconds to wait for a decision; ``None``: as long as it takes. By default the
                 space's. Take less than the host waits.
             to: The participants that should decide; empty: any that may.
+            is_away: Says, as it is permitted, whether its host was told to come back. Then the
+                permit is kept for that, and :meth:`spend` hands it out; also after a restart.
+                ``None``: its host waits, and is handed also one that was kept.
 
         Raises:
             UsageError: The door is in no space.
@@ -297,13 +311,15 @@ class Door:
         if space is None:
             raise UsageError("the door is in no space; enter async with door.join(…) first")
         if key is None:
-            return await self._propose(space, _Asked(call), ttl, to)
+            return await self._propose(space, _Asked(call, is_away), ttl, to)
         while (other := self._asking.get(key)) is not None:
             await other.ended.wait()
         known = self._answered.get(key, anyio.current_time())
         if known is not None:
-            return self._again(call, *known)
-        asked = self._asking[key] = _Asked(call)
+            answer = self._again(call, *known)
+            is_kept = isinstance(answer, Permitted) and answer.kept
+            return await self.spend(call, answer) if is_kept and is_away is None else answer
+        asked = self._asking[key] = _Asked(call, is_away)
         try:
             answer = await self._propose(space, asked, ttl, to)
             if isinstance(answer, Permitted) or answer.why is Why.REJECTED:
@@ -327,8 +343,11 @@ class Door:
         )
         return Denied(Why.UNREACHABLE, words)
 
-    def spend(self, call: HostCall, answer: Answer) -> Answer:
-        """An answer for one host alone: whoever asks about its call later gets no permit."""
+    async def spend(self, call: HostCall, answer: Answer) -> Answer:
+        """An answer for one host alone: whoever asks about its call later gets no permit.
+
+        For one that was kept that is so in every process: the space is told first.
+        """
         key, now = call.key, anyio.current_time()
         if key is None:
             return answer
@@ -336,7 +355,21 @@ class Door:
         answer = self.check(call, answer if known is None else known[1])
         if isinstance(answer, Permitted):
             self._answered.put(key, (call, _run_before(call, answer.proposal)), now)
+            if answer.kept:
+                return await self._take(call, answer)
         return answer
+
+    async def _take(self, call: HostCall, permit: Permitted) -> Answer:
+        """A kept permit, once the space knows that its host has come, if that is the first."""
+        assert self.space is not None  # who asks has looked
+        try:
+            with anyio.fail_after(TAKE_SECONDS):
+                await take_permit(self.space, permit.proposal)
+        except Refused:
+            return _run_before(call, permit.proposal)
+        except (MeupError, TimeoutError) as error:
+            return _unreachable(call, permit.proposal, str(error) or "the gateway did not answer")
+        return replace(permit, kept=False)
 
     def check(self, call: HostCall, answer: Answer) -> Answer:
         """An answer as it holds now: a permit about which was reported lets nothing run."""
@@ -379,7 +412,8 @@ class Door:
             asked.is_told = isinstance(answer, Permitted)
             return answer
         except MeupError as error:
-            return _unreachable(call, asked, error)
+            code = error.error if isinstance(error, Refused) else ""
+            return _unreachable(call, asked.proposal, str(error), code)
         finally:
             self._waiting.pop(asked.proposal, None)
             if asked.permitted is not None and not asked.is_told:
@@ -403,10 +437,11 @@ class Door:
         return True
 
     async def recall(self) -> None:
-        """Know the permits that the space has of this participant, and no report about.
+        """Know the permits that the space has of this participant, and no end.
 
         They were given to a door before this one, whose process has ended: their calls can be
-        reported here, and are permitted no second time.
+        reported here, and are permitted no second time. One that was kept for a host which has not
+        come back for it is kept here.
 
         Raises:
             MeupError: The gateway did not tell them.
@@ -425,8 +460,14 @@ class Door:
             known = HostCall(call.name, call.arguments, agent, session, call_id)
             # What may have been cut names no call.
             is_whole = max(map(len, (agent, session, call_id))) < MAX_TOLD_CHARS
+            given = record.fulfilled_arguments
+            if given is not None:
+                self._given.put(record.id, given, now)
             if known.key is not None and is_whole and self._answered.get(known.key, now) is None:
-                self._answered.put(known.key, (known, _run_before(known, record.id)), now)
+                permit = _permit_in(record.outcome, given, space.me)
+                is_kept = permit is not None and permit.kept and record.report is None
+                answer = permit if permit and is_kept else _run_before(known, record.id)
+                self._answered.put(known.key, (known, answer), now)
 
     def permit_of(self, call: HostCall) -> str | None:
         """The proposal by which a call was permitted, by the call's id; ``None``: none is known."""
@@ -477,10 +518,10 @@ class Door:
         call, proposal = asked.call, asked.proposal
         match outcome:
             case Fulfillment():
-                if asked.permitted is not None and _is_permit(outcome, space.me):
-                    edited = bool(outcome.changes)
-                    self._given.put(proposal, asked.permitted, anyio.current_time())
-                    return Permitted(proposal, asked.permitted, outcome.by, edited)
+                permit = _permit_in(outcome, asked.permitted, space.me)
+                if permit is not None:
+                    self._given.put(proposal, permit.arguments, anyio.current_time())
+                    return permit
                 words = (
                     f"The call of {decisions.name(call.tool)} was carried out by"
                     f" {decisions.participant(outcome.executor)} in your place. Do not run it"
@@ -522,12 +563,20 @@ class Door:
             )
         asked.permitted = arguments
         text = {"type": "text", "text": PERMITTED}
-        return {"content": [text], payloads.META: {payloads.PERMITTED: True}}
+        kept = {payloads.KEPT: True} if asked.is_away is not None and asked.is_away() else {}
+        return {"content": [text], payloads.META: {payloads.PERMITTED: True, **kept}}
 
 
-def _is_permit(outcome: Fulfillment, me: str) -> bool:
-    meta = payloads.as_object(payloads.as_object(outcome.response).get(payloads.META))
-    return outcome.executor == me and not outcome.is_error and meta.get(payloads.PERMITTED) is True
+def _permit_in(
+    outcome: Fulfillment | None, arguments: dict[str, Any] | None, me: str
+) -> Permitted | None:
+    """The permit that a fulfillment with some arguments is; ``None``: it is none of ours."""
+    if outcome is None or arguments is None or outcome.executor != me:
+        return None
+    if not payloads.is_permit({"result": outcome.response}) or outcome.error is not None:
+        return None
+    edited, kept = bool(outcome.changes), payloads.is_kept(outcome.response)
+    return Permitted(outcome.proposal_id, arguments, outcome.by, edited, kept)
 
 
 _WHY: Final = {Expiry: Why.EXPIRED, Withdrawal: Why.WITHDRAWN, Gone: Why.GONE}
@@ -554,14 +603,10 @@ def _edited(call: HostCall, asked: _Asked) -> Denied:
     return Denied(Why.EDITED, words, asked.proposal)
 
 
-def _unreachable(call: HostCall, asked: _Asked, error: MeupError) -> Denied:
-    said = decisions.failed(call.tool, str(error))
+def _unreachable(call: HostCall, proposal: str, why: str, code: str = "") -> Denied:
+    said = decisions.failed(call.tool, why)
     words = (
         f"{said} It was not carried out, since nobody could decide about it. That is neither a"
         " refusal nor a permission: do not try to do the same by another way. Tell the user."
     )
-    return Denied(Why.UNREACHABLE, words, asked.proposal, reason=_code(error))
-
-
-def _code(error: MeupError) -> str:
-    return error.error if isinstance(error, Refused) else ""
+    return Denied(Why.UNREACHABLE, words, proposal, reason=code)

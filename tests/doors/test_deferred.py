@@ -12,6 +12,7 @@ import httpx
 import pytest
 from anyio import to_thread
 
+from meup_agent.client.proposal import ProposalRecord
 from meup_agent.doors import hook_app
 from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.doors.hooked import Hooked, client, hooked, proposed, settled
@@ -19,6 +20,7 @@ from tests.doors.test_hooks import CLAUDE, no, verdict, yes
 from tests.interaction.people import until
 from tests.patience import PATIENCE
 from tests.programs import ROOT
+from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
 
@@ -171,21 +173,45 @@ async def test_who_comes_back_and_hangs_up_takes_its_call_back() -> None:
                 await proposed(at.space, 2)
 
 
-async def test_what_nobody_came_for_is_asked_again_of_a_gateway_that_was_started_again(
-    tmp_path: Path,
+async def record_of(at: Hooked) -> ProposalRecord:
+    (record,) = [each async for each in at.space.proposals.list(state="decided")]
+    return record
+
+
+@pytest.mark.parametrize("defer", [DEFER, STAY, None])
+async def test_what_nobody_came_for_is_fetched_once_of_a_gateway_that_was_started_again(
+    defer: str | None, tmp_path: Path
 ) -> None:
     with anyio.fail_after(PATIENCE):
         async with hooked(journal=tmp_path / "journal.db") as at:
             async with client(at) as http:
                 await send_away(at, http)
-                await decide(at)
-            await at.stop()
-            await at.start()
+                await at.space.proposals.get(at.space.proposals[0]).fulfill({"command": "make -n"})
+            await at.restart()
             async with client(at) as http:
-                (before,) = [each async for each in at.space.proposals.list(state="decided")]
-                assert before.report is not None
-                assert before.report.outcome == "not_run"
-                assert await ask(http, DEFER) == "defer"
+                assert (await record_of(at)).state == "permitted"
+                said = "defer"
+                while said == "defer":  # with so little time it may be sent away again
+                    said = await ask(http, defer)
+                assert said == "allow"
+                assert await ask(http, defer) == "deny"
+            await at.restart()
+            async with client(at) as http:
+                assert await ask(http) == "deny"
+                await http.post(WAIT, json=POST)  # as it was proposed, and not as permitted
+                await until_reported(at)
+                record = await record_of(at)
+                assert (record.state, record.decided_by) == ("fulfilled", "ann")
+                assert record.report is not None
+                assert record.report.output.startswith(hook_app.RAN_OTHERWISE)
+
+
+async def until_reported(at: Hooked) -> None:
+    with at.space.watch(lambda each: each.kind == kinds.MCP_REPORT) as heard:
+        report = (await record_of(at)).report
+        while report is None or not report.is_end:
+            await anext(heard)
+            report = (await record_of(at)).report
 
 
 @pytest.mark.parametrize("attended", ["0", "1", None])

@@ -12,7 +12,7 @@ import pytest
 from meup_agent import Agent, Fulfillment, Proposal, Space
 from meup_agent.approval import Inbox, Reviewer
 from meup_agent.cli.inbox.card import ShownValue, card_rows
-from meup_agent.doors.permit import Denied, Door, HostCall, Permitted, Why
+from meup_agent.doors.permit import Answer, Denied, Door, HostCall, Permitted, Why
 from meup_agent.errors import AlreadyDecided, MeupError, NotOffered, Refused, UsageError
 from meup_agent.gateway import Gateway, JournalConfig
 from meup_agent.protocol.wire.outcomes import PermitReport, ReportedOutcome
@@ -447,3 +447,40 @@ async def test_a_person_is_offered_no_edit_where_the_agent_takes_none(meeting: M
 async def test_a_door_that_is_in_no_space_says_so() -> None:
     with pytest.raises(UsageError, match="in no space"):
         await Door().ask(bash("ls"))
+
+
+@pytest.mark.rule("4.20.kept")
+async def test_of_two_doors_that_recall_a_kept_permit_one_hands_it_out(meeting: Meeting) -> None:
+    call = bash("make", session="s1", call_id="t1")
+    async with doors(meeting, approver(fulfill)) as ((door,), (ann,)):
+        kept = await door.ask(call, is_away=lambda: True)
+        assert isinstance(kept, Permitted)
+        assert kept.kept
+        async with doors(meeting, count=2) as (others, _):
+            for each in others:
+                await each.recall()
+            answers: list[Answer] = []
+
+            async def ask(other: Door) -> None:
+                answers.append(await other.ask(call))
+
+            async with anyio.create_task_group() as tasks:
+                for each in others:
+                    tasks.start_soon(ask, each)
+            answers.append(await door.spend(call, kept))
+            permits = [each for each in answers if isinstance(each, Permitted)]
+            assert permits == [replace(kept, kept=False)]
+            denied = {each.why for each in answers if isinstance(each, Denied)}
+            assert denied == {Why.RUN_BEFORE}
+        record = ann.proposals[0]
+        assert (record.state, record.report) == (
+            "permitted",
+            PermitReport(ReportedOutcome.TAKEN),
+        )
+        assert door.report(kept.proposal, PermitReport(ReportedOutcome.COMPLETED))
+        await until(lambda: record.state == "fulfilled")
+        assert door.space is not None
+        with pytest.raises(Refused, match="it is fulfilled"):
+            await reports(door.space, {"outcome": "taken"}, kept.proposal)
+        assert record.report == PermitReport(ReportedOutcome.COMPLETED)
+        assert len(ann.proposals) == 1

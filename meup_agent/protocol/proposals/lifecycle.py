@@ -43,6 +43,7 @@ class ProposalEvent(StrEnum):
     """The last fulfilling request that was out has been cancelled by its sender."""
     RESPONSE = "response"
     PERMIT = "permit"  # the response by which a door takes its permit (PROTOCOL 4.20)
+    TAKEN = "taken"  # its word that the program that asked has come back for that
     REPORT = "report"  # its word on what came of that
     REJECTION = "rejection"  # a rejection that counts (PROTOCOL 4.5)
     WITHDRAWAL = "withdrawal"
@@ -65,6 +66,7 @@ PROPOSAL: Final[Mapping[tuple[ProposalState, ProposalEvent], ProposalState]] = {
     (_P.IN_PROGRESS, _PE.PERMIT): _P.PERMITTED,
     (_P.IN_PROGRESS, _PE.WITHDRAWAL): _P.WITHDRAWN,
     (_P.IN_PROGRESS, _PE.EXPIRY): _P.EXPIRED,
+    (_P.PERMITTED, _PE.TAKEN): _P.PERMITTED,
     # Nothing else ends a permit: what runs, runs.
     (_P.PERMITTED, _PE.REPORT): _P.FULFILLED,
 }

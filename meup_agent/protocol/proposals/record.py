@@ -335,9 +335,10 @@ class ProposalEntry(ProposalProgress[Rejection]):
     def reported(self, report: PermitReport) -> bool:
         """Note what came of a call; ``False``: it is not the time for that, or was told before."""
         ran_anyway = self.state in UNPERMITTED and report.has_run and self.asks_permit
-        if self.report is not None:
+        if self.report is not None and (self.report.is_end or not report.is_end):
             return False
-        if not (ran_anyway or self.step(ProposalEvent.REPORT, self.decided_by or "", self.reason)):
+        step = ProposalEvent.REPORT if report.is_end else ProposalEvent.TAKEN
+        if not (ran_anyway or self.step(step, self.decided_by or "", self.reason)):
             return False
         self.report = report
         return True

@@ -533,12 +533,14 @@ class Unwanted(msgspec.Struct, frozen=True):
 
 
 class ReportedOutcome(StrEnum):
-    """The ends of a call that was permitted."""
+    """The ends of a call that was permitted, and the one step before."""
 
     COMPLETED = "completed"
     FAILED = "failed"
     NOT_RUN = "not_run"
     """Its program did not run it, though it might have: it had hung up, say."""
+    TAKEN = "taken"
+    """No end: its program was away, and has come back for its permit."""
 
 
 MAX_REPORTED_CHARS: Final = 2_000
@@ -575,14 +577,19 @@ class PermitReport(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.outcome.replace('_', ' ')}{code}{output}"
 
     @property
+    def is_end(self) -> bool:
+        """True unless what came of the call is still to be told."""
+        return self.outcome is not ReportedOutcome.TAKEN
+
+    @property
     def has_failed(self) -> bool:
-        """True unless the call was run and ended well."""
-        return self.outcome is not ReportedOutcome.COMPLETED
+        """True where the call was not run, or did not end well."""
+        return self.outcome in (ReportedOutcome.FAILED, ReportedOutcome.NOT_RUN)
 
     @property
     def has_run(self) -> bool:
         """True if the call was run, however it ended."""
-        return self.outcome is not ReportedOutcome.NOT_RUN
+        return self.outcome in (ReportedOutcome.COMPLETED, ReportedOutcome.FAILED)
 
 
 def read_report(payload: JsonObject) -> PermitReport | None:

@@ -52,6 +52,8 @@ DOOR: Final = "dev.meup/door"
 fulfilling request is its permit (PROTOCOL 4.20)."""
 PERMITTED: Final = "dev.meup/permitted"
 """In the result of a permit, ``true``: its executor runs the call itself from now on."""
+KEPT: Final = "dev.meup/kept"
+"""Beside it, ``true``: the program that asked is away, and comes back for the permit."""
 OUTLIVES: Final = "dev.meup/outlives"
 """In a proposal, ``true``: it is wanted also where its proposer's process is gone."""
 TOLD_BY: Final = "dev.meup/told_by"
@@ -450,6 +452,11 @@ def is_permit(response: object) -> bool:
     body = as_object(result)
     permitted = as_object(body.get(META)).get(PERMITTED) is True
     return error is None and permitted and body.get("isError") is not True
+
+
+def is_kept(result: object) -> bool:
+    """True if the result of a permit says that it waits for the program that asked."""
+    return as_object(as_object(result).get(META)).get(KEPT) is True
 
 
 def without_meta(params: JsonObject) -> JsonObject:

@@ -48,6 +48,7 @@ What = Literal[
     "resumed too early",
     "resumed twice at once",
     "gateway restarted, then resumed",
+    "gateway restarted after a yes, then resumed",
     "never resumed",
     "at a terminal",
 ]
@@ -286,6 +287,7 @@ DEFERRED_CASES: Final = (
     Case("claude-deferred", "resumed too early", False, "", "pending"),
     Case("claude-deferred", "resumed twice at once", True, "", "fulfilled"),
     Case("claude-deferred", "gateway restarted, then resumed", False, "", "pending"),
+    Case("claude-deferred", "gateway restarted after a yes, then resumed", True, "", "fulfilled"),
     Case("claude-deferred", "never resumed", False, "", "permitted"),
     # There it would go by its own rules: so the program never gives that answer there.
     Case("claude-deferred", "at a terminal", False, "No participant decided", "expired"),

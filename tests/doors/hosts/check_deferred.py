@@ -89,6 +89,7 @@ LATER = 300.0
 DECIDED = {
     "resumed after a yes": "allow",
     "resumed twice at once": "allow",
+    "gateway restarted after a yes, then resumed": "allow",
     "never resumed": "allow",
     "resumed after an edit": "edit",
     "resumed after a no": "deny",
@@ -141,6 +142,9 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
                     await at.restart()
                     assert (await runs.run(0.01))["stop_reason"] == "tool_deferred"
                     await until(lambda: len(at.space.proposals) > 0)
+                case "gateway restarted after a yes, then resumed":
+                    await at.restart()
+                    assert (await runs.run(LATER))["stop_reason"] == "end_turn"
                 case "resumed too early":
                     assert (await runs.run(0.01))["stop_reason"] == "tool_deferred"
                 case "never resumed":
@@ -154,4 +158,5 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
                 await until(lambda: at.space.proposals[0].state == case.recorded)
             else:
                 assert await decided(at) == case.recorded
-            assert len(at.space.proposals) == 1
+            # Of before a restart the session that decides has seen none.
+            assert len(at.space.proposals) == int("restarted after" not in case.what)

@@ -87,7 +87,8 @@ class OpenItem(ProposalProgress[NotedRejection], eq=False):
     outlives: bool = False  # a proposal that is wanted also when that is so
     asks_permit: bool = False  # a proposal whose proposer runs the call itself
     report: PermitReport | None = None  # what came of that
-    # Of one that outlives its process: the request that carried it out, and the answer to that.
+    # Of one that outlives its process, or is a permit: the request that carried it out, and the
+    # answer to that.
     carried_out: tuple[Envelope, Envelope] | None = None
 
     @property
@@ -189,6 +190,7 @@ class EndedItem(msgspec.Struct):
     asks_permit: bool = False
     number: int = 0
     is_reported: bool = False  # its agent has told what came of it
+    is_taken: bool = False  # its agent was away, and has come back for its permit
     call: payloads.Call = payloads.Call("", {})  # it is not kept
     earlier: tuple[EndedItem, ...] = ()
 

@@ -114,7 +114,12 @@ class ToolOwners:
 
 
 def _may_report(ended: EndedItem, report: PermitReport) -> bool:
-    """True if the end of a call is still to be told: of a permit, or where it ran without one."""
+    """True if the end of a call is still to be told: of a permit, or where it ran without one.
+
+    That its program has come back for a permit is told once, before that.
+    """
+    if not report.is_end:
+        return ended.state is ProposalState.PERMITTED and not ended.is_taken
     ran_anyway = ended.state in UNPERMITTED and ended.asks_permit and report.has_run
     return not ended.is_reported and (ended.state is ProposalState.PERMITTED or ran_anyway)
 
@@ -545,10 +550,16 @@ class InFlight:
             ended = self.proposals.ended.of(sender).get(name)
             if report is None or ended is None or not _may_report(ended, report):
                 continue
+            item = self._decided.get((sender, ended.number), self.at / 1_000_000)
+            if not report.is_end:
+                ended.is_taken = True
+                if item is not None:
+                    item.step(ProposalEvent.TAKEN, item.decided_by or "", item.reason)
+                    item.report = report
+                continue
             ended.is_reported, is_permit = True, ended.state is ProposalState.PERMITTED
             if is_permit:
                 ended.state = ProposalState.FULFILLED
-            item = self._decided.get((sender, ended.number), self.at / 1_000_000)
             if item is not None:
                 item.step(ProposalEvent.REPORT, item.decided_by or "", item.reason)
                 item.report = report
@@ -768,7 +779,7 @@ def _is_too_old(item: OpenItem, at: int) -> bool:
 def _keep_answer(proposal: OpenItem, request: OpenItem, response: Envelope) -> None:
     """Keep the result of a proposal whose proposer may ask for it in another process."""
     size = len(request.envelope.raw_payload) + len(response.raw_payload)
-    if proposal.outlives and request.whole and size <= MAX_ANSWER_BYTES:
+    if (proposal.outlives or proposal.asks_permit) and request.whole and size <= MAX_ANSWER_BYTES:
         proposal.carried_out = request.envelope, response
 
 
