@@ -176,5 +176,5 @@ def test_a_proposals_record_shows_users_attributes_only() -> None:
             "target",
         ),
         *("expires_at", "state", "in_progress_by", "rejections", "told", "decided_by", "reason"),
-        *("seq", "decided_at", "rule", "outlives", "outcome", "report"),
+        *("seq", "decided_at", "rule", "outlives", "outcome", "report", "fulfilled_arguments"),
     }
