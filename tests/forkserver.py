@@ -34,6 +34,7 @@ import threading
 import warnings
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any
 
 ROOT = Path(__file__).parent.parent
@@ -66,6 +67,9 @@ FOR_THE_SCREEN = ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "TERMINAL_WIDTH"
 
 SHARED = "MEUP_FORK_SERVER_OF_TESTS"
 """Environment variable with the address of the server that another process has started."""
+
+FAILED = "failed"
+"""File beside the server's socket that says which module it could not import."""
 
 _NUMBER = struct.Struct("!i")
 
@@ -111,9 +115,11 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def _read(self) -> int:
-        data = self._told.recv(_NUMBER.size, socket.MSG_WAITALL)
+        data = b""
+        with contextlib.suppress(ConnectionError):
+            data = self._told.recv(_NUMBER.size, socket.MSG_WAITALL)
         if len(data) < _NUMBER.size:
-            raise AssertionError("the server that forks programs has ended")
+            raise AssertionError(_server.why_it_ended())
         (number,) = _NUMBER.unpack(data)
         return int(number)
 
@@ -139,10 +145,20 @@ class _Server:
     def ask(self, asked: bytes, descriptors: Sequence[int]) -> socket.socket:
         """Ask for a program; the connection over which it is told of."""
         told = socket.socket(socket.AF_UNIX)
-        told.connect(self.address())
-        socket.send_fds(told, [_NUMBER.pack(len(asked))], descriptors)
-        told.sendall(asked)
+        try:
+            told.connect(self.address())
+            socket.send_fds(told, [_NUMBER.pack(len(asked))], descriptors)
+            told.sendall(asked)
+        except ConnectionError as gone:
+            told.close()
+            raise AssertionError(self.why_it_ended()) from gone
         return told
+
+    def why_it_ended(self) -> str:
+        """The module that could not be imported, if that ended the server."""
+        with contextlib.suppress(OSError):
+            return Path(self.address()).with_name(FAILED).read_text(encoding="utf-8")
+        return "the server that forks programs has ended"
 
     def _started(self) -> str:
         ours, theirs = socket.socketpair()
@@ -235,13 +251,14 @@ def launched(*arguments: str) -> list[str]:
 def serve(living: socket.socket, listener: socket.socket) -> dict[str, Any]:
     """Fork for each request; returns, in a fork, the request that it is for."""
     gc.disable()  # what is imported stays
-    _import_all()
+    folder = Path(listener.getsockname()).parent
+    _import_all(folder / FAILED)
     gc.freeze()
     gc.enable()
     # Ctrl-C of a terminal is for pytest. A fork that has told how its program ended is done with.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    interpreter = str(Path(listener.getsockname()).with_name("python"))
+    interpreter = str(folder / "python")
     while True:
         ready, _, _ = select.select([living, listener], [], [])
         if living in ready:  # who has started this has ended
@@ -265,7 +282,16 @@ def serve(living: socket.socket, listener: socket.socket) -> dict[str, Any]:
         asker.close()
 
 
-def _import_all() -> None:
+def _import(name: str, failed: Path) -> ModuleType:
+    """Import a module; if that fails, the server ends, and tells those who ask for programs why."""
+    try:
+        return importlib.import_module(name)
+    except BaseException as error:
+        failed.write_text(f"no program can be forked: cannot import {name}: {error!r}")
+        raise
+
+
+def _import_all(failed: Path) -> None:
     """Import what programs need; the package is that of a program's own PYTHONPATH."""
     sys.path[0] = str(ROOT)  # this folder, in which `mcp` is another
     modules: set[str] = set()
@@ -273,13 +299,13 @@ def _import_all() -> None:
     before = set(sys.modules)
     for name in LIBRARIES:
         if importlib.util.find_spec(name.partition(".")[0]):  # some are the tests' own
-            importlib.import_module(name)
-    public = importlib.import_module("meup_agent")
+            _import(name, failed)
+    public = _import("meup_agent", failed)
     for name in public.__all__:
         getattr(public, name)
     for module in pkgutil.walk_packages(public.__path__, f"{public.__name__}."):
         if not module.name.startswith(LEFT_OUT) and not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
+            _import(module.name, failed)
     modules |= sys.modules.keys() - before
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(gc.get_objects()))  # they outlive every fork
 

@@ -251,7 +251,7 @@ async def test_a_deadline_is_its_own_callers(meeting: Meeting) -> None:
 
             async def ask_in_haste() -> None:
                 with pytest.raises(RequestTimeout):
-                    await space.offers.tools("mallory", timeout=0.05)
+                    await space.offers.tools("mallory", timeout=0.5)  # it has left by then
 
             tasks.start_soon(ask_in_haste)
             await mallory.asked(1)
