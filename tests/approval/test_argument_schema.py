@@ -197,6 +197,7 @@ ANYTHING: Final[dict[str, Any]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("schema", "arguments"),
     [

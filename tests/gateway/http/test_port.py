@@ -77,7 +77,12 @@ def test_who_never_ends_the_head_is_dropped(said: bytes) -> None:
             slow.sendall(said)
             with contextlib.suppress(ConnectionResetError):
                 assert slow.recv(100) == b""
-        assert api.client.get("/healthz").status_code == 200
+        for _ in range(10):  # ours may come as late, where the machine is slow
+            with contextlib.suppress(httpx.TransportError):
+                assert api.client.get("/healthz").status_code == 200
+                break
+        else:
+            raise AssertionError("it answers nobody")
 
 
 def test_who_never_ends_the_body_is_told() -> None:

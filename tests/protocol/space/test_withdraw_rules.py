@@ -184,7 +184,7 @@ def test_a_withdraw_is_one_where_no_rejection_ended_the_wait(by: str, meta: dict
 
 def test_a_flood_of_ended_proposals_with_late_deadlines_is_sorted_out() -> None:
     scene = Scene(announce_withdrawals=True)
-    for _ in range(5 * SPARE_DEADLINES):
+    for _ in range(2 * SPARE_DEADLINES):
         withdraw(scene, propose(scene), "other")
     # The space looks at no more than is open, and what may be sorted out.
     heap = scene.host.owner._state.open._deadlines
