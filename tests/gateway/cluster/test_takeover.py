@@ -1,6 +1,7 @@
 """Several gateways with one configuration: who is active, and what members see of a change."""
 
 import signal
+import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import replace
@@ -26,6 +27,7 @@ from tests.gateway.journal.conftest import nats_config, postgres_config
 from tests.gateway.journal.test_gateway import config_with, dial, hear_chats, rest
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.websocket_client import hear_until, open_websocket
+from tests.gateways import LAST_SEEN_HEADER, RESUME_HEADER
 from tests.nats_servers import shared_server
 from tests.patience import PATIENCE, patient
 from tests.postgres_servers import shared_postgres
@@ -267,29 +269,62 @@ def _port_of(process: Running) -> int:
     return int(said.partition(" ")[0])
 
 
-async def test_one_that_hangs_is_replaced_and_waits_when_it_wakes(
+SLEEPER = (
+    sys.executable,
+    "-c",
+    """
+import runpy, signal, time
+
+slept = 0
+
+def sleep_for_an_hour(*_):
+    global slept
+    slept = 3_600
+
+def ahead(clock, second):
+    return lambda: clock() + slept * second
+
+for name in ("time", "monotonic"):
+    setattr(time, name, ahead(getattr(time, name), 1))
+    setattr(time, f"{name}_ns", ahead(getattr(time, f"{name}_ns"), 1_000_000_000))
+signal.signal(signal.SIGUSR1, sleep_for_an_hour)
+runpy.run_module("meup_agent.cli", run_name="__main__")
+""",
+)
+"""A program whose clocks are an hour ahead once it has got a signal."""
+
+
+async def say(port: int, token: str, number: str, seen: int | None = None) -> list[dict[str, Any]]:
+    """Say something as soon as that may be; the chats heard until then, since one with a number."""
+    headers = {RESUME_HEADER: "1"}
+    if seen is not None:
+        headers[LAST_SEEN_HEADER] = str(seen)
+    with anyio.fail_after(PATIENCE):
+        while True:
+            try:
+                url = f"ws://127.0.0.1:{port}/ws?space=demo"
+                async with open_websocket(url, token, headers=headers) as alice:
+                    await alice.send(envelope("alice", id=number))
+                    heard = await hear_chats(alice, 1)
+                    while heard[-1]["id"] != number:
+                        heard += await hear_chats(alice, 1)
+                    return heard
+            except InvalidStatus:
+                await anyio.sleep(0.05)  # it is not there yet
+
+
+async def test_one_that_sleeps_for_an_hour_is_replaced_and_waits_when_it_wakes(
     tmp_path: Path, engine: str
 ) -> None:
+    """What a member said to it meanwhile is nobody's; it takes the space again when it may."""
     token = "alice-token-of-this-test"
-
-    async def said(port: int, number: str) -> None:
-        with anyio.fail_after(PATIENCE):
-            while True:
-                try:
-                    url = f"ws://127.0.0.1:{port}/ws?space=demo"
-                    async with open_websocket(url, token) as alice:
-                        await alice.send(envelope("alice", id=number))
-                        assert [each["id"] for each in await hear_chats(alice, 1)] == [number]
-                        return
-                except InvalidStatus:
-                    await anyio.sleep(0.05)  # it is not there yet
-
     with ExitStack() as stack:
+        file = _write(tmp_path, "first", engine)
         first = stack.enter_context(
-            running("gateway", "--config", _write(tmp_path, "first", engine), "--port", "0")
+            running("gateway", "--config", file, "--port", "0", command=SLEEPER)
         )
         port = await anyio.to_thread.run_sync(_port_of, first)
-        await said(port, "0")
+        (begin,) = await say(port, token, "0")
         second = stack.enter_context(
             running("gateway", "--config", _write(tmp_path, "second", engine), "--port", "0")
         )
@@ -297,12 +332,15 @@ async def test_one_that_hangs_is_replaced_and_waits_when_it_wakes(
         async with open_websocket(f"ws://127.0.0.1:{port}/ws?space=demo", token) as stays:
             await hear_chats(stays, 0)
             first.process.send_signal(signal.SIGSTOP)
-            await said(await anyio.to_thread.run_sync(_port_of, second), "1")
+            await stays.send(envelope("alice", id="stale"))
+            await say(await anyio.to_thread.run_sync(_port_of, second), token, "1")
+            first.process.send_signal(signal.SIGUSR1)
             first.process.send_signal(signal.SIGCONT)
-            await rest(stays)
+            assert "chat" not in {each["kind"] for each in await rest(stays)}
             assert stays.close_code == 1012
         second.process.kill()
-        await said(port, "2")
+        heard = await say(port, token, "2", begin["seq"])
+        assert [each["id"] for each in heard] == ["1", "2"]
         assert await anyio.to_thread.run_sync(first.end, signal.SIGTERM) == exit_codes.OK
 
 

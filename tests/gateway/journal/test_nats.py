@@ -26,7 +26,7 @@ from meup_agent.gateway.journal.nats import link
 from meup_agent.gateway.journal.nats.follower import NoFold
 from meup_agent.gateway.journal.nats.journal import NatsJournal
 from meup_agent.gateway.journal.nats.link import NoAnswer
-from meup_agent.gateway.journal.nats.records import token_of
+from meup_agent.gateway.journal.nats.records import encode_batch, token_of
 from meup_agent.gateway.journal.nats.values import NatsValues
 from tests.gateway.conftest import envelope
 from tests.gateway.console.conftest import Browser
@@ -197,18 +197,25 @@ async def test_answer_that_got_lost_is_read_from_the_log(
         assert await read(journal) == (first, second, third)
 
 
-async def test_a_strangers_message_ends_it(
-    path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [(b"hello", "was not written by"), (encode_batch(1, []), "did not own the space")],
+    ids=["a stranger's", "of a stale epoch"],
+)
+async def test_a_message_of_no_owner_ends_it(
+    path: Path, clock: Clock, caplog: pytest.LogCaptureFixture, body: bytes, why: str
 ) -> None:
     config = nats_config(path)
     async with journal_at(config, clock) as journal:
+        await kept(journal, chat(0))
+    async with journal_at(config, clock) as journal:
         await kept(journal, chat(1))
         stranger = await nats.connect(config.servers[0])
-        written = await stranger.jetstream().publish(f"{config.prefix}.log.demo", b"hello")
+        written = await stranger.jetstream().publish(f"{config.prefix}.log.demo", body)
         await stranger.close()
         journal.append("demo", NOW, chat(2), (), lambda _: pytest.fail("it is not kept"))
         assert f"something else wrote message {written.seq}" in await failure_of(journal)
-    with pytest.raises(ConfigurationError, match=f"message {written.seq} was not written by"):
+    with pytest.raises(ConfigurationError, match=f"message {written.seq} .*{why}"):
         async with journal_at(config, clock) as journal:
             journal.recover("demo", since=0, limit=9)
     assert "are lost" not in caplog.text  # its senders were told
