@@ -57,6 +57,8 @@ PUBLISHED: Final = (
     "$JS.API.STREAM.UPDATE.*",
     "$JS.API.DIRECT.GET.>",
     "$JS.API.STREAM.MSG.GET.*",
+    "$JS.API.CONSUMER.CREATE.*",
+    "$JS.FC.>",
     "$JS.API.STREAM.PURGE.KV_{prefix}-sessions",
     "$JS.API.STREAM.PURGE.KV_{prefix}-links",
 )

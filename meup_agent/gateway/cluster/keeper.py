@@ -2,8 +2,8 @@
 
 A space is begun where nobody has it and it is to be here; it is handed over where it is to be
 elsewhere, a few at a time; one whose log fails stops by itself, and is begun again after a pause.
-The gateway that a space is to be at when its owner is gone follows its log, so that it begins at
-once then.
+The gateways that a space is to be at when its owner is gone, and the next one, too, follow its log,
+so that it begins at once then.
 That two gateways never accept anything in a space at once is the matter of its log alone, whose
 fence holds whatever is believed here (:mod:`meup_agent.gateway.journal.nats.log`).
 """
@@ -45,10 +45,7 @@ READS_AT_ONCE: Final = 2
 """Logs of others that are read at the same time."""
 
 FOLLOW_SECONDS: Final = 0.25
-"""Interval at which the log of another's space is read while something is said in it."""
-
-QUIET_SECONDS: Final = 1.0
-"""Interval at which it is read while nothing is."""
+"""Pause after a reading of another's log: what comes in it is taken together."""
 
 MOVES_AT_ONCE: Final = 4
 """Spaces that are handed over at the same time, so that not all members dial at once."""
@@ -209,12 +206,11 @@ class SpaceKeeper:
         """Read what is said in a space of another gateway, until it is to be followed no more."""
         begin, told = partial(self._runtime.begin_fold, name, journal), ""
         while True:
-            is_quiet = True
             try:
                 async with self._reads:
                     if self._followed.get(name) is not journal:
                         return
-                    is_quiet = not await journal.follow(name, begin)
+                    await journal.follow(name, begin)
                 if name not in self._read and self._followed.get(name) is journal:
                     self._read.add(name)
                     self._note_read()
@@ -226,7 +222,8 @@ class SpaceKeeper:
                 if told != str(error):
                     told = str(error)
                     log.warning("space %s is not followed: %s", ascii(name), told or repr(error))
-            await anyio.sleep(QUIET_SECONDS if is_quiet else FOLLOW_SECONDS)
+            await anyio.sleep(FOLLOW_SECONDS)
+            await journal.wait_for_more()
 
     async def _take(self, name: str) -> None:
         """Begin a space."""

@@ -8,12 +8,16 @@ that still has to, and no space moves to one that has not: its members would wai
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
+
+FOLLOWERS: Final = 2
+"""Gateways that follow each space beside its owner: so many of a space's gateways may go at once,
+and who takes it over then need not read its log."""
 
 
 class NodeHeartbeat(msgspec.Struct, array_like=True, tag="meup/node/1"):
@@ -34,7 +38,7 @@ class Placement(NamedTuple):
 
     take: list[str]  # spaces that nobody has
     hand_over: list[str]  # spaces of its own that are to be at another
-    follow: list[str]  # spaces of others that are to be here when those are gone
+    follow: list[str]  # spaces of others that may be here when those are gone
 
 
 def owner_of(space: str, nodes: Iterable[NodeHeartbeat]) -> NodeHeartbeat | None:
@@ -83,14 +87,12 @@ def plan_for(
             if taking is not None and taking.nonce == nonce:
                 plan.take.append(space)
         elif owner.nonce != nonce:
-            following = preferred_owner(space, [each for each in here if each is not owner])
-            if following is None:
-                continue
-            # Who has read a log follows it until the space is where it is to be, and another one
-            # has read it: at every moment its owner may end.
-            is_settled = owner is preferred and space in following.follows
-            if following.nonce == nonce or (
-                space in follows and following.advertise and not is_settled
+            following = list(_next_owners(space, here, owner))
+            # Who has read a log follows it until the space is where it is to be, and others have
+            # read it: at every moment its owner may end.
+            is_settled = owner is preferred and all(space in each.follows for each in following)
+            if nodes[nonce] in following or (
+                space in follows and not is_settled and any(each.advertise for each in following)
             ):
                 plan.follow.append(space)
         elif (
@@ -102,6 +104,19 @@ def plan_for(
         ):
             plan.hand_over.append(space)
     return plan
+
+
+def _next_owners(
+    space: str, nodes: Iterable[NodeHeartbeat], owner: NodeHeartbeat
+) -> Iterator[NodeHeartbeat]:
+    """The gateways that a space is to be at when its owner is gone, and the one before, in turn."""
+    left = [each for each in nodes if each is not owner]
+    for _ in range(FOLLOWERS):
+        following = preferred_owner(space, left)
+        if following is None:
+            return
+        yield following
+        left.remove(following)
 
 
 def _rank(space: str, node: NodeHeartbeat) -> tuple[bytes, bytes]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -90,33 +91,33 @@ def test_a_gateway_takes_what_nobody_has_and_hands_over_what_is_another_s() -> N
 
 
 def test_who_has_read_a_log_takes_the_space_and_follows_it_until_it_is_settled() -> None:
-    nodes = there("a", "b", "c")
+    nodes = there("a", "b", "c", "d")
     left, ranked = list(nodes.values()), list[NodeHeartbeat]()
     while (best := preferred_owner("demo", left)) is not None:
         ranked.append(best)
         left.remove(best)
-    first, second, third = ranked
+    first, second, third, fourth = ranked
 
-    def follow() -> list[str]:
-        return sorted(name for name in nodes if plan_for(name, nodes, ["demo"], []).follow)
+    def follow() -> set[str]:
+        return {name for name in nodes if plan_for(name, nodes, ["demo"], []).follow}
 
     # The first comes back, and has to read the log yet.
-    second.spaces["demo"], third.follows = 1, ["demo"]
-    assert follow() == sorted([first.node, third.node])
-    # It has: the third goes on until the space is there, and the second has read it as well.
+    second.spaces["demo"], third.follows, fourth.follows = 1, ["demo"], ["demo"]
+    assert follow() == {first.node, third.node, fourth.node}
+    # It has: the fourth goes on until the space is there, and the second has read it as well.
     first.follows = ["demo"]
-    assert follow() == sorted([first.node, third.node])
+    assert follow() == {first.node, third.node, fourth.node}
     assert plan_for(second.node, nodes, ["demo"], [first.nonce]).hand_over == ["demo"]
     del second.spaces["demo"]
     first.spaces["demo"], first.follows = 1, []
-    assert follow() == sorted([second.node, third.node])
-    # The first ends before that.
-    del nodes[first.node]
+    assert follow() == {second.node, third.node, fourth.node}
+    # The first and the third end before that.
+    del nodes[first.node], nodes[third.node]
     takes = {name: plan_for(name, nodes, ["demo"], []).take for name in nodes}
-    assert takes == {second.node: [], third.node: ["demo"]}
-    nodes[first.node] = first
+    assert takes == {second.node: [], fourth.node: ["demo"]}
+    nodes[first.node], nodes[third.node] = first, third
     second.follows = ["demo"]
-    assert follow() == [second.node]
+    assert follow() == {second.node, third.node}
 
 
 def test_one_that_could_not_begin_a_space_lets_another_try() -> None:
@@ -145,19 +146,23 @@ def test_all_spaces_are_at_one_where_no_gateway_takes_connections_of_others() ->
     assert plan_for("b", nodes, NAMES, ["a"]) == (NAMES[1:], [], [])
 
 
-def test_a_space_is_followed_by_the_gateway_that_takes_it_when_its_owner_goes() -> None:
-    nodes = there("a", "b", "c")
+def test_a_space_is_followed_by_those_that_take_it_when_two_gateways_go() -> None:
+    nodes = there("a", "b", "c", "d")
     for name in NAMES:
         owner = preferred_owner(name, nodes.values())
         assert owner is not None
         owner.spaces[name] = 1
     follows = {node: plan_for(node, nodes, NAMES, []).follow for node in nodes}
-    assert sorted(name for names in follows.values() for name in names) == sorted(NAMES)
-    for gone in nodes:
-        left = {node: beat for node, beat in nodes.items() if node != gone}
-        for node in left:
-            taken = plan_for(node, left, NAMES, []).take
-            assert taken == [name for name in follows[node] if name in nodes[gone].spaces]
+    assert sorted(name for names in follows.values() for name in names) == sorted(2 * NAMES)
+    for node, beat in nodes.items():
+        beat.follows = follows[node]
+    for gone in ({*each} for count in (1, 2) for each in combinations(nodes, count)):
+        left = {node: beat for node, beat in nodes.items() if node not in gone}
+        taken = {node: {*plan_for(node, left, NAMES, []).take} for node in left}
+        assert all(taken[node] <= {*follows[node]} for node in left)
+        assert set().union(*taken.values()) == {
+            name for each in gone for name in nodes[each].spaces
+        }
 
 
 # --- gateways ---

@@ -9,10 +9,12 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import suppress
 from random import Random
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nats.aio.msg import Msg
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.config import NatsConfig
@@ -36,11 +38,37 @@ from tests.spaces import Entry, Fact, ProposalChange, ignore
 HISTORIES = int(os.environ.get("MEUP_EXAMPLES") or scaled(400))
 
 
+class Consumer:
+    """Messages of a stream that are handed over by themselves, some of them in vain."""
+
+    def __init__(self, log: "Log", inbox: str, first: int) -> None:
+        self.log, self.inbox, self.next, self.count = log, inbox, first, 0
+
+    async def hand_over(self) -> None:
+        """Hand over one, or say that there is none."""
+        log, then = self.log, self.log.inboxes.get(self.inbox)
+        self.next = max(self.next, log.first)
+        if self.next > log.last:
+            headers = {"Status": "100", "Nats-Last-Consumer": f"{self.count}"}
+            message = Msg(cast("Any", None), data=b"", headers=headers)
+        else:
+            self.count += 1
+            reply = f"$JS.ACK.s.c.1.{self.next}.{self.count}.0.0"
+            message = Msg(cast("Any", None), reply=reply, data=log.bodies[self.next])
+            self.next += 1
+        if then is not None and log.random.random() < 0.95:
+            await then(message)
+
+
 class Log:
     """A stream, the facts that were written down beside it, and what its messages say."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
+        self.inboxes: dict[str, Callable[[Msg], Coroutine[Any, Any, None]]] = {}
+        self.consumers: list[Consumer] = []
+        self.on_away: set[Callable[[str], None]] = set()
+        self.last_error = ""
         self.base = 0
         self.count = 0
         self.fetched = 0
@@ -54,6 +82,7 @@ class Log:
         self.bodies: dict[int, bytes] = {}
         self.said: dict[int, list[Entry]] = {}
         self.written = Checkpoint(0, {})
+        self.consumers.clear()
         self.own()
 
     def own(self) -> None:
@@ -94,7 +123,19 @@ class Log:
         """Go on from an earlier end, as another gateway does."""
         self.last = self.random.randrange(max(self.written.until, self.first - 1), self.last + 1)
         self.said = {at: said for at, said in self.said.items() if at <= self.last}
+        self.consumers.clear()
         self.own()
+
+    async def hand_over(self) -> None:
+        """Hand some of the messages over that somebody wants to have so."""
+        for _ in range(self.random.randrange(12)):
+            for each in tuple(self.consumers):
+                await each.hand_over()
+
+    def cut(self) -> None:
+        """Lose the connection, and have it again."""
+        for told in tuple(self.on_away):
+            told("")
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -125,8 +166,35 @@ class Log:
         if not self.is_calm and self.random.random() < 0.1:
             raise NoAnswer("asked in vain")
 
-    async def ask(self, subject: str, question: object = None) -> dict[str, Any]:
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    @property
+    def client(self) -> "Log":
+        return self
+
+    def call(self, then: Callable[..., object], *arguments: object) -> None:
+        then(*arguments)
+
+    def new_inbox(self) -> str:
+        self.count += 1
+        return f"inbox {self.count}"
+
+    async def subscribe(
+        self, subject: str, then: Callable[[Msg], Coroutine[Any, Any, None]]
+    ) -> AsyncMock:
         await self._pass_time()
+        self.inboxes[subject] = then
+        return AsyncMock()
+
+    async def ask(self, subject: str, question: Any = None) -> dict[str, Any]:
+        await self._pass_time()
+        if subject.startswith("CONSUMER.CREATE"):
+            asked = question["config"]
+            made = Consumer(self, asked["deliver_subject"], asked["opt_start_seq"])
+            self.consumers.append(made)
+            return {}
         metadata = {"meup.space": "demo", "meup.base": str(self.base)}
         return {
             "config": {"subjects": ["p.log.demo"], "metadata": metadata},
@@ -171,12 +239,13 @@ async def take_over(log: Log, follower: LogFollower[Taken]) -> None:
         await follower.log.find()
         follower.log.epoch = log.last
         await follower.finish()
+    follower.stop()
 
 
 async def live(random: Random, patch: pytest.MonkeyPatch) -> None:
     log = Log(random)
     followed, looking = follower_of(log, patch), list[asyncio.Task[bool]]()
-    acts = [log.say] * 8 + [log.own, log.write, log.forget, log.lose_end]
+    acts = [log.say] * 8 + [log.own, log.write, log.forget, log.lose_end, log.cut]
     for _ in range(random.randrange(60)):
         if random.random() < 0.3:
             looking.append(asyncio.ensure_future(followed.look()))
@@ -186,6 +255,8 @@ async def live(random: Random, patch: pytest.MonkeyPatch) -> None:
         if random.random() < 0.01:
             log.clear()
         random.choice(acts)()
+        if random.random() < 0.5:
+            await log.hand_over()
         for _ in range(random.randrange(30)):
             await asyncio.sleep(0)
     for task in looking:
@@ -213,6 +284,8 @@ async def live(random: Random, patch: pytest.MonkeyPatch) -> None:
 def test_who_has_followed_a_log_knows_what_is_in_it(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nats_follower, "A_TURN", 1)
+        patch.setattr(nats_follower, "TAIL_SECONDS", 0)
+        patch.setattr(nats_follower, "REFUSED_SECONDS", 0)
         patch.setattr("meup_agent.gateway.journal.nats.log.PAGE", 3)
         patch.setattr("meup_agent.gateway.journal.nats.log.RETRY_SECONDS", 0)
         asyncio.run(live(Random(seed), patch))

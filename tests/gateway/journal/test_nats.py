@@ -22,8 +22,8 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import Config, Gateway, JournalConfig, RunningGateway, serve
 from meup_agent.gateway.config import NatsConfig
 from meup_agent.gateway.console import Console
-from meup_agent.gateway.journal.nats import link
-from meup_agent.gateway.journal.nats.follower import NoFold
+from meup_agent.gateway.journal.nats import link, tail
+from meup_agent.gateway.journal.nats.follower import LogFollower, NoFold
 from meup_agent.gateway.journal.nats.journal import NatsJournal
 from meup_agent.gateway.journal.nats.link import NoAnswer
 from meup_agent.gateway.journal.nats.records import encode_batch, token_of
@@ -120,6 +120,111 @@ async def failure_of(journal: NatsJournal) -> str:
     with anyio.fail_after(PATIENCE):
         sentence: str = await failed
     return sentence
+
+
+class Seen:
+    """The ids of entries that were taken."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+
+    def apply(self, entry: Entry) -> None:
+        self.ids.append(entry.envelope.id)
+
+
+class Follower:
+    """Reads the log of a space as a gateway does that may own it later."""
+
+    def __init__(self, journal: NatsJournal) -> None:
+        self.journal = journal
+
+    async def comes(self, name: str) -> list[str]:
+        """Wait until an entry is read; the ids of all that were."""
+        with anyio.fail_after(PATIENCE):
+            while True:
+                await self.journal.follow("demo", Seen)
+                seen = self.follower.fold.ids
+                if name in seen:
+                    return seen
+                await self.journal.wait_for_more()
+
+    @property
+    def follower(self) -> LogFollower[Seen]:
+        follower = self.journal._follower
+        assert follower is not None
+        return follower
+
+    def is_handed_over(self) -> bool:
+        """True if NATS says by itself what is new."""
+        tail = self.follower.log.tail
+        return tail is not None and not tail.has_ended
+
+
+@asynccontextmanager
+async def following(config: NatsConfig, clock: Clock) -> AsyncGenerator[Follower]:
+    async with journal_at(config, clock) as journal:
+        yield Follower(journal)
+        journal.abandon()
+
+
+async def test_what_is_new_is_handed_over_and_asked_for_after_a_break(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = nats_config(path)
+    asked = list[str]()
+    ask = link.Link.ask
+
+    async def ask_noted(self: link.Link, subject: str, question: object = None) -> dict[str, Any]:
+        if self is follower.journal.link:
+            asked.append(subject.partition(".STREAM")[0])
+        return await ask(self, subject, question)
+
+    async with journal_at(config, clock) as owner, following(config, clock) as follower:
+        await kept(owner, chat(1))
+        await follower.comes("1")
+        assert follower.is_handed_over()
+        monkeypatch.setattr(link.Link, "ask", ask_noted)
+        for number in range(2, 9):
+            await kept(owner, chat(number))
+            await follower.comes(f"{number}")
+        assert asked == []
+        server = await nats.connect(config.servers[0])
+        jetstream = server.jetstream()
+        stream = f"{config.prefix}-demo"
+        for number in (9, 10):
+            (consumer,) = await jetstream.consumers_info(stream)
+            assert consumer.config.inactive_threshold == tail.FORGOTTEN_SECONDS
+            await jetstream.delete_consumer(stream, consumer.name)
+            with anyio.fail_after(PATIENCE):
+                while follower.is_handed_over():  # noqa: ASYNC110 - the next line is what tells
+                    await anyio.sleep(0.01)
+            await kept(owner, chat(number))
+            seen = await follower.comes(f"{number}")
+            assert seen == [f"{each}" for each in range(1, number + 1)]
+            with anyio.fail_after(PATIENCE):
+                while not follower.is_handed_over():
+                    await follower.journal.wait_for_more()
+                    await follower.journal.follow("demo", Seen)
+        await server.close()
+
+
+async def test_who_is_told_nothing_asks_again(
+    wire: Wire, path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(tail, "SILENT_SECONDS", 0.6)
+    config = nats_config(path)
+    there = replace(config, servers=(wire.url,))
+    async with journal_at(config, clock) as owner, following(there, clock) as follower:
+        await kept(owner, chat(1))
+        await follower.comes("1")
+        wire.hold()
+        with anyio.fail_after(PATIENCE):
+            while follower.is_handed_over():  # noqa: ASYNC110 - nobody is told of it
+                await anyio.sleep(0.01)
+        await kept(owner, chat(2))
+        wire.let_go()
+        assert await follower.comes("2") == ["1", "2"]
 
 
 async def test_an_owner_that_wakes_appends_nothing(wire: Wire, path: Path, clock: Clock) -> None:
@@ -569,6 +674,10 @@ async def test_listed_permissions_are_all_that_it_needs(
                     values.remove_later("==b")
                     while values._writing:
                         await anyio.lowlevel.checkpoint()
+        async with journal_at(config, clock) as journal, following(config, clock) as follower:
+            await kept(journal, chat(7))
+            await follower.comes("7")
+            assert follower.is_handed_over()
         first = replace(on_nats(path), journal=JournalConfig(nats=replace(config, node="here")))
         limits = replace(first.limits, max_open_proposals=7)
         async with serve(first) as gateway:

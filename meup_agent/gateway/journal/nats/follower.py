@@ -9,18 +9,34 @@ the one before it: where that is not there any more as it was, all is read from 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+import anyio
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.nats.link import Link, NoAnswer
 from meup_agent.gateway.journal.nats.log import Batches, LogPlace, OtherLog, SpaceLog
 from meup_agent.gateway.journal.nats.records import Checkpoint, ForeignMessage, read_batch
+from meup_agent.gateway.journal.nats.tail import LogTail
 from meup_agent.gateway.journal.waiting import DecisionTable
 from meup_agent.protocol.space.decisions import DecisionFollower, ProposalChange
 from meup_agent.protocol.space.journal import Entry, Fact, without_marks
+
+log = logging.getLogger("meup_agent.gateway")
+
+QUIET_SECONDS: Final = 1.0
+"""Interval at which a log is read that NATS does not hand over by itself."""
+
+TAIL_SECONDS: Final = 2.0
+"""Pause from one attempt to have it handed over to the next."""
+
+REFUSED_SECONDS: Final = 60.0
+"""The same, after one that failed."""
 
 A_TURN: Final = 100
 """Entries that are taken in one turn of the gateway's loop: some milliseconds."""
@@ -108,6 +124,10 @@ class LogFollower(Generic[F]):
         """True: nothing more is read."""
         self._link = link
         self._begin = begin
+        self._loop = asyncio.get_running_loop()
+        self._more = asyncio.Event()
+        self._tail_at = 0.0  # the time at which NATS is asked again to hand the log over
+        self._is_refused = False  # said that it does not
         self._place: LogPlace | None = None  # none: the next reading begins at the beginning
         self._written = 0  # the sequence of the message up to which a checkpoint had the facts
 
@@ -118,15 +138,31 @@ class LogFollower(Generic[F]):
             ConfigurationError: The log cannot be read.
         """
         async with self.turn:
-            if (
-                self.log.epoch
-                or not await self._link.insisted(self.log.find)
-                or self.log.is_copied_to
-            ):
+            if self.log.epoch or not await self._link.insisted(self._find) or self.log.is_copied_to:
                 return False
             before = self._place
             await self.read()
-            return self._place != before
+            has_read = self._place != before
+        if not self._has_tail:
+            await self._link.insisted(self._begin_tail)
+        return has_read
+
+    async def wait(self) -> None:
+        """Wait until there may be more to read."""
+        with anyio.move_on_after(None if self._has_tail else QUIET_SECONDS):
+            await self._more.wait()
+        self._more.clear()
+
+    def stop(self) -> None:
+        """Read nothing more."""
+        self.is_stopped = True
+        self._more.set()
+        self._link.call(self.log.stop)
+
+    @property
+    def _has_tail(self) -> bool:
+        tail = self.log.tail
+        return tail is not None and not tail.has_ended
 
     async def read(self) -> None:
         """Read as far as the log is known to go.
@@ -160,9 +196,43 @@ class LogFollower(Generic[F]):
 
     # --- in the link's thread -------------------------------------------------------------------
 
+    async def _find(self) -> bool:
+        """Learn where the log ends; false if there is none."""
+        tail = self.log.tail
+        if tail is None or tail.has_ended:
+            return await self.log.find()
+        self.log.last = max(self.log.last, tail.listen())
+        return True
+
+    async def _begin_tail(self) -> None:
+        """Have NATS hand over what is behind all that was read, and the last message of that."""
+        place, now = self._place, asyncio.get_running_loop().time()
+        if place is None or self.is_stopped or self.log.epoch or now < self._tail_at:
+            return
+        self._tail_at = now + TAIL_SECONDS
+        first = place.sequence or place.until + 1
+        tail = self.log.tail = LogTail(self._link, self.log.stream, first, self._tell)
+        try:
+            await tail.begin()
+        except Exception as error:  # whatever the library makes of an answer
+            self._tail_at = now + REFUSED_SECONDS
+            if not self._is_refused:
+                self._is_refused = True
+                log.warning(
+                    "NATS does not hand over what is new in the stream %s (%s), so it is asked each"
+                    " second; look whether the gateway's user may create consumers",
+                    *(self.log.stream, self._link.last_error or error),
+                )
+
+    def _tell(self) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._more.set)
+
     async def _next(self) -> _Page | None:
         """The next part, if there is any."""
         log, place = self.log, self._place
+        if log.epoch and log.tail is not None:
+            log.tail.end()  # who owns a log believes what is in it alone
         if self.is_stopped or (place and (place.base, place.until) == (log.base, log.last)):
             return None
         try:

@@ -16,7 +16,13 @@ import anyio.to_thread
 import msgspec
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.journal.nats.follower import F, KeptSpace, LogFollower, NoFold
+from meup_agent.gateway.journal.nats.follower import (
+    QUIET_SECONDS,
+    F,
+    KeptSpace,
+    LogFollower,
+    NoFold,
+)
 from meup_agent.gateway.journal.nats.link import Link, NoAnswer
 from meup_agent.gateway.journal.nats.log import (
     CHECKPOINT_ENTRIES,
@@ -141,6 +147,13 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
             ConfigurationError: The log cannot be read.
         """
         return await self._follower_of(space, begin).look()
+
+    async def wait_for_more(self) -> None:
+        """Wait until there may be more to read in the log that it follows."""
+        if self._follower is None:
+            await anyio.sleep(QUIET_SECONDS)
+        else:
+            await self._follower.wait()
 
     async def open(self, space: str, begin: Callable[[], F]) -> F:
         """Own the log of a space, and read what is not read yet; the fold of all of it.
@@ -376,7 +389,7 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
     def abandon(self) -> None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.abandon`."""
         if self._follower is not None:
-            self._follower.is_stopped = True
+            self._follower.stop()
         self._end()
 
     def _end(self) -> None:

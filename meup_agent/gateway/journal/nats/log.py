@@ -45,6 +45,7 @@ from meup_agent.gateway.journal.nats.records import (
     read_batch,
     token_of,
 )
+from meup_agent.gateway.journal.nats.tail import LogTail
 from meup_agent.gateway.journal.waiting import Lost, Replaced
 from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, Entry, NumberRange
 
@@ -147,6 +148,7 @@ class SpaceLog:
     waiting: deque[Waiting] = field(default_factory=deque[Waiting], init=False)
     ended: bool = field(default=False, init=False)
     is_replaced: bool = field(default=False, init=False)
+    tail: LogTail | None = field(default=None, init=False)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]], init=False)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)  # to look or to write
     _more: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -508,6 +510,10 @@ class SpaceLog:
 
     async def messages(self, first: int, last: int) -> AsyncGenerator[Published]:
         """The messages with such sequences that are kept, each of them."""
+        if self.tail is not None and self.tail.has(first, last):
+            for message in self.tail.take(first, last):
+                yield message
+            return
         at = first
         while at <= last:
             begin = at
@@ -710,9 +716,11 @@ class SpaceLog:
     # --- the end ------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Append nothing any more."""
+        """Append nothing any more, and have nothing handed over."""
         self.ended = True
         self.waiting.clear()
+        if self.tail is not None:
+            self.tail.end()
         for task in self._tasks:
             task.cancel()
 
