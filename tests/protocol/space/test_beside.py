@@ -1,4 +1,4 @@
-"""A space with connections beside, without a loop."""
+"""A space with connections beside, and observers, without a loop."""
 
 import gc
 import weakref
@@ -8,9 +8,7 @@ import pytest
 from tests.protocol.frames import frame_by
 from tests.protocol.space.scene import TOOL_CALL, Scene
 from tests.protocol.space.test_server import chat, host_with, joins
-from tests.spaces import Allowance, Place
-
-MOST = Allowance().max_beside
+from tests.spaces import Allowance, FrameFormat, Place
 
 
 @pytest.mark.rule("3.beside.pace")
@@ -29,19 +27,29 @@ def test_all_connections_of_a_participant_have_one_pace() -> None:
     assert sum(told) == 1
 
 
-@pytest.mark.rule("3.beside.limit")
-def test_one_too_many_is_closed_and_counts_for_nothing() -> None:
+@pytest.mark.rule("3.beside.limit", "3.observe.limit")
+@pytest.mark.parametrize("place", [Place.BESIDE, Place.OBSERVING])
+def test_one_too_many_is_closed_and_counts_for_nothing(place: Place) -> None:
     """At the door it is refused with 429; this is for those who pass the door at one time."""
-    host, (alice,) = host_with("alice")
-    let_in = [joins(host, "alice", Place.BESIDE) for _ in range(MOST + 10)]
-    assert [each.closed for each in let_in[:MOST]] == [None] * MOST
-    assert {each.closed and each.closed[0] for each in let_in[MOST:]} == {1013}
-    assert host.receive(let_in[MOST], chat("alice")) == 0.0
+    name = "max_beside" if place is Place.BESIDE else "max_observers"
+    most = getattr(Allowance(), name)
+    host, (alice, bob) = host_with("alice", "bob")
+    let_in = [joins(host, "alice", place) for _ in range(most + 1_000)]
+    assert [each.closed for each in let_in[:most]] == [None] * most
+    turned_away = let_in[most:]
+    assert {each.closed and each.closed[0] for each in turned_away} == {1013}
+    assert all(each.closed and f"({name})" in each.closed[1] for each in turned_away)
+    assert not any(each.frames for each in turned_away)
+    assert joins(host, "bob", place).closed is None
+    observers = host.delivery.observers
+    assert observers == (most + 1 if place is Place.OBSERVING else 0)
+    assert host.receive(turned_away[0], chat("alice")) == 0.0
     assert host.counters.accepted == 0
-    host.leave(let_in[MOST])
+    host.leave(turned_away[0])
+    assert host.delivery.observers == observers
     host.leave(let_in[0])
-    assert joins(host, "alice", Place.BESIDE).closed is None
-    assert (len(host.owner), alice.closed) == (1, None)
+    assert joins(host, "alice", place).closed is None
+    assert (len(host.owner), alice.closed, bob.closed) == (2, None, None)
 
 
 def test_what_it_began_keeps_no_memory_of_a_connection_that_has_ended() -> None:
@@ -81,3 +89,39 @@ def test_it_is_present_until_its_last_connection_ends() -> None:
     said = [payload for kind, payload in watcher.heard() if kind == "system.presence"]
     events = [(each["event"], each["participant"].get("dev.meup/aside")) for each in said]
     assert events[-4:] == [("join", True), ("join", None), ("update", True), ("leave", None)]
+
+
+@pytest.mark.rule("3.observe.takes_no_part")
+def test_the_agent_of_the_same_participant_hears_first_what_names_it() -> None:
+    """An observer has its name, and must not take its place among those that are named."""
+    host, (alice, bob) = host_with("alice", "bob")
+    watching = joins(host, "bob", Place.OBSERVING)
+    order: list[str] = []
+    for listener, named in ((alice, "alice"), (bob, "bob"), (watching, "observer of bob")):
+        listener.label, listener.order = named, order
+    host.receive(alice, frame_by("alice", "chat", to=["bob"]))
+    assert order == ["bob", "alice", "observer of bob"]
+    host.leave(watching)
+    order.clear()
+    host.receive(alice, frame_by("alice", "chat", id="2", to=["bob"]))
+    assert order == ["bob", "alice"]
+
+
+@pytest.mark.rule("3.observe.says_nothing")
+def test_what_an_observer_says_is_not_kept_and_its_id_not_taken() -> None:
+    """The agent may use the id afterwards: nothing was accepted under it."""
+    host, (alice,) = host_with("alice")
+    one = joins(host, "alice", Place.OBSERVING)
+    one.form = FrameFormat("meup/v0.1", numbered=True)
+    latest = host.journal.latest("demo")
+    one.frames.clear()
+    host.receive(one, chat("alice"))
+    [(kind, error)] = one.heard()
+    assert (kind, error["error"]) == ("system.error", "observing")
+    host.leave(one)  # then it is not heard at all
+    one.frames.clear()
+    assert host.receive(one, chat("alice")) == 0.0
+    assert one.heard() == alice.heard() == []
+    assert (host.journal.latest("demo"), host.counters.accepted) == (latest, 0)
+    host.receive(alice, chat("alice"))
+    assert [kind for kind, _ in alice.heard()] == ["chat"]
