@@ -35,6 +35,9 @@ SETTINGS: Final = Settings(
 PING_SECONDS: Final = 1.0
 """Between two pings, and for an answer: a gateway that hangs is left soon."""
 
+INTERNAL_ERROR: Final = 1011
+"""Close code of an end whose pings are not answered."""
+
 CHATS_PER_CALL: Final = 5
 """Chats that an agent says between two of its proposals."""
 
@@ -147,7 +150,9 @@ class RecordedTransport:
 
 
 class ClusterConnector:
-    """Dials one gateway of a cluster after the other, beginning with one of them.
+    """Dials a gateway of a cluster, and the next one where it is not there or says nothing.
+
+    A connection that another gateway's end has ended is dialled again at the same.
 
     Args:
         urls: Their addresses.
@@ -176,10 +181,16 @@ class ClusterConnector:
     async def __call__(self, headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
         """Open a connection; leaving the block closes it."""
         connector = self._connectors[self._at % len(self._connectors)]
-        self._at += 1
-        async with connector(headers) as transport:
-            self._record.connections += 1
-            yield RecordedTransport(transport, self._record)
+        reached: Transport | None = None
+        try:
+            async with connector(headers) as reached:
+                self._record.connections += 1
+                yield RecordedTransport(reached, self._record)
+        finally:
+            ended = None if reached is None else reached.closed
+            is_silent = ended is not None and ended.local and ended.code == INTERNAL_ERROR
+            if reached is None or is_silent:
+                self._at += 1
 
 
 class Calls:
