@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("meup_agent.doors")
 
 MAX_ASKS: Final = 64
-"""Approvals that wait at once: each is a proposal for people to see."""
+"""Approvals that wait at once: each is a proposal for people to see. One more is declined."""
 
 MAX_THREADS: Final = 1_024
 """Threads that are remembered as joined; the oldest makes room, and is joined again."""
@@ -136,6 +136,11 @@ class CodexClient:
             self._joined.pop(thread, None)
         elif method in ("item/started", "item/completed"):
             self._take_item(thread, payloads.as_object(params.get("item")), str(method))
+        elif rpc_id is not None and isinstance(method, str) and method.endswith("Approval"):
+            # A yes at the terminal would run what the space has not seen.
+            self._log.line(f"refused {method} of Codex, which is not known here")
+            error: JsonObject = {"code": -32601, "message": "meup codex does not know this request"}
+            await self._write({"id": rpc_id, "error": error})
         elif method is None and isinstance(rpc_id, int):
             joining = self._joining.pop(rpc_id, None)
             if joining is not None and "error" in message:
@@ -160,7 +165,10 @@ class CodexClient:
     def _begin(
         self, rpc_id: int | str, method: str, params: JsonObject, start_soon: Callable[..., object]
     ) -> None:
-        """Begin to have an approval decided, or leave it to the terminal."""
+        """Begin to have an approval decided; one that cannot be shown in full is declined.
+
+        Left to the terminal, it would run by a yes there, and the space would not know.
+        """
         if rpc_id in self._asks:
             return  # it is sent again to a client that joins again
         thread = payloads.as_text(params.get("threadId"))
@@ -179,7 +187,10 @@ class CodexClient:
         elif len(self._asks) >= MAX_ASKS:
             why = f"{MAX_ASKS} wait already"
         if why:
-            self._log.line(f"left {method} to the terminal of Codex: {why}")
+            self._log.line(f"declined {method} of Codex: {why}")
+            start_soon(
+                self._write, {"id": rpc_id, "result": _answer(method, params, allowed=False)}
+            )
             return
         ask = self._asks[rpc_id] = _Approval(thread, anyio.CancelScope())
         call = HostCall(

@@ -1,7 +1,7 @@
 """A gateway that answers hooks, and somebody who decides."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -149,8 +149,9 @@ async def _relay(gateway: RunningGateway, client: ByteStream) -> None:
     ):
 
         async def carry(source: ByteStream, sink: ByteStream) -> None:
-            async for piece in source:
-                await sink.send(piece)
+            with suppress(anyio.BrokenResourceError):  # a program may be killed
+                async for piece in source:
+                    await sink.send(piece)
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(carry, client, server)

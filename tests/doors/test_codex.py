@@ -136,15 +136,27 @@ async def test_what_is_resolved_elsewhere_is_withdrawn_and_not_answered() -> Non
         assert not any("result" in each for each in at.said)
 
 
-async def test_what_cannot_be_shown_and_a_flood_are_left_to_the_terminal() -> None:
+async def test_what_cannot_be_shown_and_a_flood_are_declined() -> None:
     async with served() as at:
         await at.tell(CHANGE, IDS, id=1)
         await at.tell(COMMAND, IDS, id=2)
+        await at.tell(PERMISSIONS, {**IDS, "permissions": None}, id=3)
+        await at.tell("execCommandApproval", {"command": ["ls"]}, id=4)
         await at._send.send("no JSON")
-        for number in range(MAX_ASKS + 5):
+        for number in range(MAX_ASKS + 2):
             await at.tell(COMMAND, {**IDS, "command": "ls"}, id=10 + number)
-        await until(lambda: len(at.asked) == MAX_ASKS)
-        assert not any("result" in each for each in at.said)
+        await until(lambda: len(at.asked) == MAX_ASKS and len(at.said) == 8)
+        declined = {"decision": "decline"}
+        answers = {each["id"]: each.get("result") for each in at.said if "method" not in each}
+        assert answers == {
+            1: declined,
+            2: declined,
+            3: {"permissions": {}, "scope": "turn"},
+            4: None,
+            10 + MAX_ASKS: declined,
+            11 + MAX_ASKS: declined,
+        }
+        assert any("error" in each for each in at.said)
 
 
 @pytest.mark.parametrize(

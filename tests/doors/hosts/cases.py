@@ -51,6 +51,9 @@ What = Literal[
     "gateway restarted after a yes, then resumed",
     "never resumed",
     "at a terminal",
+    "meup codex killed as it waits",
+    "meup codex killed as it runs",
+    "too large a message",
 ]
 
 
@@ -212,7 +215,14 @@ def _app_server_cases() -> tuple[Case, ...]:
         Case(door, "500", False, no, ""),
         Case(door, "junk", False, no, ""),
         Case(door, "silence", False, no, ""),
+        # The server goes on until its turn has ended, so the call waits on.
+        Case(door, "interrupted by INT", False, no, "rejected"),
+        Case(door, "interrupted by TERM", False, no, "rejected"),
         Case(door, "interrupted by KILL", False, "", "withdrawn"),
+        Case(door, "meup codex killed as it waits", False, "", "pending"),
+        Case(door, "meup codex killed as it runs", True, "", "permitted"),
+        Case(door, "gateway restarted midway", True, "", "fulfilled"),
+        Case(door, "too large a message", False, "", ""),
         Case(door, "interrupted by its own API", False, "", "withdrawn"),
         Case(door, "answered too late", False, "", "withdrawn"),
         Case(door, "yes at the terminal", True, "", "withdrawn"),
@@ -327,15 +337,6 @@ NOT_RUN: Final = {
     ),
     "Codex, hook, *interrupted by its own API*": "`codex exec` has none",
     "Codex, app-server, *ask*": "it takes accept and decline alone",
-    "Codex, app-server, interrupted by INT or TERM": (
-        "it goes on until its turn has ended, and the call waits on; it was tried by hand"
-    ),
-    "Codex, app-server, gateway restarted": (
-        "not tried; `meup codex` joins a gateway as the tool `approve` does"
-    ),
-    "Codex, app-server, `meup codex` killed": (
-        "the app-server ends with it, and the call waits until it expires; it was tried by hand"
-    ),
     "`can_use_tool`, refused connection": "the program cannot join, so it starts no agent",
     "`can_use_tool`, `meup acp`, *ask*": "they take allow and deny alone",
     "`meup acp`, interrupted by INT or TERM": "not run; by KILL it withdraws",
@@ -379,6 +380,12 @@ with several calls at once, it asks again about the last one, and never about th
 taken back when its turn ends. At a terminal, in manual mode, it passes over *defer*, and goes by
 its own rules, by which the call may run. So `meup-hook` gives that answer only where Claude Code
 says that it has no terminal.
+
+*Interrupted by* INT and TERM is the app-server of Codex, too: it goes on until its turn has ended,
+so the call waits on, and is decided. When `meup codex` is *killed*, its app-server ends with it;
+a call that waits gets no permit any more, and expires; of one that runs nothing is reported. *Too
+large a message* of the app-server ends its connection, and with it Codex's terminal, which would be
+asked alone.
 
 The editor and the agent of `meup acp` are small programs on the SDK of ACP, without a model; real
 ones are not tried.

@@ -13,11 +13,11 @@ import anyio
 import pytest
 
 from meup_agent.doors.model_api import ModelApi
-from meup_agent.errors import AlreadyDecided
+from meup_agent.errors import AlreadyDecided, MeupError
 from tests.asyncio_alone import anyio_backend as anyio_backend
-from tests.doors.hooked import Hooked, hooked, proposed
+from tests.doors.hooked import Hooked, hooked, permitted_after_a_restart, proposed
 from tests.doors.hosts.cases import APP_SERVER_CASES, Case
-from tests.doors.hosts.check_doors import FAKED, broken, decided, decider
+from tests.doors.hosts.check_doors import FAKED, SIGNALS, broken, decided, decider
 from tests.doors.hosts.check_terminal import Terminal
 from tests.doors.hosts.programs import CODEX
 from tests.interaction.people import until
@@ -28,6 +28,8 @@ pytestmark = pytest.mark.anyio
 
 ASKS = "Wouldyouliketorunthefollowingcommand"
 """Codex's own question, as :attr:`Terminal.text` has it."""
+
+LARGE = "too large a message"
 
 PRESS_SECONDS = 0.5
 """Between two presses of a key, as a person would."""
@@ -66,8 +68,15 @@ class EscalatingApi(ModelApi):
             yield event
 
 
-def codex(home: Path, url: str, token: str, api: str, ttl: float) -> Terminal:
-    """`meup codex` in a terminal of its own."""
+SMALL = (
+    "import meup_agent.doors.codex_server as server; server.MAX_MESSAGE_BYTES = 64;"
+    " from meup_agent.cli import main; main()"
+)
+"""A program that reads no message of the length that they have."""
+
+
+def codex(home: Path, url: str, token: str, api: str, ttl: float, *program: str) -> Terminal:
+    """`meup codex` in a terminal of its own, as a program of Python."""
     programs, settings, project = home / "bin", home / "codex", home / "project"
     for each in (programs, settings, project):
         each.mkdir()
@@ -85,9 +94,7 @@ def codex(home: Path, url: str, token: str, api: str, ttl: float) -> Terminal:
         "PYTHONPATH": str(ROOT),
     }
     at = ["--url", url, "--space", "demo", "--ttl", f"{ttl:g}"]
-    return Terminal(
-        [sys.executable, "-m", "meup_agent.cli", "codex", *at, "--", "go"], env, project
-    )
+    return Terminal([sys.executable, *program, "codex", *at, "--", "go"], env, project)
 
 
 def app_server(settings: Path) -> int:
@@ -125,9 +132,26 @@ async def happen(case: Case, at: Hooked, terminal: Terminal, mark: Path) -> None
         case "yes at the terminal":
             await proposed(at.space)
             await press(terminal, b"y", at)
+        case "gateway restarted midway":
+            await permitted_after_a_restart(at)
+        case "interrupted by INT" | "interrupted by TERM":
+            await proposed(at.space)
+            os.kill(app_server(mark.with_name("codex")), SIGNALS[case.what])
+            await at.space.proposals.get(at.space.proposals[0]).reject("unsafe")
         case "interrupted by KILL":
             await proposed(at.space)
             os.kill(app_server(mark.with_name("codex")), signal.SIGKILL)
+        case "meup codex killed as it waits":
+            await proposed(at.space)
+            server = Path("/proc", str(app_server(mark.with_name("codex"))))
+            terminal.kill()
+            await until(lambda: not server.exists())
+            # Nobody is left that could take it.
+            with pytest.raises(MeupError):
+                await at.space.proposals.get(at.space.proposals[0]).fulfill()
+        case "meup codex killed as it runs":
+            await until(mark.exists)
+            terminal.kill()
         case _:
             pass
 
@@ -137,7 +161,10 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     async with AsyncExitStack() as stack:
         stack.enter_context(anyio.fail_after(2 * PATIENCE))
-        api = stack.enter_context(EscalatingApi("Bash", {"command": f"touch {mark}"}))
+        command_line = f"touch {mark}"
+        if case.what == "meup codex killed as it runs":
+            command_line += "; sleep 60"
+        api = stack.enter_context(EscalatingApi("Bash", {"command": command_line}))
         at: Hooked | None = None
         token, ttl = "none", 60.0
         if case.what in FAKED:
@@ -147,18 +174,25 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
         else:
             journal = tmp_path / "journal.db"
             at = await stack.enter_async_context(hooked(decider(case, mark), journal=journal))
-            url, token = at.door_url, at.tokens["coder"]
+            # The other way to the gateway ends with it.
+            url = at.gateway.url if case.what == "gateway restarted midway" else at.door_url
+            token = at.tokens["coder"]
         if case.what in ("time-out", "gateway killed"):
             ttl = 8.0
-        terminal = codex(tmp_path, url, token, api.url, ttl)
+        program = ("-c", SMALL) if case.what == LARGE else ("-m", "meup_agent.cli")
+        terminal = codex(tmp_path, url, token, api.url, ttl, *program)
         stack.callback(terminal.close)
         if at is not None:
             await happen(case, at, terminal, mark)
+        if case.what == LARGE:
+            await until(lambda: "startmeupcodexagain" in terminal.text)
         if case.told:
             await until(lambda: case.told in " ".join(api.results))
         if case.ran:
             await until(mark.exists)
-        if case.recorded and at is not None:
+        if case.recorded in ("permitted", "pending") and at is not None:
+            assert at.space.proposals[0].state == case.recorded
+        elif case.recorded and at is not None:
             assert await decided(at) == case.recorded
         if case.what == "answered too late" and at is not None:
             with pytest.raises(AlreadyDecided):

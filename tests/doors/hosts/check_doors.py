@@ -83,6 +83,7 @@ def broken(what: str) -> Generator[str]:
 TOO_LATE = "answered too late"
 
 RESTARTED = "gateway restarted as it ran"
+AS_IT_RUNS = (RESTARTED, "meup codex killed as it runs")
 
 
 def told_seconds(case: Case, seconds: float) -> float:
@@ -234,7 +235,9 @@ class TypingModelApi(ModelApi):
 def decider(case: Case, mark: Path) -> Any:
     async def decide(proposal: Proposal) -> None:
         match case.what:
-            case "allow" | "gateway restarted as it ran" | "typed into a terminal":
+            case "allow" | "typed into a terminal":
+                await proposal.fulfill()
+            case _ if case.what in AS_IT_RUNS:
                 await proposal.fulfill()
             case "typed into a terminal, which is switched off":
                 await proposal.fulfill()
@@ -245,7 +248,7 @@ def decider(case: Case, mark: Path) -> Any:
             case _:
                 pass
 
-    decides = case.what in ("allow", "deny", "edit", RESTARTED) or case.what.startswith(TYPED)
+    decides = case.what in ("allow", "deny", "edit", *AS_IT_RUNS) or case.what.startswith(TYPED)
     return decide if decides else None
 
 

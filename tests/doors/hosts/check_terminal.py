@@ -70,6 +70,11 @@ class Terminal:
     def press(self, keys: bytes) -> None:
         os.write(self._fd, keys)
 
+    def kill(self) -> None:
+        """Kill its program alone."""
+        self._process.kill()
+        self._process.wait()
+
     def close(self) -> None:
         # With all of its group: what it has started holds the terminal, too.
         with contextlib.suppress(ProcessLookupError):

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 END_SECONDS: Final = 12.0
 """For the agent to end by itself, by SIGTERM, and by SIGKILL."""
 
+ALONE_SECONDS: Final = 3.0
+"""For Codex's terminal to end by itself, as its app-server has ended."""
+
 
 def acp(
     command: Annotated[
@@ -119,12 +122,30 @@ async def _run_codex(arguments: list[str], where: Address, door: JoiningDoor) ->
     async with app_server(CODEX, environment) as server, background_tasks() as tasks:
         tasks.start_soon(partial(door.stay, where.url, **where.identity))
         client = CodexClient(door.ask, server.send, door.report)
-        tasks.start_soon(client.run, server.messages())
         command = (CODEX, "--remote", server.address, *arguments)
         async with await anyio.open_process(
             command, stdin=None, stdout=None, stderr=None, env=environment
         ) as terminal:
-            return await terminal.wait()
+            is_lost = False
+
+            async def decide() -> None:
+                nonlocal is_lost
+                await client.run(server.messages())
+                # Its terminal would be asked alone. Where its server has ended, it ends by itself.
+                with anyio.move_on_after(ALONE_SECONDS):
+                    await terminal.wait()
+                    return
+                is_lost = True
+                terminal.terminate()
+
+            tasks.start_soon(decide)
+            status = await terminal.wait()
+        if is_lost:
+            raise CannotConnect(
+                "the connection to the app-server of Codex was lost, so its terminal was ended;"
+                " start meup codex again, and go on with: meup codex -- resume"
+            )
+        return status
 
 
 # --- what they share ---
