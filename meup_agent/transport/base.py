@@ -16,6 +16,7 @@ import anyio
 import msgspec
 
 from meup_agent.errors import ConnectionFailed, TransportClosed, leaves_of
+from meup_agent.uncaught import was_interrupted
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
@@ -142,7 +143,9 @@ async def background_tasks() -> AsyncGenerator[TaskGroup]:
         defects = [each for each in leaves if not isinstance(each, ConnectionFailed)]
         failed = group if len(defects) > 1 else (defects or leaves)[0]
     if own is not None:
-        if failed is not None and not isinstance(failed, ConnectionFailed):
+        # Ctrl-C comes to whichever task runs on trio, also in the middle of a parser.
+        is_defect = failed is not None and not isinstance(failed, ConnectionFailed)
+        if is_defect and not was_interrupted(failed):
             log.error("a background task failed, too", exc_info=failed)
         raise own
     if failed is not None:

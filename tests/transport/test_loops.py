@@ -1,9 +1,9 @@
-"""Shortcuts through asyncio do the same as anyio does on every loop."""
+"""Shortcuts through asyncio do as anyio does on every loop, and tasks end with their block."""
 
 import anyio
 import pytest
 
-from meup_agent.transport.base import Condition, asyncio_loop
+from meup_agent.transport.base import Condition, asyncio_loop, background_tasks
 from tests.gateways import runs_on_asyncio
 from tests.patience import PATIENCE
 
@@ -70,3 +70,20 @@ async def test_the_loop_is_known_by_who_runs() -> None:
         assert asyncio_loop() is asyncio.get_running_loop()
     else:
         assert asyncio_loop() is None
+
+
+@pytest.mark.parametrize("pressed", [False, True])
+async def test_what_ctrl_c_breaks_in_a_task_is_no_defect(
+    caplog: pytest.LogCaptureFixture, pressed: bool
+) -> None:
+    async def parse() -> None:
+        raise RuntimeError("half read") from (KeyboardInterrupt() if pressed else None)
+
+    with pytest.raises(LookupError):  # noqa: PT012
+        async with background_tasks() as tasks:
+            tasks.start_soon(parse)
+            try:
+                await anyio.sleep_forever()
+            finally:
+                raise LookupError("of the block")
+    assert bool(caplog.records) is not pressed
