@@ -49,7 +49,7 @@ class PostgresServer:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="meup-pg-")
         self.folder = Path(self._folder.name)
-        self._held, self._port = held_port()
+        self._held, self.port = held_port()
         owner = _owner()
         if owner:
             os.chown(self.folder, owner["user"], owner["group"])
@@ -74,7 +74,7 @@ class PostgresServer:
 
     @property
     def url(self) -> str:
-        return self.url_at(self._port)
+        return self.url_at(self.port)
 
     def url_at(self, port: int, user: str = USER, password: str = password) -> str:
         return f"postgresql://{user}:{password}@127.0.0.1:{port}/postgres"
@@ -83,7 +83,7 @@ class PostgresServer:
         """Start it, at its port, and wait until it takes connections."""
         settings = {
             "listen_addresses": "127.0.0.1",
-            "port": self._port,
+            "port": self.port,
             "unix_socket_directories": self.folder,
             # Processes are killed here, and no machines.
             "fsync": "off",

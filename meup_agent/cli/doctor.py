@@ -160,6 +160,16 @@ class Check:
     advice: str = ""  # what to do; where all is good, to think of
 
 
+MAX_SAID: Final = 400
+"""Characters of a sentence."""
+
+
+def failed_check(name: str, error: ConfigurationError) -> Check:
+    """A check that failed by an error, whose last part is the advice."""
+    said, _, advice = str(error).rpartition("; ")
+    return Check(name, False, visible(said or advice, MAX_SAID), advice if said else "")
+
+
 @dataclass(slots=True)
 class Report:
     """All results of one run."""

@@ -1,4 +1,4 @@
-"""`meup doctor --journal`: servers, permissions, streams and gateways of a journal on NATS."""
+"""`meup doctor --journal`: the server of a journal, its user, what is there, and gateways."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from meup_agent.gateway.network import fit_open_files
 from tests.cli.commands import exit_codes
 from tests.cli.conftest import assert_fails
 from tests.cli.processes import meup
-from tests.gateway.journal.conftest import nats_config
+from tests.gateway.journal.conftest import nats_config, postgres_config
 from tests.nats_servers import NatsServer, shared_server
 from tests.programs import ROOT
 
@@ -124,9 +124,54 @@ def test_the_how_to_lists_what_is_tried() -> None:
     assert re.findall('"(.*?)"', subscribed) == [*own, "_INBOX.>"]
 
 
-def test_only_a_journal_on_nats_is_looked_at(tmp_path: Path) -> None:
+POSTGRES = """
+space: {{id: demo}}
+participants:
+  alice: {{tokens: [{token}], capabilities: [{{kind: chat}}]}}
+journal: {{postgres: {{url: "{url}", schema: {schema}, node: {node}}}}}
+"""
+
+
+def in_postgres(folder: Path, node: str, *, token: str = "token-of-alice", url: str = "") -> Path:
+    file = folder / f"{node}.yaml"
+    config = postgres_config(folder)
+    place = {"url": url or config.url, "schema": config.schema, "node": node}
+    file.write_text(POSTGRES.format(**place, token=token), "utf-8")
+    return file
+
+
+def test_a_journal_in_postgresql(tmp_path: Path) -> None:
+    file = in_postgres(tmp_path, "first")
+    failed = exit_codes.FAILED
+    before = said(file, failed)
+    assert before["durability"] == (False, "fsync is off: a power cut can lose all of it")
+    assert before["tables"] == (True, "none yet")
+    assert before["permissions"] == (True, "all that a gateway needs")
+    assert before["gateways"] == (None, "none runs")
+    with gateway(file):
+        alone = said(file, failed)
+        assert alone["tables"] == (True, "as this version has them")
+        assert alone["gateways"] == (True, "first is at work")
+        assert alone["standby"] == (None, "no second gateway waits to take over")
+        with gateway(in_postgres(tmp_path, "second")):
+            assert said(file, failed)["standby"] == (True, "second waits")
+        other = said(in_postgres(tmp_path, "third", token="token-of-another"), failed)
+        assert other["gateways"] == (
+            False,
+            "first is at work; it has other spaces.demo than this file",
+        )
+
+
+def test_a_server_that_is_not_there_or_lets_nobody_in(tmp_path: Path) -> None:
+    found = said(in_postgres(tmp_path, "x", url="postgresql://meup@127.0.0.1:1/x"), 1)
+    assert found["server"][0] is False
+    assert "cannot be reached" in found["server"][1]
+    assert found["tables"] == (None, "not tried")
+
+
+def test_only_a_journal_on_a_server_is_looked_at(tmp_path: Path) -> None:
     file = tmp_path / "space.yaml"
     file.write_text("space: {id: demo}\nparticipants: {}\n", "utf-8")
     there = ("doctor", "--journal", str(file))
-    assert_fails(meup(*there), exit_codes.USAGE, "the journal is not on NATS")
+    assert_fails(meup(*there), exit_codes.USAGE, "the journal is on no server")
     assert_fails(meup(*there, "--doors"), exit_codes.USAGE, "leave the rest out")

@@ -16,6 +16,7 @@ from statistics import median
 import anyio
 
 from meup_agent.cli.cluster.checker import Stall
+from tests.cluster import standby
 from tests.cluster.chaos import FAULTS, Report, run
 from tests.programs import ROOT
 
@@ -146,6 +147,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0, help="how long; 600")
     parser.add_argument("--longest", type=float, default=20.0, help="the longest pause; 20")
     parser.add_argument("--seed", type=int, help="of a run that is to be made again")
+    parser.add_argument(
+        "--journal", choices=["nats", "postgres"], default="nats", help="where it is kept; nats"
+    )
     parser.add_argument("--write", action="store_true", help="write the page, and its plot")
     asked = parser.parse_args()
     seed = secrets.randbelow(1_000_000) if asked.seed is None else asked.seed
@@ -156,7 +160,10 @@ def main() -> int:
         with tempfile.TemporaryDirectory(
             prefix="meup-chaos-", ignore_cleanup_errors=True
         ) as folder:
-            return await run(Path(folder), seed, asked.seconds, longest=asked.longest, tell=True)
+            more = {"longest": asked.longest, "tell": True}
+            if asked.journal == "postgres":
+                more |= {"joined": standby.joined, "faults": standby.FAULTS}
+            return await run(Path(folder), seed, asked.seconds, **more)
 
     report = anyio.run(play)
     for name, wrong in {**report.result.mistakes, "ended": report.ended}.items():

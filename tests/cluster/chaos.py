@@ -9,7 +9,7 @@ has to go on; at the end all logs are compared, as ``meup cluster demo`` does.
 import resource
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -114,7 +114,7 @@ class Chaos:
         await start_all(ended)
 
 
-def _killed(which: str) -> Callable[[Chaos], Awaitable[str]]:
+def killed(which: str) -> Callable[[Chaos], Awaitable[str]]:
     async def do(chaos: Chaos) -> str:
         program: ClusterProgram = await getattr(chaos, which)()
         await program.kill()
@@ -124,7 +124,7 @@ def _killed(which: str) -> Callable[[Chaos], Awaitable[str]]:
     return do
 
 
-def _stopped(which: str) -> Callable[[Chaos], Awaitable[str]]:
+def stopped(which: str) -> Callable[[Chaos], Awaitable[str]]:
     async def do(chaos: Chaos) -> str:
         program: ClusterProgram = await getattr(chaos, which)()
         await program.stop()
@@ -134,7 +134,7 @@ def _stopped(which: str) -> Callable[[Chaos], Awaitable[str]]:
     return do
 
 
-def _paused(which: str) -> Callable[[Chaos], Awaitable[str]]:
+def paused(which: str) -> Callable[[Chaos], Awaitable[str]]:
     async def do(chaos: Chaos) -> str:
         program: ClusterProgram = await getattr(chaos, which)()
         program.pause()
@@ -148,7 +148,7 @@ def _paused(which: str) -> Callable[[Chaos], Awaitable[str]]:
     return do
 
 
-def _cut(is_silent: bool, between: str) -> Callable[[Chaos], Awaitable[str]]:
+def cut(is_silent: bool, between: str) -> Callable[[Chaos], Awaitable[str]]:
     async def do(chaos: Chaos) -> str:
         routes = [each for each in chaos.routes if each.source.startswith(between)]
         if between == "gateway":
@@ -187,30 +187,30 @@ async def _full(chaos: Chaos) -> str:
 
 
 FAULTS = (
-    Fault("gateway: owner killed", _killed("owner"), 3),
-    Fault("gateway: owner paused", _paused("owner"), 3),
-    Fault("gateway: owner stopped in order", _stopped("owner"), 2),
-    Fault("gateway: standby killed", _killed("standby")),
-    Fault("gateway: standby paused", _paused("standby")),
-    Fault("gateway: standby stopped in order", _stopped("standby")),
-    Fault("NATS: leader killed", _killed("leader")),
-    Fault("NATS: leader paused", _paused("leader")),
-    Fault("NATS: leader stopped in order", _stopped("leader")),
-    Fault("NATS: follower killed", _killed("follower")),
-    Fault("NATS: follower paused", _paused("follower")),
-    Fault("NATS: follower stopped in order", _stopped("follower")),
+    Fault("gateway: owner killed", killed("owner"), 3),
+    Fault("gateway: owner paused", paused("owner"), 3),
+    Fault("gateway: owner stopped in order", stopped("owner"), 2),
+    Fault("gateway: standby killed", killed("standby")),
+    Fault("gateway: standby paused", paused("standby")),
+    Fault("gateway: standby stopped in order", stopped("standby")),
+    Fault("NATS: leader killed", killed("leader")),
+    Fault("NATS: leader paused", paused("leader")),
+    Fault("NATS: leader stopped in order", stopped("leader")),
+    Fault("NATS: follower killed", killed("follower")),
+    Fault("NATS: follower paused", paused("follower")),
+    Fault("NATS: follower stopped in order", stopped("follower")),
     Fault("NATS: disk full", _full),
-    Fault("link: owner to NATS cut", _cut(False, "gateway")),
-    Fault("link: owner to NATS silent", _cut(True, "gateway")),
-    Fault("link: NATS to NATS cut", _cut(False, "nats")),
-    Fault("link: NATS to NATS silent", _cut(True, "nats")),
+    Fault("link: owner to NATS cut", cut(False, "gateway")),
+    Fault("link: owner to NATS silent", cut(True, "gateway")),
+    Fault("link: NATS to NATS cut", cut(False, "nats")),
+    Fault("link: NATS to NATS silent", cut(True, "nats")),
 )
 
 
-def drawn(random: Random) -> Generator[Fault]:
+def drawn(random: Random, faults: Sequence[Fault]) -> Generator[Fault]:
     """Faults without end: each kind once in random order, as often as it weighs, and again."""
     while True:
-        deck = [fault for fault in FAULTS for _ in range(fault.weight)]
+        deck = [fault for fault in faults for _ in range(fault.weight)]
         random.shuffle(deck)
         yield from deck
 
@@ -243,15 +243,26 @@ async def _joined(folder: Path, random: Random, longest: float) -> AsyncGenerato
             yield Chaos(made, checker, [each for each, _ in routes], random, longest)
 
 
+Joined = Callable[[Path, Random, float], AbstractAsyncContextManager[Chaos]]
+"""Makes a cluster in a folder, whose agents work; what is random, and the longest pause."""
+
+
 async def run(
-    folder: Path, seed: int, seconds: float, *, longest: float = 6.0, tell: bool = False
+    folder: Path,
+    seed: int,
+    seconds: float,
+    *,
+    longest: float = 6.0,
+    tell: bool = False,
+    joined: Joined = _joined,
+    faults: Sequence[Fault] = FAULTS,
 ) -> Report:
     """Do things to a cluster for so many seconds, at least; what came of it."""
     random = Random(seed)
-    async with _joined(folder, random, longest) as chaos:
+    async with joined(folder, random, longest) as chaos:
         checker = chaos.checker
         began = anyio.current_time()
-        for fault in drawn(random):
+        for fault in drawn(random, faults):
             if anyio.current_time() - began > seconds:
                 break
             since = anyio.current_time()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import msgspec
 
-from meup_agent.cli.doctor import NOT_TRIED, Check
+from meup_agent.cli.doctor import MAX_SAID, NOT_TRIED, Check, failed_check
 from meup_agent.cli.render.formatting import name_some
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import visible
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 
 HEAR_SECONDS: Final = 4 * HEARTBEAT_SECONDS
 """Time for each gateway that is there to say so."""
-
-MAX_SAID: Final = 400
-"""Characters of a sentence."""
 
 PUBLISHED: Final = (
     "{prefix}.log.>",
@@ -83,11 +80,18 @@ def examine_journal(file: Path, begin: Callable[[str], None]) -> Iterator[Check]
         begin: Called with what is waited for.
 
     Raises:
-        ConfigurationError: The file cannot be read, or its journal is not on NATS.
+        ConfigurationError: The file cannot be read, or its journal is on no server.
     """
     config = fit_open_files(load_config(file))
+    if config.journal.postgres is not None:
+        from meup_agent.cli.cluster.postgres_examination import examine_postgres
+
+        yield from examine_postgres(config, begin)
+        return
     if config.journal.nats is None:
-        raise ConfigurationError(f"{file}: the journal is not on NATS; there is no journal.nats")
+        raise ConfigurationError(
+            f"{file}: the journal is on no server; there is no journal.nats or journal.postgres"
+        )
     from meup_agent.gateway.journal.nats.journal import max_frame_bytes
     from meup_agent.gateway.journal.nats.link import Link
 
@@ -96,7 +100,7 @@ def examine_journal(file: Path, begin: Callable[[str], None]) -> Iterator[Check]
     try:
         link.open()
     except ConfigurationError as error:
-        yield _failed("servers", error)
+        yield failed_check("servers", error)
         for name in ("permissions", "jetstream", "streams", "gateways", "spaces"):
             yield Check(name, None, NOT_TRIED)
         return
@@ -105,7 +109,7 @@ def examine_journal(file: Path, begin: Callable[[str], None]) -> Iterator[Check]
             check_message_size(max_frame_bytes(link), config.limits.max_message_bytes)
             yield Check("servers", True, f"{link.place}, version {link.version}")
         except ConfigurationError as error:
-            yield _failed("servers", error)
+            yield failed_check("servers", error)
         yield from _Journal(config, link, begin).checks()
     finally:
         link.close()
@@ -137,7 +141,7 @@ class _Journal:
             yield Check("jetstream", True, self._durability(), self._monitoring_advice())
             yield from self._streams()
         except ConfigurationError as error:
-            yield _failed("jetstream", error)
+            yield failed_check("jetstream", error)
         self._begin("other gateways")
         yield from self._gateways(self._link.wait(self._hear()))
 
@@ -203,7 +207,7 @@ class _Journal:
                 made += 1
                 log.refuse_copy()
             except ConfigurationError as error:
-                yield _failed("streams", error)
+                yield failed_check("streams", error)
                 continue
             differing, copies = found
             changed += [f"{key} of {log.stream}" for key in differing]
@@ -283,8 +287,3 @@ def _ignore_kept(log: SpaceLog, sequence: int, count: int) -> None:
 
 def _listed(spaces: list[str]) -> str:
     return name_some(spaces, 8) if spaces else "no space"
-
-
-def _failed(name: str, error: ConfigurationError) -> Check:
-    said, _, advice = str(error).rpartition("; ")
-    return Check(name, False, visible(said or advice, MAX_SAID), advice if said else "")

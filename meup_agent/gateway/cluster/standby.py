@@ -10,20 +10,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from functools import partial
 from math import inf
+from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 import anyio
-import anyio.to_thread
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.cluster.checks import refuse_output_logs
 from meup_agent.gateway.cluster.membership import config_parts, refuse_differing
-from meup_agent.gateway.journal.postgres.journal import PostgresJournal, node_name, postgres_of
+from meup_agent.gateway.journal.postgres.journal import PostgresJournal
 from meup_agent.gateway.journal.postgres.log import InUse, OwnedLog
-from meup_agent.gateway.journal.postgres.session import Away, SessionThread, unreachable
+from meup_agent.gateway.journal.postgres.session import node_name, place_of, postgres_of
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import JournalConfig
@@ -46,16 +47,11 @@ class StandbyKeeper:
     membership = None
 
     def __init__(
-        self,
-        runtime: GatewayRuntime,
-        config: JournalConfig,
-        thread: SessionThread,
-        now: Callable[[], int],
+        self, runtime: GatewayRuntime, config: JournalConfig, now: Callable[[], int]
     ) -> None:
         self._runtime = runtime
         self._config = config
-        self._postgres = postgres_of(config)
-        self._thread = thread
+        self._place = place_of(postgres_of(config))
         self._now = now
         self._journal: PostgresJournal | None = None
         self._lost = asyncio.Event()
@@ -78,10 +74,8 @@ class StandbyKeeper:
                 refuse_differing(config_parts(self._runtime.config), error.parts, error.node)
             log.info(
                 "the gateway %s is at work with %s; this one waits",
-                *(ascii(error.node), self._thread.place),
+                *(ascii(error.node), self._place),
             )
-        except Away as error:
-            raise unreachable(self._postgres, error) from None
         # In a task of its own: a gateway may be begun by one task and ended by another.
         self._running = asyncio.create_task(self._run(), name="meup spaces")
 
@@ -104,48 +98,44 @@ class StandbyKeeper:
     async def _run(self) -> None:
         pause, told = FIRST_PAUSE_SECONDS, ""
         while True:
-            if self._journal is None:
-                try:
-                    await self._take(inf)
-                except (ConfigurationError, Away) as error:
-                    why = str(error)
-                except Exception as error:
+            if self._journal is not None:
+                await self._lost.wait()
+                # An error may come again with the first message.
+                await asyncio.sleep(pause)
+            try:
+                await self._take(inf)
+            except Exception as error:
+                if not isinstance(error, ConfigurationError):
                     log.exception("the spaces cannot begin")
-                    why = repr(error)
-                else:
-                    pause, told = FIRST_PAUSE_SECONDS, ""
-                    continue
+                why = str(error) or repr(error)
                 if why != told:
                     log.warning("the spaces cannot begin: %s; it is tried again", why)
                     told = why
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, MAX_PAUSE_SECONDS)
             else:
-                await self._lost.wait()
-                # An error may come again with the first message.
-                await asyncio.sleep(pause)
+                pause, told = FIRST_PAUSE_SECONDS, ""
 
     async def _take(self, seconds: float) -> None:
         """Own the log, once no other gateway does, and begin all spaces."""
-        parts = config_parts(self._runtime.config)
-        node = node_name(self._postgres)
-        owned = OwnedLog(self._thread, self._config, self._now, node, parts)
+        owned = OwnedLog(self._config, self._now, config_parts(self._runtime.config))
         try:
-            opening = asyncio.run_coroutine_threadsafe(
-                owned.open(seconds=seconds), self._thread.loop
-            )
-            await asyncio.wrap_future(opening)
-            journal = PostgresJournal(self._config, self._now, (owned, self._thread))
-            self._lost = asyncio.Event()
-            journal.on_failed = partial(self._lose, journal)
-            for space in self._runtime.config.spaces:
-                self._runtime.open_space(space.id, journal)
+            await _in_thread(partial(owned.open, seconds))
+            journal = PostgresJournal(self._config, self._now, owned)
+            try:
+                self._lost = asyncio.Event()
+                journal.on_failed = partial(self._lose, journal)
+                for space in self._runtime.config.spaces:
+                    self._runtime.open_space(space.id, journal)
+            except BaseException:
+                journal.abandon()
+                raise
         except BaseException:
-            self._thread.begin(owned.let_go)
+            owned.let_go()
             self._close_spaces("the space cannot begin; connect again later")
             raise
         self._journal = journal
-        log.info("this gateway is at work with %s", self._thread.place)
+        log.info("this gateway is at work with %s", self._place)
         if journal.failure:
             self._lose(journal, journal.failure)
 
@@ -160,7 +150,6 @@ class StandbyKeeper:
         else:
             for space in self._runtime.config.spaces:
                 self._runtime.fail_space(space.id, sentence)
-        self._thread.begin(journal.log.let_go)
         self._lost.set()
 
     def _close_spaces(self, reason: str) -> None:
@@ -169,8 +158,23 @@ class StandbyKeeper:
 
     def _reconfigure(self) -> None:
         if self._journal is not None:
-            parts = config_parts(self._runtime.config)
-            self._thread.call(self._journal.log.reconfigure, parts)
+            self._journal.log.reconfigure(config_parts(self._runtime.config))
+
+
+async def _in_thread(work: Callable[[], None]) -> None:
+    """Wait for what blocks, in a thread that holds up no end of the process."""
+    done = Future[None]()
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            work()
+            done.set_result(None)
+        except BaseException as error:
+            done.set_exception(error)
+
+    Thread(target=run, name="meup-journal-opener", daemon=True).start()
+    await asyncio.wrap_future(done)
 
 
 @asynccontextmanager
@@ -181,17 +185,11 @@ async def keep_or_wait(
 
     Leaving the block hands them over.
     """
-    postgres = postgres_of(config)
-    thread = SessionThread(postgres)
+    runtime.node = node_name(postgres_of(config))
+    keeper = StandbyKeeper(runtime, config, now)
     try:
-        runtime.node = node_name(postgres)
-        keeper = StandbyKeeper(runtime, config, thread, now)
-        try:
-            yield keeper
-        finally:
-            with anyio.CancelScope(shield=True):
-                await keeper.leave()
-            runtime.abandon_spaces()
+        yield keeper
     finally:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(thread.close)
+            await keeper.leave()
+        runtime.abandon_spaces()

@@ -5,13 +5,14 @@ entries with their numbers go out, in order, when they are kept. ``engines`` is 
 new one is a module of this folder and a row there, and the tests of the contract run on it.
 
 ``sqlite`` is the engine in a file. Two ``threads`` do its work, so that the gateway's loop never
-waits for a disk: one writes, in batches, and removes what is too old; the other reads pages. An
-envelope is delivered when its batch has been committed. ``database`` is the file itself: its form
-(``rows``), its lock against a second gateway, and damage that SQLite would not report (``damage``).
+waits for a disk: one writes (``file_writer``), in batches, and removes what is too old; the other
+reads pages. An envelope is delivered when its batch has been committed. ``database`` is the file
+itself: its form (``rows``), its lock against a second gateway, and damage that SQLite would not
+report (``damage``).
 ``nats`` is the engine on NATS JetStream, with a stream for each space.
-``postgres`` is the engine in PostgreSQL, in the tables of a schema.
+``postgres`` is the engine in PostgreSQL, in the tables of a schema, with two such threads.
 ``waiting`` is what all have for envelopes that are not kept yet, ``numbered`` what those have that
-number the entries themselves, and ``loop_thread`` the thread of a server's connections.
+number the entries themselves, and ``loop_thread`` the thread of a client library's connections.
 ``archive`` reads such a file from outside, for the audit; it never changes it.
 
 An engine never drops silently: what cannot be kept stops the gateway, what is removed raises the

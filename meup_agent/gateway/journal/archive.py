@@ -114,7 +114,31 @@ class JournalArchive(Protocol):
 
 
 class ServerArchive(JournalArchive, Protocol):
-    """A journal on a server, which is copied from there, or to there."""
+    """A journal on a server, which is copied from there, or to there.
+
+    It is a base, too: engines say how a page is read.
+    """
+
+    @property
+    def damaged(self) -> list[NumberRange]:
+        return []
+
+    def find_chains(self, space: str, query: DecisionQuery) -> Chains | None:
+        return None
+
+    def read(
+        self, space: str, *, after: int, until: int, limit: int, kinds: tuple[str, ...] = ()
+    ) -> tuple[Entry, ...]:
+        while after < until and (page := self.page(space, after, until, limit)):
+            found = tuple(each for each in page if not kinds or each.envelope.kind in kinds)
+            if found:
+                return found
+            after = page[-1].seq
+        return ()
+
+    def page(self, space: str, after: int, until: int, limit: int) -> tuple[Entry, ...]:
+        """A page of entries with ``after < seq <= until``, oldest first."""
+        ...
 
     def find_owner(self) -> str | None:
         """The name of a gateway that uses it; ``None``: none does; empty: it does not answer."""

@@ -103,7 +103,7 @@ def _keep_in_postgres(
 
 
 def _check_postgres(config: JournalConfig, _: int) -> str:
-    from meup_agent.gateway.journal.postgres.archive import check
+    from meup_agent.gateway.journal.postgres.log import check
 
     return check(config)
 

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import anyio.to_thread
 
 from meup_agent.gateway.journal.rows import row_of
-from meup_agent.gateway.journal.threads import WriteJob
+from meup_agent.gateway.journal.threads import JournalReader, WriteJob, WriterThread
 from meup_agent.gateway.journal.waiting import PendingEntry, WaitingJournal, WaitingRoom
 from meup_agent.protocol.space.decisions import DecisionFollower, ProposalChange
-from meup_agent.protocol.space.journal import MAX_SEQ, Entry, Fact, without_marks
+from meup_agent.protocol.space.journal import MAX_SEQ, Entry, Fact, NumberRange, without_marks
 
 if TYPE_CHECKING:
     from meup_agent.protocol.wire.envelope import Envelope
+
+log = logging.getLogger("meup_agent.gateway")
+
+CLOSE_SECONDS: Final = 5.0
+"""For a thread to end; a store that hangs longer keeps its thread, and not the gateway."""
 
 RECOVER_PAGE: Final = 1_000
 """Entries that are read at a time when a gateway starts."""
@@ -33,9 +43,12 @@ class NumberedJournal(WaitingJournal[NumberedEntry]):
     """A part of a :class:`~meup_agent.protocol.space.journal.Journal`: it numbers what it is given.
 
     An engine sets ``_start``, the number after which this start begins, and what its store has of
-    the spaces; it writes what is handed to it (:meth:`_write`), in order, and says so
-    (:meth:`_on_written`).
+    the spaces, and starts two threads: one writes what is handed to it, in order, and tells
+    (:meth:`_on_written`); the other reads pages.
     """
+
+    _writer: WriterThread
+    _reader: JournalReader[Any]
 
     def __init__(self, room: WaitingRoom | None = None) -> None:
         super().__init__(room)
@@ -50,9 +63,26 @@ class NumberedJournal(WaitingJournal[NumberedEntry]):
     def _begin(self, start: int) -> None:
         self._start = self._seq = self._committed = start
 
+    def _begin_threads(self, writer: WriterThread, reader: JournalReader[Any]) -> None:
+        self._writer, self._reader = writer, reader
+        writer.on_written = partial(self._to_loop, self._on_written)
+        reader.on_read = self._to_loop
+        for thread in (writer, reader):
+            thread.on_failed = partial(self._to_loop, self._on_failed)
+            thread.start()
+
+    @property
     @abstractmethod
-    def _write(self, work: list[WriteJob]) -> None:
-        """Write so much, behind what was to be written before; called on the gateway's loop."""
+    def _place(self) -> str:
+        """The store, for people."""
+
+    @abstractmethod
+    def _close_store(self) -> None:
+        """Close the store, whose threads have ended."""
+
+    @abstractmethod
+    def _on_failed(self, error: Exception) -> None:
+        """Fail, since one of the threads did."""
 
     @abstractmethod
     def _note_seen(self, space: str, participant: str, at: int) -> None:
@@ -114,10 +144,52 @@ class NumberedJournal(WaitingJournal[NumberedEntry]):
         """See :meth:`~meup_agent.protocol.space.journal.Journal.latest`."""
         return self._latest.get(space) or self.floor(space)
 
+    def resume_from(self, space: str, seen: int) -> int:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.resume_from`."""
+        floor = self.floor(space)
+        return seen if floor <= seen <= self.latest(space) else floor
+
+    def damaged(self, space: str, *, after: int, until: int) -> tuple[NumberRange, ...]:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.damaged`; the store finds it."""
+        return ()
+
+    # --- the end ------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.aclose`."""
+        self._hand_over()
+        self._writer.stop()
+        self._reader.stop()
+        closed = False
+        with anyio.CancelScope(shield=True):
+            closed = await anyio.to_thread.run_sync(self._close)
+        lost = sum(isinstance(each, NumberedEntry) for each in self._pending)
+        self._end()
+        if not closed:
+            said = "%s hangs; %d messages that waited for it are lost"
+            log.error(said, self._place, lost)
+
+    def abandon(self) -> None:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.abandon`."""
+        self._end()
+        self._work.clear()
+        self._writer.stop(discard=True)
+        self._reader.stop()
+
+    def _close(self) -> bool:
+        for thread in (self._writer, self._reader):
+            thread.join(CLOSE_SECONDS)
+            if thread.is_alive():
+                return False
+        self._close_store()
+        return True
+
+    # --- results of the threads -----------------------------------------------------------------
+
     def _hand_over(self) -> None:
         work, self._work = self._work, []
         if work:
-            self._write(work)
+            self._writer.put(work)
 
     def _on_written(self, seq: int) -> None:
         self._committed = seq

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-import anyio
-import anyio.to_thread
-
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.database import BUSY_SECONDS, Database, checkpoint, error_text
 from meup_agent.gateway.journal.decisions import (
+    WRITE_SEEN,
     DamagedIndex,
     find_begin,
     find_chain,
@@ -26,6 +23,7 @@ from meup_agent.gateway.journal.decisions import (
     resume_segment,
     snapshot,
 )
+from meup_agent.gateway.journal.file_writer import FileWriter
 from meup_agent.gateway.journal.numbered import NumberedJournal, latest_entries
 from meup_agent.gateway.journal.rows import (
     DAMAGE,
@@ -38,7 +36,7 @@ from meup_agent.gateway.journal.rows import (
     read_page,
     sealed,
 )
-from meup_agent.gateway.journal.threads import BatchWriter, JournalReader, Retention, WriteJob
+from meup_agent.gateway.journal.threads import JournalReader
 from meup_agent.protocol.space.decisions import (
     DecisionFollower,
     HistoryPage,
@@ -54,11 +52,6 @@ from meup_agent.protocol.space.journal import (
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import JournalConfig
-
-log = logging.getLogger("meup_agent.gateway")
-
-CLOSE_SECONDS: Final = 5.0
-"""For a thread to end; a disk that hangs longer keeps its thread, and not the gateway."""
 
 SKIPPED_NUMBERS: Final = 1_000_000_000
 """Numbers skipped at a start where the journal's last ones may be lost, so that none is given
@@ -92,26 +85,10 @@ class SqliteJournal(NumberedJournal):
         except (sqlite3.Error, DamagedIndex) as error:
             self._database.close()
             raise self._unreadable(error) from None
-        self._writer = BatchWriter(
-            self._database.writer,
-            Retention(
-                self._database.writer,
-                max_age=None if config.max_age is None else round(config.max_age * 1_000_000),
-                max_bytes=config.max_bytes,
-                now=now,
-                raised=self._floors.__setitem__,
-            ),
-            names,
-            written=partial(self._to_loop, self._on_written),
-            failed=partial(self._to_loop, self._on_failed),
+        self._begin_threads(
+            FileWriter(self._database.writer, config, now, names, raised=self._floors.__setitem__),
+            JournalReader(self._database.reader),
         )
-        self._reader = JournalReader(
-            self._database.reader,
-            read=self._to_loop,
-            failed=partial(self._to_loop, self._on_failed),
-        )
-        self._writer.start()
-        self._reader.start()
 
     # --- the contract -----------------------------------------------------------------------
 
@@ -208,41 +185,18 @@ class SqliteJournal(NumberedJournal):
         except (sqlite3.Error, DamagedEntry, DamagedIndex) as error:
             raise self._unreadable(error) from None
 
-    # --- the end ----------------------------------------------------------------------------
+    # --- the threads ------------------------------------------------------------------------
 
-    async def aclose(self) -> None:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.aclose`."""
-        self._hand_over()
-        self._writer.stop()
-        self._reader.stop()
-        closed = False
-        with anyio.CancelScope(shield=True):
-            closed = await anyio.to_thread.run_sync(self._close)
-        self._end()
-        if not closed:
-            log.error("the journal %s hangs; what waited for it is lost", self._database.path)
+    @property
+    def _place(self) -> str:
+        return f"the journal {self._database.path}"
 
-    def abandon(self) -> None:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.abandon`."""
-        self._end()
-        self._work.clear()
-        self._writer.stop(discard=True)
-
-    def _close(self) -> bool:
-        for thread in (self._writer, self._reader):
-            thread.join(CLOSE_SECONDS)
-            if thread.is_alive():
-                return False
+    def _close_store(self) -> None:
         self._database.close()
-        return True
-
-    # --- results of the threads -------------------------------------------------------------
-
-    def _write(self, work: list[WriteJob]) -> None:
-        self._writer.put(work)
 
     def _note_seen(self, space: str, participant: str, at: int) -> None:
-        self._writer.note_seen(space, participant, at)
+        values = (space, participant, at)
+        self._writer.note((space, participant), WRITE_SEEN, *values)
 
     def _hash_names(self, entry: Entry) -> tuple[int, ...]:
         return hashed_names(entry)

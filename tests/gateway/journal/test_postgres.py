@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import anyio
 import httpx
@@ -17,12 +18,11 @@ import pytest
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import Config, Gateway, JournalConfig
 from meup_agent.gateway.config import PostgresConfig
-from meup_agent.gateway.journal.postgres import session as sessions
 from meup_agent.gateway.journal.postgres import tables
-from meup_agent.gateway.journal.postgres.archive import PostgresArchive, check
+from meup_agent.gateway.journal.postgres.archive import PostgresArchive
 from meup_agent.gateway.journal.postgres.journal import PostgresJournal
-from meup_agent.gateway.journal.postgres.log import OwnedLog
-from meup_agent.gateway.journal.postgres.session import Away, DatabaseSession
+from meup_agent.gateway.journal.postgres.log import OwnedLog, check
+from meup_agent.gateway.journal.postgres.session import DatabaseSession
 from meup_agent.gateway.journal.rows import row_of
 from meup_agent.gateway.journal.threads import WriteJob
 from meup_agent.protocol.proposals.lifecycle import ProposalState
@@ -97,10 +97,7 @@ def end_connections(config: PostgresConfig) -> None:
 def a_lock_that_lies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gateways that all believe that they have the lock."""
 
-    async def lies(log: OwnedLog, session: DatabaseSession) -> bool:
-        return True
-
-    monkeypatch.setattr(OwnedLog, "_lock", lies)
+    monkeypatch.setattr(OwnedLog, "_lock", lambda _: True)
 
 
 @pytest.mark.usefixtures("a_lock_that_lies")
@@ -158,12 +155,14 @@ STALE: dict[str, tuple[str, Any]] = {
                     (DecisionRow(1, "demo", "alice", "9", "ls", NOW, None, "pending"),),
                 ),
                 WriteJob(row_of(Entry(NOW + 10, "demo", NOW, chat(10))), (Fact("grant/a", None),)),
-            ]
+            ],
+            epoch=0,
+            before=0,
         )
         | {"is_part": False},
     ),
-    "forget": (tables.FORGET, (1, 0, 2**60, 2**60, [b"demo"], [2**60])),
-    "seen": (tables.SEEN, ([b"demo"], [b"alice"], [9], 0)),
+    "forget": (tables.FORGET, {"until": 2**60, "epoch": 0}),
+    "seen": (tables.SEEN, (b"demo", b"alice", 9, 0)),
     "tell": (tables.TELL, (b"", 0)),
 }
 """Each statement that writes, as a gateway whose epoch was 0 says it."""
@@ -186,7 +185,7 @@ async def test_nothing_of_an_older_epoch_takes_effect(
     assert epoch == 1
     sql, values = STALE[name]
     if name == "append":
-        values = values | {"epoch": 0, "before": last}
+        values = values | {"before": last}
     with psycopg.connect(config.url, autocommit=True) as connection:
         connection.execute(f'SET search_path TO "{config.schema}"'.encode())
         connection.execute(sql.encode(), values)
@@ -200,17 +199,18 @@ async def test_one_that_is_replaced_while_it_forgets_learns_it(
     ask, reached = DatabaseSession.ask, asyncio.Event()
     taken_over = threading.Event()
 
-    async def held(session: DatabaseSession, sql: str, *values: object, **more: Any) -> Any:
+    def held(session: DatabaseSession, sql: str, values: Any = None) -> Any:
         if sql is tables.FORGET and not reached.is_set():
             loop.call_soon_threadsafe(reached.set)
-            await asyncio.to_thread(taken_over.wait, PATIENCE)
-        return await ask(session, sql, *values, **more)
+            taken_over.wait(PATIENCE)
+        return ask(session, sql, values)
 
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(DatabaseSession, "ask", held)
     async with journal_at(config, clock, max_bytes=1) as first:
         failure = asyncio.ensure_future(failure_of(first))
         await kept(first, chat(1))
+        clock.now += 1_000_000
         with anyio.fail_after(PATIENCE):
             await reached.wait()
         async with journal_at(config, clock) as second:
@@ -243,11 +243,11 @@ async def test_an_answer_that_got_lost_is_asked_for_again(
 ) -> None:
     ask, lost = DatabaseSession.ask, list[int]()
 
-    async def forgetful(session: DatabaseSession, sql: str, *values: object, **more: Any) -> Any:
-        rows = await ask(session, sql, *values, **more)
+    def forgetful(session: DatabaseSession, sql: str, values: Any = None) -> Any:
+        rows = ask(session, sql, values)
         if sql is tables.APPEND and not lost:
             lost.append(1)
-            raise Away("it got lost")
+            raise psycopg.OperationalError("it got lost")
         return rows
 
     monkeypatch.setattr(DatabaseSession, "ask", forgetful)
@@ -281,10 +281,7 @@ async def test_what_waits_while_the_server_is_away_is_kept_once(clock: Clock, pa
         server.close()
 
 
-async def test_a_server_that_hangs_is_not_waited_for(
-    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sessions.DatabaseSession.ask, "__kwdefaults__", {"seconds": 0.2})
+async def test_a_server_that_hangs_is_told_of_and_goes_on(path: Path, clock: Clock) -> None:
     server = PostgresServer()
     try:
         async with journal_at(postgres_config(path, server), clock) as journal:
@@ -294,11 +291,27 @@ async def test_a_server_that_hangs_is_not_waited_for(
             with anyio.fail_after(PATIENCE):
                 while not journal.problem:  # noqa: ASYNC110 - nobody is told of it
                     await anyio.sleep(0.01)
-            monkeypatch.undo()
+            assert "does not answer" in journal.problem
             server.go_on()
             await settled(journal)
             assert ids(await read(journal)) == ["0", "1"]
+            assert journal.problem == ""
     finally:
+        server.close()
+
+
+async def test_a_server_that_hangs_holds_up_no_end(path: Path, clock: Clock) -> None:
+    server = PostgresServer()
+    try:
+        with patch("meup_agent.gateway.journal.numbered.CLOSE_SECONDS", 0.01):
+            async with journal_at(postgres_config(path, server), clock) as journal:
+                await kept(journal, chat(0))
+                server.pause()
+                journal.append("demo", NOW, chat(1), (), lambda _: None)
+        journal.log.join(PATIENCE)
+        assert not journal.log.is_alive()
+    finally:
+        server.go_on()
         server.close()
 
 

@@ -4,7 +4,9 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from meup_agent.gateway.journal.threads import SPARE_PAGES, Retention
+from meup_agent.gateway import JournalConfig
+from meup_agent.gateway.journal.decisions import SegmentBuilder
+from meup_agent.gateway.journal.file_writer import SPARE_PAGES, FileWriter
 from tests.gateway.journal.conftest import NOW, Clock, chat, ids, kept, opened, read
 from tests.gateways import SqliteJournal
 from tests.spaces import Fact, MemoryJournal
@@ -21,15 +23,15 @@ async def until_forgotten(journal: SqliteJournal, clock: Clock) -> None:
 
 def forget_old(connection: sqlite3.Connection, clock: Clock) -> int:
     """Let the retention remove what is older than a second; in how many steps."""
-    retention = Retention(
+    writer = FileWriter(
         connection,
-        max_age=MICROSECONDS,
-        max_bytes=None,
-        now=clock,
+        JournalConfig(max_age=1),
+        clock,
+        SegmentBuilder(),
         raised=lambda space, floor: None,
     )
     steps = 1
-    while retention.step() and steps < 100:
+    while writer.step() and steps < 100:
         steps += 1
     return steps
 

@@ -1,4 +1,4 @@
-"""``meup doctor``: check the way to a space, hooks of coding agents, and a journal on NATS."""
+"""``meup doctor``: check the way to a space, hooks of coding agents, and a journal on a server."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def doctor(
     ] = False,
     journal: Annotated[
         Path | None,
-        option("PATH", "Check the journal on NATS of a gateway's file, and nothing else."),
+        option("PATH", "Check the journal of a gateway's file, on NATS or in PostgreSQL, alone."),
     ] = None,
     as_json: Annotated[
         bool, flag("--json", "One JSON document with everything that was found.")
@@ -112,7 +112,9 @@ def doctor(
 
     With `--journal` it checks the NATS servers that a gateway's file names: whether they can be
     reached and let the gateway do what it needs, whether the streams are as configured and their
-    copies up to date, which gateways run, with which configuration, and who owns which space.
+    copies up to date, which gateways run, with which configuration, and who owns which space. Of a
+    journal in PostgreSQL: the server, whether a power cut takes what it keeps, the tables, what its
+    user may do, which gateway is at work, and which others wait.
 
     Example: `MEUP_TOKEN=… meup doctor ws://localhost:8420 --space demo`
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.journal.archive import ServerArchive
 from meup_agent.gateway.journal.nats.link import ApiError, Link
 from meup_agent.gateway.journal.nats.log import PAGE, SpaceLog
 from meup_agent.gateway.journal.nats.records import (
@@ -21,16 +22,12 @@ from meup_agent.protocol.space.journal import Entry, NumberRange, ignore, withou
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import NatsConfig
-    from meup_agent.gateway.journal.decisions import Chains, DecisionQuery
 
 T = TypeVar("T")
 
 
-class NatsArchive:
-    """The logs of some spaces, as far as they go when it is opened; close it in the end.
-
-    It is a :class:`~meup_agent.gateway.journal.archive.ServerArchive`, and so are its methods.
-    """
+class NatsArchive(ServerArchive):
+    """The logs of some spaces, as far as they go when it is opened; close it in the end."""
 
     def __init__(self, config: NatsConfig, spaces: Iterable[str]) -> None:
         self._logs: dict[str, SpaceLog] = {}
@@ -84,19 +81,9 @@ class NatsArchive:
         older = [entry.seq for entry in entries if entry.at < at]
         return older[-1] if older else log.number(low) - 1
 
-    def read(
-        self, space: str, *, after: int, until: int, limit: int, kinds: tuple[str, ...] = ()
-    ) -> tuple[Entry, ...]:
-        log = self._logs[space]
-        while after < until:
-            page = self._wait(partial(log.page, after=after, until=until, limit=limit))
-            if not page:
-                break
-            found = tuple(each for each in page if not kinds or each.envelope.kind in kinds)
-            if found:
-                return found
-            after = page[-1].seq
-        return ()
+    def page(self, space: str, after: int, until: int, limit: int) -> tuple[Entry, ...]:
+        page = partial(self._logs[space].page, after=after, until=until, limit=limit)
+        return self._wait(page)
 
     def facts(self, space: str) -> dict[str, dict[str, Any]]:
         log, checkpoint = self._logs[space], self._checkpoint(space)
@@ -112,9 +99,6 @@ class NatsArchive:
 
     def seen(self, space: str) -> dict[str, int]:
         return self._checkpoint(space).seen
-
-    def find_chains(self, space: str, query: DecisionQuery) -> Chains | None:
-        return None
 
     def find_owner(self) -> str | None:
         from meup_agent.gateway.cluster.membership import find_owner

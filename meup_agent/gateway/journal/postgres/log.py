@@ -11,30 +11,32 @@ gives it to the next one as soon as that is gone, or is silent for some seconds.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import psycopg
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.decisions import MAX_FOLLOWED
 from meup_agent.gateway.journal.postgres import tables
 from meup_agent.gateway.journal.postgres.session import (
-    ANSWER_SECONDS,
+    AWAY,
+    RETRY_SECONDS,
     SILENT_SECONDS,
-    Away,
     DatabaseSession,
-    SessionThread,
-    StatementRefused,
+    Ended,
+    node_name,
+    postgres_of,
+    reason_of,
+    refusing,
 )
 from meup_agent.gateway.journal.postgres.tables import name_bytes, name_of
+from meup_agent.gateway.journal.threads import INTERVAL, WriterThread
 from meup_agent.gateway.journal.waiting import Lost, Replaced
 from meup_agent.protocol.space.journal import MAX_DECISIONS
-from meup_agent.protocol.wire.envelope import encode_leniently
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import JournalConfig
@@ -43,337 +45,204 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("meup_agent.gateway")
 
-MAX_BATCH: Final = 256
-"""Entries that are committed together."""
-
-MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of the same; one entry may have more."""
-
-WATCH_SECONDS: Final = 1.0
-"""Between two questions while nothing is written: the server ends a silent owner's connection."""
-
-RETRY_SECONDS: Final = 0.25
-"""Between two attempts to reach the server."""
-
 GONE_SECONDS: Final = SILENT_SECONDS + 2
 """For a server to notice that a gateway is gone, which it may do only by its silence."""
 
-READ_SECONDS: Final = 30.0
-"""For a page of entries, some mebibytes."""
-
-FORGET_ENTRIES: Final = 500
-"""Entries that are forgotten at a time, so that writing waits for no more than that."""
-
 _encode_parts: Final = msgspec.msgpack.Encoder().encode
-_read_parts: Final = msgspec.msgpack.Decoder(dict[str, str]).decode
+read_parts: Final = msgspec.msgpack.Decoder(dict[str, str]).decode
 
 
-class OwnedLog:
-    """The tables of a schema, while this gateway owns them; used in the thread of its connections.
+class OwnedLog(WriterThread):
+    """The tables of a schema, while this gateway owns them; as a thread, their writer.
 
     Attributes:
-        start: The number after which this ownership begins.
+        begin: The number after which this ownership begins.
         floors: Of each space, the number behind which everything is kept.
         latest: Of each space that has entries, the number of the last one.
-        on_written: Told the number up to which all is kept.
-        on_problem: Told why nothing can be kept at the moment; empty: it can again.
-        on_lost: Told once, with a sentence, that nothing more is kept.
     """
 
     def __init__(
         self,
-        thread: SessionThread,
-        journal: JournalConfig,
+        config: JournalConfig,
         now: Callable[[], int],
-        node: str,
         parts: Mapping[str, str],
         *,
         is_copy: bool = False,
     ) -> None:
-        self._thread = thread
-        self._journal = journal
-        self._now = now
-        self._node = node
-        self._parts = self._told_parts = parts
+        super().__init__(config, now)
+        postgres = postgres_of(config)
+        self._session = DatabaseSession(postgres, owns=True)
+        self._node = node_name(postgres)
+        self._parts = parts
         self._is_copy = is_copy
-        self.on_written: Callable[[int], None]
-        self.on_problem: Callable[[str], None]
-        self.on_lost: Callable[[str], None]
-        self.epoch = self.start = self.size = self._last = 0
+        self._away = ""
+        self.epoch = self.begin = self.size = self._last = 0
         self.floors: dict[str, int] = {}
         self.latest: dict[str, int] = {}
         self.seen: dict[tuple[str, str], int] = {}
         self.decisions: list[DecisionRow] = []
         self.waiting: list[DecisionRow] = []
-        self.is_replaced = False
-        self._session: DatabaseSession | None = None
-        self._pages: DatabaseSession | None = None  # so that a long page holds up no writing
-        self._work: deque[WriteJob] = deque()
-        self._unwritten: dict[tuple[str, str], int] = {}
-        self._changed = asyncio.Event()
-        self._running: asyncio.Task[None] | None = None
-        self._more = self._ended = False
-        self._looked = 0
+
+    @property
+    def interval(self) -> float:
+        """Always: the server ends a silent owner's connection."""
+        return INTERVAL
+
+    @property
+    def place(self) -> str:
+        """The server and the schema, for people."""
+        return self._session.place
+
+    @property
+    def problem(self) -> str:
+        """The reason why nothing can be kept at the moment; empty: there is none."""
+        return self._away or ("" if self._session.is_answered else f"{self.place} does not answer")
 
     # --- the beginning ------------------------------------------------------------------------
 
-    async def open(self, *, seconds: float = GONE_SECONDS) -> None:
-        """Own the log, and read what is known of it.
+    def open(self, seconds: float = GONE_SECONDS) -> None:
+        """Own the log, and read what is known of it; blocks.
 
         Args:
             seconds: How long to wait while another gateway has it.
 
         Raises:
             ConfigurationError: It cannot be owned: by a gateway that has it, say.
-            Away: The server cannot be reached.
+            Ended: It was let go meanwhile.
         """
-        try:
-            self._session = session = await self._thread.open(owns=True)
-            while not await self._lock(session):
+        ask = self._session.ask
+        with refusing(self.place):
+            # Again and again: a statement that waits would keep the server from cleaning up.
+            while not self._lock():
                 if seconds <= 0:
-                    await self._refuse(session)
+                    raise self._in_use()
                 seconds -= RETRY_SECONDS
-                await asyncio.sleep(RETRY_SECONDS)
-            if not await look(session, self._thread.place):
-                ((schema, is_there),) = await session.ask(tables.SCHEMA)
-                begin = "" if is_there else f"CREATE SCHEMA {schema}; "
-                await session.ask(begin + tables.MAKE)
-            parts = _encode_parts(dict(self._parts))
-            rows = await session.ask(tables.OWN, name_bytes(self._node), parts)
-            ((self.epoch, self._last, self.size),) = rows
+                self._session.rest()
+            if not look(self._session):
+                make_tables(self._session)
+            _warn_of_fsync(self._session)
+            parts = _encode_parts(self._parts)
+            ((self.epoch, self._last, self.size),) = ask(
+                tables.OWN, (name_bytes(self._node), parts)
+            )
             # Numbers do not go back, whatever the clock does (PROTOCOL 6).
-            self.start = max(self._now(), self._last)
-            await self._read(session)
-        except StatementRefused as error:
-            raise ConfigurationError(
-                f"journal.postgres: {self._thread.place} refuses: {error}; let its user make and"
-                " change the tables of that schema"
-            ) from None
+            self.begin = max(self._now(), self._last)
+            for name, floor, is_part, latest in ask(tables.SPACES):
+                space = name_of(name)
+                if is_part and not self._is_copy:
+                    raise _incomplete(space, self.place)
+                self.floors[space] = floor
+                if latest is not None:
+                    self.latest[space] = latest
+            for name, participant, at in ask("SELECT * FROM seen"):
+                self.seen[name_of(name), name_of(participant)] = at
+            self.decisions = tables.decisions_of(ask(tables.DECISIONS, (MAX_DECISIONS,)))
+            self.waiting = tables.decisions_of(ask(tables.WAITING, (MAX_FOLLOWED,)))
 
-    async def run(self) -> None:
-        """Begin to write, once the callbacks are set."""
-        self._running = asyncio.ensure_future(self._until_lost())
-
-    async def _lock(self, session: DatabaseSession) -> bool:
+    def _lock(self) -> bool:
         """Take the lock, if it is free."""
-        ((taken,),) = await session.ask(f"SELECT pg_try_advisory_lock({tables.LOCK_KEY})")
+        ((taken,),) = self._session.ask(f"SELECT pg_try_advisory_lock({tables.LOCK_KEY})")
         return bool(taken)
 
-    async def _refuse(self, session: DatabaseSession) -> None:
-        """Say who has the log."""
-        with suppress(StatementRefused):  # the tables are being made
-            ((_, _, _, node, parts),) = await session.ask(tables.STATE)
-            raise InUse(name_of(node), _read_parts(parts))
-        raise InUse("", {})
-
-    async def _read(self, session: DatabaseSession) -> None:
-        for name, floor, is_part, latest in await session.ask(tables.SPACES):
-            space = name_of(name)
-            if is_part and not self._is_copy:
-                raise incomplete(space, self._thread.place)
-            self.floors[space] = floor
-            if latest is not None:
-                self.latest[space] = latest
-        for name, participant, at in await session.ask("SELECT * FROM seen"):
-            self.seen[name_of(name), name_of(participant)] = at
-        self.decisions = tables.decisions_of(await session.ask(tables.DECISIONS, MAX_DECISIONS))
-        self.waiting = tables.decisions_of(await session.ask(tables.WAITING, MAX_FOLLOWED))
+    def _in_use(self) -> InUse:
+        with suppress(psycopg.ProgrammingError):  # the tables are being made
+            ((_, _, _, node, parts),) = self._session.ask(tables.STATE)
+            return InUse(name_of(node), read_parts(parts))
+        return InUse("", {})
 
     # --- writing ------------------------------------------------------------------------------
 
-    def put(self, work: list[WriteJob]) -> None:
-        """Append entries behind those that wait."""
-        self._work.extend(work)
-        self._changed.set()
-
-    def note_seen(self, space: str, participant: str, at: int) -> None:
-        """Write next what a participant has seen."""
-        self._unwritten[space, participant] = at
-        self._changed.set()
-
     def reconfigure(self, parts: Mapping[str, str]) -> None:
         """Let others know of another configuration."""
-        self._parts = parts
-        self._changed.set()
+        self.note("parts", tables.TELL, _encode_parts(parts))
 
-    async def _until_lost(self) -> None:
-        try:
-            while self._unwritten or not self._ended:
-                try:
-                    if not (self._work or self._unwritten or self._more):
-                        with suppress(TimeoutError):
-                            await asyncio.wait_for(self._changed.wait(), WATCH_SECONDS)
-                    self._changed.clear()
-                    await self._step(self._owned)
-                except Away as error:
-                    self.on_problem(f"{self._thread.place} cannot be reached: {error}")
-                    await self._reconnect()
-        except Lost as error:
-            self.is_replaced = isinstance(error, Replaced)
-            self._lose(str(error))
-        except StatementRefused as error:
-            self._lose(f"{self._thread.place} takes nothing more: {error}")
-        except Exception as error:
-            log.exception("the journal cannot be written")
-            self._lose(f"{self._thread.place} cannot be written: {error!r}")
+    def _execute(self, statement: str, values: tuple[Any, ...]) -> None:
+        self._insist(statement, (*values, self.epoch))
 
-    def _lose(self, sentence: str) -> None:
-        self._ended = True
-        self._owned.drop()
-        self.on_lost(sentence)
-
-    @property
-    def _owned(self) -> DatabaseSession:
-        assert self._session is not None, "it was opened"
-        return self._session
-
-    async def _step(self, session: DatabaseSession) -> None:
-        """Write what waits, or see whether the log is still this gateway's."""
-        if self._work:
-            await self._append(session)
-        elif self._unwritten:
-            await self._write_seen(session)
-        else:
-            await self._judge(session, self._last)
-        if self._told_parts is not (parts := self._parts):
-            await session.ask(tables.TELL, _encode_parts(dict(parts)), self.epoch)
-            self._told_parts = parts
-        await self._forget(session)
-
-    async def _append(self, session: DatabaseSession) -> None:
-        batch, size = list[Any](), 0
-        for each in self._work:
-            size += len(each.row.frame)
-            if len(batch) == MAX_BATCH or (batch and size > MAX_BATCH_BYTES):
-                break
-            batch.append(each)
-        values = tables.batch_values(batch)
-        last = values["last"]
-        values |= {"epoch": self.epoch, "before": self._last, "is_part": self._is_copy}
-        if taken := await session.ask(tables.APPEND, values):
-            ((self.size,),) = taken
-        # It was taken before, when no answer came, or another gateway owns the log.
-        elif await self._judge(session, self._last, last) != last:
+    def _write(self, work: Sequence[WriteJob]) -> None:
+        if not work:
+            self._judge(self._last)
             return
+        values = tables.batch_values(work, self.epoch, self._last)
+        values["is_part"], last = self._is_copy, values["last"]
+        # Where none comes it was taken before, and not answered, or the log is another's.
+        while not (taken := self._insist(tables.APPEND, values)) and not self._judge(last):
+            pass
         self._last = last
-        for _ in batch:
-            self._work.popleft()
-        self.on_written(last)
+        for (self.size,) in taken:
+            pass
 
-    async def _judge(self, session: DatabaseSession, *ends: int) -> int:
-        """The number with which the log ends, which is to be one of these, if any are given.
+    def _judge(self, last: int) -> bool:
+        """True if the log ends with that number, and not where this gateway knows it to.
 
         Raises:
             Lost: The log is another's, or ends elsewhere.
         """
-        ((epoch, found, self.size, node, _),) = await session.ask(tables.STATE)
+        ((epoch, found, self.size, node, _),) = self._insist(tables.STATE)
         if epoch != self.epoch:
-            raise Replaced(f"the gateway {name_of(node)} has taken over {self._thread.place}")
-        if ends and found not in ends:
+            raise self._replaced(node)
+        if found not in (self._last, last):
             raise Lost(
-                f"{self._thread.place} ends with number {found}, and {ends[0]} was kept: its"
-                " server has lost the end, or something else wrote there"
+                f"{self.place} ends with number {found}, and {self._last} was kept: its server has"
+                " lost the end, or something else wrote there"
             )
-        return int(found)
+        return bool(found == last)
 
-    async def _write_seen(self, session: DatabaseSession) -> None:
-        said = dict(self._unwritten)
-        spaces, names = ([name_bytes(key[part]) for key in said] for part in (0, 1))
-        await session.ask(tables.SEEN, spaces, names, list(said.values()), self.epoch)
-        for key, at in said.items():
-            if self._unwritten[key] == at:
-                del self._unwritten[key]
+    def _replaced(self, node: bytes) -> Replaced:
+        return Replaced(f"the gateway {name_of(node)} has taken over {self.place}")
 
-    async def _forget(self, session: DatabaseSession) -> None:
-        """Forget some of the oldest entries, where they are too old or too many."""
-        age, most, now = self._journal.max_age, self._journal.max_bytes, self._now()
-        is_time = self._more or not 0 <= now - self._looked < WATCH_SECONDS * 1_000_000
-        if (age is None and most is None) or not is_time:
-            return
-        oldest = 0 if age is None else now - round(age * 1_000_000)
-        until, freed, floors = 0, 0, dict[bytes, int]()
-        rows = await session.ask(tables.OLDEST, FORGET_ENTRIES)
-        for seq, space, at, size in rows:
-            if at >= oldest and (most is None or self.size - freed <= most):
-                break
-            until, freed = seq, freed + size + tables.ROW_BYTES
-            floors[space] = seq
-        if until:
-            # Before they are gone, so that nobody reads over the gap.
-            self.floors |= {name_of(space): floor for space, floor in floors.items()}
-            places = list(floors), list(floors.values())
-            left = await session.ask(tables.FORGET, freed, self.epoch, until, until, *places)
-            if not left:
-                await self._judge(session)
-            ((self.size,),) = left
-        self._looked, self._more = now, bool(rows) and until == rows[-1][0]
+    def _find_old(self, limit: int, oldest: int, max_bytes: int | None) -> int | None:
+        excess = 0 if max_bytes is None else self.size - max_bytes
+        ((until,),) = self._insist(tables.OLDEST, (limit, oldest, excess))
+        return None if until is None else int(until)
 
-    async def _reconnect(self) -> None:
-        """Have a connection again, and the lock with it, however long it takes.
+    def _forget(self, until: int) -> None:
+        # Before they are gone, so that nobody reads over the gap.
+        for name, floor in self._insist(tables.FLOORS, {"until": until}):
+            self.floors[name_of(name)] = floor
+        left = self._insist(tables.FORGET, {"until": until, "epoch": self.epoch})
+        if not left:
+            self._judge(self._last)
+        for (self.size,) in left:
+            pass
 
-        Raises:
-            Lost: Another gateway has taken over.
-        """
-        while True:
-            self._owned.drop()
-            try:
-                session = await self._thread.open(owns=True)
-                self._session = session
-                # The server may not know yet that the connection before it has gone.
-                while not await self._lock(session):
-                    await self._judge(session)
-                    await asyncio.sleep(RETRY_SECONDS)
-                await self._judge(session)
-            except (Away, ConfigurationError, StatementRefused) as error:
-                self.on_problem(f"{self._thread.place} cannot be reached: {error}")
-                await asyncio.sleep(RETRY_SECONDS)
-            else:
-                self.on_problem("")
-                return
-
-    # --- reading ------------------------------------------------------------------------------
-
-    async def read(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        """Rows, however long it takes to reach the server."""
+    def _insist(
+        self, sql: str, values: tuple[Any, ...] | Mapping[str, Any] | None = None
+    ) -> list[tuple[Any, ...]]:
+        """The rows of an answer, however long it takes to have a connection that has the lock."""
         while True:
             try:
-                if self._pages is None or self._pages.is_dropped:
-                    self._pages = await self._thread.open()
-                return await self._pages.ask(sql, *values, seconds=READ_SECONDS)
-            except Away:
-                if self._pages is not None:
-                    self._pages.drop()
-                await asyncio.sleep(RETRY_SECONDS)
+                if self._away:
+                    self._lock_again()
+                return self._session.ask(sql, values)
+            except AWAY as error:
+                if not self._away:
+                    log.warning("%s cannot be reached; it is tried again", self.place)
+                self._away = f"{self.place} cannot be reached: {reason_of(error)}"
+                self._session.rest()
 
-    async def replace_facts(self, space: str, facts: Mapping[str, Any]) -> None:
-        """Let a space hold these facts alone."""
-        name = name_bytes(space)
-        floor = self.floors.setdefault(space, self.start)
-        await self.read(
-            "INSERT INTO space VALUES (%s, %s, true) ON CONFLICT DO NOTHING", name, floor
-        )
-        await self.read("DELETE FROM fact WHERE space = %s", name)
-        for key, value in facts.items():
-            said = encode_leniently(value).decode()
-            await self.read(tables.HOLD, name, name_bytes(key), said)
+    def _lock_again(self) -> None:
+        # The server may not know yet that the connection before it has gone.
+        while not self._lock():
+            ((epoch, _, _, node, _),) = self._session.ask(tables.STATE)
+            if epoch != self.epoch:
+                raise self._replaced(node)
+            self._session.rest()
+        log.info("connected to %s again", self.place)
+        self._away = ""
 
     # --- the end ------------------------------------------------------------------------------
 
-    async def end(self) -> None:
-        """Write what was seen, and let the next gateway have the log."""
-        self._ended = True
-        if self._running is not None and self._unwritten:
-            await asyncio.wait([self._running], timeout=ANSWER_SECONDS)
-        await self.let_go()
+    def let_go(self) -> None:
+        """Let the next gateway have the log, at once; on any thread."""
+        self._session.close()
 
-    async def let_go(self) -> None:
-        """Let the next gateway have the log, at once."""
-        self._ended = True
-        if self._running is not None:
-            self._running.cancel()
-        for session in (self._session, self._pages):
-            if session is not None:
-                session.drop()
+    def close(self) -> None:
+        """Let the next gateway have the log, when the thread has ended."""
+        with suppress(psycopg.Error, Ended):
+            # By the time a connection has ended another one could ask in vain.
+            self._session.ask(f"SELECT pg_advisory_unlock({tables.LOCK_KEY})")
+        self._session.close()
 
 
 class InUse(ConfigurationError):
@@ -388,33 +257,72 @@ class InUse(ConfigurationError):
         self.parts = parts
 
 
-def incomplete(space: str, place: str) -> ConfigurationError:
-    """The refusal to begin with a part of a copy."""
-    return ConfigurationError(
-        f"space {space!r} of {place} is a copy that is not complete; run 'meup journal copy' again,"
-        " or remove that schema"
-    )
-
-
-async def look(session: DatabaseSession, place: str) -> bool:
+def look(session: DatabaseSession) -> bool:
     """True if the tables of a journal are there, false if none are.
 
     Raises:
         ConfigurationError: They are another program's, or of another version.
     """
-    columns = await session.ask(tables.COLUMNS)
+    columns = session.ask(tables.COLUMNS)
     found = {table for table, _ in columns}
     if not found & tables.NAMES:
         return False
     if tables.NAMES - found or ("owner", "format") not in columns:
         raise ConfigurationError(
-            f"journal.postgres.schema: {place} has tables that are not a journal's; give another"
-            " schema"
+            f"journal.postgres.schema: {session.place} has tables that are not a journal's; give"
+            " another schema"
         )
-    ((version,),) = await session.ask("SELECT format FROM owner")
+    ((version,),) = session.ask("SELECT format FROM owner")
     if version != tables.FORMAT:
         raise ConfigurationError(
-            f"journal.postgres: the tables of {place} are of another version of this package"
-            f" ({version}, not {tables.FORMAT}); run that one, or give another schema"
+            f"journal.postgres: the tables of {session.place} are of another version of this"
+            f" package ({version}, not {tables.FORMAT}); run that one, or give another schema"
         )
     return True
+
+
+def make_tables(session: DatabaseSession) -> None:
+    """Make the tables, and their schema if it is not there."""
+    ((schema, is_there),) = session.ask(tables.SCHEMA)
+    session.ask(("" if is_there else f"CREATE SCHEMA {schema}; ") + tables.MAKE)
+
+
+def check(config: JournalConfig) -> str:
+    """Look whether the server takes a journal, and change nothing: its place, for people.
+
+    Raises:
+        ConfigurationError: It does not.
+    """
+    session = DatabaseSession(postgres_of(config))
+    with closing(session), refusing(session.place):
+        is_there = look(session)
+        for name, _, is_part, _ in session.ask(tables.SPACES) if is_there else ():
+            if is_part:
+                raise _incomplete(name_of(name), session.place)
+        _warn_of_fsync(session)
+        try_rights(session, is_there=is_there)
+    return session.place
+
+
+def try_rights(session: DatabaseSession, *, is_there: bool) -> None:
+    """Do all that a gateway does, as none that owns the log, and take it back."""
+    session.ask("BEGIN")
+    try:
+        if not is_there:
+            make_tables(session)
+        for sql, values in tables.of_no_owner():
+            session.ask(sql, values)
+    finally:
+        session.ask("ROLLBACK")
+
+
+def _warn_of_fsync(session: DatabaseSession) -> None:
+    if session.ask("SHOW fsync") == [("off",)]:
+        log.warning("%s has fsync off: a power cut can lose it all", session.place)
+
+
+def _incomplete(space: str, place: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"space {space!r} of {place} is a copy that is not complete; run 'meup journal copy' again,"
+        " or remove that schema"
+    )

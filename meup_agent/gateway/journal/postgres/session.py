@@ -1,17 +1,21 @@
-"""A connection to PostgreSQL, with a time limit for each answer."""
+"""A connection to PostgreSQL, made anew where it is gone; one thread at a time asks.
+
+A server, or a network, that is gone is noticed by TCP: there is no limit for an answer, since a
+question may wait for a lock, and a server that stood still goes on.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
 import socket
-from collections.abc import Mapping
-from contextlib import suppress
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.journal.loop_thread import LoopThread
 
 try:
     import psycopg
@@ -23,22 +27,17 @@ except ImportError as error:  # also where it has no library of PostgreSQL
     ) from None
 
 if TYPE_CHECKING:
-    from meup_agent.gateway.config import PostgresConfig
-
-log = logging.getLogger("meup_agent.gateway")
-
-CONNECT_SECONDS: Final = 10
-"""For a server to take a connection."""
+    from meup_agent.gateway.config import JournalConfig, PostgresConfig
 
 ANSWER_SECONDS: Final = 3.0
-"""For a server to answer; then what became of a question is looked up on another connection."""
+"""Time without an answer after which people are told."""
 
 SILENT_SECONDS: Final = 5.0
 """Silence after which the server ends an owner's connection, and with that its lock: a gateway that
 is stopped, or cut off, is replaced then."""
 
-END_SECONDS: Final = 1.0
-"""For a question to be over when its connection is."""
+RETRY_SECONDS: Final = 0.25
+"""Between two attempts to reach the server, or to have a lock."""
 
 OLDEST_SERVER: Final = 140_000
 """The first that ends a connection which is silent."""
@@ -46,150 +45,193 @@ OLDEST_SERVER: Final = 140_000
 MAX_REASON: Final = 300
 """Characters of an error of the server that are shown."""
 
-ONLY_READS: Final = "25006"  # it has become a replica
+AWAY: Final = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    psycopg.errors.ReadOnlySqlTransaction,  # it has become a replica
+)
+"""The server cannot be reached, or takes nothing for now: whether it did it is not known."""
 
-_SET_UP: Final = """
-SELECT pg_backend_pid(), current_setting('fsync'),
-    set_config('search_path', quote_ident(%s), false),
-    set_config('idle_session_timeout', %s, false), set_config('statement_timeout', '0', false),
-    set_config('synchronous_commit', 'on', false),
-    set_config('default_transaction_isolation', 'read committed', false)
-"""
+_PARAMETERS: Final[dict[str, Any]] = {
+    "connect_timeout": 10,
+    "target_session_attrs": "read-write",
+    "keepalives_idle": 2,
+    "keepalives_interval": 1,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 5_000,
+}
+
+_SETTINGS: Final = {
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "synchronous_commit": "on",
+    "default_transaction_isolation": "read committed",
+    # So that the server ends the connection of a machine that is gone.
+    "tcp_keepalives_idle": "2",
+    "tcp_keepalives_interval": "1",
+    "tcp_keepalives_count": "3",
+}
+
+_SET_UP: Final = (
+    "SELECT pg_backend_pid(), set_config('search_path', quote_ident(%s), false),"
+    " set_config('idle_session_timeout', %s, false), set_config('application_name', %s, false), "
+    + ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SETTINGS.items())
+)
 
 
-class Away(Exception):
-    """The server cannot be reached, or does not answer: whether it did it is not known."""
-
-
-class StatementRefused(Exception):
-    """The server says no, and would again."""
+class Ended(Exception):
+    """The session was ended on this side."""
 
 
 class DatabaseSession:
-    """A connection; on the loop that it is opened on."""
+    """A connection, which is made when something is asked.
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        self._connection = connection
-        self._asked: asyncio.Future[Any] | None = None
-        self.is_dropped = False
+    Args:
+        config: The server.
+        owns: True to be ended by the server where nothing is asked for a while.
+    """
 
-    @classmethod
-    async def open(cls, config: PostgresConfig, *, owns: bool = False) -> DatabaseSession:
-        """Connect; an owner's connection ends when nothing is asked for a while.
+    def __init__(self, config: PostgresConfig, *, owns: bool = False) -> None:
+        self.place = place_of(config)
+        self._config = config
+        self._name = owner_name(config) + node_name(config) if owns else "meup"
+        self._silence = f"{round(SILENT_SECONDS * 1000)}ms" if owns else "0"
+        self._connection: psycopg.Connection[Any] | None = None
+        self._changing = threading.RLock()
+        self._ended = threading.Event()
+        self._asked = inf
+
+    @property
+    def version(self) -> int:
+        """The server's, as it counts it, once something was asked."""
+        return 0 if self._connection is None else self._connection.info.server_version
+
+    @property
+    def is_answered(self) -> bool:
+        """False if an answer has not come for some seconds; on any thread."""
+        return monotonic() - self._asked < ANSWER_SECONDS
+
+    def ask(
+        self, sql: str, values: tuple[Any, ...] | Mapping[str, Any] | None = None
+    ) -> list[tuple[Any, ...]]:
+        """The rows of an answer; without values it may be several statements.
 
         Raises:
-            Away: The server cannot be reached.
-            ConfigurationError: It is not one that we can use.
+            psycopg.Error: One of :data:`AWAY`: none came; else the server says no.
+            ConfigurationError: The server is not one that we can use.
+            Ended: The session was ended.
         """
+        with self._changing:
+            if self._ended.is_set():
+                raise Ended
+            self._asked = monotonic()
         try:
-            connection = await psycopg.AsyncConnection.connect(
-                **_parameters(config), autocommit=True
-            )
-        except (psycopg.Error, OSError) as error:
-            raise Away(reason_of(error)) from None
-        session = cls(connection)
+            cursor = (self._connection or self._open()).execute(sql.encode(), values)
+            return [] if cursor.description is None else cursor.fetchall()
+        except AWAY:
+            self._drop()
+            if self._ended.is_set():
+                raise Ended from None
+            raise
+        finally:
+            with self._changing:
+                self._asked = inf
+                if self._ended.is_set():
+                    self._drop()
+
+    def insist(self, sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """The rows of an answer, however long it takes to reach the server."""
+        while True:
+            try:
+                return self.ask(sql, values)
+            except AWAY:
+                self.rest()
+
+    def rest(self) -> None:
+        """Let some time pass before the next attempt.
+
+        Raises:
+            Ended: The session was ended.
+        """
+        if self._ended.wait(RETRY_SECONDS):
+            raise Ended
+
+    def close(self) -> None:
+        """End it at once, on any thread: what is asked gets no answer."""
+        with self._changing, suppress(OSError, psycopg.Error):
+            self._ended.set()
+            if self._asked == inf:
+                self._drop()
+            elif self._connection is not None:
+                # The library itself is for one thread.
+                with socket.socket(fileno=os.dup(self._connection.fileno())) as way:
+                    way.shutdown(socket.SHUT_RDWR)
+
+    def _drop(self) -> None:
+        with self._changing:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+
+    def _open(self) -> psycopg.Connection[Any]:
+        connection = psycopg.connect(**_PARAMETERS | _parameters(self._config), autocommit=True)
         try:
             version = connection.info.server_version
             if version < OLDEST_SERVER:
                 raise ConfigurationError(
-                    f"journal.postgres: {place_of(config)} is version {version // 10_000}; the"
-                    f" journal needs {OLDEST_SERVER // 10_000} or later"
+                    f"journal.postgres: {self.place} is version {version // 10_000}; the journal"
+                    f" needs {OLDEST_SERVER // 10_000} or later"
                 )
-            silence = f"{round(SILENT_SECONDS * 1000)}ms" if owns else "0"
-            ((pid, fsync, *_),) = await session.ask(_SET_UP, config.schema, silence)
-            if fsync == "off" and not owns:  # which is told once, of the other one
-                log.warning("%s has fsync off: a power cut can lose it all", place_of(config))
-            if pid != connection.info.backend_pid:
+            rows = connection.execute(
+                _SET_UP.encode(), (self._config.schema, self._silence, self._name)
+            ).fetchall()
+            if rows[0][0] != connection.info.backend_pid:
                 raise ConfigurationError(
-                    f"journal.postgres.url: {place_of(config)} is a pool of connections, such as"
+                    f"journal.postgres.url: {self.place} is a pool of connections, such as"
                     " PgBouncer, and the lock of the gateway that is at work is held by one"
                     " connection; give the server's own address"
                 )
+            with self._changing:
+                if self._ended.is_set():
+                    raise Ended
+                self._connection = connection
         except BaseException:
-            session.drop()
+            connection.close()
             raise
-        return session
-
-    async def ask(
-        self, sql: str, *values: object, seconds: float = ANSWER_SECONDS
-    ) -> list[tuple[Any, ...]]:
-        """The rows of an answer; values are those of the statement in order, or one dict of them.
-
-        Raises:
-            Away: None came in time.
-            StatementRefused: The server says no.
-        """
-        asked = self._asked = asyncio.ensure_future(self._ask(sql, values))
-        asked.add_done_callback(self._on_answered)
-        try:
-            await asyncio.wait([asked], timeout=seconds)
-            if asked.done():
-                rows: list[tuple[Any, ...]] = asked.result()
-                return rows
-        except psycopg.Error as error:
-            passes = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-            kind = Away if passes or error.sqlstate == ONLY_READS else StatementRefused
-            raise kind(reason_of(error)) from None
-        finally:
-            if not asked.done():
-                self.drop()
-        raise Away("no answer")
-
-    async def _ask(self, sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        # By name, or in order; without any it may be several statements.
-        said: Any = values or None
-        if values and isinstance(values[0], Mapping):
-            (said,) = values
-        cursor = await self._connection.execute(sql.encode(), said)
-        return [] if cursor.description is None else await cursor.fetchall()
-
-    def drop(self) -> None:
-        """End it at once: a question that is out gets no answer; harmless the second time."""
-        if self.is_dropped:
-            return
-        self.is_dropped = True
-        with suppress(OSError, psycopg.Error):
-            # The library itself would wait for the server once more.
-            with socket.socket(fileno=os.dup(self._connection.fileno())) as way:
-                way.shutdown(socket.SHUT_RDWR)
-        if self._asked is None or self._asked.done():
-            self._connection.pgconn.finish()
-
-    async def settle(self) -> None:
-        """Wait until the question that is out is over, after the end."""
-        if self._asked is not None:
-            await asyncio.wait([self._asked], timeout=END_SECONDS)
-
-    def _on_answered(self, asked: asyncio.Future[Any]) -> None:
-        if not asked.cancelled():
-            asked.exception()  # also where nobody waits for it any more
-        if self.is_dropped:
-            self._connection.pgconn.finish()
+        return connection
 
 
-class SessionThread(LoopThread):
-    """The thread of a journal's connections."""
+@contextmanager
+def refusing(place: str) -> Generator[None]:
+    """Raise what a server says in a block as :exc:`~meup_agent.errors.ConfigurationError`."""
+    try:
+        yield
+    except AWAY as error:
+        raise ConfigurationError(
+            f"journal.postgres: {place} cannot be reached ({reason_of(error)}); start it, or"
+            " correct the address, the user or the password"
+        ) from None
+    except psycopg.Error as error:
+        raise ConfigurationError(
+            f"journal.postgres: {place} refuses: {reason_of(error)}; let its user make and change"
+            " the tables of that schema"
+        ) from None
 
-    def __init__(self, config: PostgresConfig) -> None:
-        super().__init__("postgres")
-        self._config = config
-        self._sessions: list[DatabaseSession] = []
-        self.start()
 
-    @property
-    def place(self) -> str:
-        return place_of(self._config)
+def postgres_of(config: JournalConfig) -> PostgresConfig:
+    """The journal's PostgreSQL, of a configuration that has one."""
+    assert config.postgres is not None, "the table of engines asked before"
+    return config.postgres
 
-    async def open(self, *, owns: bool = False) -> DatabaseSession:
-        """A connection, which is ended with the thread; see :meth:`DatabaseSession.open`."""
-        session = await DatabaseSession.open(self._config, owns=owns)
-        self._sessions = [*(each for each in self._sessions if not each.is_dropped), session]
-        return session
 
-    async def _disconnect(self) -> None:
-        for session in self._sessions:
-            session.drop()
-            await session.settle()
+def node_name(postgres: PostgresConfig) -> str:
+    """The gateway's name, for people."""
+    return postgres.node or socket.gethostname()
+
+
+def owner_name(config: PostgresConfig) -> str:
+    """The beginning of what connections are named that own, or want to, before the node's name."""
+    return f"meup {config.schema}: "
 
 
 def place_of(config: PostgresConfig) -> str:
@@ -201,19 +243,10 @@ def place_of(config: PostgresConfig) -> str:
     return f"PostgreSQL at {where}{port}{name} (schema {config.schema})"
 
 
-def unreachable(config: PostgresConfig, error: Away) -> ConfigurationError:
-    """The refusal to start without the server."""
-    return ConfigurationError(
-        f"journal.postgres: {place_of(config)} cannot be reached ({error}); start it, or correct"
-        " the address, the user or the password"
-    )
-
-
 def reason_of(error: BaseException) -> str:
     """The first line of what went wrong, without what the library says of itself."""
     said = str(error).strip().splitlines() or [type(error).__name__]
-    text = said[0].removeprefix("connection failed: ")
-    return text[:MAX_REASON]
+    return said[0].removeprefix("connection failed: ")[:MAX_REASON]
 
 
 def _read_address(config: PostgresConfig) -> dict[str, Any]:
@@ -227,12 +260,7 @@ def _read_address(config: PostgresConfig) -> dict[str, Any]:
 
 
 def _parameters(config: PostgresConfig) -> dict[str, Any]:
-    parts: dict[str, Any] = {
-        "application_name": "meup",
-        "connect_timeout": CONNECT_SECONDS,
-        "target_session_attrs": "read-write",
-        **_read_address(config),
-    }
+    parts = _read_address(config)
     if config.user is not None:
         parts["user"] = config.user
     if config.known_password:

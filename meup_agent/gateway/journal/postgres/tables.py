@@ -7,7 +7,7 @@ not. Every statement that writes is fenced: it takes effect only while the epoch
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -26,6 +26,8 @@ FORMAT: Final = 1
 
 ROW_BYTES: Final = 200
 """Bytes of an entry in the tables besides its frame, as a round figure."""
+
+SIZE: Final = f"octet_length(frame) + {ROW_BYTES}"
 
 LOCK_KEY: Final = "hashtextextended('meup journal ' || current_setting('search_path'), 0)"
 """Number of the lock that the gateway at work holds, and every other waits for."""
@@ -125,26 +127,40 @@ WITH fence AS (
 SELECT size FROM fence
 """
 
-HOLD: Final = "INSERT INTO fact (space, key, value) VALUES (%s, %s, %s)"
+PART: Final = "INSERT INTO space VALUES (%s, %s, true) ON CONFLICT DO NOTHING"
+
+HOLD: Final = """
+INSERT INTO fact (space, key, value) SELECT %s, f.* FROM unnest(%s::bytea[], %s::text[]) AS f
+"""
 
 SEEN: Final = """
-INSERT INTO seen SELECT s.* FROM unnest(%s::bytea[], %s::bytea[], %s::bigint[]) AS s,
-    (SELECT 1 FROM owner WHERE epoch = %s FOR SHARE) AS fence
+INSERT INTO seen SELECT %s, %s, %s FROM (SELECT 1 FROM owner WHERE epoch = %s FOR SHARE) AS fence
 ON CONFLICT (space, participant) DO UPDATE SET at = greatest(seen.at, excluded.at)
 """
 
-OLDEST: Final = "SELECT seq, space, at, octet_length(frame) FROM entry ORDER BY seq LIMIT %s"
+OLDEST: Final = f"""
+SELECT max(seq) FROM (
+    SELECT seq, at, sum(size) OVER (ORDER BY seq) - size AS before FROM (
+        SELECT seq, at, {SIZE} AS size FROM entry ORDER BY seq LIMIT %s
+    ) AS oldest
+) AS sized WHERE at < %s OR before < %s
+"""
 
-FORGET: Final = """
+FLOORS: Final = "SELECT space, max(seq) FROM entry WHERE seq <= %(until)s GROUP BY space"
+
+# Said twice, it does no more than once.
+FORGET: Final = f"""
 WITH fence AS (
-    UPDATE owner SET size = size - %s WHERE epoch = %s RETURNING size
-), gone AS (
-    DELETE FROM entry USING fence WHERE seq <= %s
-), decided AS (
-    DELETE FROM proposal USING fence WHERE seq <= %s
+    UPDATE owner
+    SET size = size - (SELECT coalesce(sum({SIZE}), 0) FROM entry WHERE seq <= %(until)s)
+    WHERE epoch = %(epoch)s RETURNING size
 ), floors AS (
-    UPDATE space SET floor = f.floor FROM unnest(%s::bytea[], %s::bigint[]) AS f(name, floor), fence
+    UPDATE space SET floor = f.floor FROM ({FLOORS}) AS f(name, floor), fence
     WHERE space.name = f.name
+), gone AS (
+    DELETE FROM entry USING fence WHERE seq <= %(until)s
+), decided AS (
+    DELETE FROM proposal USING fence WHERE seq <= %(until)s
 )
 SELECT size FROM fence
 """
@@ -206,8 +222,8 @@ def decisions_of(rows: Sequence[Sequence[Any]]) -> list[DecisionRow]:
     return [_decode_row(said) for (said,) in reversed(rows)]
 
 
-def batch_values(work: Sequence[WriteJob]) -> dict[str, Any]:
-    """The values of :data:`APPEND` for a batch."""
+def batch_values(work: Sequence[WriteJob], epoch: int, before: int) -> dict[str, Any]:
+    """What :data:`APPEND` takes, to write a batch after the entry with a number."""
     rows = [each.row for each in work]
     floors = {each.row.space: each.floor for each in work if each.floor is not None}
     # Each once, since one statement writes a row once: what holds after the batch.
@@ -216,7 +232,9 @@ def batch_values(work: Sequence[WriteJob]) -> dict[str, Any]:
     held = [(*each, value) for each, value in facts.items() if value is not None]
     proposals = {row.seq: row for each in work for row in each.proposals}
     return {
-        "last": rows[-1].seq,
+        "epoch": epoch,
+        "before": before,
+        "last": rows[-1].seq if rows else before,
         "size": sum(len(row.frame) + ROW_BYTES for row in rows),
         "seq": [row.seq for row in rows],
         "space": [name_bytes(row.space) for row in rows],
@@ -235,3 +253,11 @@ def batch_values(work: Sequence[WriteJob]) -> dict[str, Any]:
         "waits": [row.state in _WAITING_STATES for row in proposals.values()],
         "said": [_encode_row(row) for row in proposals.values()],
     }
+
+
+def of_no_owner() -> Iterator[tuple[str, Any]]:
+    """Each statement that writes, as a gateway says it that never owned the log."""
+    yield APPEND, batch_values((), -1, 0) | {"is_part": False}
+    yield FORGET, {"until": -1, "epoch": -1}
+    yield SEEN, (b"", b"", 0, -1)
+    yield TELL, (b"", -1)
