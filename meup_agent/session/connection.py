@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
+import msgspec
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from meup_agent.errors import (
@@ -31,19 +32,20 @@ from meup_agent.errors import (
     printable,
 )
 from meup_agent.events import Retrying
-from meup_agent.protocol.dialects import PUBLISHED, decode, encode
+from meup_agent.protocol.dialects import DEFAULT_DIALECT, PUBLISHED, decode, encode
 from meup_agent.protocol.dialects.base import to_executor
 from meup_agent.protocol.dialects.mcpx_v01 import BY_RPC_ID, RpcIds
 from meup_agent.protocol.exchange import Mode, Priority
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import check_frame, draft
 from meup_agent.protocol.wire.kinds import MCP_PROPOSAL
-from meup_agent.protocol.wire.membership import read_seq
+from meup_agent.protocol.wire.membership import AckFrame, numbered, read_ack, read_seq
 from meup_agent.session.outbox import QueuedFrame
 from meup_agent.session.session import Session
 from meup_agent.session.settings import read_token
 from meup_agent.transport.base import (
     ABNORMAL,
+    ACK_HEADER,
     BESIDE_HEADER,
     DIALECT_HEADER,
     INVALID,
@@ -177,6 +179,8 @@ class ConnectedSession(Session):
         """One connection, from the handshake to its end; always ends with an exception."""
         self._welcomed_for = None
         headers = {DIALECT_HEADER: self._settings.dialect, RESUME_HEADER: "1"}
+        if self._settings.dialect == DEFAULT_DIALECT:  # in others a gateway fills something in
+            headers[ACK_HEADER] = "1"
         required, seq = _ECHOES.get(self._settings.mode), self.table.seq
         if required is not None:
             headers[required.header] = "1"
@@ -435,6 +439,13 @@ class SessionConnection:
                 if self._welcomed_at is not None:
                     self._session.receive_frame(frame)
                 continue
+            told = read_ack(frame) if self._numbered else None
+            if told is not None:
+                if self._acknowledge(told):
+                    continue
+                # On the next connection it comes whole, in its place.
+                await self._transport.aclose(reason="an acknowledgement of something forgotten")
+                break
             try:
                 envelope = decode(frame, unnamed=self._dialect)
             except InvalidEnvelope as error:
@@ -483,6 +494,7 @@ class SessionConnection:
         self._numbered = self._catching_up = table.seq is not None
         if not table.is_complete:
             self._outbox.keep_nothing()
+        self._outbox.forget_ended()
 
     def _talk(self) -> None:
         """Send, first of all what was lost, as soon as we have read what we missed."""
@@ -493,6 +505,17 @@ class SessionConnection:
             self._outbox.send_again()
         self._may_talk = True
         self._changed.notify_all()
+
+    def _acknowledge(self, told: AckFrame) -> bool:
+        """Take what we sent as if it had come back; ``False``: it is not known any more."""
+        sent = self._outbox.sent(told.id)
+        if sent is None:
+            return False
+        envelope = msgspec.structs.replace(sent, frame=numbered(sent.frame, told.seq))
+        self._see_taken(envelope)
+        self._see_accepted(envelope)
+        self._session.receive(envelope, told.seq)
+        return True
 
     def _see_accepted(self, envelope: Envelope) -> None:
         """Note that an envelope with a number was accepted, and is not sent again (PROTOCOL 6)."""
@@ -610,6 +633,9 @@ class SessionConnection:
             self._outbox.gone()
             return True
         if self._numbered:
+            if draft is waiting.draft and draft.frame is not frame:  # in which it comes back
+                said = msgspec.structs.replace(draft, protocol=self._dialect, frame=frame)
+                waiting = msgspec.structs.replace(waiting, draft=said)
             self._outbox.keep(waiting)
         self._before_last, self._last = self._last, draft.id
         self._largest = max(self._largest, (len(frame), draft.id))

@@ -80,6 +80,9 @@ class Outbox:
         # In the order in which they were sent.
         self._unaccepted: OrderedDict[str, QueuedEnvelope] = OrderedDict()
         self._unaccepted_bytes = 0
+        # Nobody waits for it any more, but the gateway may tell of it by its id alone.
+        self._ended: OrderedDict[str, Envelope] = OrderedDict()
+        self._ended_bytes = 0
         self._accepted = Condition()
         self._bytes = 0
         self._filled = Condition()
@@ -124,8 +127,8 @@ class Outbox:
             waiting = lane.pop(envelope_id, None)
             if waiting is not None:
                 self._count(waiting, -1)
-        if self._unaccepted:
-            self._pop_unaccepted(envelope_id)
+        if self._unaccepted and (sent := self._pop_unaccepted(envelope_id)) is not None:
+            self._end(sent)
         self._emptied.notify_all()
 
     def take(self, now: float) -> Queued | None:
@@ -169,6 +172,11 @@ class Outbox:
         self._unaccepted[waiting.draft.id] = waiting
         self._unaccepted_bytes += len(waiting.draft.raw_payload)
 
+    def sent(self, envelope_id: str) -> Envelope | None:
+        """The envelope of that id, as it was sent on this connection, until it is accepted."""
+        waiting = self._unaccepted.get(envelope_id)
+        return self._ended.get(envelope_id) if waiting is None else waiting.draft
+
     def accepted(self, envelope_id: str, *, replayed: bool = False) -> None:
         """Note that the gateway has numbered an envelope of ours, or has refused it.
 
@@ -177,6 +185,7 @@ class Outbox:
         What is replayed may have been sent on an older connection.
         """
         if envelope_id not in self._unaccepted:
+            self._pop_ended(envelope_id)
             return
         while not replayed and (earlier := next(iter(self._unaccepted))) != envelope_id:
             self._pop_unaccepted(earlier)
@@ -192,19 +201,40 @@ class Outbox:
 
     def keep_nothing(self) -> None:
         """Send nothing again: the gateway would not know it again."""
-        self._unaccepted.clear()
-        self._unaccepted_bytes = 0
+        while self._unaccepted:
+            sent = self._pop_unaccepted(next(iter(self._unaccepted)))
+            assert sent is not None
+            self._end(sent)
+
+    def forget_ended(self) -> None:
+        """Forget what was sent on an older connection and is not sent again."""
+        self._ended.clear()
+        self._ended_bytes = 0
 
     async def wait_accepted(self) -> None:
         """Return when more may be sent."""
         while self.is_owed_too_much:
             await self._accepted.wait()
 
-    def _pop_unaccepted(self, envelope_id: str) -> None:
+    def _pop_unaccepted(self, envelope_id: str) -> QueuedEnvelope | None:
         waiting = self._unaccepted.pop(envelope_id, None)
         if waiting is not None:
             self._unaccepted_bytes -= len(waiting.draft.raw_payload)
             self._accepted.notify_all()
+        return waiting
+
+    def _end(self, sent: QueuedEnvelope) -> None:
+        """Keep what was sent for the word that it is accepted, as far as there is room."""
+        self._pop_ended(sent.draft.id)
+        self._ended[sent.draft.id] = sent.draft
+        self._ended_bytes += len(sent.draft.raw_payload)
+        while len(self._ended) > MAX_UNACCEPTED or self._ended_bytes > MAX_UNACCEPTED_BYTES:
+            self._pop_ended(next(iter(self._ended)))
+
+    def _pop_ended(self, envelope_id: str) -> None:
+        ended = self._ended.pop(envelope_id, None)
+        if ended is not None:
+            self._ended_bytes -= len(ended.raw_payload)
 
     async def wait_filled(self) -> None:
         """Return when there is something to send."""

@@ -33,6 +33,7 @@ from meup_agent import (
 )
 from meup_agent.errors import MeupError
 from meup_agent.gateway import Gateway, GatewayLimits, JournalConfig, ThreadedGateway
+from meup_agent.protocol.space import owner
 from meup_agent.types import ProposalRecord
 from tests.gateways import one_space_config
 from tests.no_tls import NO_TLS
@@ -303,6 +304,8 @@ async def test_whatever_the_order_all_agree_with_the_journal(
     # Of one order none: all may be taken back before a gateway that dies at once is there again.
     kept = 0
     for seed in range(BEGIN, BEGIN + SEEDS):
+        # In every other order each message is acknowledged as a large one is.
+        monkeypatch.setattr(owner, "MIN_ACKED_BYTES", seed % 2 * 4096)
         async with begun(seed, tmp_path) as orders:
             try:
                 with anyio.fail_after(3 * PATIENCE):

@@ -87,6 +87,12 @@ class End:
             self.seq += 1
         await self.raw(frame)
 
+    async def acknowledge(self, envelope_id: str) -> None:
+        """The gateway accepts an envelope, and tells its sender by the id alone."""
+        assert self.seq is not None
+        await self.raw(b'{"id":"%b","seq":%d}' % (envelope_id.encode(), self.seq))
+        self.seq += 1
+
     async def joined(self) -> JsonObject:
         frame: JsonObject = json.loads(await anext(self.transport))
         assert frame["type"] == "join"

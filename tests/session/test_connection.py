@@ -1,15 +1,21 @@
 """One connection, frame by frame."""
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
 import anyio
 import pytest
 import trio
 from trio.testing import MockClock
 
-from meup_agent.session import ConnectedSession
+from meup_agent import Envelope, Space
+from meup_agent.session import ConnectedSession, Session
 from meup_agent.session.connection import ECHO_SECONDS
 from meup_agent.testing import FaultPlan, Faults, FaultyConnector
+from tests.gateways import LAST_SEEN_HEADER
 from tests.patience import PATIENCE
-from tests.session.gate import AT_ONCE, Gate, Recorder, present
+from tests.session.gate import AT_ONCE, End, Gate, Recorder, present
+from tests.wire import decode, kinds, numbered
 
 
 @pytest.mark.rule("6.ts")
@@ -79,3 +85,38 @@ def test_what_a_gateway_owes_is_waited_for_and_not_for_ever(
     waited = trio.run(owed, answers, clock=MockClock(autojump_threshold=0))
     assert waited == pytest.approx(0 if answers else ECHO_SECONDS)
     assert ("nothing of what we say back" in caplog.text) is not answers
+
+
+@asynccontextmanager
+async def given_up(gate: Gate) -> AsyncGenerator[tuple[Session, End, Envelope, Envelope]]:
+    """A session that gave a request up before the gateway told that it was accepted."""
+    gate.seq, gate.gives = 6, {**gate.gives, "until": 6, "resumed": True}
+    async with present(gate, None, "tools", settings=AT_ONCE) as (session, end):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(Space(session).request, "tools", "ping")
+            request = await end.hear(kinds.MCP_REQUEST)
+            tasks.cancel_scope.cancel()
+        yield session, end, request, await end.hear(kinds.MCP_REQUEST)
+
+
+@pytest.mark.rule("6.ack.agent")
+async def test_what_was_given_up_is_known_until_it_is_acknowledged(gate: Gate) -> None:
+    async with given_up(gate) as (session, end, request, cancel):
+        with session.watchers.watch() as heard:
+            assert session.outbox.unaccepted == 1
+            for each in (request, cancel):
+                await end.acknowledge(each.id)
+                own = await anext(heard)
+                assert own == decode(numbered(each.frame, session.table.seq or 0))
+        assert session.outbox.unaccepted == 0
+    assert len(gate.attempts) == 1
+
+
+@pytest.mark.rule("6.ack.unknown")
+async def test_what_is_acknowledged_and_not_known_is_read_whole_after_a_resume(gate: Gate) -> None:
+    async with given_up(gate) as (session, end, request, _):
+        seen = session.table.seq
+        session.outbox.forget_ended()
+        await end.acknowledge(request.id)
+        again = await gate.accept()
+    assert again.headers[LAST_SEEN_HEADER] == str(seen)

@@ -229,6 +229,37 @@ async def test_more_than_is_kept_waits_until_less_is_owed(outbox: Outbox, by: st
     assert MAX_UNACCEPTED_BYTES == 64 * 2**20
 
 
+@pytest.mark.rule("6.ack.agent")
+@pytest.mark.parametrize("by", ["count", "bytes"])
+def test_what_ended_is_known_until_it_is_accepted_as_far_as_there_is_room(
+    outbox: Outbox, by: str
+) -> None:
+    payload, count = ({}, MAX_UNACCEPTED) if by == "count" else ("x" * (2**20 - 2), 64)
+
+    def end(number: int) -> None:
+        outbox.keep(QueuedEnvelope(said(number, payload), Priority.OPEN, 0.0))
+        outbox.remove(str(number))
+
+    def known(*numbers: int) -> list[bool]:
+        return [outbox.sent(str(number)) is not None for number in numbers]
+
+    for number in range(count - 1):
+        end(number)
+    end(count - 2)
+    assert known(0, 1) == [True, True]
+    for number in range(count, count + 2):
+        end(number)
+    assert known(0, 1, count, count + 1) == [False, True, True, True]
+    assert outbox.unaccepted == 0
+    outbox.accepted("1")
+    assert known(1) == [False]
+    sent(outbox, "x")
+    outbox.keep_nothing()
+    assert outbox.sent("x") is not None
+    outbox.forget_ended()
+    assert known(2, count) == [False, False]
+
+
 def test_frames_of_streams_leave_in_order_and_never_twice(outbox: Outbox) -> None:
     put(outbox, Priority.TALK, "before")
     outbox.put_frame("s-1", b"one")

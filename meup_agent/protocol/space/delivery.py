@@ -347,7 +347,8 @@ class Fanout:
     def deliver(self, entry: Entry, sender: Subscriber | None = None) -> None:
         """Deliver an entry to all in one order, first to those that it names: they wait for it.
 
-        A sender that is given gets its acknowledgement instead.
+        A sender that is given gets its acknowledgement instead; one that still reads what it
+        missed finds the entry there.
         """
         self.delivered = entry.seq
         # By position, since hashing a form takes as long as handing over a frame.
@@ -357,14 +358,12 @@ class Fanout:
             packed = self.pack(entry, form)
             if packed is not None:
                 packs.append((form, group, packed))
+        ack = None
+        if sender is not None:
+            ack = sender.form.pack(encode_ack(AckFrame(envelope.id, entry.seq)))
         first = self._find_named(envelope.to)
-        # One that still reads what it missed finds it there.
-        if sender is not None and sender in self._by_name.get(envelope.sender, ()):
-            first = (*(each for each in first if each is not sender), sender)
         for subscriber in first:
             if subscriber is sender:
-                said = encode_ack(AckFrame(envelope.id, entry.seq))
-                subscriber.deliver(subscriber.form.pack(said))
                 continue
             named_form = subscriber.form
             for form, _, packed in packs:
@@ -374,9 +373,11 @@ class Fanout:
         delivered = 0
         for _, group, packed in packs:
             delivered += len(group)
-            if first:
+            if first or ack is not None:
                 for subscriber in group.values():
-                    if subscriber not in first:
+                    if subscriber is sender:
+                        subscriber.deliver(ack)
+                    elif subscriber not in first:
                         subscriber.deliver(packed)
             else:
                 for subscriber in group.values():

@@ -167,6 +167,10 @@ class SpaceFold:
 TAKEN_OVER: Final = 4409
 """Close code for a connection that a newer one of the same participant replaced (PROTOCOL 3)."""
 
+MIN_ACKED_BYTES: Final = 4096
+"""Size of an envelope of which its sender gets an acknowledgement if it asks for them: of less the
+echo, which is made for all in one form, takes no longer to write and to read."""
+
 ANSWERED_SECONDS: Final = 0.001
 """Time for which the connection that asked for proposals is not read: a page takes the loop as long
 as thirty messages, so the others have their turn before the next."""
@@ -478,7 +482,8 @@ class SpaceOwner:
         self._record(participant, frame, decision, "websocket")
         if isinstance(decision, Acceptance):
             # What was filled in or changed here, its sender has to read.
-            as_sent = connection.acked and decision.envelope.frame is frame
+            acked = connection.acked and len(frame) >= MIN_ACKED_BYTES
+            as_sent = acked and decision.envelope.frame is frame
             self._carry_out(decision, None, connection, as_sent=as_sent)
         elif isinstance(decision, Repetition):
             self._echo(decision, None, connection)

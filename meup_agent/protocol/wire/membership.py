@@ -154,7 +154,7 @@ def numbered(frame: bytes, seq: int) -> bytes:
     return b'%b,"seq":%d}' % (frame.rstrip()[:-1], seq)
 
 
-class AckFrame(msgspec.Struct, frozen=True):
+class AckFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The number under which an envelope was accepted, for the connection that sent it."""
 
     id: str
@@ -162,6 +162,18 @@ class AckFrame(msgspec.Struct, frozen=True):
 
 
 encode_ack: Final = msgspec.json.Encoder().encode
+_read_ack: Final = msgspec.json.Decoder(AckFrame).decode
+_ACKNOWLEDGES: Final = b'{"id":'
+
+
+def read_ack(frame: bytes) -> AckFrame | None:
+    """The acknowledgement that a frame is; ``None``: it is an envelope, which has more fields."""
+    if not frame.startswith(_ACKNOWLEDGES):
+        return None
+    try:
+        return _read_ack(frame)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
 
 
 def add_until(welcome: Envelope, until: int) -> Envelope:
