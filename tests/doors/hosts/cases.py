@@ -147,10 +147,13 @@ def _approve_cases() -> tuple[Case, ...]:
         Case(door, "edit", True, "", "permitted"),
         Case(door, "time-out", False, "No participant decided", "expired"),
         Case(door, "gateway killed", False, "the connection was lost", ""),
+        Case(door, "gateway restarted midway", True, "", "permitted"),
         Case(door, "refused connection", False, "no gateway has answered", ""),
         Case(door, "interrupted by INT", False, "", "withdrawn"),
         Case(door, "interrupted by TERM", False, "", "withdrawn"),
         Case(door, "interrupted by KILL", False, "", "withdrawn"),
+        Case(door, "interrupted by its own API", False, "", "withdrawn"),
+        Case(door, "answered too late", False, "", "withdrawn"),
     )
 
 
@@ -244,6 +247,8 @@ def _sdk_cases() -> tuple[Case, ...]:
         Case(door, "time-out", False, "No participant decided", "expired"),
         Case(door, "gateway killed", False, "the connection was lost", ""),
         Case(door, "gateway restarted midway", True, "", "permitted"),
+        Case(door, "interrupted by INT", False, "", "withdrawn"),
+        Case(door, "interrupted by TERM", False, "", "withdrawn"),
         Case(door, "interrupted by KILL", False, "", "withdrawn"),
         Case(door, "interrupted by its own API", False, "", "withdrawn"),
         Case(door, "answered too late", False, "", "withdrawn"),
@@ -268,6 +273,8 @@ def _acp_cases() -> tuple[Case, ...]:
         Case(door, "500", False, "no gateway has answered", ""),
         Case(door, "junk", False, "no gateway has answered", ""),
         Case(door, "silence", False, "no gateway has answered", ""),
+        Case(door, "interrupted by INT", False, "", "withdrawn"),
+        Case(door, "interrupted by TERM", False, "", "withdrawn"),
         Case(door, "interrupted by KILL", False, "", "withdrawn"),
         Case(door, "interrupted by its own API", False, "it was cancelled before", "withdrawn"),
         Case(door, "answered too late", False, "it was cancelled before", "withdrawn"),
@@ -328,6 +335,16 @@ NOT_RUN: Final = {
         "cannot happen while a hook waits: the terminal has no dialog then, unless it is preferred"
     ),
     "hooks, `watch`": "decides nothing, so nothing is to hold (`tests/doors/test_hooks.py`)",
+    "Claude Code, hook `PermissionRequest`, *ask*": (
+        "it takes allow and deny alone; any other answer leaves the call to the dialog"
+    ),
+    "Claude Code at a terminal, what fails": (
+        "its hook `PreToolUse` is asked first, and fails as in the first table; what fails later"
+        " leaves the dialog to who sits there; *edit* and *time-out*: not run"
+    ),
+    "Claude Code, `--defer-after`, what fails": (
+        "while it waits it is the hook `command`, and it has ended while it does not"
+    ),
     "Claude Code, tool `approve`, *ask*": "it takes allow and deny alone",
     "Claude Code, tool `approve`, 500, junk, silence": (
         "our own program answers over stdio, and nobody listens in its place"
@@ -337,9 +354,16 @@ NOT_RUN: Final = {
     ),
     "Codex, hook, *interrupted by its own API*": "`codex exec` has none",
     "Codex, app-server, *ask*": "it takes accept and decline alone",
-    "`can_use_tool`, refused connection": "the program cannot join, so it starts no agent",
+    "Codex, hook, a call of an MCP server's tool, what fails": (
+        "the same program answers the same hook as for its shell"
+    ),
+    "`can_use_tool`, refused connection, 500, junk, silence": (
+        "the program cannot join, so it starts no agent"
+    ),
+    "`can_use_tool`, `meup acp`, tool `approve`, *answered elsewhere*": (
+        "no other program is asked; in the space the first answer counts"
+    ),
     "`can_use_tool`, `meup acp`, *ask*": "they take allow and deny alone",
-    "`meup acp`, interrupted by INT or TERM": "not run; by KILL it withdraws",
     "Cursor, Copilot, Gemini": (
         "documented, not run: from inputs that their documentation shows (`tests/doors`)"
     ),
@@ -368,6 +392,9 @@ the space alone decide. In *answered too late* the agent gives its hook up earli
 knows. Codex then runs the call, and cannot be made not to: give `meup-hook` the same `--timeout` as
 Codex's settings. After *gateway restarted as it ran* the gateway still gets the report of the call
 that it had permitted.
+
+After the answer *ask* at a terminal, Claude Code raises `PermissionRequest` in manual and in auto
+mode (the table of its terminal), so that its dialog and the space are asked at once.
 
 *Typed into a terminal* is `write_stdin` of Codex, which asks no hook: `meup guard codex` switches
 terminals off, and so does `meup codex`. A hook of the type `mcp_tool`, which Codex has, too, asks a

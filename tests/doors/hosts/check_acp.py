@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
@@ -19,7 +18,7 @@ from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.cli.processes import environment
 from tests.doors.hooked import Hooked, hooked, permitted_after_a_restart, proposed
 from tests.doors.hosts.cases import ACP_CASES, ACP_VERSION, Case
-from tests.doors.hosts.check_doors import FAKED, broken, decided, decider
+from tests.doors.hosts.check_doors import FAKED, SIGNALS, broken, decided, decider
 from tests.doors.test_acp import AGENT, Editor, sdk, terminal
 from tests.interaction.people import until
 from tests.patience import PATIENCE
@@ -65,9 +64,9 @@ async def happen(
         case "interrupted by its own API" | "answered too late":
             await proposed(at.space)
             await cancel()
-        case "interrupted by KILL":
+        case _ if case.what in SIGNALS:
             await proposed(at.space)
-            os.kill(agent_process(mark), signal.SIGKILL)
+            os.kill(agent_process(mark), SIGNALS[case.what])
         case _:
             pass
 

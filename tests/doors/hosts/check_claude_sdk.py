@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import signal
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from meup_agent.errors import AlreadyDecided
 from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.doors.hooked import Hooked, hooked, permitted_after_a_restart, proposed
 from tests.doors.hosts.cases import SDK_CASES, Case
-from tests.doors.hosts.check_doors import decided, decider
+from tests.doors.hosts.check_doors import SIGNALS, decided, decider
 from tests.doors.hosts.programs import CLAUDE, INSTALLED
 from tests.gateways import websocket_connector
 from tests.interaction.people import until
@@ -47,9 +46,9 @@ async def happen(case: Case, at: Hooked, claude: Any, config: Path) -> None:
         case "interrupted by its own API" | "answered too late":
             await proposed(at.space)
             await claude.interrupt()
-        case "interrupted by KILL":
+        case _ if case.what in SIGNALS:
             await proposed(at.space)
-            os.kill(claude_process(config), signal.SIGKILL)
+            os.kill(claude_process(config), SIGNALS[case.what])
         case _:
             pass
 
@@ -93,7 +92,7 @@ async def test_it_does_what_the_page_says(
         async with sdk.ClaudeSDKClient(options) as claude:
             await claude.query("go")
             await happen(case, at, claude, config)
-            with suppress(sdk.ClaudeSDKError if case.what == "interrupted by KILL" else KeyError):
+            with suppress(sdk.ClaudeSDKError if case.what in SIGNALS else KeyError):
                 async for _ in claude.receive_response():
                     pass
         assert case.told in " ".join(api.results)

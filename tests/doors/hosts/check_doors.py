@@ -20,7 +20,7 @@ from meup_agent import Proposal
 from meup_agent.doors.hook_app import RAN_OTHERWISE
 from meup_agent.doors.model_api import ModelApi
 from meup_agent.errors import AlreadyDecided
-from tests.doors.hooked import Hooked, hooked, proposed
+from tests.doors.hooked import Hooked, hooked, permitted_after_a_restart, proposed
 from tests.doors.hosts.cases import CASES, Case
 from tests.doors.hosts.programs import CLAUDE, CLAUDE_VERSION, CODEX, CODEX_VERSION, version
 from tests.interaction.people import until
@@ -138,7 +138,9 @@ def claude(case: Case, home: Path, url: str, api: str, seconds: float) -> Starte
     else:
         command.append("go")
     if case.door == "claude-approve":
-        command += approving(home, url, seconds)
+        command += approving(home, url, told_seconds(case, seconds))
+        if case.what == TOO_LATE:
+            env["MCP_TOOL_TIMEOUT"] = f"{seconds * 1000:g}"
     return command, env
 
 
@@ -293,6 +295,8 @@ async def happen(case: Case, at: Hooked, process: Process, mark: Path) -> None:
         case "gateway killed":
             await proposed(at.space)
             at.kill()
+        case "gateway restarted midway" if case.door == "claude-approve":
+            await permitted_after_a_restart(at)
         case "gateway restarted midway":
             await proposed(at.space)
             await at.restart()
@@ -350,7 +354,9 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
         else:
             journal = tmp_path / "journal.db"
             at = await stack.enter_async_context(hooked(decider(case, mark), journal=journal))
-            url, token = at.door_url if is_tool else at.url, at.tokens["coder"]
+            # The other way to the gateway ends with it.
+            door_url = at.gateway.url if case.what == "gateway restarted midway" else at.door_url
+            url, token = door_url if is_tool else at.url, at.tokens["coder"]
         make = codex if case.door.startswith("codex") else claude
         command, env = make(case, tmp_path, url, api.url, seconds)
         env |= {
