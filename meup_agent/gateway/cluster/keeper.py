@@ -190,6 +190,7 @@ class SpaceKeeper:
         journal = NatsJournal(self._config, self._now, self._link, self._room)
         journal.on_failed = partial(self._lose, name, journal)
         journal.configuration = partial(self.membership.parts_of, name)
+        journal.format = self.membership.common_format
         return journal
 
     def _unfollow(self, names: Iterable[str]) -> None:

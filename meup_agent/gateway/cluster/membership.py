@@ -30,6 +30,7 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.auth import digest_of_token
 from meup_agent.gateway.cluster.placement import NodeHeartbeat, owner_of
 from meup_agent.gateway.cluster.signing import SignedMessage, Signer
+from meup_agent.gateway.journal.nats.records import FORMAT
 from meup_agent.protocol.wire.ttl_map import TTLMap
 from meup_agent.transport.base import Condition
 
@@ -182,7 +183,11 @@ class ClusterMembership:
         """Notified when a gateway comes or goes, or a space gets another owner."""
         self._loop = asyncio.get_running_loop()
         self._own = NodeHeartbeat(
-            self.node, secrets.token_hex(16), _digest(dict(self.parts)), self.advertise
+            self.node,
+            secrets.token_hex(16),
+            _digest(dict(self.parts)),
+            self.advertise,
+            format=FORMAT,
         )
         self._signer = Signer(self.token)
         self._others: dict[str, KnownNode] = {}
@@ -218,6 +223,10 @@ class ClusterMembership:
             for key, digest in self.parts.items()
             if key == own or not key.startswith("spaces.")
         }
+
+    def common_format(self) -> int:
+        """The newest format of batches that each gateway reads which is there."""
+        return min(heartbeat.format for heartbeat in self.nodes.values())
 
     def nodes_for(self, spaces: Sequence[str]) -> dict[str, NodeHeartbeat]:
         """The gateways, each of which refuses also spaces that its configuration does not have."""

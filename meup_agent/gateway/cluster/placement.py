@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -31,6 +31,8 @@ class NodeHeartbeat(msgspec.Struct, array_like=True, tag="meup/node/1"):
     refused: list[str] = []  # those that it could not begin a moment ago
     leaves: bool = False
     follows: list[str] = []  # those of others whose logs it has read, and follows
+    # The newest format of batches that it reads.
+    format: Annotated[int, msgspec.Meta(ge=1)] = 1
 
 
 class Placement(NamedTuple):

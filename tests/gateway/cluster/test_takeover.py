@@ -205,6 +205,24 @@ async def test_who_reads_a_file_again_is_told_of_by_one_that_did_not(
 
 
 @pytest.mark.parametrize("engine", ["NATS"], indirect=True)
+async def test_gateways_write_the_oldest_format_that_one_of_them_announces(config: Config) -> None:
+    standby = Standby(second_of(config))
+    async with Gateway(config=config) as first, anyio.create_task_group() as tasks:
+        tasks.start_soon(standby.run)
+        with anyio.fail_after(PATIENCE):
+            await standby.begun.wait()
+        mine = first._gateway.keeper
+        assert isinstance(mine, keeper.SpaceKeeper)
+        mine.membership._own.format, standby.keeper.membership._own.format = 5, 4
+        with anyio.fail_after(PATIENCE):
+            while mine.membership.common_format() != 4:  # noqa: ASYNC110 - nobody is told of it
+                await anyio.sleep(0.01)
+        (journal,) = mine._owned.values()
+        assert journal.format() == 4
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("engine", ["NATS"], indirect=True)
 @pytest.mark.usefixtures("nobody_hangs")
 async def test_a_log_is_not_followed_once_the_space_is_there(config: Config) -> None:
     """Also where its turn to be read comes late."""

@@ -22,7 +22,7 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import Config, Gateway, JournalConfig, RunningGateway, serve
 from meup_agent.gateway.config import NatsConfig
 from meup_agent.gateway.console import Console
-from meup_agent.gateway.journal.nats import link, tail
+from meup_agent.gateway.journal.nats import link, records, tail
 from meup_agent.gateway.journal.nats.follower import LogFollower, NoFold
 from meup_agent.gateway.journal.nats.journal import NatsJournal
 from meup_agent.gateway.journal.nats.link import NoAnswer
@@ -380,9 +380,32 @@ async def test_a_later_release_may_say_more(path: Path, clock: Clock) -> None:
         assert (await read(journal))[2] == third
     sequence = await write("meup/own/2", {"node": "later"})
     await stranger.close()
-    with pytest.raises(ConfigurationError, match=f"message {sequence} .* one of a later version"):
+    later = f"message {sequence} has the format 'meup/own/2', of a later version: upgrade"
+    with pytest.raises(ConfigurationError, match=later):
         async with journal_at(config, clock) as journal:
             journal.recover("demo", since=0, limit=9)
+
+
+class LaterBatch(records.Batch, array_like=True, tag="meup/batch/2"):
+    """A batch of a format that the next release writes."""
+
+
+async def test_an_owner_writes_what_every_gateway_reads(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = nats_config(path)
+    async with journal_at(config, clock) as owner:
+        with monkeypatch.context() as later:
+            later.setitem(records.BATCHES, 2, LaterBatch)
+            owner.format = lambda: 1  # an older gateway is there
+            await kept(owner, chat(1))
+            async with following(config, clock) as follower:
+                assert await follower.comes("1") == ["1"]
+            owner.format = lambda: 3  # all others are newer
+            await kept(owner, chat(2))
+    with pytest.raises(ConfigurationError, match=r"message 3 .* 'meup/batch/2', of a later"):
+        async with following(config, clock) as follower:
+            await follower.comes("2")
 
 
 @pytest.mark.parametrize("space", ["a.b", "*", ">", "ü", "A", "a", "x" * 256, "\U0001f600" * 256])

@@ -126,9 +126,7 @@ class NatsArchive(ServerArchive):
         try:
             return self._link.insist(work)
         except ForeignMessage as error:
-            raise ConfigurationError(
-                f"a stream of {self._link.place}: {error}; only gateways may write there"
-            ) from None
+            raise ConfigurationError(f"a stream of {self._link.place}: {error}") from None
         except ApiError as error:
             raise ConfigurationError(f"{self._link.place} cannot be read: {error}") from None
 

@@ -252,9 +252,7 @@ class LogFollower(Generic[F]):
         except OtherLog:
             raise NoAnswer(f"the stream {log.stream} forgets what is being read") from None
         except ForeignMessage as error:
-            raise ConfigurationError(
-                f"the stream {log.stream}: {error}; only gateways may write there"
-            ) from None
+            raise ConfigurationError(f"the stream {log.stream}: {error}") from None
 
     # --- on the gateway's loop ------------------------------------------------------------------
 

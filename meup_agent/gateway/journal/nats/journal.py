@@ -32,6 +32,7 @@ from meup_agent.gateway.journal.nats.log import (
     Waiting,
 )
 from meup_agent.gateway.journal.nats.records import (
+    FORMAT,
     Batch,
     Checkpoint,
     Ownership,
@@ -115,6 +116,8 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
         """See :attr:`~meup_agent.protocol.space.journal.Journal.problem`."""
         self.configuration: Callable[[], dict[str, str]] = dict
         """Digests of the parts of the gateway's configuration, for the record of who owns."""
+        self.format: Callable[[], int] = lambda: FORMAT
+        """The format of batches that all gateways read which may follow or own the space next."""
         self._config = config
         self._is_copy = is_copy
         self._nats = nats
@@ -406,7 +409,7 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
     def _hand_over(self) -> None:
         work, self._work = self._work, {}
         for space_log, waiting in work.items():
-            self._link.call(_encode_and_put, space_log, waiting)
+            self._link.call(_encode_and_put, space_log, waiting, self.format())
 
     async def _read(self, page: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Read a page however long it takes: a reader asks for the next when it has come."""
@@ -485,7 +488,8 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
                     log.warning("the facts of space %r are not written: %s", known.log.space, error)
 
 
-def _encode_and_put(space_log: SpaceLog, waiting: list[LoggedEntry]) -> None:
+def _encode_and_put(space_log: SpaceLog, waiting: list[LoggedEntry], format: int) -> None:
+    space_log.format = format
     entries: list[Waiting] = []
     for each in waiting:
         encoded = encode_entry(each.at, each.envelope, each.facts, each.changes)

@@ -31,6 +31,7 @@ from meup_agent.gateway.journal.nats.link import (
     Published,
 )
 from meup_agent.gateway.journal.nats.records import (
+    FORMAT,
     MAX_BATCH,
     MAX_NUMBER,
     Batch,
@@ -147,6 +148,7 @@ class SpaceLog:
     damaged: list[NumberRange] = field(default_factory=list[NumberRange], init=False)
     waiting: deque[Waiting] = field(default_factory=deque[Waiting], init=False)
     ended: bool = field(default=False, init=False)
+    format: int = field(default=FORMAT, init=False)  # in which batches are written
     is_replaced: bool = field(default=False, init=False)
     tail: LogTail | None = field(default=None, init=False)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]], init=False)
@@ -419,7 +421,9 @@ class SpaceLog:
 
     async def _write_next(self) -> None:
         count = message_ends(self.waiting, self.link.max_payload // 2)
-        body = encode_batch(self.epoch, [self.waiting[at].encoded for at in range(count)])
+        body = encode_batch(
+            self.epoch, [self.waiting[at].encoded for at in range(count)], self.format
+        )
         if len(body) + HEADER_BYTES > self.link.max_payload:
             raise Lost(
                 f"a message of space {self.space!r} has {len(body)} bytes, and {self.link.place}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Final
 
@@ -43,6 +44,14 @@ class Batch(msgspec.Struct, array_like=True, tag="meup/batch/1"):
     entries: Sequence[msgspec.Raw]
 
 
+BATCHES: Final = {1: Batch}
+"""The formats of batches that this version reads and writes. A number is for what an older version
+cannot leave out: what comes at the end of a message it leaves out."""
+
+FORMAT: Final = max(BATCHES)
+"""The newest of them."""
+
+
 class Ownership(msgspec.Struct, array_like=True, tag="meup/own/1"):
     """The message by which a gateway begins to own a space: its sequence is the epoch."""
 
@@ -53,6 +62,9 @@ class Ownership(msgspec.Struct, array_like=True, tag="meup/own/1"):
     # A digest of each part of the configuration that all nodes must have alike.
     config: dict[str, str] = {}
 
+
+MAX_TAG: Final = 40
+"""Characters of a format's name in a sentence; a stranger may have written it."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(Batch | Ownership).decode
@@ -69,8 +81,10 @@ def encode_entry(
     return _encode(KeptEntry(at, frame, envelope.correlation, said, changes))
 
 
-def encode_batch(epoch: int, entries: Sequence[bytes]) -> bytes:
-    return _encode(Batch(epoch, [msgspec.Raw(each) for each in entries]))
+def encode_batch(epoch: int, entries: Sequence[bytes], format: int = FORMAT) -> bytes:
+    """A batch in a format, or in the newest that there is before that."""
+    make = BATCHES[max(each for each in BATCHES if each <= format)]
+    return _encode(make(epoch, [msgspec.Raw(each) for each in entries]))
 
 
 def encode_ownership(ownership: Ownership) -> bytes:
@@ -93,10 +107,17 @@ def decode_message(sequence: int, body: bytes) -> Batch | Ownership:
     try:
         content: Batch | Ownership = _decode(body)
     except (msgspec.MsgspecError, ValueError):
-        raise ForeignMessage(
-            sequence, "was not written by a gateway, or by one of a later version"
-        ) from None
+        raise ForeignMessage(sequence, _foreign(body)) from None
     return content
+
+
+def _foreign(body: bytes) -> str:
+    """The end of a sentence about a message that cannot be read."""
+    with suppress(Exception):  # whatever a stranger wrote
+        tag = msgspec.msgpack.decode(body)[0]
+        if tag.startswith("meup/") and len(tag) <= MAX_TAG:
+            return f"has the format {tag!a}, of a later version: upgrade this gateway"
+    return "was not written by a gateway; only gateways may write there"
 
 
 def read_batch(space: str, first: int, batch: Batch) -> Iterator[tuple[Entry, KeptEntry]]:
