@@ -532,6 +532,25 @@ async def test_where_nothing_was_said_nothing_is_lost(path: Path, clock: Clock) 
     assert first > 2
 
 
+async def test_facts_that_are_not_what_was_written_down_are_refused(
+    path: Path, clock: Clock
+) -> None:
+    """Also where they can be read: a part of those of another time, say."""
+    config = nats_config(path)
+    async with journal_at(config, clock) as journal:
+        await kept(journal, chat(1), facts=(Fact("grant/a", {"n": 1}),))
+    client = await nats.connect(config.servers[0])
+    bucket = await client.jetstream().key_value(f"{config.prefix}-facts")
+    (part,) = [each for each in await bucket.keys() if each != "demo"]
+    said = (await bucket.get(part)).value
+    assert said is not None
+    await bucket.put(part, said.replace(b'"n":1', b'"n":7'))
+    await client.close()
+    with pytest.raises(ConfigurationError, match=r"damaged \(they are not what was written down\)"):
+        async with journal_at(config, clock) as journal:
+            journal.recover("demo", since=0, limit=9)
+
+
 async def test_facts_that_are_lost_are_not_passed_over(path: Path, clock: Clock) -> None:
     config = nats_config(path)
     async with journal_at(config, clock, max_bytes=20_000) as journal:

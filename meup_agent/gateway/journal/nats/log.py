@@ -650,14 +650,20 @@ class SpaceLog:
         try:
             bucket = await self.link.jetstream.key_value(self._bucket)
             head = (await bucket.get(token)).value or b""
-            count, _, generation = head.partition(b" ")
-            parts = [
-                (await bucket.get(f"{token}.{generation.decode()}.{part}")).value or b""
-                for part in range(int(count))
-            ]
-            found = decode_checkpoint(b"".join(parts))
         except (BucketNotFoundError, KeyNotFoundError):
             return Checkpoint(0, {})
+        try:
+            count, _, generation = head.decode().partition(" ")
+            parts = [
+                (await bucket.get(f"{token}.{generation}.{part}")).value or b""
+                for part in range(int(count))
+            ]
+            body = b"".join(parts)
+            if generation.count("-") > 1 and _short_digest(body) != generation.split("-")[1]:
+                raise ValueError("they are not what was written down")
+            found = decode_checkpoint(body)
+        except KeyNotFoundError:
+            raise NoAnswer(f"a part of the facts of space {self.space!r} is missing") from None
         except ValueError as error:
             raise ConfigurationError(
                 f"the facts of space {self.space!r} in the bucket {self._bucket} are damaged"
@@ -686,8 +692,12 @@ class SpaceLog:
         from nats.js.errors import KeyNotFoundError
 
         bucket = await self._open_bucket()
-        token, generation = token_of(self.space), f"{checkpoint.until}-{self.epoch}"
         body = encode_checkpoint(checkpoint)
+        # With its digest: parts of two of them are never taken for one.
+        token, generation = (
+            token_of(self.space),
+            f"{checkpoint.until}-{_short_digest(body)}-{self.epoch}",
+        )
         parts = [body[at : at + CHUNK] for at in range(0, len(body), CHUNK)]
         async with self._facts_turn:
             before, revision = b"", 0
@@ -743,6 +753,10 @@ def _read_message(message: Published, epoch: int | None) -> tuple[int, Batch | N
 
 def _digest(message: Published) -> bytes:
     return sha256(message.body).digest()
+
+
+def _short_digest(body: bytes) -> str:
+    return sha256(body).hexdigest()[:32]
 
 
 def _advice(error: ApiError, config: NatsConfig) -> str:
