@@ -2,10 +2,13 @@
 
 import hashlib
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import rfc8785
+from hypothesis import given
+from hypothesis import strategies as st
 
 from meup_agent import Agent, Proposal, Request
 from tests.interaction.people import Meeting, Notes, gathered, raw, until
@@ -75,3 +78,27 @@ async def test_what_is_shown_is_what_the_digest_covers_and_what_runs(
 def test_what_has_no_canonical_form_has_no_digest() -> None:
     assert payloads.canonical("x", {"n": 2**53 + 1}, None) is None
     assert payloads.digest("x", {"n": 2**53 + 1}, None) is None
+
+
+names = st.text(max_size=3) | st.sampled_from(["\ue000", "\U00010000", "\x7f", "\u2028", "\ud800"])
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | names
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@pytest.mark.rule("6.digest.shown")
+@given(values)
+def test_its_form_is_that_of_rfc_8785(value: Any) -> None:
+    form = None
+    with suppress(rfc8785.CanonicalizationError, UnicodeEncodeError):
+        form = rfc8785.dumps({"method": "x", "params": {"a": value}})
+    assert payloads.canonical("x", {"a": value}, None) == form
+
+
+def test_what_contains_itself_has_no_digest() -> None:
+    value: dict[str, Any] = {}
+    value["a"] = [value]
+    assert payloads.digest("x", value, None) is None

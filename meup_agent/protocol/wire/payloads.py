@@ -19,6 +19,7 @@ from meup_agent.causes import Cause
 from meup_agent.errors import InvalidEnvelope, NotExpressible
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import (
+    MAX_SAFE_INTEGER,
     Envelope,
     encode_leniently,
     find_unsafe_integer,
@@ -482,9 +483,41 @@ def canonical(method: str, params: JsonObject, target: str | None) -> bytes | No
     if target is not None:
         call["target"] = target
     try:
+        # Before it is looked at, since it fails for what contains itself.
+        encoded = msgspec.json.encode(call, order="sorted")
+        if _is_canonical_sorted(call):
+            return encoded
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+        pass  # the other way says so
+    try:
         return rfc8785.dumps(call)
-    except (rfc8785.CanonicalizationError, RecursionError):
+    except (rfc8785.CanonicalizationError, UnicodeEncodeError, RecursionError):
         return None
+
+
+def _is_canonical_sorted(value: object) -> bool:
+    """True if the plain JSON of a value, its members sorted, is its RFC 8785 form.
+
+    Both write texts and small integers alike; the plain one takes a fiftieth of the time. Other
+    numbers differ, and so does the order of names beyond ASCII.
+    """
+    pending = [value]
+    while pending:
+        each = pending.pop()
+        kind = type(each)
+        if kind is dict:
+            members = cast("dict[object, object]", each)
+            if not all(type(name) is str and name.isascii() for name in members):
+                return False
+            pending += members.values()
+        elif kind is list:
+            pending += cast("list[object]", each)
+        elif kind is int:
+            if abs(cast("int", each)) > MAX_SAFE_INTEGER:
+                return False
+        elif kind is not str and kind is not bool and each is not None:
+            return False
+    return True
 
 
 def digest(method: str, params: JsonObject, target: str | None) -> str | None:
