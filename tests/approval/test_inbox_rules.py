@@ -341,6 +341,7 @@ async def test_refused_votes_do_not_make_inboxes_ask(path: Path) -> None:
             assert questions(tape) <= 3
 
 
+@pytest.mark.thorough
 @VIRTUAL
 async def test_a_long_list_is_asked_for_less_often_while_proposals_come(path: Path) -> None:
     tape = Tape()

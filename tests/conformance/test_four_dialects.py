@@ -9,11 +9,12 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from meup_agent import Agent, Context, Proposal, Reason, Settings, Space
+from meup_agent import Agent, Proposal, Reason, Settings, Space
 from meup_agent.errors import ProposalRejected, Refused
 from meup_agent.gateway import ThreadedGateway
 from meup_agent.testing import MemorySpace
 from tests.conformance.reference_peers import Bridge, Fulfiller, Proposer, ReferencePeer, ToolOwner
+from tests.conformance.test_story import Files
 from tests.conformance.versions import MEUP_V02, Version
 from tests.conformance.wire import MCPX, V01, V02, V04, Json, Site, Wire, serving
 from tests.patience import PATIENCE
@@ -253,24 +254,10 @@ class People:
     def __init__(self, place: MemorySpace | ThreadedGateway) -> None:
         self.place = place
         self.agents = {name: Agent(name) for name in SPEAKS}
-        self.running, self.ended = anyio.Event(), anyio.Event()
-        self.agents["files"].tool(self.write)
-        self.agents["files"].tool(self.wait)
+        self.files = Files()
+        self.agents["files"] = self.files.agent
         self.agents["reviewer"].on_proposal(self.review)
         self.agents["approver"].on_proposal(self.approve)
-        self.stopped: list[str] = []
-
-    async def write(self, path: str) -> str:
-        return f"wrote {path}"
-
-    async def wait(self, ctx: Context) -> None:
-        self.running.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            assert ctx.reason is not None
-            self.stopped.append(ctx.reason.code)
-            self.ended.set()
 
     async def review(self, proposal: Proposal) -> None:
         if proposal.arguments.get("path") == "secret":
@@ -310,10 +297,10 @@ async def test_agents_of_four_dialects_settle_proposals(
             await space.call("files", "write", {"path": "secret"}, to=["reviewer"])
         assert (rejected.value.by, rejected.value.reason) == ("reviewer", "policy")
         async with spaces["proposer"].propose("files", "wait") as proposal:
-            await people.running.wait()
+            await people.files.running.wait()
             await proposal.withdraw(Reason.POLICY)
-            await people.ended.wait()
-    assert people.stopped == ["policy"]
+            await people.files.ended.wait()
+    assert people.files.stopped == ["policy"]
 
 
 @pytest.mark.rule("1.one_space")
@@ -333,17 +320,17 @@ async def test_a_revocation_stops_what_runs_in_another(
 
     async with people.joined() as spaces:
         for asks in ("proposer", "reviewer"):
-            people.running, people.ended = anyio.Event(), anyio.Event()
+            people.files.running, people.files.ended = anyio.Event(), anyio.Event()
             held = spaces[asks].capabilities
             grant = await spaces["approver"].members.grant(asks, allowed)
             while spaces[asks].capabilities == held:  # noqa: ASYNC110 - no event tells of it
                 await anyio.sleep(0.001)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(call, spaces[asks])
-                await people.running.wait()
+                await people.files.running.wait()
                 await spaces["approver"].members.revoke(asks, grant=grant)
-                await people.ended.wait()
-    assert people.stopped == ["revoked", "revoked"]
+                await people.files.ended.wait()
+    assert people.files.stopped == ["revoked", "revoked"]
     assert [each.error for each in refused] == ["revoked", "revoked"]
 
 
