@@ -18,7 +18,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
-import anyio.to_thread
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.cluster.checks import check_several
@@ -343,8 +342,7 @@ async def keep_spaces(
             membership.end()
             runtime.abandon_spaces()
     finally:
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(link.close)
+        await link.aclose()
 
 
 def _note_end(runtime: GatewayRuntime, running: asyncio.Task[None]) -> None:

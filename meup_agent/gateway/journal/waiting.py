@@ -215,6 +215,10 @@ class WaitingJournal(ABC, Generic[W]):
         with suppress(RuntimeError):  # the loop is closed, so nothing waits for this
             self._loop.call_soon_threadsafe(self._unless_ended, then, *told)
 
+    def _soon(self, then: Callable[..., object], *told: object) -> None:
+        """Call in the next turn of the gateway's loop, unless it has ended by then."""
+        self._loop.call_soon(self._unless_ended, then, *told)
+
     def _unless_ended(self, then: Callable[..., object], *told: object) -> None:
         if not self._ended:
             then(*told)

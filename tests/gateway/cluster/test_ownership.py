@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from meup_agent.gateway import JournalConfig
 from meup_agent.gateway.config import NatsConfig
 from meup_agent.gateway.journal.nats import log as nats_log
-from meup_agent.gateway.journal.nats.link import ApiError, Link, NoAnswer, Published
+from meup_agent.gateway.journal.nats.client import ApiError, NoAnswer
+from meup_agent.gateway.journal.nats.link import Link, Published
 from meup_agent.gateway.journal.nats.log import SpaceLog, Waiting
 from meup_agent.gateway.journal.nats.records import (
     Batch,
@@ -59,6 +60,17 @@ class FaultyLink:
         self.stream = stream
         self.random = random
         self.is_mended = False
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    @property
+    def is_connected(self) -> bool:
+        return self.random.random() < 0.5
+
+    async def publisher(self) -> "FaultyLink":
+        return self
 
     async def _pass_time(self) -> None:
         for _ in range(self.random.randrange(4)):
@@ -123,6 +135,7 @@ class Owner:
 
     async def open(self) -> None:
         await self.log.open(JournalConfig(), Ownership(self.name, self.name, "1", 0))
+        self.log.begin()
 
     def say(self, number: int) -> None:
         name = f"{self.name}-{number}"

@@ -23,9 +23,10 @@ from meup_agent.gateway import Config, Gateway, JournalConfig, RunningGateway, s
 from meup_agent.gateway.config import NatsConfig
 from meup_agent.gateway.console import Console
 from meup_agent.gateway.journal.nats import link, records, tail
+from meup_agent.gateway.journal.nats.client import NoAnswer
 from meup_agent.gateway.journal.nats.follower import LogFollower, NoFold
 from meup_agent.gateway.journal.nats.journal import NatsJournal
-from meup_agent.gateway.journal.nats.link import NoAnswer
+from meup_agent.gateway.journal.nats.publisher import Publisher
 from meup_agent.gateway.journal.nats.records import encode_batch, token_of
 from meup_agent.gateway.journal.nats.values import NatsValues
 from tests.gateway.conftest import envelope
@@ -286,17 +287,17 @@ async def test_answer_that_got_lost_is_read_from_the_log(
     """The message is there, its acknowledgement is not."""
     async with journal_at(replace(nats_config(path), servers=(wire.url,)), clock) as journal:
         (first,) = await kept(journal, chat(1))
-        publish, lost = journal._link.publish, 0
+        publish, lost = Publisher.publish, 0
 
-        async def publish_and_lose(*arguments: Any) -> int:
+        async def publish_and_lose(publisher: Publisher, *arguments: Any) -> int:
             nonlocal lost
-            sequence = await publish(*arguments)
+            sequence = await publish(publisher, *arguments)
             if lost == 0:
                 lost = sequence
                 raise NoAnswer("the answer is lost")
             return sequence
 
-        monkeypatch.setattr(journal._link, "publish", publish_and_lose)
+        monkeypatch.setattr(Publisher, "publish", publish_and_lose)
         second, third = await kept(journal, chat(2), chat(3))
         assert lost
         assert await read(journal) == (first, second, third)

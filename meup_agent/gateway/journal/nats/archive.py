@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.archive import ServerArchive
-from meup_agent.gateway.journal.nats.link import ApiError, Link
+from meup_agent.gateway.journal.nats.client import ApiError
+from meup_agent.gateway.journal.nats.link import Link
 from meup_agent.gateway.journal.nats.log import PAGE, SpaceLog
 from meup_agent.gateway.journal.nats.records import (
     Batch,

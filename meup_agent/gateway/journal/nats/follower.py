@@ -19,7 +19,8 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 import anyio
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.journal.nats.link import Link, NoAnswer
+from meup_agent.gateway.journal.nats.client import NoAnswer
+from meup_agent.gateway.journal.nats.link import Link
 from meup_agent.gateway.journal.nats.log import Batches, LogPlace, OtherLog, SpaceLog
 from meup_agent.gateway.journal.nats.records import Checkpoint, ForeignMessage, read_batch
 from meup_agent.gateway.journal.nats.tail import LogTail

@@ -16,6 +16,7 @@ import anyio.to_thread
 import msgspec
 
 from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.journal.nats.client import NoAnswer
 from meup_agent.gateway.journal.nats.follower import (
     QUIET_SECONDS,
     F,
@@ -23,7 +24,7 @@ from meup_agent.gateway.journal.nats.follower import (
     LogFollower,
     NoFold,
 )
-from meup_agent.gateway.journal.nats.link import Link, NoAnswer
+from meup_agent.gateway.journal.nats.link import Link
 from meup_agent.gateway.journal.nats.log import (
     CHECKPOINT_ENTRIES,
     CHECKPOINT_SECONDS,
@@ -174,9 +175,10 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
                 await asyncio.wrap_future(
                     asyncio.run_coroutine_threadsafe(opening, self._link.loop)
                 )
+                space_log.begin()
                 await follower.finish()
         except BaseException:
-            self._link.call(space_log.stop)
+            space_log.stop()
             raise
         follower.known.is_folded = True
         self._add(follower)
@@ -204,6 +206,7 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
             follower = self._follower_of(name, NoFold)
             opening = follower.log.open(self._config, self._owning())
             self._link.wait(opening, START_SECONDS)
+            follower.log.begin()
             follower.read_now()
             follower.end()
             space = self._add(follower)
@@ -211,8 +214,8 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
 
     def _follower_of(self, name: str, begin: Callable[[], F]) -> LogFollower[F]:
         if self._follower is None or self._follower.log.space != name:
-            on_kept = partial(self._to_loop, self._on_kept)
-            on_lost = partial(self._to_loop, self._fail)
+            on_kept = partial(self._soon, self._on_kept)
+            on_lost = partial(self._soon, self._fail)
             space_log = SpaceLog(
                 self._link, self._nats, name, self._now, on_kept, on_lost, self._is_copy
             )
@@ -385,7 +388,7 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
         self._end()
         if not self._shares_link:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(self._link.close)
+                await self._link.aclose()
         if lost:
             log.error("%s hangs; %d messages that waited for it are lost", self._link.place, lost)
 
@@ -402,14 +405,16 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
         for space in self._spaces.values():
             if space.timer is not None:
                 space.timer.cancel()
-            self._link.call(space.log.stop)
+            space.log.stop()
 
     # --- between the threads ------------------------------------------------------------------
 
     def _hand_over(self) -> None:
+        # Encoded here: the gateway's loop would wait for another thread that does it.
         work, self._work = self._work, {}
         for space_log, waiting in work.items():
-            self._link.call(_encode_and_put, space_log, waiting, self.format())
+            space_log.format = self.format()
+            space_log.put([_encoded(each) for each in waiting])
 
     async def _read(self, page: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Read a page however long it takes: a reader asks for the next when it has come."""
@@ -488,13 +493,9 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
                     log.warning("the facts of space %r are not written: %s", known.log.space, error)
 
 
-def _encode_and_put(space_log: SpaceLog, waiting: list[LoggedEntry], format: int) -> None:
-    space_log.format = format
-    entries: list[Waiting] = []
-    for each in waiting:
-        encoded = encode_entry(each.at, each.envelope, each.facts, each.changes)
-        entries.append(Waiting(encoded, len(encoded)))
-    space_log.put(entries)
+def _encoded(waiting: LoggedEntry) -> Waiting:
+    encoded = encode_entry(waiting.at, waiting.envelope, waiting.facts, waiting.changes)
+    return Waiting(encoded, len(encoded))
 
 
 async def _write(space_log: SpaceLog, checkpoint: Checkpoint) -> bool:

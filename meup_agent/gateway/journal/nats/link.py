@@ -9,22 +9,27 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import ssl
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+import anyio
+import anyio.to_thread
+
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.gateway.journal.loop_thread import LoopThread
+from meup_agent.gateway.journal.nats.client import (
+    ANSWER_SECONDS,
+    RETRY_SECONDS,
+    ApiError,
+    NatsClient,
+    NoAnswer,
+    answer_in,
+    client_of,
+    nats_errors,
+)
 from meup_agent.gateway.journal.nats.monitoring import check_sync
-
-try:
-    from nats import errors as nats_errors
-    from nats.aio.client import Client
-except ModuleNotFoundError as error:
-    raise ConfigurationError(
-        f"journal.nats needs {error.name}, not installed here; run: pip install 'meup-agent[nats]'"
-    ) from None
+from meup_agent.gateway.journal.nats.publisher import Publisher
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -36,37 +41,16 @@ log = logging.getLogger("meup_agent.gateway")
 CONNECT_SECONDS: Final = 10.0
 """For a gateway that starts to reach one of its servers; one that runs tries without end."""
 
-ANSWER_SECONDS: Final = 2.0
-"""For a server to answer; then what became of a message is read from the log."""
-
 INSIST_SECONDS: Final = 30.0
 """For a gateway that starts: servers that have lost one of them agree on a leader first."""
 
 READ_SECONDS: Final = 10.0
 """For a page of messages, some mebibytes."""
 
-RETRY_SECONDS: Final = 0.25
-"""Between two attempts to reach a server, or to have something answered."""
-
 OLDEST_SERVER: Final = (2, 11)
 """The first whose streams hand over many messages for one question."""
 
-PENDING_BYTES: Final = 64 * 1024 * 1024
-"""Bytes that wait for a connection which is away: more than one message of each of many spaces."""
-
 T = TypeVar("T")
-
-
-class ApiError(Exception):
-    """An answer of JetStream that says no."""
-
-    def __init__(self, code: int, description: str) -> None:
-        super().__init__(description)
-        self.code = code
-
-
-class NoAnswer(Exception):
-    """A server did not answer, or none is there: whether it did what was asked is not known."""
 
 
 class Published(NamedTuple):
@@ -74,26 +58,6 @@ class Published(NamedTuple):
 
     sequence: int
     body: bytes
-
-
-class _Client(Client):
-    """A client that says who it is over TLS alone, where that is wanted.
-
-    The library's goes on without where the server, or who stands in for it, asks for none.
-    """
-
-    wants_tls = False
-
-    def _connect_command(self) -> bytes:
-        if self.wants_tls and not self._server_info.get("tls_required"):
-            raise nats_errors.Error("it does not ask for TLS")
-        return super()._connect_command()
-
-    @staticmethod
-    def _parse_header_lines(raw: bytes) -> dict[str, str]:
-        # As a server writes them. The library's own takes half the time of reading a long log.
-        lines = raw.decode(errors="replace").split("\r\n")
-        return dict([line.split(": ", 1) for line in lines if ": " in line])
 
 
 class Link(LoopThread):
@@ -104,9 +68,10 @@ class Link(LoopThread):
         self._config = config
         self.on_away: set[Callable[[str], None]] = set()
         """Told, in its thread, why the servers cannot be reached, or empty: they can again."""
-        self._client: Client | None = None
+        self._client: NatsClient | None = None
         self.last_error = ""
         """The last refusal of a server, for people; set in its thread."""
+        self._publishing: asyncio.Future[Publisher | None] | None = None
 
     # --- called on other threads --------------------------------------------------------------
 
@@ -147,6 +112,47 @@ class Link(LoopThread):
         """The version of the server."""
         client: Any = self.client
         return str(client._server_info.get("version"))
+
+    # --- called on the gateway's loop ---------------------------------------------------------
+
+    async def publisher(self) -> Publisher | None:
+        """A connection for messages on the loop of who calls, one for all; ``None``: there is none.
+
+        Whoever has it closes the link with :meth:`aclose`.
+        """
+        if self._publishing is None:
+            # In a task of its own: who waits for it may end, and others wait.
+            self._publishing = asyncio.ensure_future(self._connect_publisher())
+        return await asyncio.shield(self._publishing)
+
+    async def _connect_publisher(self) -> Publisher | None:
+        made: Publisher | None = None
+        try:
+            client, options = client_of(self._config)
+            made = Publisher(client)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await client.connect(**options, error_cb=_ignore)
+                await made.begin()
+        except BaseException as error:
+            if made is not None:
+                await made.close()
+            if not isinstance(error, Exception):
+                raise
+            log.info("there is no second connection to %s: %s", self.place, error)
+            self._publishing = None  # the next who asks tries again
+            return None
+        return made
+
+    async def aclose(self) -> None:
+        """Close all connections; harmless the second time."""
+        with anyio.CancelScope(shield=True):
+            if self._publishing is not None:
+                self._publishing.cancel()  # where it connects
+                with suppress(asyncio.CancelledError):
+                    publisher = await self._publishing
+                    if publisher is not None:
+                        await publisher.close()
+            await anyio.to_thread.run_sync(self.close)
 
     # --- called in its own thread -------------------------------------------------------------
 
@@ -189,7 +195,7 @@ class Link(LoopThread):
         return bool(client._server_info.get("cluster"))
 
     @property
-    def client(self) -> Client:
+    def client(self) -> NatsClient:
         assert self._client is not None, "it was opened"
         return self._client
 
@@ -241,8 +247,7 @@ class Link(LoopThread):
             "Nats-Expected-Stream": stream,
             "Nats-Expected-Last-Sequence": str(expected),
         }
-        answer = await self._ask(subject, body, headers)
-        sequence: int = answer["seq"]
+        sequence: int = (await self._ask(subject, body, headers))["seq"]
         return sequence
 
     async def ask(self, subject: str, question: object = None) -> dict[str, Any]:
@@ -266,11 +271,7 @@ class Link(LoopThread):
             raise
         except (nats_errors.Error, TimeoutError, OSError) as error:
             raise NoAnswer(str(error) or type(error).__name__) from None
-        answer: dict[str, Any] = json.loads(message.data)
-        if "error" in answer:
-            refused = answer["error"]
-            raise ApiError(int(refused.get("err_code", 0)), str(refused.get("description")))
-        return answer
+        return answer_in(message)
 
     async def fetch(
         self, stream: str, first: int, *, count: int, max_bytes: int
@@ -313,34 +314,12 @@ class Link(LoopThread):
     # --- its thread ---------------------------------------------------------------------------
 
     async def _connect(self) -> None:
-        config = self._config
-        context = None if config.tls is None else _tls_context(config)
-        options: dict[str, Any] = {}
-        if config.user is not None:
-            options |= {"user": config.user, "password": config.password}
-        if config.credentials is not None:
-            if not config.credentials.is_file():
-                raise ConfigurationError(
-                    f"journal.nats.credentials: there is no file {config.credentials}"
-                )
-            options["user_credentials"] = str(config.credentials)
-        client: Any = _Client()
-        client.wants_tls = config.tls is not None or any(
-            each.startswith("tls://") for each in config.servers
-        )
+        client, options = client_of(self._config)
         connecting = client.connect(
-            list(config.servers),
-            name="meup",
-            tls=context,
-            connect_timeout=ANSWER_SECONDS,
-            reconnect_time_wait=RETRY_SECONDS,
-            max_reconnect_attempts=-1,
-            ping_interval=5,
-            pending_size=PENDING_BYTES,
+            **options,
             error_cb=self._on_error,
             disconnected_cb=self._on_disconnected,
             reconnected_cb=self._on_reconnected,
-            **options,
         )
         try:
             await asyncio.wait_for(connecting, CONNECT_SECONDS)
@@ -381,13 +360,5 @@ class Link(LoopThread):
             told(problem)
 
 
-def _tls_context(config: NatsConfig) -> ssl.SSLContext:
-    tls = config.tls
-    assert tls is not None, "it was asked before"
-    try:
-        context = ssl.create_default_context(cafile=tls.ca)
-        if tls.certificate is not None:
-            context.load_cert_chain(tls.certificate, tls.key)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(f"journal.nats.tls: a file cannot be used ({error})") from None
-    return context
+async def _ignore(_: Exception) -> None:
+    """Leave out an error of a connection that is made again by itself."""

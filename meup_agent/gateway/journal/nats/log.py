@@ -15,21 +15,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.journal.nats.link import (
-    INSIST_SECONDS,
-    RETRY_SECONDS,
-    ApiError,
-    Link,
-    NoAnswer,
-    Published,
-)
+from meup_agent.gateway.journal.nats.client import RETRY_SECONDS, ApiError, NoAnswer
+from meup_agent.gateway.journal.nats.link import INSIST_SECONDS, Link, Published
 from meup_agent.gateway.journal.nats.records import (
     FORMAT,
     MAX_BATCH,
@@ -52,6 +46,9 @@ from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, Entry, NumberRange
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import JournalConfig, NatsConfig
+    from meup_agent.gateway.journal.nats.publisher import Publisher
+
+T = TypeVar("T")
 
 log = logging.getLogger("meup_agent.gateway")
 
@@ -127,7 +124,11 @@ def message_ends(queue: deque[Waiting], most: int) -> int:
 
 @dataclass(eq=False)
 class SpaceLog:
-    """The stream of a space; everything is called in the link's thread, but for the numbers."""
+    """The stream of a space.
+
+    What reads it is called in the link's thread, what appends to it on the gateway's loop, and
+    numbers are given on both.
+    """
 
     link: Link
     config: NatsConfig
@@ -212,9 +213,6 @@ class SpaceLog:
                 f"journal.nats: {self.link.place} does not answer about the stream {self.stream}"
                 f" ({error}); look at its log, and whether JetStream is enabled"
             ) from None
-        self._tasks = [
-            asyncio.ensure_future(self._until_lost(work)) for work in (self._write, self._watch)
-        ]
 
     async def look(self) -> bool:
         """Learn what the stream holds, and change nothing; false if there is none.
@@ -384,25 +382,36 @@ class SpaceLog:
 
     # --- appending ----------------------------------------------------------------------------
 
+    def begin(self) -> None:
+        """Append what is put from now on; once, when the log is this gateway's own."""
+        self._tasks = [
+            asyncio.ensure_future(self._until_lost(work)) for work in (self._write, self._watch)
+        ]
+
     def put(self, entries: list[Waiting]) -> None:
         """Append entries behind those that wait."""
         self.waiting.extend(entries)
         self._more.set()
 
     async def _write(self) -> None:
+        publisher = await self.link.publisher()
         while True:
             await self._more.wait()
             self._more.clear()
             while self.waiting:
                 async with self._turn:
-                    await self._write_next()
+                    await self._write_next(publisher)
 
     async def _watch(self) -> None:
         """Find out that another gateway owns the space, also where nothing is said in it."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             async with self._turn:
-                await self._read_back(b"")
+                await self._in_link(self._read_back(b""))
+
+    async def _in_link(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for what is done in the link's thread."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.link.loop))
 
     async def _until_lost(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -419,7 +428,7 @@ class SpaceLog:
             self.stop()
             self.on_lost(sentence)
 
-    async def _write_next(self) -> None:
+    async def _write_next(self, publisher: Publisher | None) -> None:
         count = message_ends(self.waiting, self.link.max_payload // 2)
         body = encode_batch(
             self.epoch, [self.waiting[at].encoded for at in range(count)], self.format
@@ -430,7 +439,7 @@ class SpaceLog:
                 f" takes {self.link.max_payload}; raise max_payload there, or lower"
                 " gateway.max_message_bytes"
             )
-        sequence = await self._append(body)
+        sequence = await self._append(body, publisher)
         for _ in range(count):
             self.waiting.popleft()
         self.last = sequence
@@ -439,29 +448,44 @@ class SpaceLog:
             raise Lost(f"the numbers of space {self.space!r} are used up; begin with a new prefix")
         self.on_kept(self, sequence, count)
 
-    async def _append(self, body: bytes) -> int:
+    async def _append(self, body: bytes, publisher: Publisher | None) -> int:
         """Append a message, however long it takes; its sequence.
 
         Raises:
             Lost: Another has written, or the stream takes no more.
         """
+        failed: ApiError | NoAnswer | None = None
+        if publisher is not None and publisher.is_connected:
+            try:
+                return await publisher.publish(self.stream, self.subject, body, self.last)
+            except (ApiError, NoAnswer) as error:
+                failed = error
+        return await self._in_link(self._insist(body, failed))
+
+    async def _insist(self, body: bytes, failed: ApiError | NoAnswer | None) -> int:
+        """Append a message, after an attempt that failed, or without one; as :meth:`_append`."""
         while True:
+            if failed is not None:
+                # Whether it is there says the log alone.
+                await self._pause_after(failed)
+                sequence = await self._read_back(body)
+                if sequence is not None:
+                    return sequence
             try:
                 return await self.link.publish(self.stream, self.subject, body, self.last)
-            except ApiError as error:
-                if error.code not in _UNSURE and error.code != WRONG_LAST_SEQUENCE:
-                    raise Lost(
-                        f"the stream {self.stream} takes nothing more: {error}"
-                        f"{_advice(error, self.config)}"
-                    ) from None
-                if error.code != WRONG_LAST_SEQUENCE:
-                    await asyncio.sleep(RETRY_SECONDS)
-            except NoAnswer:
-                await asyncio.sleep(RETRY_SECONDS)
-            # Whether it is there says the log alone.
-            sequence = await self._read_back(body)
-            if sequence is not None:
-                return sequence
+            except (ApiError, NoAnswer) as error:
+                failed = error
+
+    async def _pause_after(self, failed: ApiError | NoAnswer) -> None:
+        if isinstance(failed, ApiError):
+            if failed.code == WRONG_LAST_SEQUENCE:
+                return
+            if failed.code not in _UNSURE:
+                raise Lost(
+                    f"the stream {self.stream} takes nothing more: {failed}"
+                    f"{_advice(failed, self.config)}"
+                )
+        await asyncio.sleep(RETRY_SECONDS)
 
     async def _read_back(self, body: bytes) -> int | None:
         """The sequence of a message that is in the log behind all that is known of it, or ``None``.

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from meup_agent.gateway.cluster.shared import ValuesAway
-from meup_agent.gateway.journal.nats.link import ANSWER_SECONDS, Link
+from meup_agent.gateway.journal.nats.client import ANSWER_SECONDS
+from meup_agent.gateway.journal.nats.link import Link
 from meup_agent.gateway.journal.nats.log import WRONG_LAST_SEQUENCE
 
 if TYPE_CHECKING:
