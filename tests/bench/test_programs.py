@@ -38,7 +38,7 @@ def forked() -> Iterator[None]:
 
 
 # A dozen processes are started, each with its imports, on a machine that may be busy.
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_program_measures(program: Program) -> None:
     figures = list(program.measure(SMALLEST))

@@ -93,8 +93,9 @@ is full. After some seconds the failure is over. At the end, what each agent sai
 compared with the stream on NATS.
 
 The last run, {day}: {times} failures in {minutes:.0f} minutes (seed {seed}), on {cores} cores that
-did other things as well (load {load:.1f}). Of {said:,} chats that were said, {accepted:,} were
-accepted. The stream has {entries:,} entries, written by {owners} owners in turn.
+other programs used as well: {load:.1f} at a time ran or waited for one (the load average of its
+last five minutes), which makes each stall longer. Of {said:,} chats that were said, {accepted:,}
+were accepted. The stream has {entries:,} entries, written by {owners} owners in turn.
 
 | mistake | what it is | found |
 |---|---|--:|
