@@ -77,9 +77,10 @@ nodes: $(VENV)/test.stamp ## the suites of conversations again, where each gatew
 
 SOAK_SECONDS ?= 600
 
-soak: $(VENV)/test.stamp ## the same for SOAK_SECONDS=600, which makes docs/explanation/chaos.md; 10,000 histories of owners
+soak: $(VENV)/test.stamp ## the same for SOAK_SECONDS=600, which makes docs/explanation/chaos.md; 10,000 histories of owners and of followers
 	$(PY) -m tests.cluster --seconds $(SOAK_SECONDS) --write
-	MEUP_EXAMPLES=10000 $(PY) -m pytest -q -p no:cacheprovider tests/gateway/cluster/test_ownership.py
+	MEUP_EXAMPLES=10000 $(PY) -m pytest -q -p no:cacheprovider tests/gateway/cluster/test_ownership.py \
+		tests/gateway/journal/test_follower.py
 
 walk: $(VENV)/walk.stamp ## a user's way, from an installed wheel to approved calls: what it takes, as a table
 	$(PY) -m tests.walk
