@@ -412,6 +412,8 @@ class Door:
             asked.is_told = isinstance(answer, Permitted)
             return answer
         except MeupError as error:
+            # For people: where nothing could be proposed, the space shows nothing.
+            log.warning("a call of %s was denied: %s", call.agent, error)
             code = error.error if isinstance(error, Refused) else ""
             return _unreachable(call, asked.proposal, str(error), code)
         finally:

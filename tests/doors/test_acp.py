@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -120,18 +120,22 @@ class Desk:
 
 @asynccontextmanager
 async def desk(
-    decide: Callable[[Proposal], Any] | None = None, *options: str, limit: int = 1 << 20
+    decide: Callable[[Proposal], Any] | None = None,
+    *options: str,
+    limit: int = 1 << 20,
+    coder: Sequence[Mapping[str, Any]] = PROPOSALS,
+    token: str | None = None,
 ) -> AsyncGenerator[Desk]:
     person = Agent("ann")
     if decide is not None:
         person.on_proposal(tool="*")(decide)
-    async with staged(person, coder=PROPOSALS) as stage:
+    async with staged(person, coder=coder) as stage:
         given = ("-m", "meup_agent.cli", "acp", *options, "--", *launched(str(AGENT)))
         command, *arguments = launched(*given)
         variables = {
             "MEUP_URL": stage.gateway.url,
             "MEUP_SPACE": "demo",
-            "MEUP_TOKEN": stage.token("coder"),
+            "MEUP_TOKEN": token or stage.token("coder"),
         }
         editor: Any = Editor()  # of the protocol's methods those that are used here
         async with sdk().spawn_agent_process(
