@@ -264,12 +264,14 @@ class ItemIndex:
 
     def get(self, key: tuple[str, str], now: float = 0.0) -> OpenItem | None:
         """The open item of a sender under an id."""
-        sender, envelope_id = key
-        return self.open.under(envelope_id).get(sender)
+        # Here and below without a further call: they are asked several times for each message.
+        senders = self.open.by_id.get(key[1])
+        return None if senders is None else senders.get(key[0])
 
     def under(self, exchange_id: str, now: float = 0.0) -> tuple[OpenItem, ...]:
         """The open items with an id."""
-        return tuple(self.open.under(exchange_id).values())
+        senders = self.open.by_id.get(exchange_id)
+        return () if senders is None else tuple(senders.values())
 
     def of(self, sender: str) -> tuple[OpenItem, ...]:
         """The open items of a sender, the oldest first."""
@@ -277,7 +279,8 @@ class ItemIndex:
 
     def known(self, envelope_id: str) -> Mapping[str, KnownItem]:
         """The latest item of each sender under an id: the open ones, then those that ended."""
-        opened, ended = self.open.under(envelope_id), self.ended.under(envelope_id)
+        opened = self.open.by_id.get(envelope_id, _NOTHING)
+        ended = self.ended.by_id.get(envelope_id)
         return {**opened, **ended, **opened} if ended else opened
 
     def every(self, envelope_id: str) -> Iterator[KnownItem]:

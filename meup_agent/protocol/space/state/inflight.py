@@ -269,8 +269,10 @@ class InFlight:
     def was_asked(self, participant: str, requests: tuple[str, ...]) -> bool:
         """True if one of some requests asked a participant, and none asked others alone."""
         known = [found for each in requests if (found := [*self._requests.every(each)])]
-        asked = (any(item.concerns(participant) for item in found) for found in known)
-        return bool(known) and all(asked)
+        for found in known:
+            if not any(item.concerns(participant) for item in found):
+                return False
+        return bool(known)
 
     def proposals_under(self, ids: tuple[str, ...]) -> list[OpenItem]:
         return [item for each in ids for item in self.proposals.under(each)]
@@ -379,9 +381,10 @@ class InFlight:
             key = (sender, item.number)
             size = item.size + sum(len(each.raw_payload) for each in item.carried_out or ())
             self._decided.put(key, item, self.at / 1_000_000, size=size)
-        if not self.is_listed(item):
+        shelf = self._shelf_of(item)
+        if shelf.get(item.key) is not item:
             return
-        self._shelf_of(item).end(item)
+        shelf.end(item)
         self._in_order.pop(item.number, None)
         self._kept_bytes[sender] -= item.size
         if not self._kept_bytes[sender]:
