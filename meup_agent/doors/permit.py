@@ -38,7 +38,7 @@ client, can have one token; each permit comes to the connection that asked.
 from __future__ import annotations
 
 import logging
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -47,6 +47,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from meup_agent.agent.agent import Agent
+from meup_agent.client.left_proposals import withdraw_left
 from meup_agent.client.messages import Request
 from meup_agent.client.proposal_handle import resolve_ttl
 from meup_agent.client.space import send_report, take_permit
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from typing import Self
 
+    from meup_agent.client.proposal import ProposalRecord
     from meup_agent.client.proposal_handle import ProposalHandle, Ttl
     from meup_agent.client.space import Space
     from meup_agent.protocol.wire.outcomes import CallOutcome
@@ -252,6 +254,10 @@ class Door:
         self._answered: TTLMap[tuple[str, str, str], tuple[HostCall, Answer]] = TTLMap(
             count=MAX_ANSWERED, seconds=ANSWERED_SECONDS
         )
+        # Open proposals of a door before this one.
+        self._left: TTLMap[tuple[str, str, str], ProposalRecord] = TTLMap(
+            count=MAX_ANSWERED, seconds=ANSWERED_SECONDS
+        )
         self._given: TTLMap[str, dict[str, Any]] = TTLMap(
             count=MAX_ANSWERED, seconds=ANSWERED_SECONDS
         )
@@ -321,6 +327,10 @@ class Door:
             return await self.spend(call, answer) if is_kept and is_away is None else answer
         asked = self._asking[key] = _Asked(call, is_away)
         try:
+            left = self._left.pop(key)
+            if left is not None and left.state.is_pending:
+                with suppress(MeupError):  # its deadline ends it, too
+                    await withdraw_left(space, left)
             answer = await self._propose(space, asked, ttl, to)
             if isinstance(answer, Permitted) or answer.why is Why.REJECTED:
                 self._answered.put(key, (call, answer), anyio.current_time())
@@ -443,7 +453,8 @@ class Door:
 
         They were given to a door before this one, whose process has ended: their calls can be
         reported here, and are permitted no second time. One that was kept for a host which has not
-        come back for it is kept here.
+        come back for it is kept here, and one that is open is taken back as its host asks again,
+        since nobody waits there.
 
         Raises:
             MeupError: The gateway did not tell them.
@@ -451,21 +462,18 @@ class Door:
         space, now = self.space, anyio.current_time()
         if space is None:
             raise UsageError("the door is in no space; enter async with door.join(…) first")
+        async for record in space.proposals.list(proposer=space.me):
+            left = _call_of(record, space.me)
+            if left is not None and left.key is not None and left.key not in self._asking:
+                self._left.put(left.key, record, now)
         async for record in space.proposals.list(state="decided", proposer=space.me):
-            call = payloads.read_proposal(record.envelope.payload)
-            if record.state is not ProposalState.PERMITTED or not call.asks_permit(space.me):
+            known = _call_of(record, space.me)
+            if record.state is not ProposalState.PERMITTED or known is None:
                 continue
-            told = call.door or {}
-            agent, session, call_id = (
-                payloads.as_text(told.get(each)) for each in ("agent", "session", "call")
-            )
-            known = HostCall(call.name, call.arguments, agent, session, call_id)
-            # What may have been cut names no call.
-            is_whole = max(map(len, (agent, session, call_id))) < MAX_TOLD_CHARS
             given = record.fulfilled_arguments
             if given is not None:
                 self._given.put(record.id, given, now)
-            if known.key is not None and is_whole and self._answered.get(known.key, now) is None:
+            if known.key is not None and self._answered.get(known.key, now) is None:
                 permit = _permit_in(record.outcome, given, space.me)
                 is_kept = permit is not None and permit.kept and record.report is None
                 answer = permit if permit and is_kept else _run_before(known, record.id)
@@ -567,6 +575,20 @@ class Door:
         text = {"type": "text", "text": PERMITTED}
         kept = {payloads.KEPT: True} if asked.is_away is not None and asked.is_away() else {}
         return {"content": [text], payloads.META: {payloads.PERMITTED: True, **kept}}
+
+
+def _call_of(record: ProposalRecord, me: str) -> HostCall | None:
+    """The call of a door's proposal, with its key if it has one; ``None``: it is no door's."""
+    call = payloads.read_proposal(record.envelope.payload)
+    if not call.asks_permit(me):
+        return None
+    told = call.door or {}
+    agent, session, call_id = (
+        payloads.as_text(told.get(each)) for each in ("agent", "session", "call")
+    )
+    # What may have been cut names no call.
+    is_whole = max(map(len, (agent, session, call_id))) < MAX_TOLD_CHARS
+    return HostCall(call.name, call.arguments, agent, session, call_id if is_whole else "")
 
 
 def _permit_in(

@@ -484,3 +484,19 @@ async def test_of_two_doors_that_recall_a_kept_permit_one_hands_it_out(meeting: 
             await reports(door.space, {"outcome": "taken"}, kept.proposal)
         assert record.report == PermitReport(ReportedOutcome.COMPLETED)
         assert len(ann.proposals) == 1
+
+
+@pytest.mark.rule("4.20.one_call")
+async def test_what_a_door_before_left_open_is_taken_back_as_its_host_asks_again(
+    meeting: Meeting,
+) -> None:
+    call = bash("make", session="s1", call_id="t1")
+    async with doors(meeting, "ann", count=2) as ((before, door), (ann,)):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(before.ask, call)
+            await until(lambda: len(ann.proposals) == 1)
+            await door.recall()
+            tasks.start_soon(door.ask, call)
+            await until(lambda: len(ann.proposals) == 2)
+            assert [each.state for each in ann.proposals] == ["withdrawn", "pending"]
+            tasks.cancel_scope.cancel()
