@@ -66,7 +66,7 @@ doors: $(VENV)/doors.stamp $(VENV)/console.stamp ## real Claude Code and Codex a
 		-o python_files='check_*.py' --numprocesses=$$((2 * $(CORES))) --dist=worksteal \
 		tests/doors/hosts
 
-cluster: $(VENV)/test.stamp ## meup cluster demo, and half a minute of gateways and servers of NATS that are killed and cut (MEUP_SEED=)
+cluster: $(VENV)/test.stamp ## meup cluster demo, and half a minute each of gateways on NATS and on PostgreSQL that are killed and cut (MEUP_SEED=)
 	$(PY) -m pytest --override-ini=addopts=--import-mode=importlib -q -p no:cacheprovider \
 		-o python_files='check_*.py' tests/cluster
 
@@ -79,6 +79,7 @@ SOAK_SECONDS ?= 600
 
 soak: $(VENV)/test.stamp ## the same for SOAK_SECONDS=600, which makes docs/explanation/chaos.md; 10,000 histories of owners and of followers
 	$(PY) -m tests.cluster --seconds $(SOAK_SECONDS) --write
+	$(PY) -m tests.cluster --seconds $(SOAK_SECONDS) --journal postgres
 	MEUP_EXAMPLES=10000 $(PY) -m pytest -q -p no:cacheprovider tests/gateway/cluster/test_ownership.py \
 		tests/gateway/journal/test_follower.py
 

@@ -4,13 +4,20 @@ import atexit
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import tempfile
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import anyio
+from anyio.abc import AnyByteStream, SocketAttribute, SocketStream
+from anyio.streams.tls import TLSStream
 
 from meup_agent.cli.cluster.programs import held_port
 
@@ -46,7 +53,11 @@ def _owner() -> dict[str, Any]:
 class PostgresServer:
     """A server, whose tables outlive its process."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, fsync: bool = False) -> None:
+        self._settings: dict[str, str | Path] = {
+            # Processes are killed here, and no machines.
+            "fsync": "on" if fsync else "off",
+        }
         self._folder = tempfile.TemporaryDirectory(prefix="meup-pg-")
         self.folder = Path(self._folder.name)
         self._held, self.port = held_port()
@@ -81,13 +92,12 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start it, at its port, and wait until it takes connections."""
-        settings = {
+        settings: dict[str, str | int | Path] = {
             "listen_addresses": "127.0.0.1",
             "port": self.port,
             "unix_socket_directories": self.folder,
-            # Processes are killed here, and no machines.
-            "fsync": "off",
             "max_connections": 200,
+            **self._settings,
         }
         command: list[str | Path] = [_programs() / "postgres", "-D", self.folder / "data"]
         command += [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
@@ -126,6 +136,46 @@ class PostgresServer:
         self._held.close()
         shutil.rmtree(self.folder / "data", ignore_errors=True)
         self._folder.cleanup()
+
+
+SSL_REQUEST = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
+
+
+@asynccontextmanager
+async def tls_before(server: PostgresServer, certificate: Path) -> AsyncGenerator[int]:
+    """A port at which the server shows a certificate; that of the wheel has no TLS of its own."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+
+    async def copy(source: AnyByteStream, to: AnyByteStream) -> None:
+        with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+            async for each in source:
+                await to.send(each)
+
+    async def serve(client: SocketStream) -> None:
+        async with client:
+            assert await client.receive(8) == SSL_REQUEST
+            await client.send(b"S")
+            with suppress(ssl.SSLError, anyio.EndOfStream, anyio.BrokenResourceError):
+                shown = await TLSStream.wrap(
+                    client, ssl_context=context, server_side=True, standard_compatible=False
+                )
+                async with (
+                    await anyio.connect_tcp("127.0.0.1", server.port) as there,
+                    anyio.create_task_group() as tasks,
+                ):
+                    tasks.start_soon(copy, there, shown)
+                    async for each in shown:
+                        await there.send(each)
+                    tasks.cancel_scope.cancel()
+
+    async with (
+        await anyio.create_tcp_listener(local_host="127.0.0.1") as listener,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(listener.serve, serve)
+        yield listener.extra(SocketAttribute.local_port)
+        tasks.cancel_scope.cancel()
 
 
 @cache

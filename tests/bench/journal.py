@@ -1,4 +1,4 @@
-"""The cost of the journal, in a file and on NATS: to be accepted, and after an absence.
+"""The cost of the journal, by its engine: to be accepted, and after an absence.
 
 The gateway runs in a process of its own, and its members are sockets driven by hand. An envelope
 is accepted when its sender has its own echo with a number, which comes when it is kept.
@@ -9,7 +9,7 @@ import socket
 import statistics
 import tempfile
 from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from itertools import count, islice
 from pathlib import Path
 from time import perf_counter
@@ -17,11 +17,12 @@ from time import perf_counter
 from anyio.from_thread import start_blocking_portal
 
 from meup_agent.cli.cluster.programs import cluster, start_all
-from meup_agent.gateway.config import JournalConfig, NatsConfig
+from meup_agent.gateway.config import JournalConfig, NatsConfig, PostgresConfig
 from tests.bench.figures import Figure, Program
 from tests.bench.gateway_fanout import DELIVERED_BYTES, DRAINED, drain, empty, handshake, message
 from tests.bench.processes import IN_MEMORY, ask, gateway, process
 from tests.nats_servers import NatsServer
+from tests.postgres_servers import PostgresServer
 
 NAMES = ("speaker", "listener")
 ALONE = 3_000
@@ -159,6 +160,9 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
             yield from at_nats
             times = at_nats[0].value / in_file[0].value
             yield Figure(f"accepted, {name}: times in a file, full", times, "×", goal)
+    with closing(PostgresServer(fsync=True)) as server:
+        postgres = JournalConfig(postgres=PostgresConfig(url=server.url))
+        yield from measured("in PostgreSQL", postgres, scale, per_second=15_000)
 
 
 PROGRAM = Program("journal", "The journal: acceptance and resume, 400 bytes", measure)

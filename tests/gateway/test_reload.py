@@ -62,6 +62,7 @@ def new_certificate() -> bytes:
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(now)
         .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=True)
         .sign(key, hashes.SHA256())
     )
     written = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

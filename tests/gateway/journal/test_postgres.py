@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import anyio
+import anyio.to_thread
 import httpx
 import psycopg
 import pytest
@@ -39,8 +40,9 @@ from tests.gateway.journal.conftest import (
     settled,
 )
 from tests.gateway.journal.test_gateway import config_with, dial, hear_chats
+from tests.gateway.test_reload import new_certificate
 from tests.patience import PATIENCE
-from tests.postgres_servers import PostgresServer, shared_postgres
+from tests.postgres_servers import PostgresServer, shared_postgres, tls_before
 from tests.spaces import DecisionRow, Entry, Fact, HistoryPage, HistoryQuery, ProposalChange
 from tests.wire import decode
 
@@ -535,6 +537,32 @@ async def test_a_schema_of_its_own_is_all_that_a_user_needs(
     async with journal_at(poor, clock) as journal:
         await kept(journal, chat(1), facts=(Fact("grant/a", {}),))
     check(JournalConfig(postgres=poor))
+
+
+async def test_over_tls_the_server_is_known_by_its_certificate(path: Path) -> None:
+    mine, others = path.with_name("mine.pem"), path.with_name("others.pem")
+    for each in (mine, others):
+        each.write_bytes(new_certificate())
+    async with tls_before(shared_postgres(), mine) as port:
+
+        def look(authority: Path) -> str:
+            # As the certificate names it.
+            address = shared_postgres().url_at(port).replace("127.0.0.1", "localhost")
+            url = f"{address}?sslmode=verify-full&sslrootcert={authority}&hostaddr=127.0.0.1"
+            return check(JournalConfig(postgres=replace(postgres_config(path), url=url)))
+
+        # Another thread, since the loop of the test passes on what it says.
+        assert "localhost" in await anyio.to_thread.run_sync(look, mine)
+        with pytest.raises(ConfigurationError, match="certificate verify failed"):
+            await anyio.to_thread.run_sync(look, others)
+
+
+async def test_a_pool_of_connections_is_refused(config: PostgresConfig, clock: Clock) -> None:
+    """It shows another process than that which answers."""
+    with patch("psycopg.ConnectionInfo.backend_pid", 1):
+        for use in (check, partial(PostgresJournal, now=clock)):
+            with pytest.raises(ConfigurationError, match=r"is a pool of connections.*own address"):
+                use(JournalConfig(postgres=config))
 
 
 def test_a_secret_is_not_shown() -> None:
