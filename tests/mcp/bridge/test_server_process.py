@@ -168,7 +168,6 @@ async def test_message_without_an_end_stops_a_server_that_heeds_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transports, "MAX_MESSAGE_BYTES", 1 << 20)
-    monkeypatch.setattr("meup_agent.processes.piped.EXIT_SECONDS", 0.2)
     code = (
         "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
         "os.write(2, b'%d\\n' % os.getpid())\n"
