@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -229,6 +229,12 @@ class SpaceKeeper:
         """Begin a space."""
         try:
             async with self._begins:
+                journal = self._followed.get(name)
+                if journal is not None and name not in self._read:
+                    # Before it is asked who has the space: it takes a while, in which a gateway
+                    # that was not heard for a moment may be heard again.
+                    with suppress(Exception):  # whatever it is, the beginning finds it, too
+                        await journal.follow(name, partial(self._runtime.begin_fold, name, journal))
                 if self.membership.owner_of(name) is None:
                     await self._open(name)
         finally:
