@@ -46,6 +46,9 @@ PERMISSIONS: Final = "item/permissions/requestApproval"
 _TOOLS: Final = {COMMAND: "Bash", CHANGE: "apply_patch", PERMISSIONS: "request_permissions"}
 """Request → the name of its tool, as Codex's hooks name it."""
 
+NETWORK: Final = "network_access"
+"""The tool of a request about a command which has begun, and wants to reach a host."""
+
 _OUTCOMES: Final = {
     "completed": ReportedOutcome.COMPLETED,
     "declined": ReportedOutcome.NOT_RUN,  # at the terminal, as our yes was on its way
@@ -89,7 +92,8 @@ class CodexClient:
         self._asks: dict[int | str, _Approval] = {}
         self._joined: OrderedDict[str, None] = OrderedDict()
         self._items: OrderedDict[tuple[str, str], JsonObject] = OrderedDict()
-        self._permits: OrderedDict[tuple[str, str], str] = OrderedDict()
+        # Of one call several: its command, and each host that it wants to reach.
+        self._permits: OrderedDict[tuple[str, str], tuple[str, ...]] = OrderedDict()
         self._sent = 0
         self._joining: dict[int, str] = {}
         self._log = LineLimiter(lambda line, _: log.warning("%s", line))
@@ -153,8 +157,7 @@ class CodexClient:
             _keep(self._items, key, item, MAX_ITEMS)
             return
         self._items.pop(key, None)
-        proposal = self._permits.pop(key, None)
-        if proposal is not None:
+        for proposal in self._permits.pop(key, ()):
             code, output = item.get("exitCode"), payloads.as_text(item.get("aggregatedOutput"))
             outcome = _OUTCOMES.get(payloads.as_text(item.get("status")), ReportedOutcome.FAILED)
             self._report(
@@ -178,10 +181,12 @@ class CodexClient:
             for name, value in params.items()
             if name not in _IDS | _HINTS and value is not None
         }
-        why = ""
+        why, tool = "", _TOOLS[method]
         if method == CHANGE:
             shown["changes"] = item.get("changes")
         wanted = {COMMAND: "command", CHANGE: "changes", PERMISSIONS: "permissions"}[method]
+        if method == COMMAND and "command" not in shown and "networkApprovalContext" in shown:
+            wanted, tool = "networkApprovalContext", NETWORK
         if not shown.get(wanted):
             why = f"it does not say its {wanted}"
         elif len(self._asks) >= MAX_ASKS:
@@ -194,7 +199,7 @@ class CodexClient:
             return
         ask = self._asks[rpc_id] = _Approval(thread, anyio.CancelScope())
         call = HostCall(
-            _TOOLS[method],
+            tool,
             shown,
             agent="codex",
             session=thread,
@@ -217,7 +222,8 @@ class CodexClient:
         allowed = isinstance(answer, Permitted)
         if isinstance(answer, Permitted):
             key = (ask.thread, payloads.as_text(params.get("itemId")))
-            _keep(self._permits, key, answer.proposal, MAX_ITEMS)
+            permits = (*self._permits.get(key, ()), answer.proposal)
+            _keep(self._permits, key, permits, MAX_ITEMS)
         await self._write({"id": rpc_id, "result": _answer(method, params, allowed=allowed)})
 
 

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.anyio
 COMMAND = "item/commandExecution/requestApproval"
 CHANGE = "item/fileChange/requestApproval"
 PERMISSIONS = "item/permissions/requestApproval"
+REACHES = {"networkApprovalContext": {"host": "example.org", "protocol": "https"}}
 IDS = {"threadId": "t", "turnId": "u", "itemId": "i", "startedAtMs": 1}
 
 
@@ -95,6 +96,7 @@ async def test_it_joins_a_thread_that_is_at_work_once_and_again_where_it_could_n
     [
         (COMMAND, {"command": "ls"}, {"command": "ls"}, "accept", "decline"),
         (CHANGE, {"reason": "r"}, {"reason": "r", "changes": [{"path": "a"}]}, "accept", "decline"),
+        (COMMAND, {"command": None, **REACHES}, REACHES, "accept", "decline"),
     ],
 )
 @pytest.mark.parametrize("allowed", [True, False])
@@ -157,6 +159,20 @@ async def test_what_cannot_be_shown_and_a_flood_are_declined() -> None:
             11 + MAX_ASKS: declined,
         }
         assert any("error" in each for each in at.said)
+
+
+async def test_a_host_that_a_command_wants_to_reach_is_no_command_and_both_are_reported() -> None:
+    async with served() as at:
+        at.answer = Permitted("p", {}, "ann")
+        asks: list[dict[str, Any]] = [{"command": "curl example.org"}, REACHES]
+        for number, more in enumerate(asks):
+            await at.tell(COMMAND, {**IDS, **more}, id=number)
+            await until(lambda: len(at.said) == 3 + number)  # noqa: B023 - it is awaited here
+            at.answer = Permitted("q", {}, "ann")
+        assert [each.tool for each in at.asked] == ["Bash", "network_access"]
+        item = {"id": "i", "status": "completed", "exitCode": 0}
+        await at.tell("item/completed", {"threadId": "t", "item": item})
+        await until(lambda: [each for each, _ in at.reports] == ["p", "q"])
 
 
 @pytest.mark.parametrize(
