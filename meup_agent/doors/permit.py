@@ -373,12 +373,14 @@ class Door:
         """A kept permit, once the space knows that its host has come, if that is the first."""
         assert self.space is not None  # who asks has looked
         try:
-            with anyio.fail_after(TAKE_SECONDS):
+            # Shielded: a host that hangs up now has its permit, and that it did not run is told.
+            with anyio.fail_after(TAKE_SECONDS, shield=True):
                 await take_permit(self.space, permit.proposal)
         except Refused:
             return _run_before(call, permit.proposal)
         except (MeupError, TimeoutError) as error:
             return _unreachable(call, permit.proposal, str(error) or "the gateway did not answer")
+        self._given.put(permit.proposal, permit.arguments, anyio.current_time())
         return replace(permit, kept=False)
 
     def check(self, call: HostCall, answer: Answer) -> Answer:

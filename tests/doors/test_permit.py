@@ -444,6 +444,19 @@ async def test_a_person_is_offered_no_edit_where_the_agent_takes_none(meeting: M
             assert await inbox.approve(item) is not None
 
 
+async def test_a_kept_permit_is_had_or_not_also_by_a_host_that_hangs_up(meeting: Meeting) -> None:
+    call = bash("make", session="s1", call_id="t1")
+    async with doors(meeting, approver(fulfill)) as ((door,), (ann,)):
+        kept = await door.ask(call, is_away=lambda: True)
+        assert isinstance(kept, Permitted)
+        answer: Answer = kept
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            answer = await door.spend(call, kept)
+        assert answer == replace(kept, kept=False)  # so its caller can tell that it did not run
+        assert ann.proposals[0].report == PermitReport(ReportedOutcome.TAKEN)
+
+
 async def test_a_door_that_is_in_no_space_says_so() -> None:
     with pytest.raises(UsageError, match="in no space"):
         await Door().ask(bash("ls"))
