@@ -521,7 +521,7 @@ def wrap_agents(text: str | None, path: Path, hook: HookProgram | None) -> str:
             if not args and "args" not in of:
                 del changed["args"]
             given = replace_value(given, ("agent_servers", name), changed)
-    return given if text is not None or hook is not None else ""
+    return given if text or hook is not None else ""
 
 
 def _leave(text: str | None, path: Path, hook: HookProgram | None) -> str:

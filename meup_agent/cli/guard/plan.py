@@ -129,6 +129,8 @@ def plan_removal(agents: Iterable[CodingAgent], record: GuardRecord) -> GuardPla
         hooked = {agent.settings()}
         # A variable may have named another folder, with files of the same names.
         for path in recorded - lists.keys() - hooked:
+            if path in {each.path for each in server_lists(agent.name, path.parent.parent)}:
+                continue  # a project's, which has no hook and no server of ours
             same = (each for each in [*lists.values()] if each.path.name == path.name)
             if (listed := next(same, None)) is not None:
                 lists[path] = listed._replace(path=path)

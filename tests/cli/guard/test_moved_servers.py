@@ -137,6 +137,18 @@ def test_servers_that_are_not_to_move_stay(home: Home) -> None:
     assert json.loads((work / ".mcp.json").read_text()) == {"mcpServers": {"evil": ENTRY}}
 
 
+def test_a_server_that_a_project_has_of_ours_stays(home: Home) -> None:
+    own = {"command": "meup", "args": ["mcp", "--token-file", "mine"]}
+    path = home.write(
+        "work/.cursor/mcp.json", json.dumps({"mcpServers": {"a": ENTRY, "meup": own}})
+    )
+    before = path.read_text()
+    home.meup("guard", "cursor", "--no-start", "--project", cwd=path.parent.parent)
+    assert json.loads(path.read_text()) == {"mcpServers": {"meup": own}}
+    home.guard("remove", "cursor")
+    assert path.read_text() == before
+
+
 def test_a_server_of_our_name_that_is_another_one_is_left(home: Home) -> None:
     text = json.dumps({"mcpServers": {"files": ENTRY, "meup": OTHER}})
     home.write(CLAUDE, text)

@@ -425,7 +425,8 @@ def _write(changes: list[FileChange]) -> None:
             beside = f"; what it was is in {backup}" if backup is not None else ""
             real = each.path.resolve()
             led = f" at {real}, to which a link leads" if real != each.path else ""
-            sys.stdout.write(f"{each.path} is written{led}{beside}\n")
+            done = "is written" if each.after else "is taken away"
+            sys.stdout.write(f"{each.path} {done}{led}{beside}\n")
 
 
 def _read_record() -> GuardRecord:
