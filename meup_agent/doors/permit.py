@@ -371,7 +371,8 @@ class Door:
 
     async def _take(self, call: HostCall, permit: Permitted) -> Answer:
         """A kept permit, once the space knows that its host has come, if that is the first."""
-        assert self.space is not None  # who asks has looked
+        if self.space is None:  # it leaves just now; a later one hands it out
+            return _unreachable(call, permit.proposal, "the door has left its space")
         try:
             # Shielded: a host that hangs up now has its permit, and that it did not run is told.
             with anyio.fail_after(TAKE_SECONDS, shield=True):

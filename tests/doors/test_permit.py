@@ -462,6 +462,13 @@ async def test_a_door_that_is_in_no_space_says_so() -> None:
         await Door().ask(bash("ls"))
 
 
+async def test_a_door_that_has_left_hands_no_kept_permit_out() -> None:
+    kept = Permitted("p", {"command": "ls"}, "ann", kept=True)
+    answer = await Door().spend(bash("ls", session="s1", call_id="t1"), kept)
+    assert isinstance(answer, Denied)
+    assert answer.why is Why.UNREACHABLE
+
+
 @pytest.mark.rule("4.20.kept")
 async def test_of_two_doors_that_recall_a_kept_permit_one_hands_it_out(meeting: Meeting) -> None:
     call = bash("make", session="s1", call_id="t1")
