@@ -518,7 +518,7 @@ class AuditListing:
             yield "permitted, outcome not reported"
         report = item.record.report
         if report is not None:
-            yield f"reported: {compact_text(str(report))}"
+            yield f"{'reported: ' if report.is_end else ''}{compact_text(str(report))}"
         if item.state is not ProposalState.FULFILLED or report is not None:
             return
         answered = item.answered

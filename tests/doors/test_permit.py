@@ -454,7 +454,9 @@ async def test_a_kept_permit_is_had_or_not_also_by_a_host_that_hangs_up(meeting:
             scope.cancel()
             answer = await door.spend(call, kept)
         assert answer == replace(kept, kept=False)  # so its caller can tell that it did not run
-        assert ann.proposals[0].report == PermitReport(ReportedOutcome.TAKEN)
+        report = ann.proposals[0].report
+        assert report == PermitReport(ReportedOutcome.TAKEN)
+        assert str(report) == "its agent, which was away, has come back for the permit"
 
 
 async def test_a_door_that_is_in_no_space_says_so() -> None:

@@ -572,6 +572,8 @@ class PermitReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def __str__(self) -> str:
         """The end in words, with the output, which is a stranger's text."""
+        if not self.is_end:
+            return "its agent, which was away, has come back for the permit"
         code = "" if self.exit_code is None else f", exit code {self.exit_code}"
         output = f": {self.output}{'…' if self.cut else ''}" if self.output else ""
         return f"{self.outcome.replace('_', ' ')}{code}{output}"
