@@ -7,7 +7,7 @@ one's beginning; and an owner that nobody replaced loses nothing.
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from random import Random
 from typing import Any, cast
 
@@ -71,6 +71,9 @@ class FaultyLink:
 
     async def publisher(self) -> "FaultyLink":
         return self
+
+    def call(self, then: Callable[[], None]) -> None:
+        then()
 
     async def _pass_time(self) -> None:
         for _ in range(self.random.randrange(4)):

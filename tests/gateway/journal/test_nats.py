@@ -2,9 +2,11 @@
 
 import asyncio
 import re
+import threading
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -26,6 +28,7 @@ from meup_agent.gateway.journal.nats import link, records, tail
 from meup_agent.gateway.journal.nats.client import NoAnswer
 from meup_agent.gateway.journal.nats.follower import LogFollower, NoFold
 from meup_agent.gateway.journal.nats.journal import NatsJournal
+from meup_agent.gateway.journal.nats.log import SpaceLog
 from meup_agent.gateway.journal.nats.publisher import Publisher
 from meup_agent.gateway.journal.nats.records import encode_batch, token_of
 from meup_agent.gateway.journal.nats.values import NatsValues
@@ -226,6 +229,32 @@ async def test_who_is_told_nothing_asks_again(
         await kept(owner, chat(2))
         wire.let_go()
         assert await follower.comes("2") == ["1", "2"]
+
+
+async def test_a_takeover_that_fails_ends_what_is_handed_over_in_its_thread(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, ended = nats_config(path), list[str]()
+    end = tail.LogTail.end
+
+    def end_noted(self: tail.LogTail) -> None:
+        ended.append(threading.current_thread().name)
+        end(self)
+
+    async with journal_at(config, clock) as owner, following(config, clock) as follower:
+        await kept(owner, chat(1))
+        await follower.comes("1")
+        assert follower.is_handed_over()
+        monkeypatch.setattr(tail.LogTail, "end", end_noted)
+        refused = patch.object(SpaceLog, "open", side_effect=ConfigurationError("refused"))
+        with refused, pytest.raises(ConfigurationError, match="refused"):
+            await follower.journal.open("demo", Seen)
+        follower.journal.abandon()
+        with anyio.fail_after(PATIENCE):
+            while follower.is_handed_over():  # noqa: ASYNC110 - nobody is told of it
+                await anyio.sleep(0.01)
+        await follower.journal.link.insisted(partial(asyncio.sleep, 0))  # behind both calls
+    assert {*ended} == {"meup-journal-nats"}
 
 
 async def test_an_owner_that_wakes_appends_nothing(wire: Wire, path: Path, clock: Clock) -> None:

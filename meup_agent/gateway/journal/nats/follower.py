@@ -158,7 +158,7 @@ class LogFollower(Generic[F]):
         """Read nothing more."""
         self.is_stopped = True
         self._more.set()
-        self._link.call(self.log.stop)
+        self.log.stop()
 
     @property
     def _has_tail(self) -> bool:

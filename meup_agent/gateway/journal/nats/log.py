@@ -754,13 +754,16 @@ class SpaceLog:
     # --- the end ------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Append nothing any more, and have nothing handed over."""
+        """Append nothing any more, and have nothing handed over; on the gateway's loop."""
         self.ended = True
         self.waiting.clear()
-        if self.tail is not None:
-            self.tail.end()
+        self.link.call(self._end_tail)
         for task in self._tasks:
             task.cancel()
+
+    def _end_tail(self) -> None:
+        if self.tail is not None:
+            self.tail.end()
 
 
 def _read_message(message: Published, epoch: int | None) -> tuple[int, Batch | None]:
