@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
+import msgspec
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.cluster.checks import check_several
 from meup_agent.gateway.cluster.membership import ClusterMembership, config_parts
-from meup_agent.gateway.cluster.placement import plan_for
+from meup_agent.gateway.cluster.placement import NodeHeartbeat, next_owner, owner_of, plan_for
 from meup_agent.gateway.journal.nats.journal import NatsJournal, max_frame_bytes, node_name
 from meup_agent.gateway.journal.nats.link import Link
 from meup_agent.gateway.journal.nats.values import NatsValues
@@ -58,6 +59,9 @@ LOOK_SECONDS: Final = 0.5
 REPLACED_SECONDS: Final = 1.0
 """Pause until a gateway that was replaced in a space looks who owns it."""
 
+IDLE_SECONDS: Final = 5.0
+"""Time in which a gateway is to say that it begins a space; then it is the next one's."""
+
 FIRST_PAUSE_SECONDS: Final = 1.0
 """Pause until a space whose stream failed is begun again; it doubles each time."""
 
@@ -69,6 +73,7 @@ class RetryPause(NamedTuple):
 
     until: float
     seconds: float
+    is_failure: bool  # another gateway may have the space meanwhile, and keeps it
 
 
 class SpaceKeeper:
@@ -96,6 +101,10 @@ class SpaceKeeper:
         self._working: set[str] = set()  # spaces that are being begun or handed over
         self._moving: dict[str, float] = {}  # handed over at a time
         self._pauses: dict[str, RetryPause] = {}
+        # Spaces that others are to begin and do not, with those: since when, and until when they
+        # are the next one's.
+        self._idle: dict[tuple[str, str], float] = {}
+        self._passed_over: dict[tuple[str, str], float] = {}
         self._begins: Final = asyncio.Semaphore(TAKES_AT_ONCE)
         self._reads: Final = asyncio.Semaphore(READS_AT_ONCE)
         self._first_error: ConfigurationError | None = None
@@ -153,16 +162,18 @@ class SpaceKeeper:
         if tasks is None or not self._runtime.accepting:
             return
         names = [space.id for space in self._runtime.config.spaces]
-        paused = {name for name, pause in self._pauses.items() if pause.until > now}
+        paused = {name: pause for name, pause in self._pauses.items() if pause.until > now}
         for name in tuple(self._runtime.stopped):
             if membership.owner_of(name) is not None:
                 del self._runtime.stopped[name]  # another gateway could begin it
-        membership.refuse(paused.intersection(self._runtime.stopped))
-        plan = plan_for(membership.nonce, membership.nodes_for(names), names, membership.steady)
+        membership.refuse(name for name, pause in paused.items() if pause.is_failure)
+        nodes = self._able_nodes(names, now)
+        plan = plan_for(membership.nonce, nodes, names, membership.steady)
         for name in plan.take:
             if name not in self._working and name not in paused:
                 self._working.add(name)
                 tasks.start_soon(self._take, name)
+        membership.begin(self._working.difference(self._owned))
         self._moving = {
             name: until
             for name, until in self._moving.items()
@@ -184,6 +195,31 @@ class SpaceKeeper:
                 if name not in self._followed and name not in self._working:
                     self._followed[name] = journal = self._journal_of(name)
                     tasks.start_soon(self._follow, name, journal)
+
+    def _able_nodes(self, names: Sequence[str], now: float) -> dict[str, NodeHeartbeat]:
+        """The gateways; who was to begin a space and did not refuses it for a while."""
+        membership = self.membership
+        self._passed_over = {key: until for key, until in self._passed_over.items() if until > now}
+        nodes = membership.nodes_for(names)
+        for name, nonce in self._passed_over:
+            if (node := nodes.get(nonce)) is not None:
+                nodes[nonce] = msgspec.structs.replace(node, refused=[*node.refused, name])
+        idle = dict[tuple[str, str], float]()
+        for name in names if membership.hears else ():
+            if owner_of(name, nodes.values()) is None:
+                taking = next_owner(name, nodes.values())
+                if taking is None or taking.nonce == membership.nonce or name in taking.begins:
+                    continue
+                key = name, taking.nonce
+                idle[key] = self._idle.get(key, now)
+                if now - idle[key] > IDLE_SECONDS:
+                    self._passed_over[key] = now + MAX_PAUSE_SECONDS
+                    log.warning(
+                        "the gateway %s is to begin space %s, and does not",
+                        *(ascii(taking.node), ascii(name)),
+                    )
+        self._idle = idle
+        return nodes
 
     def _journal_of(self, name: str) -> NatsJournal:
         journal = NatsJournal(self._config, self._now, self._link, self._room)
@@ -273,7 +309,9 @@ class SpaceKeeper:
         before = self._pauses.get(name)
         seconds = FIRST_PAUSE_SECONDS if before is None else before.seconds
         self._pauses[name] = RetryPause(
-            asyncio.get_running_loop().time() + seconds, min(2 * seconds, MAX_PAUSE_SECONDS)
+            asyncio.get_running_loop().time() + seconds,
+            min(2 * seconds, MAX_PAUSE_SECONDS),
+            is_failure=True,
         )
         self._runtime.fail_space(name, why)
 
@@ -285,7 +323,7 @@ class SpaceKeeper:
         if journal.is_replaced:
             log.info("%s", sentence)
             until = asyncio.get_running_loop().time() + REPLACED_SECONDS
-            self._pauses[name] = RetryPause(until, FIRST_PAUSE_SECONDS)
+            self._pauses[name] = RetryPause(until, FIRST_PAUSE_SECONDS, is_failure=False)
             self._runtime.close_space(name, "another gateway has the space; connect again")
         else:
             self._pause(name, sentence)

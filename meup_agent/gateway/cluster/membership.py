@@ -242,6 +242,12 @@ class ClusterMembership:
         return found
 
     @property
+    def hears(self) -> bool:
+        """True if what others say comes here: what this gateway says itself does."""
+        is_echoed = self._loop.time() - self._echoed <= SLEPT_SECONDS
+        return is_echoed and self.link.is_connected
+
+    @property
     def steady(self) -> list[str]:
         """The nonces of those that have been there for a while."""
         since = self._loop.time() - STEADY_SECONDS
@@ -273,6 +279,13 @@ class ClusterMembership:
         refused = sorted(spaces)
         if self._own.refused != refused:
             self._own.refused = refused
+            self._tell()
+
+    def begin(self, spaces: Iterable[str]) -> None:
+        """Be about to have spaces."""
+        begins = sorted(spaces)
+        if self._own.begins != begins:
+            self._own.begins = begins
             self._tell()
 
     def suspect(self, nonce: str) -> None:
@@ -436,7 +449,7 @@ class ClusterMembership:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = self._loop.time()
-            if max(now - ticked, now - self._echoed) > SLEPT_SECONDS or not self.link.is_connected:
+            if now - ticked > SLEPT_SECONDS or not self.hears:
                 # This gateway slept, or hears nothing, not even itself: a connection that broke
                 # meanwhile looks whole for a while. It listens before it suspects another.
                 self._others = {

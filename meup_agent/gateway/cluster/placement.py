@@ -33,6 +33,7 @@ class NodeHeartbeat(msgspec.Struct, array_like=True, tag="meup/node/1"):
     follows: list[str] = []  # those of others whose logs it has read, and follows
     # The newest format of batches that it reads.
     format: Annotated[int, msgspec.Meta(ge=1)] = 1
+    begins: list[str] = []  # those that nobody has, and that it is about to
 
 
 class Placement(NamedTuple):

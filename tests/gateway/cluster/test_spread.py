@@ -22,11 +22,13 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import InvalidHandshake, InvalidMessage
 
 from meup_agent.gateway import Gateway
+from meup_agent.gateway.cluster import keeper
 from meup_agent.gateway.cluster.placement import NodeHeartbeat, owner_of, plan_for, preferred_owner
 from meup_agent.gateway.cluster.signing import Signer
 from meup_agent.gateway.config_file import load_config
 from meup_agent.gateway.console import Console
 from meup_agent.gateway.edge.listener import forwarded_for
+from meup_agent.gateway.journal.nats.records import FORMAT
 from tests.cli.processes import running
 from tests.gateway.cluster.test_forwarding import TOKEN
 from tests.gateway.cluster.test_forwarding import ports as ports
@@ -358,6 +360,74 @@ async def test_a_space_that_one_configuration_has_is_at_its_gateway(
         for number, name in enumerate((added, max(FIRST))):
             async with member(after.port, name) as alice:
                 await says(alice, number)
+
+
+@asynccontextmanager
+async def liar(folder: Path, name: str, config: str) -> AsyncGenerator[None]:
+    """Something that says it is a gateway, answers, and does nothing."""
+    signer, prefix = Signer(TOKEN), nats_config(folder).prefix
+    client = await nats.connect(shared_server().url)
+    said = NodeHeartbeat(name, "liar", config, "127.0.0.1:1", follows=NAMES, format=2**62)
+
+    async def answer(message: Any) -> None:
+        body = message.data or msgspec.msgpack.encode(said)
+        await client.publish(message.reply, signer.sign(b"\x80", body))
+
+    async def speak() -> None:
+        while True:
+            await client.publish(f"{prefix}.beat", signer.sign(msgspec.msgpack.encode(said)))
+            await anyio.sleep(0.1)
+
+    await client.subscribe(f"{prefix}.ask.liar", cb=answer)
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(speak)
+            yield
+            tasks.cancel_scope.cancel()
+    finally:
+        await client.close()
+
+
+@pytest.mark.usefixtures("steady")
+async def test_a_gateway_that_is_there_and_does_not_begin_its_spaces_is_passed_over(
+    tmp_path: Path, ports: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "IDLE_SECONDS", 0.5)
+    config = load_config(write(tmp_path, "first", ports))
+    async with (
+        liar(tmp_path, "second", ""),
+        Gateway(config=config, port=config.port) as gateway,
+    ):
+        with anyio.fail_after(PATIENCE):
+            while spaces_of(gateway) != {*NAMES}:  # noqa: ASYNC110 - nobody is told of it
+                await anyio.sleep(0.05)
+        mine = gateway._gateway.keeper
+        assert isinstance(mine, keeper.SpaceKeeper)
+        assert {space for space, _ in mine._passed_over} == {*NAMES}
+        assert mine.membership.common_format() == FORMAT
+
+
+@pytest.mark.usefixtures("steady")
+async def test_a_gateway_that_could_not_keep_a_space_is_not_given_it_back_at_once(
+    tmp_path: Path, ports: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where another one could begin it meanwhile."""
+    monkeypatch.setattr(keeper, "FIRST_PAUSE_SECONDS", 60.0)
+    name = min(FIRST)
+    one, other = (load_config(write(tmp_path, node, ports, [name])) for node in ("first", "second"))
+    async with (
+        Gateway(config=one, port=one.port) as first,
+        Gateway(config=other, port=other.port) as second,
+    ):
+        mine = first._gateway.keeper
+        assert isinstance(mine, keeper.SpaceKeeper)
+        journal = mine._owned[name]
+        journal.abandon()
+        mine._lose(name, journal, "the disk is full")
+        with anyio.fail_after(PATIENCE):
+            while spaces_of(second) != {name} or first._gateway.runtime.stopped:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+        assert mine.membership.nodes[mine.membership.nonce].refused == [name]
 
 
 @pytest.mark.usefixtures("steady")
