@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from meup_agent.gateway.journal.postgres import tables
 from meup_agent.gateway.journal.postgres.archive import PostgresArchive
 from meup_agent.gateway.journal.postgres.journal import PostgresJournal
 from meup_agent.gateway.journal.postgres.log import OwnedLog, check
-from meup_agent.gateway.journal.postgres.session import DatabaseSession
+from meup_agent.gateway.journal.postgres.session import DatabaseSession, Ended
 from meup_agent.gateway.journal.rows import row_of
 from meup_agent.gateway.journal.threads import WriteJob
 from meup_agent.protocol.proposals.lifecycle import ProposalState
@@ -317,6 +317,24 @@ async def test_a_server_that_hangs_holds_up_no_end(path: Path, clock: Clock) -> 
         server.close()
 
 
+async def test_a_session_ends_while_its_connection_is_set_up(config: PostgresConfig) -> None:
+    session, name = DatabaseSession(config), "'meup hangs'"
+    hangs = f"SELECT set_config('application_name', {name}, false), pg_sleep(600), %s, %s, %s"
+
+    def ask() -> None:
+        with pytest.raises(Ended):
+            session.ask("SELECT 1")
+
+    asks = f"SELECT count(*) FROM pg_stat_activity WHERE application_name = {name}"
+    with patch("meup_agent.gateway.journal.postgres.session._SET_UP", hangs):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.to_thread.run_sync, ask)
+            with anyio.fail_after(PATIENCE):
+                while execute(config, asks) == [(0,)]:  # noqa: ASYNC110 - nobody is told of it
+                    await anyio.sleep(0.01)
+                session.close()
+
+
 async def test_members_stay_while_the_server_is_away(path: Path) -> None:
     server = PostgresServer()
     try:
@@ -461,6 +479,20 @@ def _no_address(config: PostgresConfig) -> PostgresConfig:
     return replace(config, url="postgres//meup:s3cret@127.0.0.1/x")
 
 
+def _at_in_password(config: PostgresConfig) -> PostgresConfig:
+    return replace(config, url="postgresql://meup:a@s3cret@127.0.0.1/x")
+
+
+def _slash_in_password(config: PostgresConfig) -> PostgresConfig:
+    return replace(config, url="postgresql://meup:1/s3cret@127.0.0.1/x")
+
+
+def _other_encoding(config: PostgresConfig) -> PostgresConfig:
+    with suppress(psycopg.errors.DuplicateDatabase):
+        execute(config, "CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
+    return replace(config, url=config.url.replace("/postgres", "/latin"))
+
+
 def _wrong_password(config: PostgresConfig) -> PostgresConfig:
     return replace(config, password="wrong-one")
 
@@ -484,6 +516,9 @@ def _other_tables(config: PostgresConfig) -> PostgresConfig:
     [
         (_nobody_listens, r"at 127.0.0.1:1/postgres .* cannot be reached \(.*refused"),
         (_no_address, r"^journal.postgres.url: expected the address of a database"),
+        (_at_in_password, r"'@' or '/' within its password is written %40 or %2F"),
+        (_slash_in_password, r"'@' or '/' within its password is written %40 or %2F"),
+        (_other_encoding, r"is a database in LATIN1; give one .* ENCODING 'UTF8'"),
         (_wrong_password, r"cannot be reached \(.*password authentication failed"),
         (_no_permission, r"may not make the schema|permission denied"),
         (_other_tables, r"has tables that are not a journal's; give another schema"),
@@ -502,6 +537,21 @@ async def test_what_cannot_be_used_is_refused_in_a_sentence(
     assert "s3cret" not in str(refused.value)
     with pytest.raises(ConfigurationError, match=said):
         PostgresJournal(journal, clock)
+
+
+async def test_settings_of_a_database_change_nothing(config: PostgresConfig, clock: Clock) -> None:
+    execute(config, f'CREATE DATABASE "{config.schema}"')
+    for each in ("standard_conforming_strings = off", "client_encoding = 'LATIN1'"):
+        execute(config, f'ALTER DATABASE "{config.schema}" SET {each}')
+    there = replace(config, url=config.url.replace("/postgres", f"/{config.schema}"))
+    said = decode(
+        b'{"protocol":"meup/v0.1","id":"1","from":"alice","kind":"chat","payload":{},'
+        b'"correlation_id":["\xe2\x82\xac"]}'
+    )
+    async with journal_at(there, clock) as journal:
+        (one,) = await kept(journal, said, facts=(Fact("grant/a", {"n": "€"}),))
+        assert await read(journal) == (one,)
+        assert journal.recover("demo", since=0, limit=1).facts == {"grant/a": {"n": "€"}}
 
 
 async def test_tables_of_another_version_are_refused(config: PostgresConfig, clock: Clock) -> None:

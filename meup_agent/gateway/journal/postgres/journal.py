@@ -156,9 +156,7 @@ class PostgresJournal(NumberedJournal):
         keys = [name_bytes(key) for key in facts]
         values = [encode_leniently(value).decode() for value in facts.values()]
         with closing(DatabaseSession(self._postgres)) as session, refusing(session.place):
-            session.ask(
-                "INSERT INTO space VALUES (%s, %s, true) ON CONFLICT DO NOTHING", (name, floor)
-            )
+            session.ask(tables.PART, (name, floor))
             session.ask("DELETE FROM fact WHERE space = %s", (name,))
             session.ask(tables.HOLD, (name, keys, values))
         for participant, at in seen.items():

@@ -7,6 +7,7 @@ question may wait for a lock, and a server that stood still goes on.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 from collections.abc import Generator, Mapping
@@ -55,6 +56,7 @@ AWAY: Final = (
 _PARAMETERS: Final[dict[str, Any]] = {
     "connect_timeout": 10,
     "target_session_attrs": "read-write",
+    "client_encoding": "utf8",
     "keepalives_idle": 2,
     "keepalives_interval": 1,
     "keepalives_count": 3,
@@ -66,6 +68,7 @@ _SETTINGS: Final = {
     "lock_timeout": "0",
     "synchronous_commit": "on",
     "default_transaction_isolation": "read committed",
+    "standard_conforming_strings": "on",  # else psycopg says bytes wrongly
     # So that the server ends the connection of a machine that is gone.
     "tcp_keepalives_idle": "2",
     "tcp_keepalives_interval": "1",
@@ -77,6 +80,10 @@ _SET_UP: Final = (
     " set_config('idle_session_timeout', %s, false), set_config('application_name', %s, false), "
     + ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SETTINGS.items())
 )
+
+
+_ONE_AT: Final = re.compile(r"\w+://([^@/]*@)?[^@?]*(\?.*)?")
+"""A URL in which nothing of a password is taken for the host or the database, which are shown."""
 
 
 class Ended(Exception):
@@ -175,30 +182,39 @@ class DatabaseSession:
 
     def _open(self) -> psycopg.Connection[Any]:
         connection = psycopg.connect(**_PARAMETERS | _parameters(self._config), autocommit=True)
+        with self._changing:
+            self._connection = connection  # from here on it is ended with the session
         try:
-            version = connection.info.server_version
-            if version < OLDEST_SERVER:
-                raise ConfigurationError(
-                    f"journal.postgres: {self.place} is version {version // 10_000}; the journal"
-                    f" needs {OLDEST_SERVER // 10_000} or later"
-                )
-            rows = connection.execute(
-                _SET_UP.encode(), (self._config.schema, self._silence, self._name)
-            ).fetchall()
-            if rows[0][0] != connection.info.backend_pid:
-                raise ConfigurationError(
-                    f"journal.postgres.url: {self.place} is a pool of connections, such as"
-                    " PgBouncer, and the lock of the gateway that is at work is held by one"
-                    " connection; give the server's own address"
-                )
-            with self._changing:
-                if self._ended.is_set():
-                    raise Ended
-                self._connection = connection
+            if self._ended.is_set():
+                raise Ended
+            self._set_up(connection)
         except BaseException:
-            connection.close()
+            self._drop()
             raise
         return connection
+
+    def _set_up(self, connection: psycopg.Connection[Any]) -> None:
+        version = connection.info.server_version
+        if version < OLDEST_SERVER:
+            raise ConfigurationError(
+                f"journal.postgres: {self.place} is version {version // 10_000}; the journal"
+                f" needs {OLDEST_SERVER // 10_000} or later"
+            )
+        encoding = connection.info.parameter_status("server_encoding")
+        if encoding != "UTF8":  # members say what no other can hold
+            raise ConfigurationError(
+                f"journal.postgres.url: {self.place} is a database in {encoding}; give one that"
+                " was made with ENCODING 'UTF8'"
+            )
+        rows = connection.execute(
+            _SET_UP.encode(), (self._config.schema, self._silence, self._name)
+        ).fetchall()
+        if rows[0][0] != connection.info.backend_pid:
+            raise ConfigurationError(
+                f"journal.postgres.url: {self.place} is a pool of connections, such as"
+                " PgBouncer, and the lock of the gateway that is at work is held by one"
+                " connection; give the server's own address"
+            )
 
 
 @contextmanager
@@ -250,6 +266,11 @@ def reason_of(error: BaseException) -> str:
 
 
 def _read_address(config: PostgresConfig) -> dict[str, Any]:
+    if "://" in config.url and not _ONE_AT.fullmatch(config.url):
+        raise ConfigurationError(
+            "journal.postgres.url: a '@' or '/' within its password is written %40 or %2F; or use"
+            " journal.postgres.password_file"
+        )
     try:
         return dict(conninfo_to_dict(config.url))
     except psycopg.Error:  # which quotes it, with the password
