@@ -26,7 +26,7 @@ _A_LIMIT = re.compile(
     r"FRAMES|GRACE|IDLE|INTERVAL|KEPT|LAST|LEAST|LONGEST|MAX|MIN|PER|ROUNDS|ROWS|SAMPLES|SECONDS|"
     r"SENDERS?|SHORTEST|SIZE|SPARE|STEPS?|TIMEOUT|TOGETHER|TTL)(?:_|$)"
 )
-"""What the name of a constant says of itself when it limits something."""
+"""The words of a constant's name that say that it limits something."""
 
 _SECONDS = re.compile(r"(?:_|^)(?:AGE|GRACE|IDLE|INTERVAL|PAUSE|SECONDS|TIMEOUT|TTL)$")
 

@@ -235,7 +235,7 @@ class CommandSession:
             self.stderr.note(said)
 
     def _absence(self, wanted: Iterable[str]) -> str:
-        """Which of some participants are not present; empty if all are."""
+        """Those of some participants that are not present; empty if all are."""
         others = self.others()
         names = [name for name in wanted if name not in (self.space.me, *others)]
         if not names:

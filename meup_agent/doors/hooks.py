@@ -23,7 +23,7 @@ from meup_agent.protocol.wire.outcomes import PermitReport, ReportedOutcome
 JsonObject = dict[str, Any]
 
 OWN_SOURCES: Final = frozenset({"user", "local", "enterprise", "managed"})
-"""Where Claude Code has an MCP server from that its user, and no project, has set up."""
+"""Sources of an MCP server that the user of Claude Code, and no project, has set up."""
 
 MARGIN_SECONDS: Final = 5.0
 """Seconds before a host's own time-out at which our wait ends: most hosts run the call then."""

@@ -134,7 +134,7 @@ FAULTS = (
     ("owner stopped in order", partial(ended, which="owner", way="stop"), 0.5, 0.2),
     ("leader of NATS killed", partial(ended, which="leader", way="kill"), 0.3, 10.0),
 )
-"""What is done, how often beside the first one, and seconds that nothing may be accepted then."""
+"""Each failure, its share of the times, and seconds that nothing may be accepted then."""
 
 
 async def one_space(folder: Path, scale: float) -> list[Figure]:
@@ -215,7 +215,7 @@ async def all_go_on(records: Sequence[Record], since: float) -> list[float]:
 
 
 async def many_spaces(folder: Path, scale: float) -> list[Figure]:
-    """How soon many spaces are decided again when one of three gateways has died."""
+    """The time until many spaces are decided again when one of three gateways has died."""
     names = [f"space-{number}" for number in range(so_many(SPACES, scale))]
     before = math.ceil(so_many(SAID_BEFORE, scale) / len(names))
     async with servers(folder, [TALKER]) as (made, nats):

@@ -619,14 +619,6 @@ def keys_beside() -> frozenset[str]:
     return _COMMAND_KEYS | FREE_KEYS | frozenset(PATH_KEYS)
 
 
-def doubt_of(arguments: Mapping[str, Any]) -> str:
-    """The reason for which no rule allows the command line of a call, in words; empty: none."""
-    line = line_of(arguments)
-    if line is None:
-        return ""
-    return line.unclear or line.odd or ("" if line.commands or line.redirections else "it is empty")
-
-
 def _find_paths(
     paths: PathPatterns,
     lines: Sequence[CommandLine],

@@ -226,7 +226,7 @@ def take_servers(
 
 
 def _problem(name: str, entry: object, listed: ServerList) -> str:
-    """Why the gateway cannot start a server; empty: it can."""
+    """The reason for which the gateway cannot start a server; empty: it can."""
     of = as_object(entry)
     if of.get("enabled") is False or of.get("disabled") is True:
         return "it is disabled"

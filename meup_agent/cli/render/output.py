@@ -10,7 +10,7 @@ import select
 import stat
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, TextIO
 
 import anyio
@@ -165,10 +165,7 @@ class Output:
         await checkpoint()
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
-        if poll.poll(0):
-            return
-        # A plain file is always writable, and the selector says so by refusing to watch it.
-        with suppress(PermissionError):
+        if not poll.poll(0):
             await anyio.wait_writable(self._fd)
 
 

@@ -2,8 +2,8 @@
 
 A space is begun where nobody has it and it is to be here; it is handed over where it is to be
 elsewhere, a few at a time; one whose log fails stops by itself, and is begun again after a pause.
-The gateways that a space is to be at when its owner is gone, and the next one, too, follow its log,
-so that it begins at once then.
+The two gateways that are next for a space follow its log, so that it begins at once when its owner
+is gone.
 That two gateways never accept anything in a space at once is the matter of its log alone, whose
 fence holds whatever is believed here (:mod:`meup_agent.gateway.journal.nats.log`).
 """

@@ -112,7 +112,7 @@ def plan_for(
 def _next_owners(
     space: str, nodes: Iterable[NodeHeartbeat], owner: NodeHeartbeat
 ) -> Iterator[NodeHeartbeat]:
-    """The gateways that a space is to be at when its owner is gone, and the one before, in turn."""
+    """The gateways that are next for a space when its owner goes, in turn."""
     left = [each for each in nodes if each is not owner]
     for _ in range(FOLLOWERS):
         following = preferred_owner(space, left)

@@ -286,9 +286,6 @@ ACP_VERSION: Final = "0.12.1"
 ACP_CASES: Final = _acp_cases()
 """Those of ``meup acp``."""
 
-CONNECTED_CASES: Final = (*APP_SERVER_CASES, *SDK_CASES, *ACP_CASES)
-"""Those of doors that keep a connection."""
-
 TERMINAL_CASES: Final = (
     Case("claude-terminal", "allow", True, "", "fulfilled"),
     Case("claude-terminal", "deny", False, "not on Fridays", "rejected"),
@@ -408,8 +405,8 @@ taken back when its turn ends. At a terminal, in manual mode, it passes over *de
 its own rules, by which the call may run. So `meup-hook` gives that answer only where Claude Code
 says that it has no terminal.
 
-*Interrupted by* INT and TERM is the app-server of Codex, too: it goes on until its turn has ended,
-so the call waits on, and is decided. When `meup codex` is *killed*, its app-server ends with it;
+*Interrupted by* INT or TERM, the app-server of Codex goes on until its turn has ended, so the call
+waits on, and is decided. When `meup codex` is *killed*, its app-server ends with it;
 a call that waits gets no permit any more, and expires; of one that runs nothing is reported. *Too
 large a message* of the app-server ends its connection, and with it Codex's terminal, which would be
 asked alone.

@@ -335,7 +335,7 @@ async def say(port: int, token: str, number: str, seen: int | None = None) -> li
 async def test_one_that_sleeps_for_an_hour_is_replaced_and_waits_when_it_wakes(
     tmp_path: Path, engine: str
 ) -> None:
-    """What a member said to it meanwhile is nobody's; it takes the space again when it may."""
+    """A message of a member to it meanwhile is nobody's; it takes the space again when it may."""
     token = "alice-token-of-this-test"
     with ExitStack() as stack:
         file = _write(tmp_path, "first", engine)

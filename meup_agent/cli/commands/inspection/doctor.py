@@ -88,7 +88,7 @@ def doctor(
     ] = False,
     journal: Annotated[
         Path | None,
-        option("PATH", "Check the journal of a gateway's file, on NATS or in PostgreSQL, alone."),
+        option("PATH", "Check only the journal of a gateway's file, on NATS or in PostgreSQL."),
     ] = None,
     as_json: Annotated[
         bool, flag("--json", "One JSON document with everything that was found.")

@@ -130,7 +130,7 @@ def authorize_participant(
 
 
 ABOUT: Final = "meup.space"
-"""Where the scope of a request has the space that it is about."""
+"""Key at which the scope of a request has the space that it is about."""
 
 
 def _entered(runtime: GatewayRuntime, request: HTTPConnection, identity: Identity) -> SpaceServer:

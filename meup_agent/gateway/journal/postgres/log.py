@@ -169,8 +169,8 @@ class OwnedLog(WriterThread):
         while not (taken := self._insist(tables.APPEND, values)) and not self._judge(last):
             pass
         self._last = last
-        for (self.size,) in taken:
-            pass
+        if taken:
+            ((self.size,),) = taken
 
     def _judge(self, last: int) -> bool:
         """True if the log ends with that number, and not where this gateway knows it to.
@@ -201,10 +201,10 @@ class OwnedLog(WriterThread):
         for name, floor in self._insist(tables.FLOORS, {"until": until}):
             self.floors[name_of(name)] = floor
         left = self._insist(tables.FORGET, {"until": until, "epoch": self.epoch})
-        if not left:
+        if left:
+            ((self.size,),) = left
+        else:
             self._judge(self._last)
-        for (self.size,) in left:
-            pass
 
     def _insist(
         self, sql: str, values: tuple[Any, ...] | Mapping[str, Any] | None = None

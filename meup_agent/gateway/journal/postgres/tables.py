@@ -223,7 +223,7 @@ def decisions_of(rows: Sequence[Sequence[Any]]) -> list[DecisionRow]:
 
 
 def batch_values(work: Sequence[WriteJob], epoch: int, before: int) -> dict[str, Any]:
-    """What :data:`APPEND` takes, to write a batch after the entry with a number."""
+    """The values of :data:`APPEND` that write a batch after the entry with a number."""
     rows = [each.row for each in work]
     floors = {each.row.space: each.floor for each in work if each.floor is not None}
     # Each once, since one statement writes a row once: what holds after the batch.

@@ -402,7 +402,7 @@ class Rules:
                 report,
                 "invalid_envelope",
                 "a report names one proposal in its correlation, and has its 'outcome'"
-                " (completed, failed or not_run), perhaps 'exit_code', and at most"
+                " (completed, failed, not_run or taken), perhaps 'exit_code', and at most"
                 f" {MAX_REPORTED_CHARS} characters of 'output'",
             )
         refused = self._check_proposer(report)
