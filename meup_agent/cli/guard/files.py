@@ -93,6 +93,8 @@ def _is_link(path: Path) -> ConfigurationError:
 def write_change(change: FileChange) -> Path | None:
     """Write a file, with what it was beside it; the path of that.
 
+    Beside a file that is taken away is nothing new: all of it was ours.
+
     A folder on the way may be a link, as managers of dotfiles have it: its program reads it there.
 
     Raises:
@@ -102,7 +104,7 @@ def write_change(change: FileChange) -> Path | None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         mode = NEW_MODE if change.before is None else stat.S_IMODE(os.lstat(path).st_mode)
-        if change.before is not None:
+        if change.before is not None and change.after:
             backup = path.with_name(path.name + BACKUP_SUFFIX)
             if os.path.lexists(backup):
                 backup = path.with_name(path.name + LAST_SUFFIX)

@@ -132,6 +132,7 @@ def test_remove_leaves_no_file_where_there_was_none(home: Home) -> None:
     done = home.guard("remove", "--yes")
     assert (done.returncode, done.stderr) == (exit_codes.OK, "")
     assert not any((home.path / name).exists() for name in names)
+    assert not [*(home.path / ".claude").glob("settings.json*")]
     assert "no agent has a hook" in home.guard("remove").stdout
 
 
