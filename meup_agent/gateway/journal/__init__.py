@@ -11,8 +11,8 @@ itself: its form (``rows``), its lock against a second gateway, and damage that 
 report (``damage``).
 ``nats`` is the engine on NATS JetStream, with a stream for each space.
 ``postgres`` is the engine in PostgreSQL, in the tables of a schema, with two such threads.
-``waiting`` is what all have for envelopes that are not kept yet, ``numbered`` what those have that
-number the entries themselves, and ``loop_thread`` the thread of a client library's connections.
+``waiting`` is what all have for envelopes that are not kept yet, and ``numbered`` what those have
+that number the entries themselves.
 ``archive`` reads such a file from outside, for the audit; it never changes it.
 
 An engine never drops silently: what cannot be kept stops the gateway, what is removed raises the

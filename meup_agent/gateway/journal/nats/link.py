@@ -17,7 +17,6 @@ import anyio
 import anyio.to_thread
 
 from meup_agent.errors import ConfigurationError, system_reason
-from meup_agent.gateway.journal.loop_thread import LoopThread
 from meup_agent.gateway.journal.nats.client import (
     ANSWER_SECONDS,
     RETRY_SECONDS,
@@ -28,6 +27,7 @@ from meup_agent.gateway.journal.nats.client import (
     client_of,
     nats_errors,
 )
+from meup_agent.gateway.journal.nats.loop_thread import LoopThread
 from meup_agent.gateway.journal.nats.monitoring import check_sync
 from meup_agent.gateway.journal.nats.publisher import Publisher
 
