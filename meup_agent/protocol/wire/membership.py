@@ -143,9 +143,12 @@ def read_seq(frame: bytes) -> int | None:
     """The number of an envelope whose frame has been decoded before; ``None`` if it has none."""
     at = frame.rfind(_LAST_FIELD, _FROM_THE_END)
     try:
-        seq = _decode_json(frame[at + _AT : -1]) if at >= 0 else _decode_numbered(frame).seq
-    except msgspec.DecodeError:  # it is not the last field
-        seq = _decode_numbered(frame).seq
+        try:
+            seq = _decode_json(frame[at + _AT : -1]) if at >= 0 else _decode_numbered(frame).seq
+        except msgspec.DecodeError:  # it is not the last field
+            seq = _decode_numbered(frame).seq
+    except msgspec.DecodeError:  # larger than any number is read
+        return None
     return seq if type(seq) is int and seq >= 0 else None
 
 

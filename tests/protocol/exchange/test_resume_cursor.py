@@ -97,6 +97,8 @@ def me() -> Numbered:
         (b'{"kind":"chat","seq":true}', None),
         (b'{"kind":"chat","seq":-1}', None),
         (b'{"kind":"chat","seq":1.5}', None),
+        (b'{"kind":"chat","seq":1e400}', None),
+        (b'{"kind":"chat","seq":%b}' % (b"9" * 5000), None),
         (b'{ "kind": "chat", "seq": 17 }', 17),
         (b'{"kind":"chat","seq":3,"seq":17}', 17),
         (b'{"kind":"chat"}', None),
