@@ -39,7 +39,7 @@ from meup_agent.protocol.exchange import Mode, Priority
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import check_frame, draft
 from meup_agent.protocol.wire.kinds import MCP_PROPOSAL
-from meup_agent.protocol.wire.membership import AckFrame, numbered, read_ack, read_seq
+from meup_agent.protocol.wire.membership import numbered, read_ack, read_seq
 from meup_agent.session.outbox import QueuedFrame
 from meup_agent.session.session import Session
 from meup_agent.session.settings import read_token
@@ -369,6 +369,11 @@ ECHO_SECONDS: Final = 5.0
 and what it owes is not sent again after a loss."""
 
 
+_READ_AS_SAID: Final = frozenset({kinds.MCP_REQUEST, kinds.MCP_RESPONSE})
+"""Kinds that are read as they were said: of others the wire changes words, say a chat's ``text``.
+Those that are acknowledged need not be read, and most of what is large is of these."""
+
+
 class SessionConnection:
     """Reads and writes one connection of a session."""
 
@@ -439,15 +444,19 @@ class SessionConnection:
                 if self._welcomed_at is not None:
                     self._session.receive_frame(frame)
                 continue
-            told = read_ack(frame) if self._numbered else None
+            told, sent = read_ack(frame) if self._numbered else None, None
             if told is not None:
-                if self._acknowledge(told):
-                    continue
-                # On the next connection it comes whole, in its place.
-                await self._transport.aclose(reason="an acknowledgement of something forgotten")
-                break
+                sent = self._outbox.sent(told.id)
+                if sent is None:
+                    # On the next connection it comes whole, in its place.
+                    await self._transport.aclose(reason="an acknowledgement of something forgotten")
+                    break
+                frame = numbered(sent.frame, told.seq)  # in place of what would have come back
             try:
-                envelope = decode(frame, unnamed=self._dialect)
+                if sent is not None and sent.kind in _READ_AS_SAID:
+                    envelope = msgspec.structs.replace(sent, frame=frame)
+                else:
+                    envelope = decode(frame, unnamed=self._dialect)
             except InvalidEnvelope as error:
                 self._session.drop_invalid(error)
                 continue
@@ -505,17 +514,6 @@ class SessionConnection:
             self._outbox.send_again()
         self._may_talk = True
         self._changed.notify_all()
-
-    def _acknowledge(self, told: AckFrame) -> bool:
-        """Take what we sent as if it had come back; ``False``: it is not known any more."""
-        sent = self._outbox.sent(told.id)
-        if sent is None:
-            return False
-        envelope = msgspec.structs.replace(sent, frame=numbered(sent.frame, told.seq))
-        self._see_taken(envelope)
-        self._see_accepted(envelope)
-        self._session.receive(envelope, told.seq)
-        return True
 
     def _see_accepted(self, envelope: Envelope) -> None:
         """Note that an envelope with a number was accepted, and is not sent again (PROTOCOL 6)."""

@@ -107,7 +107,7 @@ def without_acknowledgements(connector: Connector) -> Connector:
 @pytest.mark.rule("6.ack.agent")
 @pytest.mark.parametrize("echoed", [False, True])
 async def test_an_agent_hears_what_it_said_as_if_it_had_come_back(site: Site, echoed: bool) -> None:
-    """As its observers do, and with it the tool of its own that it calls."""
+    """As its observers do, also what the wire words anew, and so its own tool that it calls."""
     agent = Agent("bob")
     passed: list[str] = []
 
@@ -131,8 +131,9 @@ async def test_an_agent_hears_what_it_said_as_if_it_had_come_back(site: Site, ec
         with space.watch(lambda each: each.sender == "bob") as watched, anyio.fail_after(PATIENCE):
             await space.chat(LONG, to=("alice", "carol"))
             await space.send("mcp/own.kind", {"x": [1.5, "é", LONG]}, correlation=("a",))
+            await space.send("chat", {"text": LONG}, correlation=("a", "a", "b"))
             assert await space.call("bob", "say", {"text": LONG}) == LONG
-            for _ in range(4):
+            for _ in range(5):
                 while b'"from":"bob"' not in (whole := await anext(observer)):
                     pass
                 own = await anext(watched)
