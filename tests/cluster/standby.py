@@ -21,6 +21,7 @@ from meup_agent.protocol.dialects import decode
 from meup_agent.transport.base import background_tasks
 from tests.cluster.chaos import PACE, Chaos, Fault, cut, killed, paused, stopped
 from tests.cluster.proxies import FaultProxy
+from tests.patience import PATIENCE
 from tests.postgres_servers import USER, PostgresServer
 
 SCHEMA = "chaos"
@@ -69,6 +70,36 @@ class StandbyChaos(Chaos):
     """Two gateways and a server that things are done to."""
 
     server: PostgresServer
+    sizes: dict[Path, int]
+
+    async def start_again(self, expected: str) -> None:
+        programs = self.made.programs.values()
+        self.sizes = {each.log: each.log.stat().st_size for each in programs if not each.is_running}
+        await super().start_again(expected)
+
+    async def begun(self) -> None:
+        """Wait until gateways that were started are at work, or wait.
+
+        They listen before, and end if the server goes meanwhile, as at any start.
+        """
+        for log, size in self.sizes.items():
+            with anyio.fail_after(PATIENCE):
+                while not any(  # noqa: ASYNC110 - nobody is told of it
+                    each in log.read_bytes()[size:] for each in _BEGUN
+                ):
+                    await anyio.sleep(0.05)
+
+
+_BEGUN = (b"this one waits", b"this gateway is at work")
+
+
+def _once_begun(fault: Fault) -> Fault:
+    async def do(chaos: Chaos) -> str:
+        assert isinstance(chaos, StandbyChaos)
+        await chaos.begun()
+        return await fault.do(chaos)
+
+    return fault._replace(do=do)
 
 
 async def _restart(chaos: Chaos) -> str:
@@ -89,7 +120,7 @@ async def _stand_still(chaos: Chaos) -> str:
     return ""
 
 
-FAULTS = (
+_FAULTS = (
     Fault("gateway: at work, killed", killed("owner"), 2),
     Fault("gateway: at work, paused", paused("owner"), 2),
     Fault("gateway: at work, stopped in order", stopped("owner")),
@@ -99,6 +130,8 @@ FAULTS = (
     Fault("link: gateway to PostgreSQL cut", cut(False, "gateway")),
     Fault("link: gateway to PostgreSQL silent", cut(True, "gateway")),
 )
+
+FAULTS = tuple(map(_once_begun, _FAULTS))
 
 
 @asynccontextmanager
@@ -126,5 +159,5 @@ async def joined(folder: Path, random: Random, longest: float) -> AsyncGenerator
             checker = RunChecker(reader, AgentGroup(made, PACE))
             await checker.agents.join(tasks, names)
             chaos = StandbyChaos(made, checker, proxies, random, longest)
-            chaos.server = server
+            chaos.server, chaos.sizes = server, {}
             yield chaos
