@@ -370,8 +370,10 @@ async def liar(folder: Path, name: str, config: str) -> AsyncGenerator[None]:
     said = NodeHeartbeat(name, "liar", config, "127.0.0.1:1", follows=NAMES, format=2**62)
 
     async def answer(message: Any) -> None:
-        body = message.data or msgspec.msgpack.encode(said)
-        await client.publish(message.reply, signer.sign(b"\x80", body))
+        await client.publish(message.reply, signer.sign(b"\x80", message.data))
+
+    async def greet(message: Any) -> None:
+        await client.publish(message.reply, signer.sign(msgspec.msgpack.encode(said)))
 
     async def speak() -> None:
         while True:
@@ -379,6 +381,8 @@ async def liar(folder: Path, name: str, config: str) -> AsyncGenerator[None]:
             await anyio.sleep(0.1)
 
     await client.subscribe(f"{prefix}.ask.liar", cb=answer)
+    await client.subscribe(f"{prefix}.hello", cb=greet)
+    await client.flush()
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(speak)
