@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 _SERVER: Final = """
 SELECT current_setting('server_version'), coalesce((SELECT version FROM pg_stat_ssl
-    WHERE pid = pg_backend_pid() AND ssl), ''), inet_client_addr() IS NULL
+    WHERE pid = pg_backend_pid() AND ssl), ''),
+    coalesce(inet_client_addr() <<= '127.0.0.0/8' OR inet_client_addr() = '::1', true)
 """
 
 _DURABILITY: Final = """

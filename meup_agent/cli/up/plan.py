@@ -44,7 +44,6 @@ from meup_agent.gateway.config import (
     participant,
 )
 from meup_agent.mcp.bridge.config import Server, StdioServer, fill_variables, read_servers
-from meup_agent.mcp.bridge.transports import ServerStarter
 from meup_agent.protocol.wire.payloads import PREFIX, TOOL_CALL
 from meup_agent.wording import shown_name
 
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
     from meup_agent.gateway.server import RunningGateway
     from meup_agent.gateway.space_yaml import MakeTokens
     from meup_agent.mcp.bridge.offered_tools import ToolLock
+    from meup_agent.mcp.bridge.transports import ServerStarter
 
 
 # --- servers space ---
@@ -684,6 +684,9 @@ def start_servers(launches: Iterable[Launch]) -> Generator[dict[Place, ServerSta
 
     At the end of the block those are ended that no bridge has taken.
     """
+    # Here, so that what only reads lists of servers needs nothing of MCP.
+    from meup_agent.mcp.bridge.transports import ServerStarter
+
     starters = {
         launch.place: ServerStarter(launch.server)
         for launch in launches
