@@ -66,7 +66,7 @@ class FaultyLink:
         return asyncio.get_running_loop()
 
     @property
-    def is_connected(self) -> bool:
+    def is_usable(self) -> bool:
         return self.random.random() < 0.5
 
     async def publisher(self) -> "FaultyLink":

@@ -25,7 +25,7 @@ from meup_agent.gateway import Config, Gateway, JournalConfig, RunningGateway, s
 from meup_agent.gateway.config import NatsConfig
 from meup_agent.gateway.console import Console
 from meup_agent.gateway.journal.nats import link, records, tail
-from meup_agent.gateway.journal.nats.client import NoAnswer
+from meup_agent.gateway.journal.nats.client import NatsClient, NoAnswer
 from meup_agent.gateway.journal.nats.follower import LogFollower, NoFold
 from meup_agent.gateway.journal.nats.journal import NatsJournal
 from meup_agent.gateway.journal.nats.log import SpaceLog
@@ -330,6 +330,23 @@ async def test_answer_that_got_lost_is_read_from_the_log(
         second, third = await kept(journal, chat(2), chat(3))
         assert lost
         assert await read(journal) == (first, second, third)
+
+
+async def test_a_connection_that_is_silent_is_not_waited_for_by_each(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is to be kept goes over the other one."""
+    async with journal_at(nats_config(path), clock) as journal:
+        (first,) = await kept(journal, chat(1))
+        sent = list[bytes]()
+
+        async def send_nothing(_: NatsClient, command: bytes) -> None:
+            sent.append(command)
+
+        monkeypatch.setattr(NatsClient, "send", send_nothing)
+        second, third = [*await kept(journal, chat(2)), *await kept(journal, chat(3))]
+        assert await read(journal) == (first, second, third)
+        assert len(sent) == 1
 
 
 @pytest.mark.parametrize(

@@ -455,7 +455,7 @@ class SpaceLog:
             Lost: Another has written, or the stream takes no more.
         """
         failed: ApiError | NoAnswer | None = None
-        if publisher is not None and publisher.is_connected:
+        if publisher is not None and publisher.is_usable:
             try:
                 return await publisher.publish(self.stream, self.subject, body, self.last)
             except (ApiError, NoAnswer) as error:

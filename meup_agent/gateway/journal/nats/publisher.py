@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from nats import errors as nats_errors
 
@@ -21,6 +21,11 @@ from meup_agent.gateway.journal.nats.client import (
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
+
+
+SILENT_SECONDS: Final = 15.0
+"""Time for which nothing is sent after a message without an answer: where this connection alone is
+silent, each would wait for it, until pings have found that out."""
 
 
 class _Answers(asyncio.Future["Msg"]):
@@ -45,6 +50,7 @@ class Publisher:
         self._inbox = ""
         self._answers = _Answers()
         self._published = 0
+        self._silent_until = 0.0
 
     async def begin(self) -> None:
         """Have answers sent here; to be called once, when the client is connected."""
@@ -53,9 +59,10 @@ class Publisher:
         await client.subscribe(f"{self._inbox}.*", future=self._answers)
 
     @property
-    def is_connected(self) -> bool:
-        """False: it connects again by itself, or is closed."""
-        return bool(self._client.is_connected)
+    def is_usable(self) -> bool:
+        """False: it connects again by itself, was silent a moment ago, or is closed."""
+        is_silent = asyncio.get_running_loop().time() < self._silent_until
+        return bool(self._client.is_connected) and not is_silent
 
     async def publish(self, stream: str, subject: str, body: bytes, expected: int) -> int:
         """Append a message to a stream whose last one has a sequence; that of the message.
@@ -80,6 +87,7 @@ class Publisher:
                 await self._client.send(b"%b%b%b\r\n" % (head, headers, body))
                 message: Msg = await answered
         except (nats_errors.Error, TimeoutError, OSError) as error:
+            self._silent_until = asyncio.get_running_loop().time() + SILENT_SECONDS
             raise NoAnswer(str(error) or type(error).__name__) from None
         finally:
             del self._answers.wanted[inbox]
