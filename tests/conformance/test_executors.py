@@ -116,6 +116,22 @@ async def test_ours_approves_for_theirs_and_ours(
 
 
 @pytest.mark.rule("4.4.executor")
+@pytest.mark.parametrize("speaks", ["ours", "theirs"])
+async def test_who_comes_later_and_may_not_call_it_is_not_asked(
+    gateway: ThreadedGateway, dialect: str, speaks: str
+) -> None:
+    files, ran = tools()
+    approver, seen = reviewer()
+    looker, looked = reviewer("looker")
+    own = V01 if speaks == "ours" else dialect
+    with Site(gateway, dialect).member("proposer") as wire:
+        wire.send("mcp/proposal", CALL, to=["files"])
+        async with joined(gateway, files, looker, approver, speaks=own):
+            await to_thread.run_sync(wire.until, "mcp/response")
+    assert (ran, seen, looked) == ([2], [((), "files")], [])
+
+
+@pytest.mark.rule("4.4.executor")
 async def test_their_terminal_approves_for_theirs_and_ours(
     gateway: ThreadedGateway, dialect: str
 ) -> None:

@@ -276,13 +276,11 @@ class InboundProposals(TablePart):
     def receive(self, envelope: Envelope) -> None:
         """Apply a proposal."""
         context = self._context
-        broadcast = self._as_broadcast(envelope)
-        envelope = broadcast or envelope
+        envelope = self._as_broadcast(envelope) or envelope
         record = self._take(envelope)
         if record is None:
             return
-        names_executor = broadcast is not None or self._named_executor(record)
-        is_ours = not names_executor or self._may_fulfill(record)
+        is_ours = not self._named_executor(record) or self._may_fulfill(record)
         starts_nothing = record.copied or not record.state.is_pending
         if is_ours and (starts_nothing or envelope.concerns(context.me)) and context.mode.answers:
             self._queue_proposal(record, envelope)
@@ -401,11 +399,13 @@ class InboundProposals(TablePart):
         return as_broadcast(proposal, roster.dialect_of(proposal.sender), roster.dialect)
 
     def _named_executor(self, record: ProposalEntry) -> bool:
-        """True if ``to`` of a proposal named its executor, before our gateway translated it."""
+        """True if ``to`` of a proposal named its executor, before it was translated."""
         roster, envelope = self._context.roster, record.envelope
-        if roster.dialect in PUBLISHED or roster.dialect_of(envelope.sender) not in PUBLISHED:
+        if envelope.to or record.call.target is None:
             return False
-        return not envelope.to and record.call.target is not None
+        if roster.dialect in PUBLISHED:
+            return not roster.guarantees.hidden_targets  # here, as a broadcast
+        return roster.dialect_of(envelope.sender) in PUBLISHED  # by our gateway
 
     def _may_fulfill(self, record: ProposalEntry) -> bool:
         """True if our capabilities, as announced, allow the request that fulfills a proposal."""
