@@ -222,7 +222,8 @@ class CodexClient:
         allowed = isinstance(answer, Permitted)
         if isinstance(answer, Permitted):
             key = (ask.thread, payloads.as_text(params.get("itemId")))
-            permits = (*self._permits.get(key, ()), answer.proposal)
+            # Of one more than that what came of it is not told: a command may ask without end.
+            permits = (*self._permits.get(key, ()), answer.proposal)[-MAX_ASKS:]
             _keep(self._permits, key, permits, MAX_ITEMS)
         await self._write({"id": rpc_id, "result": _answer(method, params, allowed=allowed)})
 

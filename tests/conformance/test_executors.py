@@ -93,41 +93,30 @@ class Terminal:
 
 @pytest.mark.rule("4.4.executor")
 @pytest.mark.parametrize("speaks", ["ours", "theirs"])
+@pytest.mark.parametrize("late", [False, True], ids=["there before", "come later"])
 async def test_ours_approves_for_theirs_and_ours(
-    gateway: ThreadedGateway, dialect: str, speaks: str
+    gateway: ThreadedGateway, dialect: str, speaks: str, late: bool
 ) -> None:
     files, ran = tools()
     approver, seen = reviewer()
     looker, looked = reviewer("looker")
-    own = V01 if speaks == "ours" else dialect
-    async with joined(gateway, files, approver, looker, speaks=own):
-        with Site(gateway, dialect).member("proposer") as wire:
-            await to_thread.run_sync(wire.until, "system/presence")
-            proposal = wire.send("mcp/proposal", CALL, to=["files"])
-            heard = [await to_thread.run_sync(wire.hear_any)]
-            while heard[-1]["kind"] != "mcp/response":
-                heard.append(await to_thread.run_sync(wire.hear_any))
+    agents = joined(gateway, files, looker, approver, speaks=V01 if speaks == "ours" else dialect)
+    async with AsyncExitStack() as stack:
+        if not late:
+            await stack.enter_async_context(agents)
+        wire = stack.enter_context(Site(gateway, dialect).member("proposer"))
+        await to_thread.run_sync(wire.until, "system/presence")
+        proposal = wire.send("mcp/proposal", CALL, to=["files"])
+        if late:
+            await stack.enter_async_context(agents)
+        heard = [await to_thread.run_sync(wire.hear_any)]
+        while heard[-1]["kind"] != "mcp/response":
+            heard.append(await to_thread.run_sync(wire.hear_any))
     request = next(each for each in heard if each["kind"] == "mcp/request")
     assert (request["from"], request["to"]) == ("approver", ["files"])
     assert request["correlation_id"] == [proposal]
     # The executor is silent about what it does not decide; who may not call it sees nothing.
     assert not [each for each in heard if each["kind"] == "mcp/reject"]
-    assert (ran, seen, looked) == ([2], [((), "files")], [])
-
-
-@pytest.mark.rule("4.4.executor")
-@pytest.mark.parametrize("speaks", ["ours", "theirs"])
-async def test_who_comes_later_and_may_not_call_it_is_not_asked(
-    gateway: ThreadedGateway, dialect: str, speaks: str
-) -> None:
-    files, ran = tools()
-    approver, seen = reviewer()
-    looker, looked = reviewer("looker")
-    own = V01 if speaks == "ours" else dialect
-    with Site(gateway, dialect).member("proposer") as wire:
-        wire.send("mcp/proposal", CALL, to=["files"])
-        async with joined(gateway, files, looker, approver, speaks=own):
-            await to_thread.run_sync(wire.until, "mcp/response")
     assert (ran, seen, looked) == ([2], [((), "files")], [])
 
 
