@@ -159,5 +159,5 @@ async def joined(folder: Path, random: Random, longest: float) -> AsyncGenerator
             checker = RunChecker(reader, AgentGroup(made, PACE))
             await checker.agents.join(tasks, names)
             chaos = StandbyChaos(made, checker, proxies, random, longest)
-            chaos.server, chaos.sizes = server, {}
+            chaos.server, chaos.sizes = server, {each.log: 0 for each in made.gateways.values()}
             yield chaos

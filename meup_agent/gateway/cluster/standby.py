@@ -24,7 +24,12 @@ from meup_agent.gateway.cluster.checks import refuse_output_logs
 from meup_agent.gateway.cluster.membership import config_parts, refuse_differing
 from meup_agent.gateway.journal.postgres.journal import PostgresJournal
 from meup_agent.gateway.journal.postgres.log import InUse, OwnedLog
-from meup_agent.gateway.journal.postgres.session import node_name, place_of, postgres_of
+from meup_agent.gateway.journal.postgres.session import (
+    Unreachable,
+    node_name,
+    place_of,
+    postgres_of,
+)
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import JournalConfig
@@ -66,7 +71,7 @@ class StandbyKeeper:
             ConfigurationError: They cannot be begun, or that gateway has another configuration.
         """
         try:
-            await self._take(SHORT_SECONDS)
+            await self._take_at_first()
         except InUse as error:
             at_work = ascii(error.node or "another")
             refuse_output_logs(self._runtime.config, f"({at_work} is at work); remove it")
@@ -78,6 +83,20 @@ class StandbyKeeper:
             )
         # In a task of its own: a gateway may be begun by one task and ended by another.
         self._running = asyncio.create_task(self._run(), name="meup spaces")
+
+    async def _take_at_first(self) -> None:
+        was_reached = False
+        while True:
+            try:
+                return await self._take(SHORT_SECONDS)
+            except Unreachable as error:
+                # A server that starts again meanwhile is no mistake of who wrote the address.
+                if not (was_reached or error.was_reached):
+                    raise
+                if not was_reached:
+                    log.warning("the spaces cannot begin: %s; it is tried again", error)
+                was_reached = True
+                await asyncio.sleep(FIRST_PAUSE_SECONDS)
 
     async def leave(self) -> None:
         """Hand all spaces over: the gateway ends in order; harmless the second time."""

@@ -364,6 +364,34 @@ async def test_members_stay_while_the_server_is_away(path: Path) -> None:
         server.close()
 
 
+async def test_a_gateway_begins_after_a_server_that_starts_again_meanwhile(
+    path: Path, clock: Clock
+) -> None:
+    server = PostgresServer()
+    postgres = postgres_config(path, server)
+    config = replace(config_with(path), journal=JournalConfig(postgres=postgres))
+    before = OwnedLog(JournalConfig(postgres=replace(postgres, node="before")), clock, {})
+    gateway = Gateway(config=config)
+    try:
+        before.open()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(gateway.__aenter__)
+            with anyio.fail_after(PATIENCE):
+                while len(execute(postgres, OWNERS)) < 2:  # noqa: ASYNC110 - nobody is told of it
+                    await anyio.sleep(0.01)
+            server.stop()
+            before.let_go()
+            server.start()
+        async with dial(gateway, gateway.token("alice")) as alice:
+            await alice.send(envelope("alice", id="1"))
+            await hear_chats(alice, 1)
+    finally:
+        await gateway.__aexit__(None, None, None)
+        server.close()
+
+
+OWNERS = "SELECT FROM pg_stat_activity WHERE application_name LIKE 'meup _%: %'"
+
 NAMES = ["a.b", "*", ">", "ü", "a\0b", "Demo", "demo", "x" * 60_000, "';--", "%s"]
 
 

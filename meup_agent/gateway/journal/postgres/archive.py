@@ -21,7 +21,7 @@ class PostgresArchive(ServerArchive):
     def __init__(self, config: PostgresConfig) -> None:
         self._session = DatabaseSession(config)
         try:
-            with refusing(self._session.place):
+            with refusing(self._session):
                 self._is_there = look(self._session)
             rows = self._ask(tables.SPACES) if self._is_there else []
         except BaseException:
@@ -79,5 +79,5 @@ class PostgresArchive(ServerArchive):
         return self._ask(query, name_bytes(space)) != [(self._latest[space],)]
 
     def _ask(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        with refusing(self._session.place):
+        with refusing(self._session):
             return self._session.ask(sql, values or None)

@@ -116,7 +116,7 @@ class PostgresJournal(NumberedJournal):
     ) -> Recovered:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.recover`."""
         name = name_bytes(space)
-        with closing(DatabaseSession(self._postgres)) as session, refusing(session.place):
+        with closing(DatabaseSession(self._postgres)) as session, refusing(session):
 
             def read_back(until: int, count: int) -> tuple[Entry, ...]:
                 return entries_of(space, session.ask(tables.PAGE_BACK, (name, 0, until, count)))
@@ -139,7 +139,7 @@ class PostgresJournal(NumberedJournal):
             and (row.ends_at is None or row.ends_at >= first_moment(at))
         )
         after = min(opened, default=before) - 1
-        with closing(DatabaseSession(self._postgres)) as session, refusing(session.place):
+        with closing(DatabaseSession(self._postgres)) as session, refusing(session):
             while after < before - 1:
                 values = name_bytes(space), after, before - 1, OPEN_PAGE
                 rows = session.ask(tables.PAGE, values)
@@ -155,7 +155,7 @@ class PostgresJournal(NumberedJournal):
         name, floor = name_bytes(space), self._floors.setdefault(space, self._start)
         keys = [name_bytes(key) for key in facts]
         values = [encode_leniently(value).decode() for value in facts.values()]
-        with closing(DatabaseSession(self._postgres)) as session, refusing(session.place):
+        with closing(DatabaseSession(self._postgres)) as session, refusing(session):
             session.ask(tables.PART, (name, floor))
             session.ask("DELETE FROM fact WHERE space = %s", (name,))
             session.ask(tables.HOLD, (name, keys, values))

@@ -111,7 +111,7 @@ class OwnedLog(WriterThread):
             Ended: It was let go meanwhile.
         """
         ask = self._session.ask
-        with refusing(self.place):
+        with refusing(self._session):
             # Again and again: a statement that waits would keep the server from cleaning up.
             while not self._lock():
                 if seconds <= 0:
@@ -294,7 +294,7 @@ def check(config: JournalConfig) -> str:
         ConfigurationError: It does not.
     """
     session = DatabaseSession(postgres_of(config))
-    with closing(session), refusing(session.place):
+    with closing(session), refusing(session):
         is_there = look(session)
         for name, _, is_part, _ in session.ask(tables.SPACES) if is_there else ():
             if is_part:

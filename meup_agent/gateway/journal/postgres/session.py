@@ -90,6 +90,14 @@ class Ended(Exception):
     """The session was ended on this side."""
 
 
+class Unreachable(ConfigurationError):
+    """The server cannot be reached, or no longer."""
+
+    def __init__(self, sentence: str, *, was_reached: bool) -> None:
+        super().__init__(sentence)
+        self.was_reached = was_reached
+
+
 class DatabaseSession:
     """A connection, which is made when something is asked.
 
@@ -107,6 +115,7 @@ class DatabaseSession:
         self._changing = threading.RLock()
         self._ended = threading.Event()
         self._asked = inf
+        self.was_reached = False
 
     @property
     def version(self) -> int:
@@ -215,17 +224,20 @@ class DatabaseSession:
                 " PgBouncer, and the lock of the gateway that is at work is held by one"
                 " connection; give the server's own address"
             )
+        self.was_reached = True
 
 
 @contextmanager
-def refusing(place: str) -> Generator[None]:
+def refusing(session: DatabaseSession) -> Generator[None]:
     """Raise what a server says in a block as :exc:`~meup_agent.errors.ConfigurationError`."""
+    place = session.place
     try:
         yield
     except AWAY as error:
-        raise ConfigurationError(
+        raise Unreachable(
             f"journal.postgres: {place} cannot be reached ({reason_of(error)}); start it, or"
-            " correct the address, the user or the password"
+            " correct the address, the user or the password",
+            was_reached=session.was_reached,
         ) from None
     except psycopg.Error as error:
         raise ConfigurationError(
