@@ -109,7 +109,7 @@ def examine_postgres(config: Config, begin: Callable[[str], None]) -> Iterator[C
         begin("PostgreSQL")
         for name, look_at in looks.items():
             try:
-                with refusing(session.place):
+                with refusing(session):
                     yield from look_at()
             except ConfigurationError as error:
                 yield failed_check(name, error)

@@ -25,7 +25,7 @@ from meup_agent.gateway.cluster.membership import config_parts, refuse_differing
 from meup_agent.gateway.journal.postgres.journal import PostgresJournal
 from meup_agent.gateway.journal.postgres.log import InUse, OwnedLog
 from meup_agent.gateway.journal.postgres.session import (
-    Unreachable,
+    NotReached,
     node_name,
     place_of,
     postgres_of,
@@ -89,7 +89,7 @@ class StandbyKeeper:
         while True:
             try:
                 return await self._take(SHORT_SECONDS)
-            except Unreachable as error:
+            except NotReached as error:
                 # A server that starts again meanwhile is no mistake of who wrote the address.
                 if not (was_reached or error.was_reached):
                     raise

@@ -90,7 +90,7 @@ class Ended(Exception):
     """The session was ended on this side."""
 
 
-class Unreachable(ConfigurationError):
+class NotReached(ConfigurationError):
     """The server cannot be reached, or no longer."""
 
     def __init__(self, sentence: str, *, was_reached: bool) -> None:
@@ -234,7 +234,7 @@ def refusing(session: DatabaseSession) -> Generator[None]:
     try:
         yield
     except AWAY as error:
-        raise Unreachable(
+        raise NotReached(
             f"journal.postgres: {place} cannot be reached ({reason_of(error)}); start it, or"
             " correct the address, the user or the password",
             was_reached=session.was_reached,
