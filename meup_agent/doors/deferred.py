@@ -142,10 +142,6 @@ class DeferredCalls:
     def settle(self, agent: str, hook: HookInput) -> None:
         """Take back what an agent has gone on without: of several at once it asks one again."""
         for each in tuple(self._calls.values()):
-            is_its = (agent, hook.session, hook.worker) == (
-                each.call.agent,
-                each.hook.session,
-                each.hook.worker,
-            )
+            is_its = (agent, hook.session, hook.worker) == each.call.asker
             if is_its and hook.ends_turn and each.is_deferred and not each.hosts:
                 each.scope.cancel()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
@@ -48,7 +48,7 @@ from meup_agent.protocol.wire.ttl_map import TTLMap
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, MutableMapping
     from typing import Self
 
     from anyio.abc import TaskGroup
@@ -68,13 +68,13 @@ MAX_INPUT_BYTES: Final = 2 * 1024 * 1024
 """Bytes of a hook's input: a file that is written whole is in it."""
 
 MAX_DOORS: Final = 256
-"""Tokens whose hooks one process answers; each has a connection to the gateway."""
+"""Participants whose hooks one process answers; each has a connection to the gateway."""
 
 MAX_WAITING: Final = 256
-"""Calls with one token that wait with their hosts at once; one more is denied."""
+"""Calls of one participant that wait with their hosts at once; one more is denied."""
 
 MAX_DEFERRED: Final = 256
-"""Calls with one token whose hosts may be away, for a week; one more waits with its host."""
+"""Calls of one participant whose hosts may be away, for a week; one more waits with its host."""
 
 JOIN_SECONDS: Final = 10.0
 """Wait of a call for its participant to have joined the space."""
@@ -142,11 +142,16 @@ class JoinDoor(Protocol):
 
 
 class _HookMember:
-    """A participant as the hooks of one token are it, until its connection ends."""
+    """A participant as its hooks are it, until its connection ends.
+
+    It may have several tokens: by whichever one a call is asked about, it is one proposal.
+    """
 
     def __init__(self, login: HookLogin) -> None:
         self.door = Door(f"hooks of {login.key}")
         self.login = login
+        # Of each token, the requests that wait: they end with that.
+        self.asks: dict[str, set[anyio.CancelScope]] = {}
         self.scope = anyio.CancelScope()
         self.ready = anyio.Event()
         self.waiting = 0
@@ -164,6 +169,20 @@ class _HookMember:
     def held(self) -> int:
         """The calls that wait with their hosts."""
         return self.waiting + len(self.race)
+
+    @contextmanager
+    def asking(self, token: str, scope: anyio.CancelScope) -> Generator[None]:
+        """The block in which a token asks, in a scope that ends with it."""
+        asks = self.asks.get(token)
+        if asks is None:
+            scope.cancel()
+        else:
+            asks.add(scope)
+        try:
+            yield
+        finally:
+            if asks is not None:
+                asks.discard(scope)
 
     def tell(self, proposal: str, hosts: int) -> None:
         """Note that one host more, or less, was told of a permit; that none was is reported."""
@@ -190,8 +209,7 @@ class HookApp:
         self._join = join
         self._log_in = log_in
         self._mode = mode
-        # By tokens: a participant may have several, and what one is told ends with that one.
-        self._members: dict[str, _HookMember] = {}
+        self._members: dict[str, _HookMember] = {}  # by the names of their participants
         self._tasks: TaskGroup | None = None
         self._watched = 0
 
@@ -203,9 +221,16 @@ class HookApp:
         self._tasks = None
 
     def check_found(self, find: Callable[[str], str | None]) -> None:
-        """End the doors of tokens that are void by now, or another's; what waits is denied."""
-        for member in self._members.values():
-            if find(member.login.token) != member.login.key:
+        """Deny what waits with tokens that are void by now, or another's.
+
+        A door whose participant has asked with no other one ends.
+        """
+        for key, member in self._members.items():
+            for token in tuple(member.asks):
+                if find(token) != key:
+                    for ask in member.asks.pop(token):
+                        ask.cancel()
+            if not member.asks:
                 member.scope.cancel()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -299,20 +324,22 @@ class HookApp:
                 tasks.start_soon(wait_for_end, tasks.cancel_scope)
                 with anyio.move_on_after(max(wait, 0.0) + GRACE_SECONDS):
                     member = await self._join_member(login)
-                    deferred = member.deferred.find(call)
-                    if deferred is None and member.held >= MAX_WAITING:
-                        raise _Full(f"{MAX_WAITING} calls of this participant wait already")
-                    ttl = _seconds(query, "ttl", _space_ttl(member))
-                    has_room = len(member.deferred) < MAX_DEFERRED
-                    if deferred is None and defers and call.key and has_room:
-                        deferred = self._begin(member, hook, ttl)
-                    if deferred is not None:
-                        told = {DEFER: (after or b"").decode("latin-1")}
-                        seconds = min(_seconds(told, DEFER, math.inf), wait) if defers else math.inf
-                        answer = await member.deferred.take(call, deferred, seconds)
-                    else:
-                        ttl = max(min(wait, ttl), 0.001)
-                        answer = await self._ask(member, hook, ttl, races=there is not None)
+                    with member.asking(login.token, tasks.cancel_scope):
+                        deferred = member.deferred.find(call)
+                        if deferred is None and member.held >= MAX_WAITING:
+                            raise _Full(f"{MAX_WAITING} calls of this participant wait already")
+                        ttl = _seconds(query, "ttl", _space_ttl(member))
+                        has_room = len(member.deferred) < MAX_DEFERRED
+                        if deferred is None and defers and call.key and has_room:
+                            deferred = self._begin(member, login, hook, ttl)
+                        if deferred is None:
+                            ttl = max(min(wait, ttl), 0.001)
+                            answer = await self._ask(member, hook, ttl, races=there is not None)
+                        else:
+                            told = {DEFER: (after or b"").decode("latin-1")}
+                            seconds = _seconds(told, DEFER, math.inf) if defers else math.inf
+                            seconds = min(seconds, wait) if defers else seconds
+                            answer = await member.deferred.take(call, deferred, seconds)
                 tasks.cancel_scope.cancel()
         except* (MeupError, _Full) as group:
             error = group.exceptions[0]
@@ -373,11 +400,18 @@ class HookApp:
             self._tasks.start_soon(member.race.wait, raced, ttl)
         return await raced.wait_for(is_dialog=is_dialog)
 
-    def _begin(self, member: _HookMember, hook: HookInput, ttl: float) -> DeferredCall:
+    def _begin(
+        self, member: _HookMember, login: HookLogin, hook: HookInput, ttl: float
+    ) -> DeferredCall:
         """A call that begins to wait, and goes on if its host is to come back."""
         assert self._tasks is not None  # there is a member
         entered = member.deferred.enter(hook)
-        self._tasks.start_soon(member.deferred.wait, entered, None if math.isinf(ttl) else ttl)
+
+        async def wait() -> None:
+            with member.asking(login.token, entered.scope):
+                await member.deferred.wait(entered, None if math.isinf(ttl) else ttl)
+
+        self._tasks.start_soon(wait)
         return entered
 
     def _watch(self, login: HookLogin, hook: HookInput) -> None:
@@ -432,28 +466,38 @@ class HookApp:
             member.tell(permit, -1)
 
     async def _settle(self, login: HookLogin, dialect: HookDialect, hook: HookInput) -> None:
-        """Take back what was answered at the terminal, as a later hook shows."""
-        member = self._members.get(login.token)
-        if member is not None:
-            await member.race.settle(dialect.agent, hook)
-            member.deferred.settle(dialect.agent, hook)
+        """Take back what was answered at the terminal, or is wanted no more, as a hook shows."""
+        member = self._members.get(login.key)
+        if member is None and hook.ends_turn:
+            # A door before this one may have kept calls of this agent.
+            try:
+                member = await self._join_member(login)
+            except (MeupError, _Full) as error:
+                log.info("what an agent has gone on without is not taken back: %s", error)
+        if member is None:
+            return
+        await member.race.settle(dialect.agent, hook)
+        member.deferred.settle(dialect.agent, hook)
+        if hook.ends_turn:
+            await member.door.take_back_left(dialect.agent, hook.session, hook.worker)
 
     # --- the doors ---
 
     async def _join_member(self, login: HookLogin) -> _HookMember:
-        """The member of a token, in its space.
+        """The member of a participant, in its space.
 
         Raises:
             MeupError: It cannot join.
         """
-        member = self._members.get(login.token)
+        member = self._members.get(login.key)
         if member is None:
             if self._tasks is None:
                 raise _Full("the gateway starts or stops")
             if len(self._members) >= MAX_DOORS:
-                raise _Full(f"the hooks of {MAX_DOORS} tokens are answered already")
-            member = self._members[login.token] = _HookMember(login)
+                raise _Full(f"the hooks of {MAX_DOORS} participants are answered already")
+            member = self._members[login.key] = _HookMember(login)
             self._tasks.start_soon(self._keep, member)
+        member.asks.setdefault(login.token, set())
         await member.ready.wait()
         if member.error is not None:
             raise member.error
@@ -480,8 +524,8 @@ class HookApp:
         finally:
             member.error = member.error or _Full("its connection to the space has ended")
             member.ready.set()
-            if self._members.get(login.token) is member:
-                del self._members[login.token]
+            if self._members.get(login.key) is member:
+                del self._members[login.key]
 
     async def _recall(self, door: Door) -> None:
         try:

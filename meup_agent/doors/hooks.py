@@ -223,6 +223,7 @@ def _read_claude(agent: str, said: JsonObject, own_server: str) -> HookInput:
         call_id="" if is_dialog else _text(said, "tool_use_id"),
         cwd=_text(said, "cwd", ""),
         mode=_text(said, "permission_mode", ""),
+        worker=worker,
     )
     if event == "PreToolUse" or is_dialog:
         kind = HookKind.RACES if is_dialog else HookKind.ASKS

@@ -112,6 +112,7 @@ class HostCall:
             call is another one.
         cwd: The folder in which it works.
         mode: Its permission mode, as it names that.
+        worker: The agent's own id of that of its workers which asks; empty: it asks itself.
         edits: It can run other arguments than these, where it is told so.
         watched: It is only told of: its host asks nobody, and nothing permits it.
         terminal: Its agent's terminal is asked at the same time, and may have answered it.
@@ -124,6 +125,7 @@ class HostCall:
     call_id: str = ""
     cwd: str = ""
     mode: str = ""
+    worker: str = ""
     edits: bool = True
     watched: bool = False
     terminal: bool = False
@@ -134,6 +136,11 @@ class HostCall:
         return (self.agent, self.session, self.call_id) if self.call_id else None
 
     @property
+    def asker(self) -> tuple[str, str, str]:
+        """The agent, its session and its worker that ask."""
+        return (self.agent, self.session, self.worker)
+
+    @property
     def labels(self) -> dict[str, Any]:
         """The labels that its proposal gives the program that asks (PROTOCOL 4.20)."""
         told = {
@@ -142,6 +149,7 @@ class HostCall:
             "call": self.call_id,
             "cwd": self.cwd,
             "mode": self.mode,
+            "worker": self.worker,
         }
         labels: dict[str, Any] = {
             name: text[:MAX_TOLD_CHARS] for name, text in told.items() if text
@@ -416,6 +424,8 @@ class Door:
                     proposal_meta={
                         payloads.DOOR: call.labels,
                         payloads.CLIENT: {"name": call.agent},
+                        # Its agent comes back for it, whatever has become of this process.
+                        **({} if asked.is_away is None else {payloads.OUTLIVES: True}),
                     },
                     on_proposed=proposed,
                 )
@@ -481,6 +491,24 @@ class Door:
                 is_kept = permit is not None and permit.kept and record.report is None
                 answer = permit if permit and is_kept else _run_before(known, record.id)
                 self._answered.put(known.key, (known, answer), now)
+
+    async def take_back_left(self, agent: str, session: str, worker: str) -> None:
+        """Take back what doors before this one have kept for an agent that has gone on without it.
+
+        Of a permit that it has not come for, it is reported that the call did not run.
+        """
+        space, now, asks = self.space, anyio.current_time(), (agent, session, worker)
+        if space is None:
+            return
+        for record in tuple(self._left.values(now)):
+            call = _call_of(record, space.me)
+            is_kept = record.outlives and record.state.is_pending
+            if is_kept and call is not None and call.asker == asks:
+                with suppress(MeupError):  # its deadline ends it, too
+                    await withdraw_left(space, record)
+        for call, answer in tuple(self._answered.values(now)):
+            if call.asker == asks and isinstance(answer, Permitted) and answer.kept:
+                self.report(answer.proposal, PermitReport.of(ReportedOutcome.NOT_RUN, NOT_TOLD))
 
     def permit_of(self, call: HostCall) -> str | None:
         """The proposal by which a call was permitted, by the call's id; ``None``: none is known."""
@@ -586,12 +614,13 @@ def _call_of(record: ProposalRecord, me: str) -> HostCall | None:
     if not call.asks_permit(me):
         return None
     told = call.door or {}
-    agent, session, call_id = (
-        payloads.as_text(told.get(each)) for each in ("agent", "session", "call")
+    agent, session, call_id, worker = (
+        payloads.as_text(told.get(each)) for each in ("agent", "session", "call", "worker")
     )
     # What may have been cut names no call.
     is_whole = max(map(len, (agent, session, call_id))) < MAX_TOLD_CHARS
-    return HostCall(call.name, call.arguments, agent, session, call_id if is_whole else "")
+    call_id = call_id if is_whole else ""
+    return HostCall(call.name, call.arguments, agent, session, call_id, worker=worker)
 
 
 def _permit_in(

@@ -5,6 +5,7 @@ The hooks have tests of their own; `can_use_tool` and `approve_calls` hand on th
 
 import json
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from mcp.client.stdio import stdio_client
 
 from meup_agent import Agent
 from meup_agent.approval import Reviewer
+from meup_agent.cli.up.late_app import LateApp
 from meup_agent.doors.permit import Denied, Door, HostCall, Why
 from meup_agent.gateway.auth import new_token
 from tests.asyncio_alone import anyio_backend as anyio_backend
@@ -115,3 +117,25 @@ async def test_a_call_waits_on_while_the_policy_is_broken(
             assert [each.state for each in person.proposals] == ["pending", "pending"]
             assert answers == []
             tasks.cancel_scope.cancel()
+
+
+async def test_no_request_waits_for_an_application_that_could_not_begin() -> None:
+    late, said = LateApp(), list[Any]()
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    async def receive() -> Any:
+        await anyio.sleep_forever()
+
+    async def request() -> None:
+        await late({"type": "http"}, receive, send)
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(request)
+            await anyio.wait_all_tasks_blocked()
+            assert said == []
+            with suppress(RuntimeError), late.loading():
+                raise RuntimeError
+    assert said[0]["status"] == 503

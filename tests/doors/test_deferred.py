@@ -2,8 +2,11 @@
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +207,56 @@ async def test_what_nobody_came_for_is_fetched_once_of_a_gateway_that_was_starte
                 assert (record.state, record.decided_by) == ("fulfilled", "ann")
                 assert record.report is not None
                 assert record.report.output.startswith(hook_app.RAN_OTHERWISE)
+
+
+def copy_journal(journal: Path, left: Path) -> None:
+    """Copy a journal as a gateway would find it that was killed at this moment."""
+    with closing(sqlite3.connect(journal)) as source, closing(sqlite3.connect(left)) as copy:
+        source.backup(copy)
+
+
+async def test_after_a_kill_the_card_of_a_call_that_waited_ends_and_a_deferred_one_stays(
+    tmp_path: Path,
+) -> None:
+    """The host of the first has had its denial; that of the second comes back."""
+    journal, left = tmp_path / "journal.db", tmp_path / "left.db"
+    with anyio.fail_after(PATIENCE):
+        async with hooked(journal=journal) as at, client(at) as http:
+            await send_away(at, http)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(partial(ask, http, None, tool_use_id="t2"))
+                await proposed(at.space, 2)
+                copy_journal(journal, left)
+                tasks.cancel_scope.cancel()
+        async with hooked(journal=left) as at, client(at) as http:
+            waits = [each async for each in at.space.proposals.list(proposer="coder")]
+            assert [each.outlives for each in waits] == [True]
+            assert (await record_of(at)).state == "withdrawn"
+            await http.post(WAIT, json={**STOP, "agent_id": "w1"})  # it has none such
+            await http.post(WAIT, json=STOP)
+            listed = [each async for each in at.space.proposals.list(state="decided")]
+            assert [each.state for each in listed] == ["withdrawn", "withdrawn"]
+
+
+async def test_a_kept_permit_that_its_agent_has_gone_on_without_is_taken_back_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with hooked(journal=tmp_path / "journal.db") as at:
+            async with client(at) as http:
+                await send_away(at, http)
+                await at.space.proposals.get(at.space.proposals[0]).fulfill()
+            await at.restart()
+            async with client(at) as http:
+                for other in ({"session_id": "s2"}, {"agent_id": "w1"}):
+                    await http.post(WAIT, json={**STOP, **other})
+                assert (await record_of(at)).report is None
+                await http.post(WAIT, json=STOP)
+                await until_reported(at)
+                report = (await record_of(at)).report
+                assert report is not None
+                assert report.outcome == "not_run"
+                assert await ask(http) == "deny"
 
 
 async def until_reported(at: Hooked) -> None:

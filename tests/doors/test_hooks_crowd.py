@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import anyio
 import httpx
@@ -94,6 +95,30 @@ async def test_what_waits_with_another_token_of_its_participant_goes_on() -> Non
                 await at.space.proposals.get(at.space.proposals[0]).fulfill()
         said = {call: verdict("claude-code", each.json())[0] for call, each in answers.items()}
         assert said == {"stays": "allow", "goes": "deny"}
+
+
+async def test_a_call_that_is_asked_about_with_two_tokens_is_one_proposal() -> None:
+    async with hooked() as at, client(at) as http, client(at) as other:
+        second = new_token()
+        other.headers["authorization"] = f"Bearer {second}"
+        reload_with(at, "coder", at.tokens["coder"], second)
+        answers: list[httpx.Response] = []
+
+        async def ask(by: httpx.AsyncClient, **call: str) -> None:
+            answers.append(await by.post("/hooks/claude-code", json={**CLAUDE, **call}))
+
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as tasks:
+                for each in (http, other):
+                    tasks.start_soon(partial(ask, each, tool_use_id=f"of {id(each)}"))
+                await proposed(at.space, 2)
+                for each in (http, other):
+                    tasks.start_soon(ask, each)
+                await proposed(at.space, 3)
+                for number in range(3):
+                    await at.space.proposals.get(at.space.proposals[number]).fulfill()
+        assert {verdict("claude-code", each.json())[0] for each in answers} == {"allow"}
+        assert len(at.space.proposals) == 3
 
 
 GUESSES = 400

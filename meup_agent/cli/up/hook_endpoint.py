@@ -55,6 +55,10 @@ class HookEndpoint(LateApp):
 
     async def run(self, gateway: RunningGateway) -> None:
         """Answer the hooks of a gateway's participants, until cancelled."""
+        with self.loading():
+            await self._serve(gateway)
+
+    async def _serve(self, gateway: RunningGateway) -> None:
         # In a thread, as it takes a moment, in which the gateway serves.
         await to_thread.run_sync(import_module, "meup_agent.doors.hook_app")
         from starlette.requests import HTTPConnection
@@ -91,7 +95,7 @@ class HookEndpoint(LateApp):
         runtime.on_reload.append(check_tokens)
         try:
             async with app.run():
-                with self.answering(app):
-                    await anyio.sleep_forever()
+                self.answer_by(app)
+                await anyio.sleep_forever()
         finally:
             runtime.on_reload.remove(check_tokens)

@@ -36,11 +36,18 @@ class LateApp:
         await app(scope, receive, send)
 
     @contextmanager
-    def answering(self, app: ASGIApp) -> Generator[None]:
-        """Answer by an application for the length of a block."""
-        self._app = app
-        self._begun.set()
+    def loading(self) -> Generator[None]:
+        """The block in which an application is loaded, and answers; after it no request waits.
+
+        Also where it failed before there was one.
+        """
         try:
             yield
         finally:
             self._app = None
+            self._begun.set()
+
+    def answer_by(self, app: ASGIApp) -> None:
+        """Answer by an application until the block ends."""
+        self._app = app
+        self._begun.set()

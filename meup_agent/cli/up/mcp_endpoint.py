@@ -53,6 +53,10 @@ class McpEndpoint(LateApp):
 
     async def run(self, gateway: RunningGateway, host: str) -> None:
         """Serve the spaces of a gateway that listens at a host, until cancelled."""
+        with self.loading():
+            await self._serve(gateway, host)
+
+    async def _serve(self, gateway: RunningGateway, host: str) -> None:
         # In a thread, as it takes a second or two, in which the gateway serves and servers start.
         await to_thread.run_sync(import_module, "meup_agent.mcp.server.http")
         from meup_agent.mcp.server.client_member import ClientMembers
@@ -86,7 +90,7 @@ class McpEndpoint(LateApp):
         try:
             async with app.lifespan():
                 log.info("MCP clients find the space at %s%s", gateway.http_url, MCP_PATH)
-                with self.answering(app):
-                    await anyio.sleep_forever()
+                self.answer_by(app)
+                await anyio.sleep_forever()
         finally:
             gateway.runtime.on_reload.remove(members.check_found)

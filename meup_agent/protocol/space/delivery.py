@@ -601,6 +601,7 @@ class SpaceDelivery:
             form.acked,
             form.pack_frame is not None,
             member.last_seen,
+            is_local=form.pack_entry is not None,
         )
         self._members[connection.number] = member
         self._connections[id(member)] = connection

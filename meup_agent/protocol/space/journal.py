@@ -465,6 +465,9 @@ _MARK: Final = "mark/"
 BESIDE_MARK: Final = Fact(f"{_MARK}beside", None)
 """Its sender said it beside its connection, as over HTTP: it ends with no process of theirs."""
 
+LOCAL_MARK: Final = Fact(f"{_MARK}local", None)
+"""Its sender is a session in the gateway's own process, and ends with that."""
+
 _CROWDED: Final = f"{_MARK}crowded"
 _ANSWERS: Final = f"{_MARK}answers/"
 

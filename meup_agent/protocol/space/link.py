@@ -108,6 +108,7 @@ class Connection(msgspec.Struct, frozen=True, gc=False):
     takes_frames: bool  # it takes frames of streams, and may send them
     # The number of the last envelope that it got before; ``None``: it does not resume.
     last_seen: int | None
+    is_local: bool = False  # it is a session in the gateway's own process
 
 
 class WelcomeMessage(msgspec.Struct, frozen=True):

@@ -478,6 +478,7 @@ class SpaceOwner:
             at=at,
             repeats=connection.numbered,
             beside=connection.number if connection.place is Place.BESIDE else None,
+            is_local=connection.is_local,
         )
         self._record(participant, frame, decision, "websocket")
         if isinstance(decision, Acceptance):

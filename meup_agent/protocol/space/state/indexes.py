@@ -53,6 +53,10 @@ OVER_HTTP: Final = 0
 BEFORE_RESTART: Final = -1
 """Number for what a connection beside, or one over HTTP, began before the gateway did."""
 
+LOST: Final = -2
+"""Number for what a session in the process of a gateway before this one proposed: it ended with
+that, and does not come back."""
+
 
 class OpenItem(ProposalProgress[NotedRejection], eq=False):
     """A request or a proposal that has not ended; of a proposal, how far it has come."""
@@ -81,7 +85,7 @@ class OpenItem(ProposalProgress[NotedRejection], eq=False):
     cancelled: dict[int, OpenItem] = {}  # noqa: RUF012
     whole: bool = True  # false if the payload was too large to keep
     # The number of the connection beside that began it, since a reference would keep that alive; or
-    # OVER_HTTP or BEFORE_RESTART. None: the connection that answers for its sender.
+    # OVER_HTTP, BEFORE_RESTART or LOST. None: the connection that answers for its sender.
     beside: int | None = None
     orphaned: bool = False  # the process that began it is gone for good
     outlives: bool = False  # a proposal that is wanted also when that is so

@@ -24,6 +24,7 @@ from meup_agent.protocol.proposals.lifecycle import (
 from meup_agent.protocol.proposals.resolution import choose_addressed, resolve
 from meup_agent.protocol.space.decisions import ProposalChange
 from meup_agent.protocol.space.state.indexes import (
+    LOST,
     MAX_DECIDED,
     MAX_ORIGINS,
     CancelledRequests,
@@ -324,6 +325,11 @@ class InFlight:
         """Note that the process which began what a participant has open is gone for good."""
         for item in self.of(participant):
             item.orphaned = item.beside is None and not item.outlives
+
+    def orphan_lost(self) -> None:
+        """Note that what sessions in the process of a gateway before this one proposed is lost."""
+        for item in self._in_order.values():
+            item.orphaned = item.orphaned or (item.beside == LOST and not item.outlives)
 
     def orphaned_requests(self, withdraw: Envelope) -> list[OpenItem]:
         """The requests that are out for what a withdraw takes back, and that no process cancels."""

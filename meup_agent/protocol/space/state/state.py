@@ -21,6 +21,7 @@ from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.space.allowance import Allowance, RateLimiter
 from meup_agent.protocol.space.journal import (
     BESIDE_MARK,
+    LOCAL_MARK,
     Entry,
     Fact,
     answer_mark,
@@ -32,6 +33,7 @@ from meup_agent.protocol.space.state.control import ParticipantControl
 from meup_agent.protocol.space.state.grants import GrantStore
 from meup_agent.protocol.space.state.indexes import (
     BEFORE_RESTART,
+    LOST,
     OVER_HTTP,
     AcceptedEnvelope,
     Deduplicator,
@@ -341,6 +343,7 @@ class SpaceState:
         waits: bool = True,
         answers: bool = False,
         beside: int | None = None,
+        is_local: bool = False,
     ) -> FrameVerdict:
         """Decide about a frame; an accepted one has taken effect here.
 
@@ -348,7 +351,8 @@ class SpaceState:
         do not resume count their ids anew when they start, and mean what they send twice. One that
         ``waits``, on a connection, is read later if it exceeds a rate; elsewhere it is refused.
         Where it ``answers`` the sender alone, a token can be told that is away. What a connection
-        ``beside`` begins does not end with the process that answers for its participant.
+        ``beside`` begins does not end with the process that answers for its participant; what one
+        in the gateway's own process proposes, which ``is_local``, ends with that.
         """
         at = self._now() if at is None else at
         inbound = self._check_form(participant, frame, dialect, at)
@@ -375,7 +379,8 @@ class SpaceState:
             return addressed
         # Also of a sender that does not repeat: the journal does not tell one from the other.
         receipt = self._deduplicator.remember(addressed.envelope, at)
-        return self._accept(addressed, receipt, beside=beside if waits else OVER_HTTP)
+        beside = beside if waits else OVER_HTTP
+        return self._accept(addressed, receipt, beside=beside, is_local=is_local)
 
     def decide_observed(
         self, participant: str, frame: bytes, dialect: str, at: int
@@ -557,7 +562,12 @@ class SpaceState:
         return msgspec.structs.replace(refused, retry_after=over.seconds)
 
     def _accept(
-        self, inbound: InboundFrame, receipt: AcceptedEnvelope, *, beside: int | None
+        self,
+        inbound: InboundFrame,
+        receipt: AcceptedEnvelope,
+        *,
+        beside: int | None,
+        is_local: bool,
     ) -> Acceptance:
         envelope, payload, at = inbound.envelope, inbound.payload, inbound.at
         if envelope.kind in MANAGEMENT_KINDS:
@@ -576,18 +586,22 @@ class SpaceState:
         elif envelope.kind in YES_KINDS:
             facts = self.yeses.accept(envelope, payload, at)
         elif envelope.kind in TRACKED_KINDS:
-            facts = self._marks(inbound, beside=beside)
+            facts = self._marks(inbound, beside=beside, is_local=is_local)
         begun = self._fold(envelope, payload, at, facts, beside)
         changes = self.open.pop_changes()
         return Acceptance(envelope, at, facts, receipt=receipt, begun=begun, changes=changes)
 
-    def _marks(self, inbound: InboundFrame, *, beside: int | None) -> tuple[Fact, ...]:
+    def _marks(
+        self, inbound: InboundFrame, *, beside: int | None, is_local: bool
+    ) -> tuple[Fact, ...]:
         """The marks of an accepted envelope, findings of its decision that it does not say.
 
         Of a request that names a scoped yes, its count as well.
         """
         envelope = inbound.envelope
         marks = [BESIDE_MARK] if beside is not None and envelope.kind in _BEGINS else []
+        if is_local and envelope.kind == kinds.MCP_PROPOSAL:
+            marks.append(LOCAL_MARK)
         if envelope.kind == kinds.MCP_RESPONSE:
             answered = self._rules.answered_proposals(envelope, inbound.at)
             if answered and not payloads.is_refusal(inbound.payload):
@@ -614,6 +628,8 @@ class SpaceState:
         if envelope.kind == kinds.SYSTEM_PRESENCE:
             self._apply_presence(payload, entry.at)
         beside = BEFORE_RESTART if BESIDE_MARK in entry.facts else None
+        if LOCAL_MARK in entry.facts:
+            beside = LOST
         begun = self._fold(envelope, payload, entry.at, entry.facts, beside)
         if begun is not None:
             begun.seq = entry.seq
@@ -748,9 +764,11 @@ class SpaceState:
     def end_recovered(self, at: int) -> list[Consequence]:
         """End what may not go on after a restart.
 
-        Its process was gone, and the end was not kept. Or the configuration allows less.
+        Its process was gone, and the end was not kept, or its process was the gateway's. Or the
+        configuration allows less.
         """
         self.open.at = at
+        self.open.orphan_lost()
         then: list[Consequence] = []
         for participant in sorted(self.open.participants):
             then += end_orphaned(self.open, participant, at)
